@@ -1,0 +1,24 @@
+# Each target works on a fresh clone: it makes .venv first.
+PY := .venv/bin/python
+.PHONY: install demo test lint bench
+
+.venv/.ready: pyproject.toml
+	test -x $(PY) || python3 -m venv .venv
+	$(PY) -m pip install --quiet --editable '.[extract,plots,dev]'
+	touch .venv/.ready
+
+install: .venv/.ready
+
+demo: install
+	$(PY) -m benchmarks.demo
+
+test: install
+	$(PY) -m pytest
+
+lint: install
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pyright
+
+bench: install
+	$(PY) -m benchmarks

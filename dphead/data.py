@@ -1,0 +1,125 @@
+"""Arrays or features.h5 as private rows: blocks of fixed shape, padded, in order, read ahead where they are on disk."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from dphead.privacy.mechanism import Block
+from dphead.privacy.sums import CHUNK
+from extract.format import FeaturesFile, FormatError, open_features
+
+BLOCK_ROWS = 2048
+
+
+class ArrayRows:
+    """Rows in memory. x: (n_rows, n_features) float; y: (n_rows,) int class positions, anything else counts zero.
+
+    Kept as float32: a float64 value beyond float32's range becomes infinite, and its row counts zero.
+    """
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, block_rows: int = BLOCK_ROWS) -> None:
+        if x.ndim != 2 or y.shape != (x.shape[0],):
+            raise ValueError(f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape them.")
+        with np.errstate(over="ignore"):
+            self._x = np.ascontiguousarray(x, np.float32)
+        self._y = y.astype(np.int32)
+        self.n_rows, self.n_features = x.shape
+        self._block_rows = _block_rows(block_rows, self.n_rows)
+
+    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+        """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
+        order = np.arange(self.n_rows) if indices is None else indices
+        for start in range(0, len(order), self._block_rows):
+            index = order[start : start + self._block_rows]
+            full = indices is None and len(index) == self._block_rows
+            x = self._x[start : start + self._block_rows] if full else self._x[index]
+            yield _padded(index, x, self._y[index], self._block_rows)
+
+
+class FeaturesRows:
+    """Rows of one split of a features.h5, streamed from disk with one block read ahead, or loaded if they fit.
+
+    split: the name of the split to use. memory: bytes that the loaded features may take; beyond it they are streamed.
+    Unreadable images are rows that count zero, so n_rows stays the public number of images.
+    """
+
+    def __init__(self, file: FeaturesFile, split: str | None = None, memory: int = 2 << 30) -> None:
+        self._file = file
+        self._slots = split_slots(file, split)
+        self.n_rows, self.n_features = len(self._slots), file.n_features
+        self._y = np.where(file.valid, file.labels, -1).astype(np.int32)[self._slots]
+        self._contiguous = bool(np.all(np.diff(self._slots) == 1))
+        self._block_rows = _block_rows(BLOCK_ROWS, self.n_rows)
+        self._loaded = None
+        if self.n_rows * self.n_features * 4 <= memory:
+            self._loaded = ArrayRows(self.features(), self._y)
+
+    def features(self) -> np.ndarray:
+        """All rows, (n_rows, n_features) float32."""
+        x = np.empty((self.n_rows, self.n_features), np.float32)
+        for start in range(0, self.n_rows, self._block_rows):
+            index = np.arange(start, min(start + self._block_rows, self.n_rows))
+            x[index[0] : index[-1] + 1] = self._read(index)
+        return x
+
+    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+        """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
+        if self._loaded is not None:
+            yield from self._loaded.blocks(indices)
+            return
+        order = np.arange(self.n_rows) if indices is None else indices
+        parts = [order[i : i + self._block_rows] for i in range(0, len(order), self._block_rows)]
+        with ThreadPoolExecutor(1) as reader:
+            ahead = [reader.submit(self._block, p) for p in parts[:2]]
+            for i in range(len(parts)):
+                block = ahead.pop(0).result()
+                if i + 2 < len(parts):
+                    ahead.append(reader.submit(self._block, parts[i + 2]))
+                yield block
+
+    def _block(self, index: np.ndarray) -> Block:
+        return _padded(index, self._read(index), self._y[index], self._block_rows)
+
+    def _read(self, index: np.ndarray) -> np.ndarray:
+        slots = self._slots[index]
+        dataset = self._file.features
+        if self._contiguous and len(slots) == slots[-1] - slots[0] + 1:
+            return dataset[slots[0] : slots[-1] + 1].astype(np.float32)
+        return dataset[slots].astype(np.float32)
+
+
+def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
+    """Positions of a split's rows in the file; None means the file's only split."""
+    if split is None:
+        if len(file.split_names) > 1:
+            raise FormatError(
+                f"a file with several splits needs --split, got splits={file.split_names}. Name the one to use."
+            )
+        return np.arange(file.n_rows)
+    if split not in file.split_names:
+        raise FormatError(f"split must be one of {file.split_names}, got {split=}. Choose one of them.")
+    return np.flatnonzero(file.split == file.split_names.index(split))
+
+
+def load_features(
+    path: str | Path, split: str | None = None, memory: int = 2 << 30
+) -> tuple[FeaturesRows, FeaturesFile]:
+    """Open a features file and one of its splits."""
+    file = open_features(path)
+    return FeaturesRows(file, split, memory), file
+
+
+def _block_rows(wanted: int, n_rows: int) -> int:
+    """A multiple of CHUNK, no larger than needed for n_rows."""
+    return CHUNK * max(1, -(-min(wanted, n_rows) // CHUNK))
+
+
+def _padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block:
+    missing = rows - len(index)
+    if missing:
+        index = np.concatenate([index, np.full(missing, -1)])
+        x = np.concatenate([x, np.zeros((missing, x.shape[1]), np.float32)])
+        y = np.concatenate([y, np.full(missing, -1, np.int32)])
+    return Block(index, x, y)

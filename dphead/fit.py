@@ -1,0 +1,94 @@
+"""The one loop: ask, release, tell."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dphead.plan import Plan, make_plan
+from dphead.privacy.ledger import FitLedger, Ledger
+from dphead.privacy.mechanism import BlockSum, Rows, numpy_block_sum, release
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers.base import Answer, LinearHead, PublicFacts, Solver
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A head, the plan that was carried out, and how it went. seconds: wall time of the releases and the solver."""
+
+    head: LinearHead
+    plan: Plan
+    ledger: Ledger
+    fit_id: str
+    private_noise: bool
+    seconds: float
+
+
+def fit_head(
+    solver: Solver,
+    rows: Rows,
+    facts: PublicFacts,
+    *,
+    plan: Plan | None = None,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    relation: str = "zero_out",
+    accountant: str = "auto",
+    ledger: Ledger | None = None,
+    charged: FitLedger | None = None,
+    noise: NoiseSource | None = None,
+    progress: Progress | None = None,
+    block_sum: BlockSum = numpy_block_sum,
+) -> FitResult:
+    """Charge the whole plan, then run the solver on released values.
+
+    plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
+    ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
+    Raises ValueError before anything is read or charged when the budget does not allow the plan.
+    """
+    plan = plan or make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=accountant)
+    noise = noise or NoiseSource()
+    if charged is None:
+        charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
+    start = time.perf_counter()
+    steps = solver.solve(facts)
+    answer = None
+    for i, spec in enumerate([*plan.specs, None]):
+        try:
+            ask = steps.send(answer) if answer is not None else next(steps)
+        except StopIteration as stop:
+            if spec is not None:
+                raise RuntimeError(f"a solver must ask for all its plan, got {i} of {len(plan.specs)} asks.") from stop
+            seconds = time.perf_counter() - start
+            return FitResult(stop.value, plan, charged.ledger, charged.fit_id, noise.private, seconds)
+        if spec is None or ask.label != spec.label:
+            raise RuntimeError(f"a solver must ask for its plan, got label={ask.label!r} at release {i}.")
+        released = release(ask.query, ask.params, rows, spec, ledger=charged, noise=noise, block_sum=block_sum)
+        answer = Answer(released.value, released.noise_sd)
+        if progress is not None:
+            progress(i + 1, len(plan.specs), spec.label)
+    raise AssertionError("unreachable")
+
+
+def reserve(
+    solver: Solver,
+    plan: Plan,
+    ledger: Ledger,
+    *,
+    feature_space: str = "",
+    seed: int | None = None,
+    store: Path | None = None,
+    description: str | None = None,
+) -> FitLedger:
+    """Charge every release of the plan in the ledger, or raise `LedgerError` with nothing charged."""
+    return ledger.reserve(
+        [s.row() for s in plan.specs],
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        relation=plan.relation,
+        description=description or solver.name,
+        plan_hash=plan.digest(solver, feature_space, seed),
+        store=store,
+    )

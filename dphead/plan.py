@@ -1,0 +1,114 @@
+"""Solver + public sizes + budget → every release with its noise, before any data is read."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dphead.privacy import accounting
+from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.mechanism import ReleaseSpec
+from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The releases of one fit. delta, relation and accountant are those that the noise was calibrated for."""
+
+    specs: list[ReleaseSpec]
+    epsilon: float
+    delta: float
+    relation: str
+    accountant: str
+
+    @property
+    def private(self) -> bool:
+        """Whether every release carries noise."""
+        return all(s.noise_multiplier > 0 for s in self.specs)
+
+    def events(self) -> list[GaussianEvent]:
+        """What the accountant sees, equal releases together."""
+        counts: dict[tuple[float, float], int] = {}
+        for s in self.specs:
+            key = (s.noise_multiplier, s.sampling_prob)
+            counts[key] = counts.get(key, 0) + 1
+        return [GaussianEvent(sigma, prob, count) for (sigma, prob), count in counts.items()]
+
+    def digest(self, solver: Solver, feature_space: str, seed: int | None) -> str:
+        """Identifies the plan for a resume: the solver's settings, every release, the features and the test seed."""
+        text = json.dumps([repr(solver), [s.row() for s in self.specs], feature_space, seed, repr(self.epsilon)])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One row for each kind of release: label, count, query, clip_norm, noise_multiplier, sampling_prob, mu."""
+        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for s in self.specs:
+            row = s.row()
+            key = tuple(row.values())
+            mu = 1 / s.noise_multiplier if s.noise_multiplier and s.sampling_prob == 1 else None
+            rows.setdefault(key, {**row, "count": 0, "mu": mu})["count"] += 1
+        return list(rows.values())
+
+
+def make_plan(
+    solver: Solver,
+    facts: PublicFacts,
+    *,
+    epsilon: float,
+    delta: float,
+    relation: str = "zero_out",
+    accountant: str = "auto",
+) -> Plan:
+    """Calibrate the solver's releases to (epsilon, delta). epsilon = inf turns noise and clipping off.
+
+    accountant: what the calibration uses ("auto": exact for full batches, PLD for Poisson ones).
+    Raises ValueError for an epsilon or delta outside its range, or if fixed noise alone exceeds the budget.
+    """
+    check_budget(epsilon, delta)
+    wanted = solver.plan(facts)
+    if np.isinf(epsilon):
+        sigmas = [0.0] * len(wanted)
+    else:
+        sigmas = _calibrated(wanted, epsilon, delta, relation, accountant)
+    specs = [
+        ReleaseSpec(
+            p.label,
+            p.query.name,
+            p.clip_norm if sigma else float("inf"),
+            sigma,
+            facts.n_rows,
+            p.sampling_prob,
+            relation,
+        )
+        for p, sigma in zip(wanted, sigmas, strict=True)
+    ]
+    return Plan(specs, epsilon, delta, relation, accountant)
+
+
+def check_budget(epsilon: float, delta: float) -> None:
+    """Raise ValueError unless epsilon > 0 (inf allowed) and 0 < delta < 1."""
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be > 0, got {epsilon=}. Use a positive number, or inf for no privacy.")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be in (0, 1), got {delta=}. A value well below 1/n is usual.")
+
+
+def _calibrated(
+    wanted: list[PlannedRelease], epsilon: float, delta: float, relation: str, accountant: str
+) -> list[float]:
+    """Noise multipliers: proportional to 1/sqrt(weight), except the fixed ones."""
+    kinds: dict[tuple[float, float, bool], list[int]] = {}
+    for i, p in enumerate(wanted):
+        fixed = p.noise_multiplier is not None
+        relative = p.noise_multiplier if p.noise_multiplier is not None else 1 / np.sqrt(p.weight)
+        kinds.setdefault((float(relative), p.sampling_prob, fixed), []).append(i)
+    events = [GaussianEvent(relative, prob, len(where)) for (relative, prob, _), where in kinds.items()]
+    frozen = [k for k, (_, _, fixed) in enumerate(kinds) if fixed]
+    scale = accounting.calibrate(events, epsilon, delta, relation, accountant, fixed=frozen)
+    sigmas = [0.0] * len(wanted)
+    for (relative, _, fixed), where in kinds.items():
+        for i in where:
+            sigmas[i] = float(relative if fixed else relative * scale)
+    return sigmas

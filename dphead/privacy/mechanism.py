@@ -1,0 +1,170 @@
+"""`release`: the only function that touches private rows.
+
+It charges the ledger, samples, sums clipped statistics, adds noise, and commits. The noise, the sample and the event
+that the accountant sees are all computed from one `ReleaseSpec`, so the guarantee cannot differ from what ran.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dphead.privacy.accounting import RELATIONS, GaussianEvent
+from dphead.privacy.ledger import FitLedger
+from dphead.privacy.noise import NoiseSource, gaussian
+from dphead.privacy.queries import Params, Query
+from dphead.privacy.sampling import poisson_sample
+from dphead.privacy.sums import grid_step, slack
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of rows: index (k,) the row slots, -1 for padding; x (k, n_features) float32; y (k,) int; k % 128 == 0."""
+
+    index: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Rows(Protocol):
+    """Private rows. `blocks(None)` yields each row slot once; `blocks(indices)` each named slot once."""
+
+    n_rows: int
+    n_features: int
+
+    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+        """Yield blocks that together hold each slot exactly once (checked by `release`)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReleaseSpec:
+    """One release, decided before any row is read.
+
+    label: what the solver calls it. query: `Query.name`. clip_norm: R or C (`inf` only with no noise).
+    noise_multiplier: noise sd over sensitivity; 0 turns the noise off and is recorded as not private.
+    sampling_prob: 1 for the full batch. relation: the neighbouring relation. n_rows: public n, or `nominal_n`.
+    """
+
+    label: str
+    query: str
+    clip_norm: float
+    noise_multiplier: float
+    n_rows: int
+    sampling_prob: float = 1.0
+    relation: str = "zero_out"
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise ValueError(f"relation must be one of {RELATIONS}, got relation={self.relation!r}. Choose one.")
+        if not 0 < self.sampling_prob <= 1:
+            raise ValueError(f"sampling_prob must be in (0, 1], got sampling_prob={self.sampling_prob}. Correct it.")
+        if not 0 <= self.noise_multiplier < np.inf:
+            raise ValueError(f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier=}. Correct it.")
+        if self.noise_multiplier > 0 and not 1e-6 <= self.clip_norm <= 1e6:
+            raise ValueError(f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. Rescale the features.")
+
+    def event(self) -> GaussianEvent:
+        """What the accountant sees."""
+        return GaussianEvent(self.noise_multiplier, self.sampling_prob)
+
+    def row(self) -> dict[str, Any]:
+        """Plain data for the ledger and the report."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Released:
+    """A value that carries noise. value: float64, the query's shape. noise_sd: its standard deviation per entry."""
+
+    value: np.ndarray
+    noise_sd: float
+
+
+BlockSum = Callable[[Query, Params, Block, np.ndarray, float, Any], Any]
+
+
+def numpy_block_sum(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
+    """Add a block's clipped statistics to `out` with numpy. `sums_jax.jax_block_sum` is the same on an accelerator."""
+    return query.clipped_sum(params, block.x, block.y, keep, clip_norm, out)
+
+
+def sensitivity(query: Query, spec: ReleaseSpec, append: float) -> float:
+    """The distance that `noise_multiplier` multiplies, without the rounding slack.
+
+    Guarantee: the relation's own for full batches; the zero-out one for Poisson batches, whose accountant handles
+    replace-one itself (ALGORITHMS.md §2, "Relation first").
+    """
+    relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
+    return query.sensitivity(spec.clip_norm, relation, append)
+
+
+def noise_scale(query: Query, spec: ReleaseSpec, append: float, width: int) -> tuple[float, float]:
+    """(noise sd, grid step) of a release. Guarantee: sd = noise_multiplier x sensitivity x (1 + rounding slack)."""
+    if spec.noise_multiplier == 0:
+        return 0.0, 0.0
+    size = int(np.prod(query.shape(width)))
+    base = sensitivity(query, spec, append)
+    grid = grid_step(base, size)
+    rounding = slack(spec.n_rows, width + query.n_classes, size, grid / base)
+    if (spec.n_rows + 40 * spec.noise_multiplier * 1.01) * base / grid > 2.0**53:
+        raise ValueError(f"results must fit their grid in float64, got n_rows={spec.n_rows}. Split the data.")
+    return spec.noise_multiplier * base * (1 + rounding), grid
+
+
+def release(
+    query: Query,
+    params: Params,
+    rows: Rows,
+    spec: ReleaseSpec,
+    *,
+    ledger: FitLedger,
+    noise: NoiseSource,
+    block_sum: BlockSum = numpy_block_sum,
+) -> Released:
+    """Charge, sample, clip, sum, add noise once, commit, return.
+
+    Guarantee: the returned value is a Gaussian mechanism (on a Poisson sample if sampling_prob < 1) of the query's
+    clipped sum with sd >= noise_multiplier x sensitivity, rounded to a public grid; the charge is durable before the
+    first row is read, and the noisy value is durable, where the ledger stores values, before it is returned.
+    """
+    if query.name != spec.query:
+        raise ValueError(f"the query must be the planned one, got query={query.name}. The plan says {spec.query}.")
+    transform = params.transform
+    sd, grid = noise_scale(query, spec, transform.append, transform.width(rows.n_features))
+    sequence, committed = ledger.begin(spec.row())
+    if committed is not None:
+        return Released(committed, sd)
+    indices = None
+    if spec.sampling_prob < 1:
+        indices = poisson_sample(rows.n_rows, spec.sampling_prob, noise.generator(sequence, "sample"))
+    value = _clipped_sum(query, params, rows, spec, indices, block_sum)
+    if sd > 0:
+        value /= grid
+        np.rint(value, out=value)
+        z = gaussian(noise.generator(sequence, "noise"), value.shape, sd / grid, query.symmetric)
+        np.rint(z, out=z)
+        value += z  # both are whole numbers below 2**53: exact
+        value *= grid
+    ledger.commit(sequence, value)
+    return Released(value, sd)
+
+
+def _clipped_sum(
+    query: Query, params: Params, rows: Rows, spec: ReleaseSpec, indices: np.ndarray | None, block_sum: BlockSum
+) -> np.ndarray:
+    """Sum over every block, each row slot exactly once. The result has no noise and must not leave this module."""
+    seen = np.zeros(rows.n_rows, np.uint8)
+    total: Any = np.zeros(query.shape(params.transform.width(rows.n_features)))
+    for block in rows.blocks(indices):
+        used = block.index >= 0
+        np.add.at(seen, block.index[used], 1)
+        total = block_sum(query, params, block, used, spec.clip_norm, total)
+    wanted = np.ones(rows.n_rows, np.uint8)
+    if indices is not None:
+        wanted[:] = 0
+        wanted[indices] = 1
+    if not np.array_equal(seen, wanted):
+        raise RuntimeError("a pass must use each row slot exactly once. This is a defect in the row source.")
+    return np.array(total)

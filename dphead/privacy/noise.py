@@ -1,0 +1,55 @@
+"""Gaussian noise from a cryptographic generator: one independent draw per coordinate, step and release.
+
+ChaCha20 (the `randomgen` package) is keyed anew for every release with 256 bits from the operating system, so nothing
+is shared between releases, processes or forks and no generator state can be repeated or guessed.
+"""
+
+import hashlib
+import secrets
+
+import numpy as np
+from randomgen import ChaCha
+
+
+class NoiseSource:
+    """Gives each release its own generators.
+
+    seed: None for a guarantee. An integer makes every draw reproducible, for tests: then there is no privacy, and
+    `private` is False, which every report states.
+
+    Guarantee: with seed=None each call of `generator` returns a stream keyed by 256 fresh bits of OS entropy.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
+
+    @property
+    def private(self) -> bool:
+        """Whether the draws are secret."""
+        return self.seed is None
+
+    def generator(self, sequence: int, purpose: str) -> np.random.Generator:
+        """A fresh generator for release number `sequence` and `purpose` ("noise" or "sample").
+
+        Guarantee: seeded draws depend on (seed, sequence, purpose) alone, so a resumed seeded run repeats them and no
+        two releases of a fit share any; unseeded draws never repeat.
+        """
+        if self.seed is None:
+            key = secrets.token_bytes(32)
+        else:
+            key = hashlib.blake2b(f"{self.seed}/{sequence}/{purpose}".encode(), digest_size=32).digest()
+        return np.random.Generator(ChaCha(key=int.from_bytes(key, "little"), rounds=20))
+
+
+def gaussian(generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool) -> np.ndarray:
+    """Float64 noise of standard deviation `sd` for each entry; (Z + Zᵀ)/2 over the last two axes if `symmetric`.
+
+    Guarantee: the symmetric form is post-processing of the full d x d mechanism, whose symmetric part is sufficient for
+    a symmetric sum: variance sd² on the diagonal and sd²/2 off it (ALGORITHMS.md §3; AUDIT.md, claim N).
+    """
+    z = generator.standard_normal(shape)
+    if symmetric:
+        z += np.swapaxes(z, -1, -2).copy()
+        z *= 0.5
+    z *= sd
+    return z

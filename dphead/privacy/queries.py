@@ -1,0 +1,387 @@
+"""What may be asked of the private rows: clipped sums of per-row statistics, and how far one row can move them.
+
+Every statistic here is an outer product of two row vectors, so its norm is the product of theirs and its clipped sum is
+one matrix product: no per-row gradient, Gram matrix or Hessian is ever formed. `per_example` is the definition, one row
+in float64, to be read against the papers; `factors` and `clipped_sum` are the same thing fast, and tests hold them equal.
+
+Symbols (ALGORITHMS.md): x a row of n_features numbers after its transform, y its class, R or C the clip norm.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dphead.privacy.sums import gram_sum, outer_sum
+
+Loss = Literal["softmax", "sigmoid", "squared"]
+NOTHING = 1e-30  # a squared norm at or below this is zero to `unit_norm`: float32 could not divide by it accurately
+
+
+@dataclass(frozen=True, eq=False)
+class RowTransform:
+    """A map applied to each row on its own, before the clip; it may use public numbers and earlier releases only.
+
+    In this order: divide by the norm (`unit_norm`); subtract `center` (n_features,); multiply by `scale` (n_features,);
+    divide by the norm again (`unit_norm` with a centre); after the clip, append the constant `append` (0: nothing).
+    """
+
+    unit_norm: bool = False
+    center: np.ndarray | None = None
+    scale: np.ndarray | None = None
+    append: float = 0.0
+
+    def width(self, n_features: int) -> int:
+        """Number of columns after the transform."""
+        return n_features + (1 if self.append else 0)
+
+    def apply(self, xp: Any, x: Any) -> tuple[Any, Any]:
+        """Return (k, n_features) float32 transformed rows, without the constant, and their (k,) squared norms.
+
+        A row whose squared norm is not finite in float32 at any point comes back with a non-finite squared norm.
+        """
+        squared = xp.einsum("ij,ij->i", x, x)
+        bad = xp.zeros_like(squared)
+        if self.unit_norm:
+            bad = bad + (squared - squared)  # nan where not finite, 0 elsewhere
+            x = x * _inverse_norm(xp, squared)[:, None]
+        if self.center is not None:
+            x = x - xp.asarray(self.center, dtype=x.dtype)
+        if self.scale is not None:
+            x = x * xp.asarray(self.scale, dtype=x.dtype)
+        if self.unit_norm or self.center is not None or self.scale is not None:
+            squared = xp.einsum("ij,ij->i", x, x)
+        if self.unit_norm and self.center is not None:
+            bad = bad + (squared - squared)
+            x = x * _inverse_norm(xp, squared)[:, None]
+            squared = xp.where(squared > NOTHING, xp.ones_like(squared), squared - squared)
+        return x, squared + bad
+
+
+@dataclass(frozen=True, eq=False)
+class Params:
+    """What the statistic may depend on besides the row: public numbers and earlier releases.
+
+    weights: (width, n_classes), where width counts the appended constant; None for statistics that need no head.
+    """
+
+    transform: RowTransform = field(default_factory=RowTransform)
+    weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Query:
+    """A sum over rows. Subclasses give `sensitivity`, `shape`, `per_example` (slow) and `factors` (fast).
+
+    n_classes: the number of public classes. A row whose label is outside 0..n_classes-1 contributes zero.
+    """
+
+    n_classes: int
+    kind: ClassVar[Literal["outer", "gram"]] = "outer"
+    clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
+    symmetric: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The query's name and settings, as the ledger records it."""
+        return repr(self)
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """L2 distance that one row can move the sum. Table in ALGORITHMS.md §1; proofs in AUDIT.md."""
+        raise NotImplementedError
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """Shape of the sum, for rows of `width` columns after the transform."""
+        raise NotImplementedError
+
+    def per_example(self, params: Params, x: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        """The statistic of one row, clipped, in float64: the definition. Zero for a row that does not count."""
+        phi = _transformed_row(params.transform, np.asarray(x, np.float64))
+        if phi is None or not 0 <= y < self.n_classes:
+            width = params.transform.width(len(x))
+            return np.zeros(self.shape(width))
+        if self.clips == "features":
+            phi = _clip(phi, clip_norm)
+        if params.transform.append:
+            phi = np.append(phi, params.transform.append)
+        return self._statistic(params, phi, y, clip_norm)
+
+    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        raise NotImplementedError
+
+    def clipped_sum(self, params: Params, x: Any, y: Any, keep: Any, clip_norm: float, out: Any, xp: Any = np) -> Any:
+        """Add the clipped statistics of a block of rows to `out` (float64, `shape`) and return it.
+
+        x: (k, n_features) float32, y: (k,) int, keep: (k,) bool: False rows contribute exactly zero. k a multiple of 128.
+        """
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+            phi, squared = params.transform.apply(xp, x)
+            keep = keep & xp.isfinite(squared) & (y >= 0) & (y < self.n_classes)
+            factor = xp.ones_like(squared)
+            if self.clips == "features":
+                factor = xp.minimum(factor, np.float32(clip_norm) / xp.sqrt(squared))
+                squared = squared * factor * factor
+            phi = xp.where(keep[:, None], phi * factor[:, None], xp.float32(0))
+            if params.transform.append:
+                b = xp.float32(params.transform.append)
+                phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)
+                squared = squared + b * b
+            left, right = self.factors(xp, params, phi, xp.where(keep, squared, xp.float32(0)), y, keep, clip_norm)
+        return gram_sum(xp, left, right, out) if self.kind == "gram" else outer_sum(xp, left, right, out)
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """Row vectors (left, right) whose outer products are the statistics ("outer"), or rows and weights ("gram")."""
+        raise NotImplementedError
+
+    def _one_hot(self, xp: Any, y: Any, keep: Any) -> Any:
+        return ((y[:, None] == xp.arange(self.n_classes)) & keep[:, None]).astype(xp.float32)
+
+
+@dataclass(frozen=True)
+class ChannelMoment(Query):
+    """Per-channel means of the row (power 1) or of its squares (power 2), clipped [TB21 Algorithm 2].
+
+    A row is n_channels blocks of equal length (channel-major). n_channels = 0 means every feature is its own channel.
+    """
+
+    power: Literal[1, 2] = 1
+    n_channels: int = 0
+    clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """C; replace-one 2C for means, sqrt(2) C for squares, which are non-negative and so at most orthogonal."""
+        replaced = 2.0 if self.power == 1 else np.sqrt(2.0)
+        return clip_norm * (replaced if relation == "replace_one" else 1.0)
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(n_channels, 1)."""
+        return (self.n_channels or width, 1)
+
+    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        channels = self.n_channels or len(phi)
+        moments = (phi.reshape(channels, -1) ** self.power).mean(axis=1)
+        return (_clip(moments, clip_norm) if _counts(moments) else np.zeros(channels))[:, None]
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """Left: the moments (k, channels); right: the clip factor (k, 1)."""
+        channels = self.n_channels or phi.shape[1]
+        moments = phi.reshape(phi.shape[0], channels, -1)
+        moments = (moments * moments if self.power == 2 else moments).mean(axis=2, dtype=xp.float32)
+        norm2 = xp.einsum("ij,ij->i", moments, moments)
+        ok = keep & xp.isfinite(norm2)
+        factor = xp.where(ok, xp.minimum(xp.float32(1), np.float32(clip_norm) / xp.sqrt(norm2)), xp.float32(0))
+        return xp.where(ok[:, None], moments, xp.float32(0)), factor[:, None]
+
+
+@dataclass(frozen=True)
+class Gram(Query):
+    """The Gram matrix G = sum of x xᵀ, rows clipped to R [FC23 Algorithms 3 and 4]."""
+
+    kind: ClassVar[Literal["outer", "gram"]] = "gram"
+    symmetric: ClassVar[bool] = True
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """R²; replace-one sqrt(2) R², since ||xxᵀ - zzᵀ||² = ||x||⁴ + ||z||⁴ - 2(x·z)²."""
+        radius2 = clip_norm**2 + append**2
+        return radius2 * (np.sqrt(2.0) if relation == "replace_one" else 1.0)
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(width, width)."""
+        return (width, width)
+
+    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        return np.outer(phi, phi)
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """The rows themselves, all of weight one."""
+        return phi, None
+
+
+@dataclass(frozen=True)
+class ClassGrams(Query):
+    """Per-class Gram matrices A_j = sum over rows of class j of x xᵀ, shape (n_classes, width, width) [FC23 Algorithm 3]."""
+
+    kind: ClassVar[Literal["outer", "gram"]] = "gram"
+    symmetric: ClassVar[bool] = True
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """R² (one label a row); replace-one sqrt(2) R²."""
+        radius2 = clip_norm**2 + append**2
+        return radius2 * (np.sqrt(2.0) if relation == "replace_one" else 1.0)
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(n_classes, width, width)."""
+        return (self.n_classes, width, width)
+
+    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        value = np.zeros(self.shape(len(phi)))
+        value[y] = np.outer(phi, phi)
+        return value
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """The rows, and their class as 0/1 weights: every class costs a full pass, so no shape depends on labels."""
+        return phi, self._one_hot(xp, y, keep)
+
+
+@dataclass(frozen=True)
+class SigmoidHessians(Query):
+    """Hessians of the n_classes one-vs-rest logistic losses: p(1-p) x xᵀ at each class, jointly [FC23 Algorithm 2]."""
+
+    kind: ClassVar[Literal["outer", "gram"]] = "gram"
+    symmetric: ClassVar[bool] = True
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """sqrt(m) R²/4; replace-one sqrt(2m) R²/4 (AUDIT.md, claim H)."""
+        radius2 = clip_norm**2 + append**2
+        return np.sqrt(self.n_classes) * radius2 / 4 * (np.sqrt(2.0) if relation == "replace_one" else 1.0)
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(n_classes, width, width)."""
+        return (self.n_classes, width, width)
+
+    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        p = _probabilities(np, phi @ np.asarray(params.weights, np.float64), "sigmoid")
+        return (p * (1 - p))[:, None, None] * np.outer(phi, phi)
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """The rows, and weights p(1-p) (k, n_classes)."""
+        p = _probabilities(xp, phi @ xp.asarray(params.weights, dtype=xp.float32), "sigmoid")
+        return phi, xp.where(keep[:, None] & xp.isfinite(p), p * (1 - p), xp.float32(0))
+
+
+@dataclass(frozen=True)
+class ClassSums(Query):
+    """Class sums S = sum of x e_yᵀ, shape (width, n_classes), rows clipped to R [FC23 Algorithm 3's b]."""
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """sqrt(R²+b²) (one label a row); replace-one max(2R, sqrt(2) sqrt(R²+b²)), b the appended constant."""
+        radius = float(np.hypot(clip_norm, append))
+        return max(2 * clip_norm, np.sqrt(2.0) * radius) if relation == "replace_one" else radius
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(width, n_classes)."""
+        return (width, self.n_classes)
+
+    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        return np.outer(phi, np.eye(self.n_classes)[y])
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """Left: the rows; right: one-hot classes."""
+        return phi, self._one_hot(xp, y, keep)
+
+
+@dataclass(frozen=True)
+class Gradient(Query):
+    """Gradient of a linear head's loss, shape (width, n_classes).
+
+    clip = "rows": the row's gradient r xᵀ is clipped to C through its norm ||r||·||x|| [FC23 Algorithms 1 and 4; TB21; De22].
+    clip = "features": x is clipped to R instead and the loss bounds the residual r [FC23 Algorithm 2].
+    """
+
+    loss: Loss = "softmax"
+    clip: Literal["rows", "features"] = "rows"
+
+    def __post_init__(self) -> None:
+        if self.clip == "features" and self.loss == "squared":
+            raise ValueError(
+                "a squared loss has no bounded residual, got clip='features', loss='squared'. Use clip='rows'."
+            )
+
+    @property
+    def clips(self) -> str:  # type: ignore[override]
+        """What `clip_norm` bounds."""
+        return self.clip
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """C (rows clipped); with features clipped sqrt(2) R for softmax, sqrt(m) R for m sigmoids. Replace-one: twice."""
+        single = clip_norm
+        if self.clip == "features":
+            residual = np.sqrt(2.0) if self.loss == "softmax" else np.sqrt(self.n_classes)
+            single = residual * float(np.hypot(clip_norm, append))
+        return single * (2.0 if relation == "replace_one" else 1.0)
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(width, n_classes)."""
+        return (width, self.n_classes)
+
+    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        z = phi @ np.asarray(params.weights, np.float64)
+        gradient = np.outer(phi, _probabilities(np, z, self.loss) - np.eye(self.n_classes)[y])
+        return _clip(gradient, clip_norm) if self.clip == "rows" else gradient
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """Left: the rows; right: the residuals times min(1, C / (||r|| ||x||))."""
+        z = phi @ xp.asarray(params.weights, dtype=xp.float32)
+        residual = _probabilities(xp, z, self.loss) - self._one_hot(xp, y, keep)
+        norm2 = xp.einsum("ij,ij->i", residual, residual)
+        ok = keep & xp.isfinite(norm2)
+        factor = xp.ones_like(norm2)
+        if self.clip == "rows":
+            factor = xp.minimum(factor, np.float32(clip_norm) / (xp.sqrt(norm2) * xp.sqrt(squared)))
+        return phi, xp.where(ok[:, None], residual * factor[:, None], xp.float32(0))
+
+
+@dataclass(frozen=True)
+class ClassCounts(Query):
+    """Number of rows of each class, shape (n_classes, 1)."""
+
+    clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """1; replace-one sqrt(2)."""
+        return float(np.sqrt(2.0)) if relation == "replace_one" else 1.0
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(n_classes, 1)."""
+        return (self.n_classes, 1)
+
+    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+        return np.eye(self.n_classes)[y][:, None]
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """Left: one-hot classes; right: ones."""
+        return self._one_hot(xp, y, keep), keep[:, None].astype(xp.float32)
+
+
+def _inverse_norm(xp: Any, squared: Any) -> Any:
+    return xp.where(squared > NOTHING, 1 / xp.sqrt(squared), xp.zeros_like(squared))
+
+
+def _clip(value: np.ndarray, clip_norm: float) -> np.ndarray:
+    norm = float(np.linalg.norm(value))
+    return value if norm <= clip_norm else value * (clip_norm / norm)
+
+
+def _counts(v: np.ndarray) -> bool:
+    """Whether a row's squared norm is finite in float32: what is larger contributes nothing."""
+    return bool(np.all(np.isfinite(v))) and float(v @ v) <= float(np.finfo(np.float32).max)
+
+
+def _transformed_row(transform: RowTransform, x: np.ndarray) -> np.ndarray | None:
+    """The transform's definition for one row; None for a row whose squared norm is not finite in float32."""
+
+    def unit(v: np.ndarray) -> np.ndarray:
+        return v / np.linalg.norm(v) if v @ v > NOTHING else np.zeros_like(v)
+
+    if not _counts(x):
+        return None
+    if transform.unit_norm:
+        x = unit(x)
+    if transform.center is not None:
+        x = x - transform.center
+    if transform.scale is not None:
+        x = x * transform.scale
+    if not _counts(x):
+        return None
+    return unit(x) if transform.unit_norm and transform.center is not None else x
+
+
+def _probabilities(xp: Any, z: Any, loss: Loss) -> Any:
+    """Predictions whose difference from the one-hot label is the loss's residual."""
+    if loss == "softmax":
+        e = xp.exp(z - z.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+    if loss == "sigmoid":
+        e = xp.exp(-xp.abs(z))
+        return xp.where(z >= 0, 1 / (1 + e), e / (1 + e))
+    return z

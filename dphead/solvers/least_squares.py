@@ -1,0 +1,76 @@
+"""DP-LS: least squares from noisy sufficient statistics."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from dphead.privacy.queries import ClassGrams, ClassSums, Gram, Params
+from dphead.solvers.base import (
+    Ask,
+    Centering,
+    LinearHead,
+    PlannedRelease,
+    PublicFacts,
+    Steps,
+    center_classes,
+    split_intercept,
+)
+from dphead.solvers.ridge import ridge_for, symmetric_positive
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """θ_j = [Ã_j + αG̃ + λI]⁻¹ b̃_j [FC23 Algorithm 3].
+
+    class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them (the default: for many classes
+    they cost a third of the budget for little) W = (G̃ + λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j.
+    ridge: λ in units of the mean Gram matrix; None sets it from the noise alone (`ridge_for`). gram_share: share of mu²
+    of the Gram matrix, or None for equal noise in every release.
+    """
+
+    ridge: float | None = None
+    gram_share: float | None = None
+    class_grams: bool = False
+    alpha: float = 1.0
+    feature_clip: float = 1.0
+    intercept: float = 0.0
+    centering: Centering = field(default_factory=Centering)
+    name: str = "dp-ls"
+
+    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+        """The feature mean, if rows are centred, G, S, and the class Gram matrices if asked for."""
+        m, clip = facts.n_classes, self.feature_clip
+        parts = 3 if self.class_grams else 2
+        share = 1 / parts if self.gram_share is None else self.gram_share
+        rest = (1 - share) / (parts - 1)
+        plan = [PlannedRelease("gram", Gram(m), clip, share), PlannedRelease("class sums", ClassSums(m), clip, rest)]
+        if self.class_grams:
+            plan.append(PlannedRelease("class grams", ClassGrams(m), clip, rest))
+        return [*self.centering.plan(facts, 1.0), *plan]
+
+    def solve(self, facts: PublicFacts) -> Steps:
+        """Release the sums and solve the normal equations."""
+        m = facts.n_classes
+        transform = yield from self.centering.solve(facts, self.intercept)
+        gram = yield Ask("gram", Gram(m), Params(transform))
+        sums = yield Ask("class sums", ClassSums(m), Params(transform))
+        if self.class_grams:
+            class_grams = yield Ask("class grams", ClassGrams(m), Params(transform))
+            sd = np.hypot(class_grams.noise_sd, self.alpha * gram.noise_sd)
+            ridge = ridge_for(facts, float(sd), sums.noise_sd, self.ridge)
+            columns = []
+            for j in range(m):
+                total = class_grams.value[j] + self.alpha * gram.value
+                columns.append(_solve(total, ridge, sums.value[:, j]))
+            weights = np.stack(columns, axis=1)
+        else:
+            ridge = ridge_for(facts, gram.noise_sd, sums.noise_sd, self.ridge)
+            weights = _solve(gram.value, ridge, center_classes(sums.value))
+        coefficients, intercept = split_intercept(weights, transform.append)
+        return LinearHead(coefficients, intercept, transform, "squared")
+
+
+def _solve(gram: np.ndarray, ridge: float, right: np.ndarray) -> np.ndarray:
+    factor = cho_factor(symmetric_positive(gram, ridge), overwrite_a=True, check_finite=False)
+    return cho_solve(factor, right, check_finite=False)

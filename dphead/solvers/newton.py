@@ -1,0 +1,59 @@
+"""DP-Newton: one-vs-rest logistic regression by noisy Newton steps."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from dphead.privacy.queries import Gradient, Params, SigmoidHessians
+from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, split_intercept
+from dphead.solvers.ridge import ridge_for, symmetric_positive
+
+
+@dataclass(frozen=True)
+class Newton:
+    """θ_j ← θ_j - η (H̃_j + λ)⁻¹ g̃_j for each class j, features clipped, sigmoid loss [FC23 Algorithm 2].
+
+    ridge: λ in units of the mean Hessian; None sets it from the noise alone. learning_rate: η.
+    """
+
+    steps: int = 1
+    learning_rate: float = 1.0
+    ridge: float | None = None
+    feature_clip: float = 1.0
+    intercept: float = 0.0
+    initial_bias: float = 0.0
+    hessian_share: float = 0.5
+    centering: Centering = field(default_factory=Centering)
+    name: str = "dp-newton"
+
+    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+        """The feature mean, if rows are centred, then a gradient and m Hessians a step."""
+        gradient, hessians = self._queries(facts)
+        share = self.hessian_share / self.steps
+        step = [
+            PlannedRelease("gradient", gradient, self.feature_clip, 1 / self.steps - share),
+            PlannedRelease("hessians", hessians, self.feature_clip, share),
+        ]
+        return [*self.centering.plan(facts, 1.0), *step * self.steps]
+
+    def solve(self, facts: PublicFacts) -> Steps:
+        """Take the steps, class by class."""
+        gradient, hessians = self._queries(facts)
+        transform = yield from self.centering.solve(facts, self.intercept)
+        weights = np.zeros((transform.width(facts.n_features), facts.n_classes))
+        if transform.append:
+            weights[-1] = self.initial_bias / transform.append
+        for _ in range(self.steps):
+            params = Params(transform, weights.astype(np.float32))
+            g = yield Ask("gradient", gradient, params)
+            h = yield Ask("hessians", hessians, params)
+            ridge = ridge_for(facts, h.noise_sd, g.noise_sd, self.ridge)
+            for j in range(facts.n_classes):
+                factor = cho_factor(symmetric_positive(h.value[j], ridge), overwrite_a=True, check_finite=False)
+                weights[:, j] -= self.learning_rate * cho_solve(factor, g.value[:, j], check_finite=False)
+        coefficients, intercept = split_intercept(weights, transform.append)
+        return LinearHead(coefficients, intercept, transform, "sigmoid")
+
+    def _queries(self, facts: PublicFacts) -> tuple[Gradient, SigmoidHessians]:
+        return Gradient(facts.n_classes, "sigmoid", "features"), SigmoidHessians(facts.n_classes)

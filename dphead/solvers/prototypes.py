@@ -1,0 +1,42 @@
+"""Prototype heads: a noisy mean for each class, nearest or cosine."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from dphead.privacy.queries import ClassSums, Params
+from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """Class means from one release of class sums, with the counts in an appended constant [ALGORITHMS.md §3].
+
+    rule: "cosine" scores by the angle to the mean, "nearest" by the squared distance. intercept: the constant whose
+    class sums give the counts.
+    """
+
+    rule: Literal["cosine", "nearest"] = "cosine"
+    intercept: float = 0.25
+    feature_clip: float = 1.0
+    centering: Centering = field(default_factory=Centering)
+    name: str = "prototypes"
+
+    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+        """The feature mean, if rows are centred, and the class sums."""
+        return [
+            *self.centering.plan(facts, 1.0),
+            PlannedRelease("class sums", ClassSums(facts.n_classes), self.feature_clip),
+        ]
+
+    def solve(self, facts: PublicFacts) -> Steps:
+        """Divide the sums by the noisy counts (never below one noise deviation) and score."""
+        transform = yield from self.centering.solve(facts, self.intercept)
+        sums = yield Ask("class sums", ClassSums(facts.n_classes), Params(transform))
+        counts = np.maximum(sums.value[-1] / self.intercept, max(1.0, sums.noise_sd / self.intercept))
+        means = sums.value[:-1] / counts
+        if self.rule == "cosine":
+            weights = means / np.maximum(np.linalg.norm(means, axis=0), 1e-12)
+            return LinearHead(weights, np.zeros(facts.n_classes), transform, "squared")
+        return LinearHead(2 * means, -(means**2).sum(axis=0), transform, "squared")
