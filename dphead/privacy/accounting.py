@@ -1,10 +1,11 @@
 """From the list of releases to (epsilon, delta), and from a budget to the noise.
 
-Every function here is an upper bound on what was spent: where floating point or a grid leaves a doubt, the answer is
-rounded away from the reader. Sources: Dong, Roth, Su 2022 (GDP); Balle, Wang 2018 (Theorem 8); Mironov, Talwar, Zhang
-2019 (RDP of Poisson batches); Zhu, Dong, Wang 2022 (dominating pairs); Doroshenko et al. 2022 (connect the dots).
+Where floating point or a grid leaves a doubt, answers are rounded to the safe side. Sources: Dong, Roth, Su 2022 (GDP);
+Balle, Wang 2018 (Theorem 8); Mironov, Talwar, Zhang 2019 (RDP of Poisson batches); Zhu, Dong, Wang 2022 (dominating
+pairs); Doroshenko et al. 2022 (connect the dots, as in dp_accounting).
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -19,8 +20,8 @@ RELATIONS = ("zero_out", "add_remove", "replace_one")
 ACCOUNTANTS = ("auto", "exact", "pld", "rdp", "rdp-classic", "zcdp")
 # dp_accounting 0.6's default orders; the powers of two after 1,024 serve very small epsilons.
 RDP_ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [2**k for k in range(7, 14)])
-PLD_INTERVAL = 1e-4  # width of the grid of privacy losses
-PLD_MIN_DELTA = 1e-10  # below it the rounding of the Fourier transforms (at most 1e-13 of mass) would be seen
+PLD_INTERVAL = 1e-4  # width of the grid of privacy losses (wider above epsilon = 100, in proportion)
+PLD_MIN_DELTA = 1e-10  # below it the rounding of Fourier transforms and cut tails (1e-13 of mass) would be seen
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class GaussianEvent:
     def __post_init__(self):
         _require(self.noise_multiplier >= 0, "noise_multiplier must be at least 0", "noise_multiplier", self)
         _require(0 < self.sampling_prob <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", self)
-        _require(self.count >= 0 and self.count == int(self.count), "count must be a whole number", "count", self)
+        _require(0 <= self.count < math.inf and self.count == int(self.count), "count must be whole", "count", self)
 
 
 def _require(ok: bool, what: str, name: str, value: object, hint: str = "Correct it.") -> None:
@@ -47,7 +48,7 @@ def _require(ok: bool, what: str, name: str, value: object, hint: str = "Correct
         raise ValueError(f"{what}, got {name}={getattr(value, name, value)!r}. {hint}")
 
 
-def _check(epsilon: float = 1.0, delta: float = 0.5, mu: float = 1.0, relation: str = RELATIONS[0]) -> None:
+def _check(epsilon: float = 1.0, delta: float = 0.5, mu: float = 1.0, relation: str = "zero_out") -> None:
     _require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
     _require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, "Use less than 1 / (number of rows).")
     _require(mu >= 0, "mu must be at least 0", "mu", mu)
@@ -63,10 +64,9 @@ def _log_delta(mu: float, epsilon: float) -> float:
     t = mu / 2 - epsilon / mu
     log_phi = -t * t / 2 - 0.5 * math.log(2 * math.pi)
     tail = math.sqrt(math.pi / 2) * float(erfcx((mu - t) / math.sqrt(2)))  # R(t - mu)
-    slack = 4e-16 * (2 + t * t + abs(t) * (epsilon / mu + mu / 2))  # rounding of t, relative to delta
+    slack = 4e-16 * (2 + t * t + abs(t) * (epsilon / mu + mu / 2))  # what rounding of t can do to log delta
     if t > 0:
-        rest = float(ndtr(t)) - math.exp(log_phi) * tail + 8e-16
-        return min(0.0, math.log(rest) + slack)
+        return min(0.0, math.log(float(ndtr(t)) - math.exp(log_phi) * tail + 8e-16) + slack)
     mills = math.sqrt(math.pi / 2) * float(erfcx(-t / math.sqrt(2)))
     return min(0.0, log_phi + math.log(max(mills - tail, 0.0) + 8e-16 * mills) + slack)
 
@@ -79,21 +79,21 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     _check(epsilon=epsilon, mu=mu)
     if mu == 0 or (math.isinf(epsilon) and not math.isinf(mu)):
         return 0.0
-    return 1.0 if math.isinf(mu) else math.exp(_log_delta(mu, epsilon))
+    return 1.0 if mu > 1e100 and epsilon < mu else math.exp(_log_delta(mu, epsilon))
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
     """Smallest epsilon at which a mu-GDP mechanism is (epsilon, delta)-DP. Source: as `delta_from_mu`.
 
-    Guarantee: never below the true value.
+    Guarantee: never below the true value; infinite when that exceeds 1e12.
     """
     _check(delta=delta, mu=mu)
     target = math.log(delta)
-    if mu == 0 or (mu < 1e150 and _log_delta(mu, 0.0) <= target):
-        return 0.0
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * target)  # zCDP's conversion is above the exact one
-    if not high < 1e15:
+    if not high < 1e12:
         return math.inf
+    if mu == 0 or _log_delta(mu, 0.0) <= target:
+        return 0.0
     while low < (middle := (low + high) / 2) < high:
         low, high = (low, middle) if _log_delta(mu, middle) <= target else (middle, high)
     return high
@@ -107,12 +107,12 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     _check(epsilon=epsilon, delta=delta)
     if math.isinf(epsilon):
         return math.inf
-    low, high, target = 0.0, 1.0, math.log(delta)
+    epsilon, target = min(epsilon, 1e11), math.log(delta)
+    low, high, step = 0.0, 1.0, 1e-15
     while _log_delta(high, epsilon) <= target:
         low, high = high, 2 * high
-    while low < (middle := (low + high) / 2) < high and high - low > 1e-300:
+    while low < (middle := (low + high) / 2) < high and high > 1e-150:
         low, high = (middle, high) if _log_delta(middle, epsilon) <= target else (low, middle)
-    step = 1e-15
     while epsilon_from_mu(low, delta) > epsilon:
         low, step = low * (1 - step), 2 * step
     return low
@@ -121,14 +121,14 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:
     """GDP parameter of the composition, sqrt(sum count / noise_multiplier^2); None if a batch is sampled.
 
-    Source: Dong, Roth, Su 2022, Corollary 2, for noise multipliers fixed beforehand.
-    Guarantee: exact for full batches, also when each query depends on earlier results.
+    Source: Dong, Roth, Su 2022, Corollary 2.
+    Guarantee: exact for full batches with noise fixed beforehand, also when a query depends on earlier results.
     """
-    if any(e.sampling_prob < 1 and e.count for e in events):
+    events = [e for e in events if e.count]
+    if any(e.sampling_prob < 1 for e in events):
         return None
-    if any(e.noise_multiplier == 0 and e.count for e in events):
-        return math.inf
-    return math.hypot(*(math.sqrt(e.count) / e.noise_multiplier for e in events if e.count))
+    terms = [math.sqrt(e.count) / e.noise_multiplier if e.noise_multiplier else math.inf for e in events]
+    return math.hypot(*terms)
 
 
 def total_rho(events: Sequence[GaussianEvent]) -> float | None:
@@ -146,27 +146,32 @@ def _poisson_rdp(sampling_prob: float, noise_multiplier: float, orders: tuple[fl
 
     if noise_multiplier < 1e-3:
         return np.full(len(orders), np.inf)
-    values = rdp._compute_rdp_poisson_subsampled_gaussian(sampling_prob, noise_multiplier, orders)
-    # A sum of log terms near log 1 is rounded: one unit of 1e-14 before the division by (order - 1).
-    return np.maximum(values, 0.0) + 1e-14 / (np.asarray(orders) - 1)
+    logger, before = logging.getLogger("absl"), logging.getLogger("absl").disabled
+    logger.disabled = True  # it warns of orders whose series does not converge; they come back infinite, which is safe
+    try:
+        values = rdp._compute_rdp_poisson_subsampled_gaussian(sampling_prob, noise_multiplier, orders)
+    finally:
+        logger.disabled = before
+    # The logarithm of a sum near 1 is rounded, by less than 1e-13, before it is divided by (order - 1).
+    return np.maximum(values, 0.0) + 1e-13 / (np.asarray(orders) - 1)
 
 
 def rdp_curve(events: Sequence[GaussianEvent], orders: Sequence[float], relation: str = "zero_out") -> np.ndarray:
     """Total Renyi divergence at each order > 1 (Mironov 2017, Corollary 3; Mironov, Talwar, Zhang 2019, section 3).
 
-    Poisson batches under replace_one are refused: dp_accounting has no RDP bound for that pair.
+    Poisson batches under replace_one are refused (ValueError): dp_accounting has no RDP bound for that pair.
     Guarantee: an upper bound at each order, for zero_out and add_remove; for full batches under every relation.
     """
     _check(relation=relation)
     total = np.zeros(len(orders))
     for event in (e for e in events if e.count):
         if event.sampling_prob < 1:
-            _require(relation != "replace_one", "RDP of Poisson batches needs zero_out or add_remove", "relation",
-                     relation, "Use the pld accountant.")  # fmt: skip
+            known = relation != "replace_one"
+            _require(known, "RDP of Poisson batches needs zero_out or add_remove", "relation", relation, "Use pld.")
             one = _poisson_rdp(event.sampling_prob, event.noise_multiplier, tuple(orders))
+            total = total + event.count * one
         else:
-            one = np.asarray(orders) * (total_rho([replace(event, count=1)]) or 0.0)
-        total = total + event.count * one
+            total = total + np.asarray(orders) * (total_rho([event]) or 0.0)
     return total
 
 
@@ -180,178 +185,164 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
     return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
 
 
+def epsilon_from_rdp(
+    orders: Sequence[float], rdp: Sequence[float] | np.ndarray, delta: float, classic: bool = False
+) -> float:
+    """The least epsilon over the orders; `classic` is d + ln(1/delta)/(order-1) (Mironov 2017, Proposition 3).
+
+    Guarantee: an upper bound when every order's divergence is one.
+    """
+    _check(delta=delta)
+    if not np.any(rdp):
+        return 0.0
+    pairs = [(a, float(r)) for a, r in zip(orders, rdp, strict=True)]
+    return min(r - math.log(delta) / (a - 1) if classic else rdp_epsilon(a, r, delta) for a, r in pairs)
+
+
 def filter_order(epsilon: float, delta: float) -> float:
-    """The one RDP order of an adaptive filter, from the budget alone: where a Gaussian gets the most divergence.
+    """The one RDP order of an adaptive filter, from the budget alone: where a Gaussian may spend most divergence.
 
     Source: Feldman, Zrnic 2021 fix the order beforehand. Multiples of 0.1 up to 10, whole numbers up to 8,192.
     Guarantee: none needed; any order fixed beforehand is valid, this one loses least.
     """
-    _check(epsilon=epsilon, delta=delta)
+    _check(delta=delta)
     _require(0 < epsilon < math.inf, "epsilon must be positive and finite", "epsilon", epsilon)
-    orders = [x / 10 for x in range(11, 101)] + list(range(11, 64)) + sorted({round(2 ** (x / 8)) for x in range(48, 105)})
+    orders = [x / 10 for x in range(11, 101)] + [*range(11, 64)] + [round(2 ** (x / 8)) for x in range(48, 105)]
     return float(max(orders, key=lambda a: (epsilon - math.log1p(-1 / a) + math.log(delta * a) / (a - 1)) / a))
 
 
-def _pld(events: Sequence[GaussianEvent], relation: str, coarser: float = 1.0):
-    """The privacy loss distribution of the composition, or None when its losses exceed 1e6.
+def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out", coarser: float = 1.0):
+    """dp_accounting's privacy loss distribution of the composition; None if a loss may exceed 1e6.
 
     zero_out is REPLACE_SPECIAL: a removed row adds zero where it is sampled, in both directions, as add_remove does.
-    The full-batch events enter as one Gaussian pair N(0, 1), N(mu, 1) under every relation: their multipliers are over
-    the relation's own sensitivity, and dp_accounting's REPLACE_ONE would double it (wrongly so for the Gram matrix).
-    Replace-one with Poisson batches uses the pair (1-q)N(0) + qN(C), (1-q)N(0) + qN(-C). It dominates: with rows x, x'
-    and gamma >= 1 the hockey stick is q E[1 - gamma e^V - c e^U]_+ with c >= 0 and (V, U) Gaussian, of means minus half
-    their variances and Gram matrix that of (x' - x, -x). Each entry of that matrix raises the expectation of a convex
-    function of such a sum, and x = -x', |x| = C makes all entries largest at once. AUDIT.md has the steps.
+    Full batches enter as one Gaussian pair N(0, 1), N(mu, 1) under every relation: their multipliers are over the
+    relation's own sensitivity, and REPLACE_ONE would double that (wrongly so for the Gram matrix).
+    Replace-one with Poisson batches is the pair (1-q)N(0) + qN(C), (1-q)N(0) + qN(-C). It dominates: for rows x, x' and
+    gamma >= 1 the hockey stick is q E[1 - gamma e^V - c e^U]_+ with c >= 0 and (V, U) Gaussian, of means minus half
+    their variances and covariance the Gram matrix of (x' - x, -x). Each entry of that matrix can only raise this
+    expectation (a convex function of a sum of martingales), and x = -x', |x| = C makes all entries largest at once.
+    `coarser` widens the grid. Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding).
     """
-    from dp_accounting import NeighboringRelation
+    from dp_accounting import NeighboringRelation as Relation
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    kind = {"zero_out": NeighboringRelation.REPLACE_SPECIAL, "add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
-            "replace_one": NeighboringRelation.REPLACE_ONE}[relation]  # fmt: skip
-    counts = Counter()
-    for e in events:
-        if e.sampling_prob < 1 and e.noise_multiplier < math.inf:
-            counts[e.noise_multiplier, e.sampling_prob] += int(e.count)
-    mu = total_mu([e for e in events if e.sampling_prob == 1]) or 0.0
-    # The size of the losses, for the width of the grid only: twice the multiplier stands in for replace_one.
-    halved = 0.5 if relation == "replace_one" else 1.0
-    rough = [GaussianEvent(1 / mu)] if 1e-300 < mu < 1e300 else []
-    rough += [GaussianEvent(s * halved, q, c) for (s, q), c in counts.items() if c]
-    orders = (1.5, 2, 4, 8, 16, 32, 64)
-    size = min(rdp_epsilon(a, r, 1e-15) for a, r in zip(orders, rdp_curve(rough, orders), strict=True))
-    if mu >= 1e300 or not size < 1e6:
+    _check(relation=relation)
+    kind = Relation.REPLACE_ONE if relation == "replace_one" else Relation.ADD_OR_REMOVE_ONE
+    kind = Relation.REPLACE_SPECIAL if relation == "zero_out" else kind
+    full = total_mu([e for e in events if e.sampling_prob == 1]) or 0.0
+    poisson = Counter()
+    for e in (e for e in events if e.sampling_prob < 1 and e.noise_multiplier < math.inf and e.count):
+        poisson[e.noise_multiplier, e.sampling_prob] += int(e.count)
+    # The size of the losses sets the width of the grid and nothing else; replace_one counts as half the noise.
+    half, orders = 0.5 if relation == "replace_one" else 1.0, (2, 4, 8, 16, 32, 64)
+    curve = rdp_curve([GaussianEvent(s * half, q, k) for (s, q), k in poisson.items()], orders)
+    size = epsilon_from_rdp(orders, curve + np.asarray(orders) * (full * full / 2), 1e-15)
+    if not size < 1e6:
         return None
     interval = PLD_INTERVAL * coarser * max(1.0, size / 100)
     result = pld.identity(value_discretization_interval=interval)
-    if rough and 1e-300 < mu:
-        result = pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
-    for (noise_multiplier, sampling_prob), count in counts.items():
-        if count:
-            one = pld.from_gaussian_mechanism(noise_multiplier, sampling_prob=sampling_prob,
-                                              value_discretization_interval=interval, neighboring_relation=kind)  # fmt: skip
-            result = result.compose(one.self_compose(count))
+    if full > 1e-100:
+        result = pld.from_gaussian_mechanism(1 / full, value_discretization_interval=interval)
+    for (sd, q), count in poisson.items():
+        one = pld.from_gaussian_mechanism(
+            sd, sampling_prob=q, value_discretization_interval=interval, neighboring_relation=kind
+        )
+        result = result.compose(one.self_compose(count))
     return result
 
 
 def epsilon(
-    events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out", accountant: str = "auto", *,
-    coarser: float = 1.0,
-) -> float:  # fmt: skip
+    events: Sequence[GaussianEvent],
+    delta: float,
+    relation: str = "zero_out",
+    accountant: str = "auto",
+    coarser: float = 1,
+) -> float:
     """Epsilon of the composition at `delta`; `auto` is `exact` for full batches and `pld` otherwise.
 
-    `rdp` uses the improved conversion, `rdp-classic` d + ln(1/delta)/(order-1) (Mironov 2017, Proposition 3), `zcdp`
-    rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016, Proposition 1.3). `coarser` widens pld's grid, for a first look.
-    Raises ValueError where an accountant does not apply. Infinite when a release has no noise.
+    `rdp` uses the improved conversion, `rdp-classic` TB21's (Lemma B.4), `zcdp` rho + 2 sqrt(rho ln(1/delta)) (Bun,
+    Steinke 2016, Proposition 1.3). ValueError where an accountant does not apply. Infinite when a release has no noise.
     Guarantee: an upper bound, for noise multipliers and sampling probabilities fixed before the data were read.
     """
     _check(delta=delta, relation=relation)
     _require(accountant in ACCOUNTANTS, f"accountant must be one of {ACCOUNTANTS}", "accountant", accountant)
     mu = total_mu(events)
+    if mu is None and accountant in ("exact", "zcdp"):
+        _require(False, f"{accountant} needs full batches", "events", "Poisson batches", "Use pld or rdp.")
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
-    if accountant in ("exact", "zcdp"):
-        _require(mu is not None, f"{accountant} accounting needs full batches", "sampling_prob",
-                 min(e.sampling_prob for e in events) if events else 1.0, "Use pld or rdp.")  # fmt: skip
     if mu is not None and accountant in ("auto", "exact"):
         return epsilon_from_mu(mu, delta)
     if mu is not None and accountant == "zcdp":
-        return mu * mu / 2 + 2 * math.sqrt(mu * mu / 2 * -math.log(delta))
+        return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     if accountant in ("rdp", "rdp-classic"):
         return epsilon_from_rdp(RDP_ORDERS, rdp_curve(events, RDP_ORDERS, relation), delta, accountant == "rdp-classic")
-    _require(delta >= PLD_MIN_DELTA, f"pld accounting needs delta of at least {PLD_MIN_DELTA}", "delta", delta,
-             "Use the rdp accountant.")  # fmt: skip
-    distribution = _pld(events, relation, coarser)
+    _require(delta >= PLD_MIN_DELTA, f"pld needs delta of at least {PLD_MIN_DELTA}", "delta", delta, "Use rdp.")
+    distribution = loss_distribution(events, relation, coarser)
     return math.inf if distribution is None else float(distribution.get_epsilon_for_delta(delta - 1e-13))
 
 
-def epsilon_from_rdp(orders: Sequence[float], rdp: Sequence[float] | np.ndarray, delta: float, classic=False) -> float:
-    """The least epsilon over the orders; `classic` converts as TB21's Lemma B.4, else as `rdp_epsilon`.
-
-    Guarantee: an upper bound when the whole curve was fixed beforehand.
-    """
-    if not np.any(rdp):
-        return 0.0
-    pairs = zip(orders, rdp, strict=True)
-    if classic:
-        return min(float(r) - math.log(delta) / (a - 1) for a, r in pairs)
-    return min(rdp_epsilon(a, float(r), delta) for a, r in pairs)
+_spent = epsilon  # `calibrate` has an argument of that name
 
 
-def delta_curve(
-    events: Sequence[GaussianEvent], epsilons: Sequence[float] | np.ndarray, relation: str = "zero_out"
-) -> np.ndarray:
-    """Delta at each epsilon, exact for full batches, else from the PLD. Source: as `epsilon`.
-
-    Guarantee: upper bounds (for Poisson batches never below 1e-13, what the PLD's rounding can hide).
-    """
-    _check(relation=relation)
-    if (mu := total_mu(events)) is not None:
-        return np.array([delta_from_mu(mu, float(e)) for e in epsilons])
-    none = any(e.noise_multiplier == 0 and e.count for e in events)
-    distribution = None if none else _pld(events, relation)
-    if distribution is None:
-        return np.ones(len(epsilons))
-    return np.array([min(1.0, float(distribution.get_delta_for_epsilon(float(e))) + 1e-13) for e in epsilons])
-
-
-def _smallest_scale(spent: Callable[[float], float], target: float, guess: float, tolerance: float) -> float:
-    """Smallest s, to a relative tolerance and on the safe side, with spent(s) <= target; `spent` decreases."""
+def _smallest_scale(cost: Callable[[float], float], target: float, guess: float, tolerance: float) -> float:
+    """Smallest s, to a relative tolerance and on the safe side, with cost(s) <= target; `cost` decreases."""
 
     def excess(log_scale: float) -> float:
-        value = min(max(spent(math.exp(log_scale)), 1e-12), 1e12)
-        return math.log(value / target)
+        return math.log(min(max(cost(math.exp(log_scale)), 1e-12), 1e12) / target)
 
     low = high = math.log(guess)
-    step = 4 * tolerance
-    if excess(low) > 0:
-        while excess(high := high + step) > 0:
-            low, step = high, min(4 * step, 2.0)
-            _require(high < 200, "the budget must be reachable by more noise", "epsilon", target)
-    else:
-        while excess(low := low - step) <= 0:
-            high, step = low, min(4 * step, 2.0)
-            if low < -200:
-                return math.exp(low)
+    step, sign = 4 * tolerance, 1 if excess(low) > 0 else -1
+    while (excess(high := low + sign * step) > 0) == (sign > 0):
+        low, step = high, min(4 * step, 2.0)
+        _require(abs(low) < 200, "the budget must be reachable by scaling the noise", "epsilon", target, "Change it.")
     root = float(brentq(excess, low, high, xtol=tolerance / 8)) + tolerance / 8  # type: ignore[arg-type]
-    while spent(scale := math.exp(root)) > target:
-        root += tolerance / 2
-    return scale
+    while cost(math.exp(root)) > target:
+        root += tolerance / 4
+    return math.exp(root)
 
 
 def calibrate(
-    events: Sequence[GaussianEvent], epsilon: float, delta: float, relation: str = "zero_out",
-    accountant: str = "auto", fixed: Collection[int] = (),
-) -> float:  # fmt: skip
+    events: Sequence[GaussianEvent],
+    epsilon: float,
+    delta: float,
+    relation: str = "zero_out",
+    accountant: str = "auto",
+    fixed: Collection[int] = (),
+) -> float:
     """Smallest s such that multiplying every noise multiplier not in `fixed` (indices) by s meets the budget.
 
-    0 for an infinite epsilon. Relative error 1e-7 (1e-4 with pld). ValueError if `fixed` leaves nothing. Source: own.
+    0 for an infinite epsilon. Relative error 1e-7 (1e-4 with pld). ValueError if `fixed` leaves nothing.
+    Source: bracketing and Brent's method on log epsilon against log s; full batches have a closed form.
     Guarantee: `epsilon` of the scaled events, with the same accountant, is at most the target.
     """
-    _check(epsilon=epsilon, delta=delta, relation=relation)
+    _check(delta=delta, relation=relation)
     _require(epsilon > 0, "epsilon must be positive to calibrate noise", "epsilon", epsilon)
+    held = [e for i, e in enumerate(events) if i in fixed]
     free = [e for i, e in enumerate(events) if i not in fixed and e.count]
     _require(bool(free), "at least one release must be free to scale", "fixed", tuple(fixed))
     if math.isinf(epsilon):
         return 0.0
-    _require(all(0 < e.noise_multiplier < math.inf for e in free), "free noise multipliers must be positive and finite",
-             "noise_multiplier", [e.noise_multiplier for e in free], "Start from 1.")  # fmt: skip
-    held = [e for i, e in enumerate(events) if i in fixed]
-    spend = globals()["epsilon"]
-    spent_held = spend(held, delta, relation, accountant)
-    _require(spent_held < epsilon, "the fixed releases alone must cost less than the budget", "epsilon", spent_held,
-             f"Raise the budget above {spent_held:.6g} or the fixed noise.")  # fmt: skip
+    sigmas = [e.noise_multiplier for e in free]
+    _require(
+        0 < min(sigmas) <= max(sigmas) < math.inf, "noise to be scaled must be positive and finite", "noise", sigmas
+    )
+    held_cost = _spent(held, delta, relation, accountant)
+    hint = f"The fixed ones cost {held_cost:.6g}: raise the budget or their noise."
+    _require(held_cost < epsilon, "the budget must exceed what the fixed releases cost", "epsilon", epsilon, hint)
 
-    def scaled(s: float) -> list[GaussianEvent]:
-        return held + [replace(e, noise_multiplier=e.noise_multiplier * s) for e in free]
+    def cost(scale: float, accountant: str = accountant, coarser: float = 1.0) -> float:
+        scaled = [replace(e, noise_multiplier=e.noise_multiplier * scale) for e in free]
+        return _spent(held + scaled, delta, relation, accountant, coarser)
 
     mu_free, mu_held = total_mu(free), total_mu(held)
     if accountant in ("auto", "exact") and mu_free is not None and mu_held is not None:
         target = mu_from_epsilon(epsilon, delta)
         scale, step = mu_free / math.sqrt((target - mu_held) * (target + mu_held)), 1e-15
-        while spend(scaled(scale), delta, relation, accountant) > epsilon:
+        while cost(scale) > epsilon:
             scale, step = scale * (1 + step), 2 * step
         return scale
     if accountant in ("auto", "pld"):
-        guess = _smallest_scale(lambda s: spend(scaled(s), delta, relation, "pld", coarser=10), epsilon, 1.0, 1e-2)
-        return _smallest_scale(lambda s: spend(scaled(s), delta, relation, "pld"), epsilon, guess, 1e-4)
-    return _smallest_scale(lambda s: spend(scaled(s), delta, relation, accountant), epsilon, 1.0, 1e-7)
+        guess = _smallest_scale(lambda s: cost(s, "pld", coarser=10), epsilon, 1.0, 1e-2)
+        return _smallest_scale(cost, epsilon, guess, 1e-4)
+    return _smallest_scale(cost, epsilon, 1.0, 1e-7)
