@@ -1,0 +1,377 @@
+"""Accounting against the papers' numbers, slow definitions, and the defects of dp_accounting 0.6.0."""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from dphead.privacy import accounting
+from dphead.privacy.accounting import (
+    RELATIONS,
+    GaussianEvent,
+    calibrate,
+    delta_from_mu,
+    epsilon,
+    epsilon_from_mu,
+    epsilon_from_rdp,
+    filter_order,
+    loss_distribution,
+    mu_from_epsilon,
+    rdp_curve,
+    rdp_epsilon,
+    total_mu,
+    total_rho,
+)
+
+REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
+TB21 = [GaussianEvent(5.67, 8192 / 50_000, 360), GaussianEvent(8.0), GaussianEvent(8.0)]
+fast = settings(max_examples=60, deadline=None)
+mus = st.floats(1e-4, 30)
+deltas = st.floats(-40, -0.1).map(lambda x: 10**x)
+
+MU_TABLE = [
+    (1e-5, 0.01, 0.0041019677366),
+    (1e-5, 0.1, 0.032520784056),
+    (1e-5, 0.5, 0.14221055867),
+    (1e-5, 1, 0.26805112321),
+    (1e-5, 2, 0.50155168917),
+    (1e-5, 3, 0.71911743522),
+    (1e-5, 4, 0.92493089767),
+    (1e-5, 8, 1.6660305979),
+    (8e-7, 0.1, 0.027164513031),
+    (8e-7, 1, 0.23417644163),
+    (8e-7, 8, 1.5201176515),
+]
+
+
+@pytest.mark.parametrize("delta, eps, mu", MU_TABLE)
+def test_the_exact_gaussian_table(delta, eps, mu):
+    assert mu_from_epsilon(eps, delta) == pytest.approx(mu, rel=1e-10)
+    assert epsilon_from_mu(mu, delta) == pytest.approx(eps, rel=1e-9)
+    assert delta_from_mu(mu, eps) == pytest.approx(delta, rel=1e-8)
+
+
+@pytest.mark.parametrize("accountant, expected", [("rdp-classic", 2.997), ("rdp", 2.591), ("pld", 2.382)])
+def test_tramer_boneh_cifar10_linear(accountant, expected):
+    assert epsilon(TB21, 1e-5, "zero_out", accountant) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("accountant, expected", [("rdp-classic", 1.204), ("rdp", 0.988), ("pld", 0.903)])
+def test_de_et_al_wide_resnet_at_epsilon_one(accountant, expected):
+    events = [GaussianEvent(10.0, 4096 / 50_000, 875)]
+    assert epsilon(events, 1e-5, accountant=accountant) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "batch, rows, sigma, steps, delta, nominal, computed",
+    [
+        (4096, 50_000, 3.0, 2468, 1e-5, 8.0, 7.05),  # De22, Table 13
+        (16384, 50_000, 12.0, 2007, 1e-5, 6.0, 6.023),  # De22, Table 14
+        (262144, 1_281_167, 82.6, 100, 8e-7, 0.1, 0.104),  # De22, Table 22
+    ],
+)
+def test_printed_rows_that_miss_their_nominal_epsilon(batch, rows, sigma, steps, delta, nominal, computed):
+    eps = epsilon([GaussianEvent(sigma, batch / rows, steps)], delta, accountant="rdp")
+    assert eps == pytest.approx(computed, abs=5e-3 if computed > 7 else 1e-3)
+    assert abs(eps / nominal - 1) > 0.003
+
+
+@pytest.mark.parametrize(
+    "delta, eps, ratio", [(1e-5, 1, 1.314), (1e-5, 0.1, 1.564), (8e-7, 1, 1.263), (8e-7, 0.1, 1.442)]
+)
+def test_zcdp_spends_this_much_more_noise(delta, eps, ratio):
+    one = [GaussianEvent(1.0)]
+    zcdp, exact = calibrate(one, eps, delta, accountant="zcdp"), calibrate(one, eps, delta)
+    assert zcdp / exact == pytest.approx(ratio, abs=1e-3)
+
+
+# The slow definitions.
+
+
+def mp_delta(mu, eps):
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60 + int(eps)):
+        m, e = mpmath.mpf(mu), mpmath.mpf(eps)
+        return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
+
+
+@pytest.mark.parametrize("mu", [1e-9, 1e-3, 0.05, 0.3, 1.0, 4.0, 37.0])
+@pytest.mark.parametrize("t", [-12.0, -6.0, -2.0, -0.1, 0.1, 2.0, 8.0])
+def test_delta_in_sixty_digits(mu, t):
+    eps = mu * mu / 2 - t * mu  # t standard deviations from the mean loss
+    if eps < 0:
+        pytest.skip("no such epsilon")
+    slow, quick = mp_delta(mu, eps), delta_from_mu(mu, eps)
+    assert quick >= slow * (1 - 1e-15)
+    assert quick <= slow * (1 + 1e-10) or (mu == 1e-9 and quick <= slow * (1 + 1e-4))
+
+
+@given(mus, deltas)
+@fast
+def test_epsilon_is_the_smallest_and_never_below(mu, delta):
+    eps = epsilon_from_mu(mu, delta)
+    assert mp_delta(mu, eps) <= delta or eps == 0
+    if eps > 1e-6:
+        assert mp_delta(mu, eps * (1 - 1e-6)) > delta
+
+
+@given(st.floats(1e-6, 500), deltas)
+@fast
+def test_mu_round_trip_stays_on_the_safe_side(eps, delta):
+    mu = mu_from_epsilon(eps, delta)
+    assert epsilon_from_mu(mu, delta) <= eps
+    assert mp_delta(mu, eps) <= delta
+    assert mp_delta(mu * (1 + 1e-7), eps) > delta
+
+
+@given(mus, mus, deltas, deltas)
+@fast
+def test_monotone(mu_a, mu_b, delta_a, delta_b):
+    (mu_a, mu_b), (delta_a, delta_b) = sorted((mu_a, mu_b)), sorted((delta_a, delta_b))
+    assert epsilon_from_mu(mu_a, delta_a) <= epsilon_from_mu(mu_b, delta_a) * (1 + 1e-12)
+    assert epsilon_from_mu(mu_b, delta_b) <= epsilon_from_mu(mu_b, delta_a) * (1 + 1e-12)
+
+
+def hockey_stick(q, sigma, eps, upper, lower):
+    """sup over sets of P - e^eps Q for P = (1-q)N(0) + qN(upper), Q = (1-q)N(0) + qN(lower), by integration."""
+
+    def p(z, mean):
+        return (1 - q) * norm.pdf(z, 0, sigma) + q * norm.pdf(z, mean, sigma)
+
+    z = np.linspace(-14 * sigma - 1, 14 * sigma + 1, 100_001)
+    return float(np.trapezoid(np.maximum(p(z, upper) - math.exp(eps) * p(z, lower), 0), z))
+
+
+@pytest.mark.parametrize("q, sigma", [(0.1, 1.0), (0.5, 2.0), (0.01, 0.7)])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_one_poisson_release_against_its_integral(q, sigma, relation):
+    pair = {"replace_one": [(1, -1)]}.get(relation, [(1, 0), (0, 1)])
+    for eps in (0.0, 0.1, 0.5, 1.0):
+        slow = max(hockey_stick(q, sigma, eps, a, b) for a, b in pair)
+        quick = loss_distribution([GaussianEvent(sigma, q)], relation).get_delta_for_epsilon(eps)
+        assert slow - 1e-9 <= quick <= slow * (1 + 1e-3) + 1e-9
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.7, 1.6, 2.5])
+@pytest.mark.parametrize("length", [0.5, 1.0])
+def test_replace_one_pair_dominates_rows_in_the_plane(angle, length):
+    """The opposite rows are the worst two: a grid in two dimensions, q = 0.3, sigma = 1."""
+    q, axis = 0.3, np.linspace(-9, 9, 1201)
+    a, b = np.meshgrid(axis, axis)
+
+    def density(x, y):
+        return ((1 - q) * np.exp(-(a**2 + b**2) / 2) + q * np.exp(-((a - x) ** 2 + (b - y) ** 2) / 2)) / (2 * math.pi)
+
+    for eps in (0.05, 0.3, 0.8):
+        difference = density(1, 0) - math.exp(eps) * density(length * math.cos(angle), length * math.sin(angle))
+        found = np.maximum(difference, 0).sum() * (axis[1] - axis[0]) ** 2
+        assert found <= hockey_stick(q, 1.0, eps, 1, -1) + 1e-6
+
+
+@pytest.mark.parametrize("order", [1.5, 2, 7.3, 32])
+def test_poisson_rdp_against_its_integral(order):
+    q, sigma = 0.1, 2.0
+
+    def integrand(z):
+        ratio = 1 - q + q * math.exp((2 * z - 1) / (2 * sigma**2))
+        return norm.pdf(z, 0, sigma) * ratio**order
+
+    slow = math.log(quad(integrand, -30, 60, limit=400, points=[0, 10, 20])[0]) / (order - 1)
+    quick = rdp_curve([GaussianEvent(sigma, q)], [order])[0]
+    assert quick >= slow * (1 - 1e-9)
+    # Below order 2 dp_accounting loses the signs of its binomial series: 30 % too much here, on the safe side.
+    assert quick == pytest.approx(slow, rel=1e-6 if order >= 2 else 0.31)
+
+
+# Accountants against each other.
+
+
+@given(st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3), st.floats(-9, -2))
+@settings(max_examples=8, deadline=None)
+def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(pairs, log_delta):
+    events, delta = [GaussianEvent(s, 1.0, k) for s, k in pairs], 10**log_delta
+    exact = epsilon(events, delta)
+    for relation in RELATIONS:
+        assert exact * (1 - 1e-9) <= epsilon(events, delta, relation, "pld") <= exact * (1 + 1e-3) + 1e-4
+        assert epsilon(events, delta, relation) == exact
+    rdp, classic = (epsilon(events, delta, accountant=a) for a in ("rdp", "rdp-classic"))
+    assert exact <= rdp <= classic
+    assert exact <= epsilon(events, delta, accountant="zcdp") <= classic * (1 + 1e-9)
+
+
+@given(st.floats(0.8, 20), st.floats(0.001, 0.5), st.integers(1, 2000))
+@settings(max_examples=8, deadline=None)
+def test_rdp_is_not_below_pld_and_sampling_does_not_hurt(sigma, q, steps):
+    events = [GaussianEvent(sigma, q, steps)]
+    pld = epsilon(events, 1e-5)
+    assert pld <= epsilon(events, 1e-5, accountant="rdp") + 1e-3
+    assert pld <= epsilon([GaussianEvent(sigma, 1.0, steps)], 1e-5) * 1.001 + 1e-3
+    assert pld <= epsilon(events, 1e-5, "replace_one") + 1e-6
+
+
+def test_adding_an_event_never_lowers_epsilon():
+    spent = [epsilon(TB21[:k], 1e-5) for k in range(4)]
+    assert spent[0] == 0 and spent == sorted(spent)
+
+
+def test_orders_and_rdp_agree_with_dp_accounting():
+    reference = RdpAccountant()
+    for e in TB21:
+        event = dp_accounting.GaussianDpEvent(e.noise_multiplier)
+        reference.compose(dp_accounting.PoissonSampledDpEvent(e.sampling_prob, event), e.count)
+    assert epsilon(TB21, 1e-5, accountant="rdp") == pytest.approx(reference.get_epsilon(1e-5), rel=1e-8)
+
+
+# Replace-one, where dp_accounting 0.6.0 is wrong for full batches.
+
+
+def test_dp_accounting_replace_one_defects_and_ours():
+    """Noise 4 over the zero-out sensitivity: the gradient's replace-one multiplier is 2, the Gram matrix's 4/sqrt 2."""
+    rdp, pld = RdpAccountant(neighboring_relation=REPLACE_ONE), PLDAccountant(REPLACE_ONE)
+    rdp.compose(dp_accounting.GaussianDpEvent(4.0))
+    pld.compose(dp_accounting.GaussianDpEvent(4.0))
+    assert rdp.get_epsilon(1e-5) == pytest.approx(1.013, abs=1e-3)  # the factor 2 is missed: half of the truth
+    assert pld.get_epsilon(1e-5) == pytest.approx(1.993, abs=1e-3)  # right for gradients only
+    for accountant in ("auto", "pld"):
+        assert epsilon([GaussianEvent(2.0)], 1e-5, "replace_one", accountant) == pytest.approx(1.993, abs=1e-3)
+        gram = epsilon([GaussianEvent(4 / math.sqrt(2))], 1e-5, "replace_one", accountant)
+        assert gram == pytest.approx(1.356, abs=1e-3)
+    assert epsilon([GaussianEvent(2.0)], 1e-5, "replace_one", "rdp") > 1.993
+
+
+def test_full_batch_beside_poisson_is_not_doubled_under_replace_one():
+    sampled = GaussianEvent(4.0, 1 - 1e-12, 9)  # all but full: the pair at distance 2 / 4 nine times
+    mixed = epsilon([sampled, GaussianEvent(1.5)], 1e-5, "replace_one")
+    assert mixed == pytest.approx(epsilon_from_mu(math.hypot(3 * 2 / 4, 1 / 1.5), 1e-5), rel=1e-3)
+
+
+def test_replace_one_poisson_needs_pld():
+    for accountant in ("rdp", "rdp-classic"):
+        with pytest.raises(ValueError, match="needs zero_out or add_remove"):
+            epsilon(TB21, 1e-5, "replace_one", accountant)
+    assert epsilon(TB21, 1e-5, "replace_one") > 1.9 * epsilon(TB21, 1e-5) - 0.3
+
+
+# Calibration.
+
+
+@pytest.mark.parametrize("accountant", ["auto", "exact", "rdp", "rdp-classic", "zcdp", "pld"])
+@pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
+def test_calibrated_noise_meets_the_budget_from_below(accountant, eps):
+    events = [GaussianEvent(1.0, 1.0, 10), GaussianEvent(3.0)]
+    scale = calibrate(events, eps, 1e-5, accountant=accountant)
+    scaled = [GaussianEvent(e.noise_multiplier * scale, 1.0, e.count) for e in events]
+    spent = epsilon(scaled, 1e-5, accountant=accountant)
+    assert eps * (1 - (1e-3 if accountant == "pld" else 1e-6)) <= spent <= eps
+
+
+@given(st.floats(0.05, 50), st.lists(st.floats(0.1, 10), min_size=1, max_size=4), deltas)
+@fast
+def test_exact_calibration_is_one_sided(eps, sigmas, delta):
+    scale = calibrate([GaussianEvent(s) for s in sigmas], eps, delta)
+    assert eps * (1 - 1e-6) <= epsilon([GaussianEvent(s * scale) for s in sigmas], delta) <= eps
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_poisson_calibration_keeps_the_fixed_releases(relation):
+    scale = calibrate([GaussianEvent(1.0, 0.1, 300), GaussianEvent(8.0)], 2.0, 1e-5, relation, fixed=(1,))
+    spent = epsilon([GaussianEvent(scale, 0.1, 300), GaussianEvent(8.0)], 1e-5, relation)
+    assert 2.0 * (1 - 1e-3) <= spent <= 2.0
+
+
+def test_calibration_refuses_what_cannot_be():
+    one = [GaussianEvent(1.0), GaussianEvent(1.0)]
+    with pytest.raises(ValueError, match="exceed what the fixed releases cost"):
+        calibrate(one, 1.0, 1e-5, fixed=(0,))
+    with pytest.raises(ValueError, match="at least one release must be free"):
+        calibrate(one, 1.0, 1e-5, fixed=(0, 1))
+    with pytest.raises(ValueError, match="positive and finite"):
+        calibrate([GaussianEvent(0.0)], 1.0, 1e-5)
+    with pytest.raises(ValueError, match="epsilon must be positive"):
+        calibrate(one, 0.0, 1e-5)
+    assert calibrate(one, math.inf, 1e-5) == 0.0
+
+
+# The filter's order, and the edges.
+
+
+@pytest.mark.parametrize("eps", [0.01, 0.1, 1.0, 8.0, 50.0])
+def test_filter_order_is_where_the_gaussian_spends_most(eps):
+    order = filter_order(eps, 1e-5)
+
+    def room(a):
+        return (eps - rdp_epsilon(a, 0.0, 1e-5)) / a if rdp_epsilon(a, 0.0, 1e-5) > 0 else 0.0
+
+    assert room(order) >= max(room(1 + x) for x in np.geomspace(0.1, 8000, 300)) * (1 - 0.01)
+    assert order > 1
+
+
+def test_totals():
+    events = [GaussianEvent(2.0, 1.0, 4), GaussianEvent(3.0), GaussianEvent(5.0, 0.5, 0)]
+    assert total_mu(events) == pytest.approx(math.sqrt(1 + 1 / 9))
+    assert total_rho(events) == pytest.approx((1 + 1 / 9) / 2)
+    assert total_mu(TB21) is None and total_rho(TB21) is None
+    assert total_mu([]) == 0 and total_mu([GaussianEvent(0.0)]) == math.inf
+    assert rdp_curve(events, [2.0, 3.0]) == pytest.approx(np.array([2, 3]) * total_rho(events))
+
+
+@pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
+def test_no_noise_is_infinite_and_no_release_is_free(accountant):
+    assert epsilon([GaussianEvent(0.0)], 1e-5, accountant=accountant) == math.inf
+    assert epsilon([], 1e-5, accountant=accountant) == 0
+    assert epsilon([GaussianEvent(0.0, 1.0, 0)], 1e-5, accountant=accountant) == 0
+    assert epsilon([GaussianEvent(math.inf)], 1e-5, accountant=accountant) == 0
+
+
+def test_extremes():
+    assert delta_from_mu(0, 1) == 0 and delta_from_mu(1, math.inf) == 0 and delta_from_mu(math.inf, 1) == 1
+    assert epsilon_from_mu(0, 1e-5) == 0 and epsilon_from_mu(math.inf, 1e-5) == math.inf
+    assert mu_from_epsilon(math.inf, 1e-5) == math.inf
+    for eps, delta in [(1e3, 1e-300), (1e-3, 1e-300), (1e6, 0.9), (0.0, 0.5), (1e-9, 1e-12)]:
+        mu = mu_from_epsilon(eps, delta)
+        assert 0 < mu < math.inf and epsilon_from_mu(mu, delta) <= eps
+    assert 1e3 < epsilon([GaussianEvent(0.05, 0.5, 10)], 1e-5) < 4e3
+    assert epsilon([GaussianEvent(1e-3, 0.5, 10)], 1e-5) == math.inf  # 5 million: not worth a number
+    with pytest.raises(ValueError, match="delta of at least"):
+        epsilon(TB21, 1e-12)
+    assert epsilon(TB21, 1e-300, accountant="rdp") > epsilon(TB21, 1e-12, accountant="rdp")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: GaussianEvent(-1.0),
+        lambda: GaussianEvent(math.nan),
+        lambda: GaussianEvent(1.0, 0.0),
+        lambda: GaussianEvent(1.0, 1.5),
+        lambda: GaussianEvent(1.0, 1.0, -1),
+        lambda: GaussianEvent(1.0, 1.0, 0.5),  # type: ignore[arg-type]
+        lambda: epsilon(TB21, 0.0),
+        lambda: epsilon(TB21, math.nan),
+        lambda: epsilon(TB21, 1e-5, "swap"),
+        lambda: epsilon(TB21, 1e-5, accountant="best"),
+        lambda: epsilon(TB21, 1e-5, accountant="exact"),
+        lambda: epsilon(TB21, 1e-5, accountant="zcdp"),
+        lambda: epsilon_from_mu(math.nan, 1e-5),
+        lambda: delta_from_mu(1.0, -1.0),
+        lambda: mu_from_epsilon(math.nan, 1e-5),
+        lambda: rdp_epsilon(1.0, 0.1, 1e-5),
+        lambda: filter_order(0.0, 1e-5),
+    ],
+)
+def test_bad_input_says_what_must_hold(bad):
+    with pytest.raises(ValueError, match=r"(must|needs) .*, got \w+=.*\. .+\."):
+        bad()
+
+
+def test_conversions_at_one_order_are_the_minimum_over_orders():
+    curve = rdp_curve(TB21, accounting.RDP_ORDERS)
+    each = [rdp_epsilon(a, r, 1e-5) for a, r in zip(accounting.RDP_ORDERS, curve, strict=True)]
+    assert epsilon_from_rdp(accounting.RDP_ORDERS, curve, 1e-5) == min(each) == epsilon(TB21, 1e-5, accountant="rdp")
