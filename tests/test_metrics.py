@@ -1,0 +1,103 @@
+"""Metrics against hand counts, scikit-learn and their definitions."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import metrics as reference
+
+from dphead import metrics
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 7, 400)
+    scores = rng.normal(size=(400, 7)) + 1.5 * np.eye(7)[labels]
+    return labels, scores
+
+
+def test_accuracy_and_its_standard_error():
+    value, error = metrics.accuracy(np.array([0, 1, 2, 2]), np.array([0, 1, 2, 0]))
+    assert value == 0.75
+    assert error == pytest.approx(np.sqrt(0.75 * 0.25 / 4))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_top_k_agrees_with_scikit_learn(rows, k):
+    assert metrics.top_k_accuracy(*rows, k) == pytest.approx(reference.top_k_accuracy_score(*rows, k=k))
+
+
+def test_top_k_does_not_count_ties_or_nan_as_success():
+    labels = np.array([0, 0])
+    assert metrics.top_k_accuracy(labels, np.ones((2, 3)), 1) == 0
+    assert metrics.top_k_accuracy(labels, np.array([[np.nan, 0, 1], [2, 0, 1.0]]), 2) == 0.5
+
+
+def test_confusion_and_per_class_agree_with_scikit_learn(rows):
+    labels, scores = rows
+    predicted = scores.argmax(axis=1)
+    wanted = reference.confusion_matrix(labels, predicted, labels=range(8))
+    assert_array_equal(metrics.confusion_matrix(labels, predicted, 8), wanted)
+    each, n = metrics.per_class_accuracy(labels, predicted, 8)
+    assert_allclose(each[:7], reference.recall_score(labels, predicted, average=None))
+    assert np.isnan(each[7]) and n[7] == 0 and n.sum() == 400
+
+
+def test_worst_class_skips_classes_without_rows():
+    labels, predicted = np.array([0, 0, 2, 2, 2]), np.array([0, 0, 2, 0, 0])
+    assert metrics.worst_class(labels, predicted, 4) == (2, pytest.approx(1 / 3), 3)
+
+
+def test_calibration_error_of_a_hand_example():
+    p = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.4, 0.6]])
+    labels = np.array([0, 1, 0, 1])  # confidence .9: accuracy 1/2; confidence .6: accuracy 1
+    assert metrics.expected_calibration_error(labels, p, bins=10) == pytest.approx(0.5 * 0.4 + 0.5 * 0.4)
+
+
+def test_calibration_error_is_zero_for_sure_and_right():
+    assert metrics.expected_calibration_error(np.arange(3), np.eye(3)) == 0
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "squared"])
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_probabilities_sum_to_one_and_keep_the_order(loss, n_classes):
+    scores = np.random.default_rng(1).normal(size=(50, n_classes)).astype(np.float32) * 5
+    scores[0] = 1e30
+    scores[1] = -1e30
+    p = metrics.probabilities(scores, loss)
+    assert p.dtype == np.float64 and np.isfinite(p).all()
+    assert_allclose(p.sum(axis=1), 1)
+    assert_array_equal(p.argmax(axis=1), scores.argmax(axis=1))
+
+
+def test_sigmoid_probabilities_are_normalised_sigmoids():
+    scores = np.array([[0.3, -1.0, 2.0]])
+    sigmoid = 1 / (1 + np.exp(-scores))
+    assert_allclose(metrics.probabilities(scores, "sigmoid"), sigmoid / sigmoid.sum())
+    pair = metrics.probabilities(np.array([[-0.7, 0.7]]), "sigmoid")
+    assert_allclose(pair[0, 1], 1 / (1 + np.exp(-0.7)))  # opposite scores: one logistic model, and its sigmoid
+
+
+def test_evaluate_scores_has_every_figure(rows):
+    labels, scores = rows
+    out = metrics.evaluate_scores(scores, labels)
+    assert out["n"] == 400 and len(out["per_class_accuracy"]) == 7
+    assert out["accuracy"] == pytest.approx(reference.accuracy_score(labels, scores.argmax(axis=1)))
+    assert out["worst_class_accuracy"] == min(out["per_class_accuracy"])
+    assert out["top5"] == metrics.top_k_accuracy(labels, scores, 5)
+    assert metrics.evaluate_scores(scores[:, :5], np.minimum(labels, 4))["top5"] is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: metrics.accuracy(np.array([0, 1]), np.array([0])),
+        lambda: metrics.accuracy(np.array([], int), np.array([], int)),
+        lambda: metrics.confusion_matrix(np.array([0, -1]), np.array([0, 1]), 2),
+        lambda: metrics.evaluate_scores(np.ones((2, 2)), np.array([0, 2])),
+        lambda: metrics.top_k_accuracy(np.array([0]), np.ones((1, 2)), 3),
+    ],
+)
+def test_unusable_input_is_refused(call):
+    with pytest.raises(ValueError, match="must be"):
+        call()
