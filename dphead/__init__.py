@@ -1,0 +1,42 @@
+"""Differentially private classifier heads on frozen image features.
+
+The names below are imported on first use, so `import dphead` itself loads no numerical library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dphead.estimators import (
+        DPAdamClassifier,
+        DPFeatureCovarianceClassifier,
+        DPLeastSquaresClassifier,
+        DPNewtonClassifier,
+        DPPrototypeClassifier,
+        DPSGDClassifier,
+        PrivacyWarning,
+    )
+
+__version__ = "0.1.0"
+__all__ = [
+    "DPAdamClassifier",
+    "DPFeatureCovarianceClassifier",
+    "DPLeastSquaresClassifier",
+    "DPNewtonClassifier",
+    "DPPrototypeClassifier",
+    "DPSGDClassifier",
+    "PrivacyWarning",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'dphead' has no attribute {name!r}")
+    value = getattr(import_module("dphead.estimators"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

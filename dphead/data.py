@@ -64,6 +64,10 @@ class FeaturesRows:
             x[index[0] : index[-1] + 1] = self._read(index)
         return x
 
+    def labels(self) -> np.ndarray:
+        """Class positions, (n_rows,) int32, -1 where there is none."""
+        return self._y
+
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
         if self._loaded is not None:

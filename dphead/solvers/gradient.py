@@ -17,6 +17,7 @@ from dphead.solvers.base import (
     Steps,
     split_intercept,
 )
+from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import ridge_for, symmetric_positive
 
 
@@ -44,7 +45,7 @@ class GradientDescent:
     weight_decay: float = 0.0
     intercept: float = 0.0
     initial_bias: float = 0.0
-    centering: Centering = field(default_factory=Centering)
+    centering: Centering | ChannelNormalization = field(default_factory=Centering)
 
     @property
     def name(self) -> str:
@@ -110,7 +111,7 @@ class DPFC:
     feature_clip: float = 1.0
     intercept: float = 0.0
     initial_bias: float = 0.0
-    centering: Centering = field(default_factory=Centering)
+    centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-fc"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:

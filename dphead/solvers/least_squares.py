@@ -16,6 +16,7 @@ from dphead.solvers.base import (
     center_classes,
     split_intercept,
 )
+from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import ridge_for, symmetric_positive
 
 
@@ -35,7 +36,7 @@ class LeastSquares:
     alpha: float = 1.0
     feature_clip: float = 1.0
     intercept: float = 0.0
-    centering: Centering = field(default_factory=Centering)
+    centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-ls"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:

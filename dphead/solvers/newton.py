@@ -7,6 +7,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from dphead.privacy.queries import Gradient, Params, SigmoidHessians
 from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, split_intercept
+from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import ridge_for, symmetric_positive
 
 
@@ -24,7 +25,7 @@ class Newton:
     intercept: float = 0.0
     initial_bias: float = 0.0
     hessian_share: float = 0.5
-    centering: Centering = field(default_factory=Centering)
+    centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-newton"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:

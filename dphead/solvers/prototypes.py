@@ -7,6 +7,7 @@ import numpy as np
 
 from dphead.privacy.queries import ClassSums, Params
 from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.normalization import ChannelNormalization
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Prototypes:
     rule: Literal["cosine", "nearest"] = "cosine"
     intercept: float = 0.25
     feature_clip: float = 1.0
-    centering: Centering = field(default_factory=Centering)
+    centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "prototypes"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:

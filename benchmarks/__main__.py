@@ -1,0 +1,49 @@
+"""`python -m benchmarks heads | cost | tables`."""
+
+from pathlib import Path
+
+import click
+
+from benchmarks import heads as h
+from benchmarks import tables as t
+
+PATH = click.Path(path_type=Path, exists=True)
+METHODS = click.Choice(h.METHODS)
+
+
+@click.group()
+def main() -> None:
+    """Measure on real data, store every row, and render the tables."""
+
+
+@main.command()
+@click.argument("name")
+@click.option("--train", type=PATH, required=True)
+@click.option("--test", type=PATH, required=True)
+@click.option("--method", "methods", type=METHODS, multiple=True, default=h.METHODS)
+@click.option("--draws", default=5, show_default=True)
+@click.option("--newton-draws", default=5, show_default=True)
+def heads(name: str, train: Path, test: Path, methods: tuple[str, ...], draws: int, newton_draws: int) -> None:
+    """Accuracy of every method at every epsilon, only what is missing."""
+    per_method = {m: newton_draws if m == "dp-newton" else draws for m in h.METHODS}
+    h.sweep(name, train, test, methods, per_method, {})
+
+
+@main.command()
+@click.argument("name")
+@click.option("--train", type=PATH, required=True)
+@click.option("--test", type=PATH, required=True)
+@click.option("--method", "methods", type=METHODS, multiple=True, default=h.METHODS)
+@click.option("--repeats", default=3, show_default=True)
+def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int) -> None:
+    """Time and memory of `dphead fit`. Run it with nothing else running."""
+    h.cost(name, train, test, methods, repeats)
+
+
+@main.command()
+def tables() -> None:
+    """Write TABLES.md and the README's tables from the stored rows."""
+    t.write()
+
+
+main()

@@ -1,0 +1,139 @@
+"""Every method at every epsilon on a features file, with paired noise draws; resumable, one JSON line a fit.
+
+Noise is seeded (draw k uses seed k for every method), so methods are compared on the same draws. Accuracy is measured
+here with the features loaded once; time and memory are those of the `dphead fit` command itself (`cost`).
+"""
+
+import hashlib
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead.data import FeaturesRows
+from dphead.fit import fit_head
+from dphead.methods import make_method
+from dphead.metrics import evaluate_scores
+from dphead.plan import make_plan
+from dphead.privacy.noise import NoiseSource
+from dphead.report import guarantee, plain
+from dphead.solvers.base import PublicFacts
+from extract.format import FeaturesFile, open_features
+
+RESULTS = Path(__file__).parent / "results"
+METHODS = ("dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
+DELTA = 1e-5
+
+
+def sweep(
+    name: str, train: Path, test: Path, methods: tuple[str, ...], draws: dict[str, int], settings: dict[str, Any]
+) -> None:
+    """Run what is missing in results/heads/<name>.jsonl. draws: noise draws for each method."""
+    out = RESULTS / "heads" / f"{name}.jsonl"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    done = {(r["method"], str(r["epsilon"]), r["seed"]) for r in read(out)}
+    with open_features(train) as file, open_features(test) as test_file:
+        rows, held_out = FeaturesRows(file, memory=8 << 30), FeaturesRows(test_file, memory=0)
+        x, y = held_out.features(), held_out.labels()
+        facts = PublicFacts(rows.n_rows, rows.n_features, len(file.class_names or []))
+        features = describe(file, facts)
+        for method in methods:
+            solver = make_method(method, facts, settings.get(method, {})).solver
+            for epsilon in EPSILONS:
+                for seed in range(draws[method] if np.isfinite(epsilon) else 1):
+                    if (method, str(epsilon), seed) in done:
+                        continue
+                    plan = make_plan(solver, facts, epsilon=epsilon, delta=DELTA)
+                    result = fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(seed))
+                    metrics = evaluate_scores(result.head.scores(x), y)
+                    g = guarantee(plan)
+                    row = {
+                        "dataset": name, "features": features, "method": method, "settings": repr(solver),
+                        "epsilon": epsilon, "delta": DELTA, "relation": plan.relation, "mu": g["mu"],
+                        "exact_epsilon": g["epsilon"], "profiles": g["profiles"], "seed": seed,
+                        "accuracy": metrics["accuracy"], "worst_class": metrics["worst_class_accuracy"],
+                        "seconds": result.seconds, **provenance(),
+                    }  # fmt: skip
+                    append(out, row)
+                    print(f"{name} {method:<10} eps {epsilon:<4g} draw {seed} {metrics['accuracy']:.4f} "
+                          f"{result.seconds:6.1f} s", flush=True)  # fmt: skip
+
+
+def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int) -> None:
+    """Wall seconds and peak memory of `dphead fit`, as a whole process, at epsilon = 1; appended to results/cost.jsonl."""
+    for method in methods:
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                environment = {**os.environ, "DPHEAD_HOME": folder}
+                command = [
+                    sys.executable, "-m", "dphead", "fit", str(train), "--method", method, "--epsilon", "1",
+                    "--test", str(test), "--test-is", "public", "-o", f"{folder}/run",
+                ]  # fmt: skip
+                seconds, memory = timed(command, environment)
+                accuracy = json.loads(Path(f"{folder}/run/report.json").read_text())["test"]["accuracy"]
+            row = {"dataset": name, "method": method, "seconds": seconds, "peak_memory_mb": memory,
+                   "accuracy": accuracy, **provenance()}  # fmt: skip
+            append(RESULTS / "cost.jsonl", row)
+            print(f"{name} {method:<10} {seconds:6.1f} s {memory:7.0f} MB", flush=True)
+
+
+def timed(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """(wall seconds, peak resident MB) of a child process, as /usr/bin/time -v reports them."""
+    start = time.perf_counter()
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)} failed with status {status}")
+    return time.perf_counter() - start, usage.ru_maxrss / 1024
+
+
+def describe(file: FeaturesFile, facts: PublicFacts) -> dict[str, Any]:
+    """What the features are: these data are public, so a digest of the whole file's blocks may be stored."""
+    digest = hashlib.sha256(np.ascontiguousarray(file.block_digest).tobytes()).hexdigest()[:16]
+    return {
+        "backbone": file.attrs["backbone"], "digest": digest,
+        "n_rows": facts.n_rows, "n_features": facts.n_features, "n_classes": facts.n_classes,
+    }  # fmt: skip
+
+
+def provenance() -> dict[str, Any]:
+    """Commit, date and machine of a result."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    return {
+        "commit": commit, "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}",
+    }  # fmt: skip
+
+
+def append(path: Path, row: dict[str, Any]) -> None:
+    """Add a JSON line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        file.write(json.dumps(plain(row), sort_keys=True) + "\n")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file, or none; "inf" becomes a number again."""
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        for key in ("epsilon", "exact_epsilon"):
+            if key in row:
+                row[key] = float(row[key])
+    return rows
+
+
+def peak_memory_mb() -> float:
+    """Peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

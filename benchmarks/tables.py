@@ -1,0 +1,75 @@
+"""Render stored results as Markdown: benchmarks/TABLES.md, and the tables between markers in README.md."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+from benchmarks.heads import EPSILONS, METHODS, RESULTS, read
+
+TITLES = {
+    "mnist-scatternet": "MNIST, ScatterNet (60,000 × 3,969)",
+    "cifar10-mobilenetv2": "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)",
+}
+Row = dict[str, Any]
+
+
+def accuracy_table(rows: list[Row]) -> str:
+    """Mean ± standard deviation of test accuracy over noise draws, a line a method."""
+    cells: dict[tuple[str, float], list[float]] = defaultdict(list)
+    for r in rows:
+        cells[r["method"], r["epsilon"]].append(100 * r["accuracy"])
+    lines = ["| method | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |", "|---" * (len(EPSILONS) + 1) + "|"]
+    for method in METHODS:
+        values = [cells.get((method, e), []) for e in EPSILONS]
+        if any(values):
+            lines.append(f"| {method} | " + " | ".join(_cell(v) for v in values) + " |")
+    return "\n".join(lines)
+
+
+def cost_table(rows: list[Row]) -> str:
+    """Median wall seconds and peak memory of the `dphead fit` command."""
+    cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for r in rows:
+        cells[r["dataset"], r["method"]].append(r)
+    lines = ["| features | method | seconds (median) | runs | peak memory |", "|---|---|---|---|---|"]
+    for (dataset, method), group in cells.items():
+        seconds, memory = median(r["seconds"] for r in group), max(r["peak_memory_mb"] for r in group)
+        lines.append(f"| {TITLES.get(dataset, dataset)} | {method} | {seconds:.1f} | {len(group)} | {memory:.0f} MB |")
+    return "\n".join(lines)
+
+
+def render() -> dict[str, str]:
+    """Every table by its marker's name."""
+    tables = {}
+    for path in sorted((RESULTS / "heads").glob("*.jsonl")):
+        rows = read(path)
+        commits = ", ".join(sorted({r["commit"] for r in rows}))
+        note = f"Test accuracy in %, mean ± sd over noise draws (one number: one draw). Commit {commits}; {rows[0]['machine']}."
+        tables[path.stem] = f"{accuracy_table(rows)}\n\n{note}"
+    costs = read(RESULTS / "cost.jsonl")
+    if costs:
+        commits = ", ".join(sorted({r["commit"] for r in costs}))
+        tables["cost"] = f"{cost_table(costs)}\n\nWhole process, from command to report. Commit {commits}; {costs[0]['machine']}."
+    return tables
+
+
+def write(readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.md")) -> None:
+    """Write TABLES.md, and replace what stands between `<!-- table: NAME -->` and `<!-- end -->` in the README."""
+    tables = render()
+    parts = [f"## {TITLES.get(name, name)}\n\n{text}\n" for name, text in tables.items()]
+    out.write_text("# Measured results\n\n`make tables` writes this file from `benchmarks/results/`.\n\n" + "\n".join(parts))
+    text = readme.read_text()
+    for name, table in tables.items():
+        pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(\n<!-- end -->)"
+        text = re.sub(pattern, lambda m, t=table: m.group(1) + t + m.group(2), text, flags=re.DOTALL)
+    readme.write_text(text)
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return "—"
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{mean(values):.2f} ± {stdev(values):.2f}"

@@ -1,0 +1,5 @@
+"""`python -m dphead`."""
+
+from dphead.cli import main
+
+main()

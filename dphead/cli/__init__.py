@@ -1,0 +1,47 @@
+"""The `dphead` command. Commands are imported when they run, so `dphead --help` is quick."""
+
+import sys
+from importlib import import_module
+
+import click
+
+COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
+    "extract": ("dphead.cli.extract:extract", "Turn images into a features file with a frozen network."),
+    "verify": ("dphead.cli.extract:verify", "Check a features file (looks at private values)."),
+    "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),
+    "evaluate": ("dphead.cli.evaluate:evaluate", "Measure a head on a features file."),
+    "predict": ("dphead.cli.evaluate:predict", "Predict classes for a features file or images."),
+    "account": ("dphead.cli.account:account", "Noise for a budget, or epsilon for a noise; needs no data."),
+    "ledger": ("dphead.cli.ledger:ledger", "Show what was spent on a data set, or fix its budget."),
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        return getattr(import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dphead")
+def cli() -> None:
+    """Train differentially private classifier heads on features of a frozen network."""
+
+
+def main() -> None:
+    """Run the command line. Exit code 2 for unusable input, with one line that says what to do."""
+    try:
+        cli()
+    except (ValueError, OSError) as error:
+        text = " ".join(str(error).split())
+        click.echo(f"Error: {text}", err=True)
+        sys.exit(2)

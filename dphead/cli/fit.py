@@ -1,0 +1,140 @@
+"""`dphead fit`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+METHODS = ["dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes"]
+RELATIONS = ["zero_out", "add_remove", "replace_one"]
+TUNING = ["none", "post-processing", "public data", "charged", "NOT ACCOUNTED"]
+PATH = click.Path(path_type=Path)
+
+
+def _classes(_: Any, __: Any, text: str | None) -> tuple[str, ...] | None:
+    return tuple(text.split(",")) if text else None
+
+
+def _bytes(_: Any, __: Any, text: str) -> int:
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+    number, unit = text[:-2], text[-2:].upper()
+    try:
+        return int(float(number) * units[unit])
+    except (KeyError, ValueError) as error:
+        raise click.BadParameter(f"a size like 500MB or 2GB is needed, got {text!r}.") from error
+
+
+@click.command(short_help="Train a private head from a features file.")
+@click.argument("features", type=PATH)
+@click.option("-o", "--output", "out", type=PATH, required=True, help="Run folder to write.")
+@click.option("--method", type=click.Choice(METHODS), default="dp-fc", show_default=True)
+@click.option("--preset", help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...")
+@click.option("--epsilon", type=float, default=1.0, show_default=True, help="inf: no noise, no clipping, no privacy.")
+@click.option("--delta", type=float, default=1e-5, show_default=True)
+@click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
+@click.option("--nominal-n", type=int, help="Public stand-in for n, which add_remove keeps private.")
+@click.option("--accountant", type=click.Choice(["auto", "exact", "pld", "rdp", "rdp-classic", "zcdp"]))
+@click.option("--classes", callback=_classes, help="Public class names a,b,c if the file declares none.")
+@click.option("--split", help="Split of FEATURES to train on, if it has several.")
+@click.option("--test", type=PATH, help="Features file to measure the head on.")
+@click.option("--test-split", help="Its split, or a split of FEATURES.")
+@click.option("--test-is", type=click.Choice(["private", "public"]), default="private", show_default=True)
+@click.option("--ledger", type=PATH, help="The data set's ledger (default: one for each dataset id, in DPHEAD_HOME).")
+@click.option("--tuning", type=click.Choice(TUNING), default="NOT ACCOUNTED", show_default=True,
+              help="How the settings were chosen; the report says it.")
+@click.option("--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n.")
+@click.option("--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private.")
+@click.option("--memory", default="1GB", show_default=True, callback=_bytes, help="Features beyond it are streamed.")
+@click.option("--backend", type=click.Choice(["auto", "numpy", "jax"]), default="auto", show_default=True)
+@click.option("--steps", type=int)
+@click.option("--learning-rate", type=float)
+@click.option("--ridge", type=float, help="In units of the mean Gram matrix.")
+@click.option("--alpha", type=float, help="dp-ls with class Gram matrices: weight of the shared one.")
+@click.option("--loss", type=click.Choice(["softmax", "sigmoid", "squared"]))
+@click.option("--clip-norm", type=float, help="Clip norm of gradients.")
+@click.option("--feature-clip", type=float, help="Clip norm of features.")
+@click.option("--momentum", type=float)
+@click.option("--weight-decay", type=float)
+@click.option("--batch-size", type=int, help="Expected size of Poisson batches (default: the full batch).")
+@click.option("--epochs", type=float)
+@click.option("--center-share", type=float, help="Share of mu² for the noisy mean that rows are centred by.")
+@click.option("--class-grams/--no-class-grams", default=None, help="dp-ls: release per-class Gram matrices too.")
+@click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
+def fit(dry_run: bool, **given: Any) -> None:
+    """Train a private head on FEATURES and write it, its guarantee and a copy of the ledger to a run folder.
+
+    Everything that the fit will release is printed, and charged in the data set's ledger, before a row is read.
+    """
+    from dataclasses import fields
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from dphead.run import FitOptions, fit_files
+
+    names = {f.name for f in fields(FitOptions)}
+    options = FitOptions(
+        **{k: v for k, v in given.items() if k in names}, settings={k: v for k, v in given.items() if k not in names}
+    )
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    bar = Progress(
+        TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=errors, transient=True,
+    )
+    task = bar.add_task("charging", total=None)
+
+    def announce(plan: Any, method: Any) -> None:
+        console.print(releases_table(plan.summary(), f"To be released ({method.source})"))
+        if dry_run:
+            raise click.exceptions.Exit(0)
+        bar.start()
+
+    def progress(done: int, total: int, label: str) -> None:
+        bar.update(task, completed=done, total=total, description=label)
+
+    try:
+        result = fit_files(options, announce, progress)
+    finally:
+        bar.stop()
+    show(console, options.out, result)
+
+
+def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
+    """A table of releases, equal ones together."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    for name in ("release", "times", "clip norm", "noise multiplier", "sampling", "mu each"):
+        table.add_column(name, justify="left" if name == "release" else "right")
+    for r in rows:
+        mu = "" if r["mu"] is None else f"{r['mu']:.4g}"
+        table.add_row(
+            r["label"], str(r["count"]), f"{r['clip_norm']:g}", f"{r['noise_multiplier']:.5g}", f"{r['sampling_prob']:.4g}", mu
+        )
+    return table
+
+
+def show(console: Any, out: Path, result: dict[str, Any]) -> None:
+    """What a fit prints at its end."""
+    report, test = result["report"], result["test"]
+    g = report["guarantee"]
+    mu = "-" if g["mu"] is None else f"{g['mu']:.5g}"
+    rho = "-" if g["rho"] is None else f"{g['rho']:.4g}"
+    label = "epsilon" if g["private"] else "epsilon (NOT PRIVATE)"
+    console.print(
+        f"\n{label} {g['epsilon']:.5g}   delta {g['delta']:g}   mu {mu}   rho {rho}   relation {g['neighboring_relation']}"
+    )
+    others = [f"{k} {v:.4g}" for k, v in g["profiles"].items() if isinstance(v, float)]
+    if others:
+        console.print("the same run under other accountants: " + ", ".join(others))
+    if test is not None:
+        scope = "public" if report["test_is"] == "public" else "private: for you alone, not in the report"
+        console.print(
+            f"test accuracy {100 * test['accuracy']:.2f} ± {100 * test['accuracy_se']:.2f} %   worst class "
+            f"{100 * test['worst_class_accuracy']:.1f} % ({report['data']['class_names'][test['worst_class']]})   ({scope})"
+        )
+    console.print(f"tuning: {report['tuning']}   ledger total: epsilon {report['ledger']['total_epsilon']:.5g}")
+    for warning in report["warnings"]:
+        console.print(f"warning: {warning}")
+    console.print(f"\n{report['statement']}\n", soft_wrap=True)
+    console.print(f"{out}: head.safetensors head.json report.json ledger.json   {result['seconds']:.1f} s")

@@ -1,0 +1,78 @@
+"""`dphead ledger show|budget`."""
+
+from pathlib import Path
+
+import click
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group(short_help="Show what was spent on a data set, or fix its budget.")
+def ledger() -> None:
+    """The append-only record of every release from one data set.
+
+    WHICH is a ledger file, or a features file, whose data set's own ledger is meant.
+    """
+
+
+@ledger.command()
+@click.argument("which", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print every release as JSON.")
+def show(which: Path, as_json: bool) -> None:
+    """List the fits, their releases, the total and what is left of the budget."""
+    import json
+    import time
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from dphead.report import ledger_epsilon, plain
+
+    book = _open(which)
+    fits = book.fits()
+    if as_json:
+        click.echo(json.dumps(plain({"budget": book.budget(), "fits": fits})))
+        return
+    console = Console(highlight=False)
+    table = Table(title=f"{book.path}   data set {book.meta('dataset_id') or '-'}", title_justify="left", show_edge=False)
+    for name in ("charged at", "fit", "epsilon asked", "delta", "relation", "releases", "committed"):
+        table.add_column(name, justify="left" if name in ("fit", "charged at", "relation") else "right")
+    for f in fits:
+        done = sum(r["state"] == "committed" for r in f["releases"])
+        at = time.strftime("%Y-%m-%d %H:%M", time.gmtime(f["created"]))
+        table.add_row(
+            at, f["description"], f["epsilon"], f"{f['delta']:g}", f["relation"], str(len(f["releases"])), str(done)
+        )
+    console.print(table)
+    budget = book.budget()
+    delta = budget["delta"] if budget else max((f["delta"] for f in fits), default=1e-5)
+    total = ledger_epsilon(book.events(), delta, book.meta("relation") or "zero_out")
+    console.print(f"total: epsilon {total:.5g} at delta {delta:g}, every reserved release counted")
+    if budget:
+        console.print(f"budget: epsilon {budget['epsilon']:g} at delta {budget['delta']:g}; what exceeds it is refused")
+    else:
+        console.print("budget: none was fixed before the first fit, so nothing is refused")
+
+
+@ledger.command()
+@click.argument("which", type=PATH)
+@click.option("--epsilon", type=float, required=True)
+@click.option("--delta", type=float, required=True)
+def budget(which: Path, epsilon: float, delta: float) -> None:
+    """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
+    book = _open(which)
+    book.set_budget(epsilon, delta)
+    click.echo(f"{book.path}: all fits together stay within epsilon {epsilon:g} at delta {delta:g}")
+
+
+def _open(which: Path):
+    from dphead.ledgers import open_ledger
+    from dphead.run import is_features_file
+    from extract.format import open_features
+
+    if is_features_file(which):
+        with open_features(which) as file:
+            return open_ledger(None, file.dataset_id)
+    if not which.exists():
+        raise ValueError(f"a ledger or features file must exist, got {which}. Check the path.")
+    return open_ledger(which)

@@ -1,0 +1,45 @@
+"""A head on disk: `head.safetensors` and `head.json`, no pickle."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead.privacy.queries import RowTransform
+from dphead.solvers.base import LinearHead
+
+FORMAT = 1
+
+
+def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> None:
+    """Write a head. facts: JSON data kept beside it: class_names, feature_space, backbone, ... (all public)."""
+    from safetensors.numpy import save_file
+
+    tensors = {"weights": head.weights, "intercept": head.intercept}
+    for name in ("center", "scale"):
+        value = getattr(head.transform, name)
+        if value is not None:
+            tensors[name] = value
+    folder = Path(folder)
+    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, folder / "head.safetensors")
+    meta = {"format": FORMAT, "loss": head.loss, "unit_norm": head.transform.unit_norm, **facts}
+    (folder / "head.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
+
+
+def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
+    """Read a head and its facts. Raises ValueError if the folder does not hold one."""
+    from safetensors.numpy import load_file
+
+    folder = Path(folder)
+    try:
+        facts = json.loads((folder / "head.json").read_text())
+        tensors = load_file(folder / "head.safetensors")
+        if facts["format"] != FORMAT:
+            raise ValueError(f"the head's format must be {FORMAT}, got format={facts['format']}. Update dphead.")
+        transform = RowTransform(facts["unit_norm"], tensors.get("center"), tensors.get("scale"))
+        return LinearHead(tensors["weights"], tensors["intercept"], transform, facts["loss"]), facts
+    except (OSError, KeyError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"a run folder must hold head.json and head.safetensors, got path={folder} ({error!r}). Fit first."
+        ) from error

@@ -1,0 +1,82 @@
+"""From a method's name, a preset and options to a solver and what was decided."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dphead import presets
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts, Solver
+from dphead.solvers.base import Centering
+from dphead.solvers.normalization import ChannelNormalization
+
+SOLVERS: dict[str, Any] = {
+    "dp-fc": DPFC,
+    "dp-ls": LeastSquares,
+    "dp-newton": Newton,
+    "dp-adam": GradientDescent,
+    "dp-sgd": GradientDescent,
+    "prototypes": Prototypes,
+}
+ADAM = {"optimizer": "adam", "learning_rate": 0.1}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A solver ready to run, with the accountant its preset asks for ("auto" without one) and where it comes from."""
+
+    solver: Solver
+    accountant: str
+    source: str
+
+
+def make_method(name: str, facts: PublicFacts, options: dict[str, Any], preset: str | None = None) -> Method:
+    """Build the solver `name` from a preset's settings, overridden by `options` (None values are ignored).
+
+    Besides the solver's own fields: unit_norm, center_share, normalization (a table), batch_size and epochs (Poisson
+    batches of that expected size), base_learning_rate (scaled by batch_size/512, as TB21 does).
+    Raises ValueError for an unknown name, an option the method does not have, or what the preset leaves to the user.
+    """
+    if name not in SOLVERS:
+        raise ValueError(f"method must be one of {sorted(SOLVERS)}, got method={name!r}. Choose one of them.")
+    options = {k: v for k, v in options.items() if v is not None}
+    settings: dict[str, Any] = dict(ADAM) if name == "dp-adam" else {}
+    accountant, source = "auto", "dphead's defaults"
+    if preset is not None:
+        data = presets.load(preset)
+        if name not in data:
+            have = sorted(k for k in data if k in SOLVERS)
+            raise ValueError(f"preset {preset} must have the method, got method={name!r}. It has {have}.")
+        settings |= data[name]
+        missing = [k for k in settings.pop("left_to_the_user", []) if k not in options]
+        if missing:
+            raise ValueError(f"the paper does not print {missing}, got preset={preset!r} without them. Give each one.")
+        accountant, source = data["accountant"], data["source"]
+    settings |= options
+    _resolve_batches(settings, facts)
+    settings["centering"] = _row_preparation(settings)
+    known = {f.name for f in fields(SOLVERS[name])} - {"name"}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ValueError(f"{name} must have every option given, got {unknown}. It has {sorted(known)}.")
+    return Method(SOLVERS[name](**settings), accountant, source)
+
+
+def _resolve_batches(settings: dict[str, Any], facts: PublicFacts) -> None:
+    """Turn batch_size, epochs and base_learning_rate into sampling_prob, steps and learning_rate, in place."""
+    batch = settings.pop("batch_size", None)
+    epochs = settings.pop("epochs", None)
+    base = settings.pop("base_learning_rate", None)
+    if batch is not None:
+        settings["sampling_prob"] = min(1.0, batch / facts.n_rows)
+    prob = settings.get("sampling_prob", 1.0)
+    if epochs is not None and "steps" not in settings:
+        settings["steps"] = max(1, round(epochs / prob))
+    if base is not None and "learning_rate" not in settings:
+        settings["learning_rate"] = base * prob * facts.n_rows / 512
+
+
+def _row_preparation(settings: dict[str, Any]) -> Centering | ChannelNormalization:
+    unit_norm, share = settings.pop("unit_norm", True), settings.pop("center_share", None)
+    normalization = settings.pop("normalization", None)
+    if normalization is not None:
+        return ChannelNormalization(**normalization)
+    return Centering(Centering.share if share is None else share, unit_norm)

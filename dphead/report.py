@@ -1,0 +1,153 @@
+"""`report.json` and the paragraph that states the guarantee. The schema is in docs/report.md."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead import __version__
+from dphead.analysis.profiles import all_profiles
+from dphead.fit import FitResult
+from dphead.plan import Plan
+from dphead.privacy import accounting
+from dphead.privacy.noise import NoiseSource
+
+SCHEMA = 1
+RELATION_MEANING = {
+    "zero_out": "one image's contribution replaced by nothing, the number of images being public",
+    "add_remove": "one image added or removed, the number of images being private",
+    "replace_one": "one image replaced by any other, the number of images being public",
+}
+TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
+
+
+def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
+    """What a plan guarantees: epsilon, delta, mu, rho, relation, releases, the other accountants' epsilon.
+
+    mu and rho are None unless every release is a full-batch Gaussian. private is False without noise or with a fixed
+    seed; epsilon is then not a guarantee.
+    """
+    events = plan.events()
+    epsilon = accounting.epsilon(events, plan.delta, plan.relation) if plan.private else float("inf")
+    return {
+        "private": plan.private and private_noise,
+        "epsilon": epsilon,
+        "delta": plan.delta,
+        "mu": accounting.total_mu(events) if plan.private else None,
+        "rho": accounting.total_rho(events) if plan.private else None,
+        "neighboring_relation": plan.relation,
+        "calibrated_with": plan.accountant,
+        "target_epsilon": plan.epsilon,
+        "profiles": all_profiles(events, plan.delta, plan.relation) if plan.private else {},
+        "releases": plan.summary(),
+    }
+
+
+def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded: bool, test_is: str | None) -> str:
+    """The guarantee as a paragraph for a reader who is not an engineer."""
+    if seeded:
+        return (
+            "Reproducible, not private: the noise was drawn from a fixed seed, for tests. Whoever knows the seed can "
+            "remove the noise. Do not publish this head."
+        )
+    if not g["private"]:
+        return "Not private: noise and clipping were off (epsilon = inf). Do not publish this head if images are private."
+    relation = RELATION_MEANING[g["neighboring_relation"]]
+    count = "" if g["neighboring_relation"] == "add_remove" else f" The number of training images, {n_rows}, is public."
+    across = (
+        f"Other fits from the same data are counted in the ledger {ledger['path']}, whose total stands at "
+        f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}."
+        if ledger["path"] != ":memory:"
+        else "Only this fit is counted: other fits from the same data add to it."
+    )
+    test = {
+        "private": " The test accuracy is an exact function of the test images and is not covered: it was shown to the "
+        "data holder and is not in this report.",
+        "public": " The test images were declared public; the figures on them are exact.",
+        None: "",
+    }[test_is]
+    return (
+        f"The head is ({g['epsilon']:.4g}, {g['delta']:g})-differentially private with respect to the training images "
+        f"and their labels. Protected unit: one row (image) of the features file; neighbouring data sets differ in "
+        f"{relation}. Whoever sees the head and this report, with any other knowledge and any computing power, can "
+        f"tell the two cases apart only as well as this bound allows. Everything that was computed from the training "
+        f"rows was released with Gaussian noise by the releases listed here, and no other number that depends on them "
+        f"leaves the run.{count} The class names, the settings and the frozen network are public and are not "
+        f"protected; people with several images have the guarantee for each image, not for all of them together. "
+        f"Hyper-parameters: see `tuning`. {across}{test} The run's noisy releases, head and report may be published; "
+        f"features, row digests, timings and the machine's memory may not."
+    )
+
+
+def build(
+    result: FitResult,
+    *,
+    method: dict[str, Any],
+    data: dict[str, Any],
+    seed: int | None,
+    tuning: str,
+    warnings: list[str],
+    test: dict[str, Any] | None,
+    test_is: str | None,
+) -> dict[str, Any]:
+    """The whole report. test: metrics on the test rows, kept only if they are public."""
+    if tuning not in TUNING:
+        raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
+    g = guarantee(result.plan, result.private_noise)
+    budget = result.ledger.budget()
+    delta = budget["delta"] if budget else result.plan.delta
+    ledger = {
+        "path": result.ledger.path,
+        "fit_id": result.fit_id,
+        "fits": len(result.ledger.fits()),
+        "total_epsilon": ledger_epsilon(result.ledger.events(), delta, result.plan.relation),
+        "delta": delta,
+        "budget": budget,
+    }
+    return {
+        "schema": SCHEMA,
+        "dphead": __version__,
+        "guarantee": g,
+        "statement": statement(
+            g, n_rows=data["n_rows"], ledger=ledger, seeded=not NoiseSource(seed).private, test_is=test_is
+        ),
+        "method": method,
+        "data": data,
+        "ledger": ledger,
+        "tuning": tuning,
+        "warnings": warnings,
+        "test": test if test_is == "public" else None,
+        "test_is": test_is,
+    }
+
+
+def ledger_epsilon(events: list[accounting.GaussianEvent], delta: float, relation: str) -> float:
+    """Total epsilon of everything in a ledger: exact for full batches, else RDP, which allows adaptive choices."""
+    if any(e.noise_multiplier == 0 for e in events):
+        return float("inf")
+    if not events:
+        return 0.0
+    if accounting.total_mu(events) is not None:
+        return accounting.epsilon(events, delta, relation, "exact")
+    return accounting.epsilon(events, delta, relation, "rdp" if relation != "replace_one" else "pld")
+
+
+def write(path: Path, report: dict[str, Any]) -> None:
+    """Write JSON with `inf` as a string, since JSON has none."""
+    path.write_text(json.dumps(plain(report), indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """JSON data: numpy scalars as Python's, inf and nan as strings, arrays as lists."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value

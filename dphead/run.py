@@ -1,0 +1,263 @@
+"""A fit from files to files: what `dphead fit` does, as a function."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead import report as reports
+from dphead.data import FeaturesRows, load_features
+from dphead.export import load_head, save_head
+from dphead.fit import FitResult, Progress, fit_head, reserve
+from dphead.ledgers import open_ledger
+from dphead.methods import Method, make_method
+from dphead.metrics import evaluate_scores
+from dphead.plan import Plan, make_plan
+from dphead.privacy.ledger import FitLedger, Ledger
+from dphead.privacy.mechanism import BlockSum, numpy_block_sum
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers.base import LinearHead, PublicFacts
+from extract.format import FeaturesFile
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """Everything that decides a fit. settings: the method's options; None values take its defaults.
+
+    classes: public class names if the file declares none. nominal_n: replaces n under add_remove. seed: for tests.
+    """
+
+    features: Path
+    out: Path
+    method: str = "dp-fc"
+    preset: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    relation: str = "zero_out"
+    nominal_n: int | None = None
+    accountant: str | None = None
+    classes: tuple[str, ...] | None = None
+    split: str | None = None
+    test: Path | None = None
+    test_split: str | None = None
+    test_is: str = "private"
+    ledger: Path | None = None
+    seed: int | None = None
+    tuning: str = "NOT ACCOUNTED"
+    allow_large_delta: bool = False
+    memory: int = 1 << 30
+    backend: str = "numpy"
+
+
+def fit_files(
+    options: FitOptions, announce: Callable[[Plan, Method], None] | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Fit a head and write the run folder: head.safetensors, head.json, report.json, ledger.json.
+
+    Returns {"report", "test", "seconds"}: test holds the test metrics, which are for the data holder's eyes unless
+    test_is is "public". Raises ValueError or OSError, before any budget is spent, for unusable input.
+    A run that was interrupted after its charge continues under the same charge when the same command is given again.
+    """
+    start = time.perf_counter()
+    rows, file = load_features(options.features, options.split, options.memory)
+    with file:
+        classes = class_names(file, options.classes)
+        facts = public_facts(options, rows, len(classes))
+        method = make_method(options.method, facts, options.settings, options.preset)
+        plan = make_plan(
+            method.solver,
+            facts,
+            epsilon=options.epsilon,
+            delta=options.delta,
+            relation=options.relation,
+            accountant=options.accountant or method.accountant,
+        )
+        test = open_test(options, file, classes)
+        warnings = check_delta(options, facts)
+        space = file.feature_space
+        _check_folder(options.out, plan, method, facts)
+        if announce is not None:
+            announce(plan, method)
+        ledger = open_ledger(options.ledger, file.dataset_id)
+        charged = charge(options, method, plan, ledger, space)
+        result = fit_head(
+            method.solver,
+            rows,
+            facts,
+            plan=plan,
+            charged=charged,
+            noise=NoiseSource(options.seed),
+            progress=progress,
+            block_sum=block_sum(options.backend),
+        )
+        metrics = evaluate(result.head, test, len(classes)) if test is not None else None
+        report = reports.build(
+            result,
+            method={"name": options.method, "preset": options.preset, "source": method.source} | _settings(method),
+            data={"n_rows": facts.n_rows, "n_features": facts.n_features, "n_classes": facts.n_classes}
+            | {"class_names": classes, "dataset_id": file.dataset_id, "feature_space": space},
+            seed=options.seed,
+            tuning=options.tuning,
+            warnings=warnings,
+            test=metrics,
+            test_is=options.test_is if test is not None else None,
+        )
+        save_head(options.out, result.head, {"class_names": classes, "feature_space": space, "extraction": extraction(file)})
+        write_records(options.out, report, result)
+    return {"report": report, "test": metrics, "seconds": time.perf_counter() - start}
+
+
+def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
+    """The public classes: those of the file, or those given. They are never read off the labels."""
+    if file.class_names and given and list(given) != file.class_names:
+        raise ValueError(f"--classes must equal the file's, got {list(given)[:5]}. The file says {file.class_names[:5]}.")
+    classes = file.class_names or list(given or ())
+    if len(classes) < 2:
+        raise ValueError(f"a fit needs at least two public classes, got classes={classes}. Give them with --classes.")
+    return classes
+
+
+def public_facts(options: FitOptions, rows: FeaturesRows, n_classes: int) -> PublicFacts:
+    """n (public or nominal), n_features, n_classes, checked."""
+    if (options.relation == "add_remove") != (options.nominal_n is not None):
+        raise ValueError(
+            f"nominal_n must be given exactly when relation is add_remove (n is then private), got "
+            f"relation={options.relation}, nominal_n={options.nominal_n}. Correct one."
+        )
+    n = options.nominal_n or rows.n_rows
+    if n < n_classes:
+        raise ValueError(f"there must be at least as many rows as classes, got n_rows={n}, n_classes={n_classes}.")
+    return PublicFacts(n, rows.n_features, n_classes)
+
+
+def check_delta(options: FitOptions, facts: PublicFacts) -> list[str]:
+    """A delta at or above 1/n lets a mechanism publish a whole row: it must be confirmed."""
+    if np.isinf(options.epsilon) or options.delta < 1 / facts.n_rows:
+        return []
+    text = f"delta must be below 1/n = {1 / facts.n_rows:.3g}, got delta={options.delta:g}."
+    if not options.allow_large_delta:
+        raise ValueError(text + " Use a smaller delta, or confirm with --allow-large-delta.")
+    return [text]
+
+
+def open_test(
+    options: FitOptions, train: FeaturesFile, classes: list[str]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The test rows (x, y), from --test or from another split of the same file, or None."""
+    if options.test is None and options.test_split is None:
+        return None
+    path = options.test or options.features
+    rows, file = load_features(path, options.test_split, memory=0)
+    with file:
+        if file.feature_space != train.feature_space:
+            raise ValueError(
+                f"test features must come from the same network and settings, got test={path}. Extract them alike."
+            )
+        if file.class_names and file.class_names != classes:
+            raise ValueError(f"test classes must equal the training ones, got {file.class_names[:5]}.")
+        return rows.features(), rows.labels()
+
+
+def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int) -> dict[str, Any]:
+    """Metrics of a head on test rows whose label is one of the classes."""
+    x, y = test
+    known = (y >= 0) & (y < n_classes)
+    return evaluate_scores(head.scores(x[known]), y[known])
+
+
+def open_matching(run: Path, features: Path, split: str | None) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
+    """(head, its facts, x, y) of a run folder and a features file of the same feature space, or ValueError."""
+    head, facts = load_head(run)
+    rows, file = load_features(features, split, memory=0)
+    with file:
+        if file.feature_space != facts["feature_space"]:
+            raise ValueError(
+                f"features must come from the head's own network and settings ({facts['extraction']['backbone']}), got "
+                f"features={features} ({file.attrs['backbone']}). Extract them alike."
+            )
+        return head, facts, rows.features(), rows.labels()
+
+
+def is_features_file(path: Path) -> bool:
+    """Whether a path is an HDF5 file."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
+def block_sum(backend: str) -> BlockSum:
+    """numpy, jax, or auto: jax where it finds an accelerator."""
+    if backend == "numpy":
+        return numpy_block_sum
+    import jax
+
+    from dphead.privacy.sums_jax import jax_block_sum
+
+    return jax_block_sum if backend == "jax" or jax.default_backend() != "cpu" else numpy_block_sum
+
+
+def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, space: str) -> FitLedger:
+    """Reserve the plan, or continue the interrupted fit that this folder holds."""
+    store, marker = options.out / "releases", options.out / "fit.json"
+    if marker.exists():
+        fit_id = json.loads(marker.read_text())["fit_id"]
+        return ledger.resume(plan.digest(method.solver, space, options.seed), fit_id, store)
+    options.out.mkdir(parents=True, exist_ok=True)
+    charged = reserve(
+        method.solver,
+        plan,
+        ledger,
+        feature_space=space,
+        seed=options.seed,
+        store=store,
+        description=f"{options.method} {options.preset or ''}".strip(),
+    )
+    with open(marker, "w") as file:
+        json.dump({"fit_id": charged.fit_id}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    return charged
+
+
+def extraction(file: FeaturesFile) -> dict[str, Any]:
+    """What `dphead predict` needs to turn images into the same features."""
+    keys = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization", "library_versions")
+    return {k: file.attrs.get(k) for k in keys}
+
+
+def write_records(out: Path, report: dict[str, Any], result: FitResult) -> None:
+    """report.json and ledger.json; the stored releases are no longer needed."""
+    reports.write(out / "ledger.json", {"fits": result.ledger.fits()})
+    reports.write(out / "report.json", report)
+    shutil.rmtree(out / "releases", ignore_errors=True)
+    (out / "fit.json").unlink(missing_ok=True)
+
+
+def _settings(method: Method) -> dict[str, Any]:
+    return {"settings": asdict(method.solver)}  # type: ignore[call-overload]
+
+
+def _check_folder(out: Path, plan: Plan, method: Method, facts: PublicFacts) -> None:
+    """Refuse a finished run, an unwritable place, or too little space for the stored releases."""
+    if (out / "report.json").exists():
+        raise ValueError(f"the run folder must be new, got out={out} with a report. Choose another folder.")
+    parent = out
+    while not parent.exists():
+        parent = parent.parent
+    width = facts.n_features + 1
+    need = 64 << 20
+    for release in method.solver.plan(facts):
+        need += 8 * int(np.prod(release.query.shape(width)))
+    free = shutil.disk_usage(parent).free
+    if free < need:
+        raise OSError(f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at {parent}. Make room.")
+    if not os.access(parent, os.W_OK):
+        raise OSError(f"the run folder must be writable, got out={out}. Choose another.")
