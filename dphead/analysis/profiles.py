@@ -27,7 +27,7 @@ PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
     "paper:fc23": ("zcdp", None, "zCDP as in the public code of FC23; the paper prints no conversion"),
     "paper:tb21": ("rdp-classic", OPACUS_ORDERS, "TB21, Lemma B.4; its shuffled batches are taken as Poisson"),
     "paper:de22": ("rdp", TENSORFLOW_ORDERS, "De22, section 2.2; its shuffled batches are taken as Poisson"),
-    "paper:tan23": ("rdp", OPACUS_ORDERS, "TAN23, section 2: Renyi with the conversion of Balle et al. 2020"),
+    "paper:tan23": ("rdp", OPACUS_ORDERS, "TAN23, section 2; conversion of Balle et al. 2020"),
 }
 
 
