@@ -1,0 +1,73 @@
+"""Total amount of noise (TAN23): what decides epsilon when noise is large, and cheap simulation at constant TAN."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+MIN_SIGMA = 2.0  # TAN23, section 3.2: below it epsilon leaves the approximation ("privacy wall")
+
+
+class Tan(NamedTuple):
+    """eta, Sigma = 1/eta, epsilon_TAN, whether sigma >= 2 lets one rely on it, and why not."""
+
+    eta: float
+    total_noise: float
+    epsilon: float
+    valid: bool
+    reason: str
+
+
+def _check(noise_multiplier: float, sampling_prob: float, steps: int) -> None:
+    if not (noise_multiplier > 0 and 0 < sampling_prob <= 1 and steps >= 1):
+        raise ValueError(
+            "noise and steps must be positive and sampling_prob in (0, 1], "
+            f"got {noise_multiplier=}, {sampling_prob=}, {steps=}. Correct them."
+        )
+
+
+def total_amount_of_noise(noise_multiplier: float, sampling_prob: float, steps: int, delta: float) -> Tan:
+    """eta^2 = q^2 T / (2 sigma^2), Sigma = 1 / eta, epsilon_TAN = eta^2 + 2 eta sqrt(ln(1/delta)).
+
+    An approximation, never a guarantee: it can lie below the true epsilon. Source: TAN23, Definition 3.1, equation 4.
+    """
+    _check(noise_multiplier, sampling_prob, steps)
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie in (0, 1), got {delta=}. Use less than 1 / (number of rows).")
+    eta = sampling_prob * math.sqrt(steps / 2) / noise_multiplier
+    valid = noise_multiplier >= MIN_SIGMA
+    reason = "" if valid else f"sigma = {noise_multiplier:g} is below {MIN_SIGMA:g}: the true epsilon is far larger"
+    return Tan(eta, 1 / eta, eta * eta + 2 * eta * math.sqrt(-math.log(delta)), valid, reason)
+
+
+def simulate(noise_multiplier: float, batch_size: int, factor: float) -> tuple[float, float]:
+    """(sigma / factor, batch size / factor): the cheap run that has the same eta at the same number of steps.
+
+    Its own epsilon is vast: it is for public data. Source: TAN23, section 3.4.
+    """
+    if not (factor >= 1 and noise_multiplier > 0 and batch_size / factor >= 1):
+        raise ValueError(f"batch_size / factor must be at least 1, got {batch_size=}, {factor=}. Use 1 <= factor.")
+    return noise_multiplier / factor, batch_size / factor
+
+
+def require_public(data_is_public: bool) -> None:
+    """Raise ValueError unless the data of a simulated run are public: at sigma / factor it has no useful guarantee."""
+    if not data_is_public:
+        raise ValueError(
+            "a run simulated at constant TAN needs public data, got data_is_public=False. Simulate on public rows, "
+            "or train once at the full batch size."
+        )
+
+
+def predict_accuracy(batch_sizes: np.ndarray, accuracies: np.ndarray, target_batch_size: float) -> float:
+    """Accuracy at a large batch, by the least-squares line in log2(batch size) at constant eta and steps.
+
+    Source: TAN23, section 3.4 and Figure 4; two or more different batch sizes are needed (ValueError).
+    """
+    sizes, values = np.log2(np.asarray(batch_sizes, float)), np.asarray(accuracies, float)
+    if sizes.shape != values.shape or len(np.unique(sizes)) < 2 or not np.isfinite(sizes).all():
+        raise ValueError(
+            f"at least 2 different batch sizes are needed, got batch_sizes={batch_sizes!r}. Run more of them."
+        )
+    slope, intercept = np.polyfit(sizes, values, 1)
+    return float(intercept + slope * math.log2(target_batch_size))
