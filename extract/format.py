@@ -1,2 +1,41 @@
-class FormatError(ValueError): ...
-class ExtractError(FormatError): ...
+"""features.h5: the contract between extraction (PyTorch) and training (JAX). numpy and h5py only.
+
+One row is one image, and its position is its identity. All datasets hold private values; the attributes are public,
+except ``config``, ``config_hash``, ``salt`` and the digests, which identify the data and must never leave the file.
+
+| dataset         | type, shape              | meaning                                                                |
+|-----------------|--------------------------|------------------------------------------------------------------------|
+| `/features`     | float16 or float32 (n,d) | pooled features; zero where `valid` is false                           |
+| `/labels`       | int32 (n,)               | index into the class names; -1 for none, or one outside the classes    |
+| `/valid`        | bool (n,)                | false: unreadable image, kept as a masked row so that n stays public   |
+| `/split`        | uint8 (n,)               | index into its attribute ``split_names``                               |
+| `/group`        | int64 (n,), optional     | person or object that several images share; -1 for none                |
+| `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image                                    |
+| `/image_hash`   | uint64 (n,)              | coarse hash: near-equal images have near-equal hashes; 0 for none      |
+| `/block_digest` | uint8 (blocks,32)        | sha256 of one block of rows of all columns above; zero: not yet written|
+
+Attributes: ``schema_version``, ``complete``, ``block_rows``, ``dataset_id``, ``salt``, ``class_names`` (JSON list, or ""),
+``classes_public``, ``classes_declared`` ("classes-flag", "folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``,
+``weights_sha256``, ``transform``, ``normalization``, ``library_versions``, ``config`` (JSON), ``config_hash``.
+
+A file under construction is PATH.part and is renamed when its last block is on the disk.
+"""
+
+from extract.errors import ExtractError, FormatError
+from extract.reading import SCHEMA_VERSION, FeaturesFile, open_features
+from extract.verify import near_equal, verify
+from extract.writing import FeaturesWriter, Header, row_digest, write_features
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "ExtractError",
+    "FeaturesFile",
+    "FeaturesWriter",
+    "FormatError",
+    "Header",
+    "near_equal",
+    "open_features",
+    "row_digest",
+    "verify",
+    "write_features",
+]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from extract.format import ExtractError
+from extract.errors import ExtractError
 
 _CACHE_BYTES = 2 << 20  # largest intermediate of a piece on a CPU: one core's share of the second-level cache
 _GPU_BYTES = 256 << 20
@@ -109,7 +109,9 @@ class ScatterNet(nn.Module):
                 self.register_buffer(f"psi{j}at{level}", pairs, persistent=False)
 
     def _wavelet(self, j: int, t: int) -> np.ndarray:
-        theta = (self.L // 2 - 1 - t) * np.pi / self.L if self.L % 2 == 0 else (int(self.L / 2 - 1) - t) * np.pi / self.L
+        theta = (
+            (self.L // 2 - 1 - t) * np.pi / self.L if self.L % 2 == 0 else (int(self.L / 2 - 1) - t) * np.pi / self.L
+        )
         return morlet(self.M, self.N, 0.8 * 2**j, theta, 0.75 * np.pi / 2**j, 4.0 / self.L)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,211 @@
+"""`dphead extract` and `dphead verify`. Everything heavy is imported when a command runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def _fail(error: Exception) -> None:
+    click.echo(f"error: {error}", err=True)
+    raise SystemExit(2)
+
+
+def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise click.BadParameter("write one number, or one for each colour: 0.5 or 0.48,0.46,0.41") from error
+
+
+def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE pairs; a value is read as JSON where it is JSON (1001, true, 0.5), else as text."""
+    import json
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"write NAME=VALUE, got {pair!r}")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = {"True": True, "False": False, "None": None}.get(value, value)
+    return found
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Features file (.h5)."
+)
+@click.option("--backbone", required=True, metavar="NAME", help="scatternet, or the name of a timm model.")
+@click.option("--classes", metavar="A,B,C|N|@FILE", help="Public class names in label order, their number, or a file.")
+@click.option(
+    "--folder-names-are-public", is_flag=True, help="Declare the folder (or label) names public: they are the classes."
+)
+@click.option("--ignore-labels", is_flag=True, help="Store no labels (for prediction).")
+@click.option("--split", default="all", show_default=True, type=click.Choice(["all", "train", "test", "validation"]))
+@click.option(
+    "--weights", type=click.Path(path_type=Path), help="Local weights (safetensors, pth, npz) instead of the hub's."
+)
+@click.option(
+    "--model-arg", "model_args", multiple=True, callback=_arguments, metavar="NAME=VALUE", help="For timm.create_model."
+)
+@click.option("--mean", callback=_numbers, help="Channel means, comma-separated; default: the model's own.")
+@click.option("--std", callback=_numbers, help="Channel standard deviations.")
+@click.option("--interpolation", type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos"]))
+@click.option(
+    "--crop-pct", type=click.FloatRange(0, 1, min_open=True), help="Side of the centre crop over the resized side."
+)
+@click.option("--image-size", type=click.IntRange(1), help="Side of the network's input in pixels.")
+@click.option("--scatter-j", default=2, show_default=True, help="ScatterNet: averages over 2**J pixels.")
+@click.option("--scatter-l", default=8, show_default=True, help="ScatterNet: number of angles.")
+@click.option(
+    "--normalize",
+    default="none",
+    show_default=True,
+    type=click.Choice(["none", "group", "unit"]),
+    help="Of each row alone.",
+)
+@click.option("--groups", default=0, help="Number of channel groups for --normalize group.")
+@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float16", "float32"]))
+@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--amp", is_flag=True, help="Mixed precision (GPU only).")
+@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--block-rows", default=1024, show_default=True, type=click.IntRange(1), help="Rows between two resume points."
+)
+@click.option("--workers", type=click.IntRange(1), help="Threads; default: one a core.")
+@click.option("--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows.")
+@click.option("--dataset-id", metavar="HEX", help="Public id of the data set, if another file of it exists.")
+@click.option(
+    "--same-data-as", type=click.Path(path_type=Path), help="Features file of the same images: take its dataset_id."
+)
+@click.option("--limit", type=click.IntRange(1), help="Only the first rows (for trials).")
+def extract(**given: Any) -> None:
+    """Compute features of the images in SOURCE with a frozen network and write them to a features file.
+
+    SOURCE is a folder of images by class (or split and class), a CSV with columns path, label, split, group, a zip or tar
+    of images, a folder of IDX or CIFAR binary files, or an .npz. A run that was killed resumes with the same command.
+    """
+    from extract.errors import FormatError
+    from extract.run import extract as run
+
+    try:
+        options = _options(given)
+        with _bar() as progress:
+            summary = run(options, progress)
+    except FormatError as error:
+        _fail(error)
+        return
+    if summary.already_complete:
+        click.echo(f"{summary.path} is already complete; nothing was done.")
+    names = "not declared" if summary.class_names is None else f"{len(summary.class_names)} classes"
+    click.echo(f"wrote {summary.path}: {summary.n_rows} rows x {summary.n_features} features, {names}")
+    click.echo(f"backbone: {summary.backbone}; dataset_id: {summary.dataset_id}; {summary.rows_per_second:.0f} rows/s")
+    _print_problems(summary.problems)
+
+
+def _options(given: dict[str, Any]) -> Any:
+    from extract.backbones import BackboneOptions
+    from extract.images import Classes
+    from extract.rowwise import RowNorm
+    from extract.run import ExtractOptions
+
+    network = (
+        "weights",
+        "model_args",
+        "mean",
+        "std",
+        "interpolation",
+        "crop_pct",
+        "image_size",
+        "scatter_j",
+        "scatter_l",
+    )
+    direct = (
+        "split",
+        "dtype",
+        "device",
+        "amp",
+        "batch_size",
+        "block_rows",
+        "skip_unreadable",
+        "dataset_id",
+        "same_data_as",
+        "limit",
+    )
+    rest = {name: given[name] for name in direct}
+    if given["workers"] is not None:
+        rest["workers"] = given["workers"]
+    return ExtractOptions(
+        source=given["source"],
+        output=given["output"],
+        backbone=BackboneOptions(given["backbone"], **{name: given[name] for name in network}),
+        classes=Classes.parse(given["classes"], given["folder_names_are_public"], given["ignore_labels"]),
+        normalize=RowNorm(given["normalize"], given["groups"]),
+        **rest,
+    )
+
+
+class _bar:
+    """A progress bar on stderr with rows/s and time left; used as a context manager that gives the callback."""
+
+    def __enter__(self) -> Any:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("rows"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
+        self._progress, self._task = Progress(*columns, console=Console(stderr=True)), None
+        self._progress.start()
+        return self._tell
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._task is None:
+            self._task = self._progress.add_task("rows", total=total, completed=done, rate="")
+        speed = self._progress.tasks[0].speed
+        self._progress.update(self._task, completed=done, rate=f"{speed:.0f} rows/s" if speed else "")
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def _print_problems(problems: list[str]) -> None:
+    if not problems:
+        click.echo("no problems found")
+        return
+    click.echo("problems (private: for the data holder only):", err=True)
+    for problem in problems:
+        click.echo(f"  - {problem}", err=True)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--against", type=click.Path(path_type=Path), help="A second features file, such as the test set.")
+def verify(file: Path, against: Path | None) -> None:
+    """Check a features FILE before any guarantee starts: it looks at private values, so keep what it prints.
+
+    Exit code 0: no problems; 1: problems, listed; 2: the file cannot be used.
+    """
+    from extract.format import FormatError
+    from extract.format import verify as check
+
+    try:
+        problems = check(file, against)
+    except FormatError as error:
+        _fail(error)
+        return
+    _print_problems(problems)
+    if problems:
+        raise SystemExit(1)

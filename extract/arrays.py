@@ -1,0 +1,199 @@
+"""Sources that hold whole arrays: IDX (MNIST, Fashion-MNIST), CIFAR binary files, .npz."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from extract.errors import ExtractError
+from extract.images import Classes, Source, check_found, split_codes, to_uint8
+
+_IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_CIFAR = {10: (r"data_batch_\d+\.bin", "test_batch.bin", 1), 100: (r"train\.bin", "test.bin", 2)}
+_CIFAR_PIXELS = 3072
+
+
+def _source(
+    kind: str,
+    images: np.ndarray,
+    labels: np.ndarray | None,
+    splits: list[str],
+    group: np.ndarray | None,
+    classes: Classes,
+) -> Source:
+    n = len(images)
+    if n == 0:
+        raise ExtractError("a source must hold at least one image, got images=0. Check the files.")
+    digest = hashlib.sha256(repr((kind, images.shape)).encode())
+    digest.update(np.ascontiguousarray(images).data)
+    codes, names, declared = classes.encode(labels, n)
+    split, split_names = split_codes(splits)
+    for part in (codes, split, group):
+        digest.update(b"|" if part is None else np.ascontiguousarray(part).tobytes())
+    return Source(
+        kind=kind,
+        labels=codes,
+        split=split,
+        split_names=split_names,
+        digest=digest.hexdigest(),
+        names=_Numbered(kind, n),
+        group=group,
+        class_names=names,
+        classes_declared=declared,
+        arrays=images,
+    )
+
+
+class _Numbered(list):
+    """Names of array rows: `kind:position`, made when asked for."""
+
+    def __init__(self, kind: str, n: int):
+        super().__init__(f"{kind}:{i}" for i in range(n))
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Array of an IDX file, plain or .gz. ExtractError if it is not IDX or shorter than its header says."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, ValueError) as error:
+        raise ExtractError(
+            f"an IDX file must be readable, got file={str(path)!r} damaged. Download it again."
+        ) from error
+    ok = len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _IDX_TYPES
+    header = 4 + 4 * data[3] if ok else 0
+    if not ok or len(data) < header:
+        raise ExtractError(f"an IDX file must start with an IDX header, got file={str(path)!r}. Download it again.")
+    shape = tuple(int(s) for s in np.frombuffer(data, ">u4", data[3], 4))
+    dtype = np.dtype(_IDX_TYPES[data[2]])
+    if len(data) != header + dtype.itemsize * int(np.prod(shape, dtype=object)):
+        raise ExtractError(
+            f"an IDX file must be as long as its header says, got shape={shape} and {len(data)} bytes in {str(path)!r}. "
+            "Download it again."
+        )
+    return np.frombuffer(data, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
+    """Split -> (images file, labels file) of a folder or of one images file."""
+    candidates = sorted(path.iterdir()) if path.is_dir() else [path]
+    pairs: dict[str, tuple[Path, Path]] = {}
+    for file in candidates:
+        match = re.fullmatch(r"(?:(.*?)[-_.])?images[-.]idx3[-.]ubyte(\.gz)?", file.name)
+        if match is None:
+            continue
+        stem = file.name.replace("images", "labels").replace("idx3", "idx1")
+        plain = stem.removesuffix(".gz")
+        labels = next((file.with_name(s) for s in (stem, plain, plain + ".gz") if file.with_name(s).exists()), None)
+        if labels is None:
+            raise ExtractError(f"IDX images need their labels beside them, got no {stem!r}. Put it into the folder.")
+        pairs.setdefault(_IDX_PREFIX.get(match[1] or "", ""), (file, labels))
+    return pairs
+
+
+def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
+    """IDX pairs of a folder (train, then test), or one images file with its labels beside it; None if there are none."""
+    pairs = _idx_pairs(path)
+    if not pairs:
+        return None
+    check_found(split, list(pairs), path)
+    images, labels, splits = [], [], []
+    for name in [n for n in ("train", "test", "") if n in pairs and split in ("all", n)]:
+        x, y = (read_idx(file) for file in pairs[name])
+        if x.ndim != 3 or y.ndim != 1 or len(x) != len(y) or y.dtype.kind not in "iu":
+            raise ExtractError(
+                f"IDX images and labels must belong together, got shapes {x.shape} and {y.shape} in {str(path)!r}. "
+                "Download them again."
+            )
+        images.append(to_uint8(x))
+        labels.append(y.astype(np.int64))
+        splits += [name] * len(x)
+    return _source("idx", np.concatenate(images), np.concatenate(labels), splits, None, classes)
+
+
+def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
+    """CIFAR-10 or CIFAR-100 (fine labels) binary files of a folder, batches in order; None if there are none."""
+    if not path.is_dir():
+        return None
+    for kind, (train, test, label_bytes) in _CIFAR.items():
+        names = [p.name for p in path.iterdir()]
+        number = re.compile(r"\d+")
+        batches = sorted(
+            (n for n in names if re.fullmatch(train, n)), key=lambda n: [int(d) for d in number.findall(n)]
+        )
+        files = {"train": batches, "test": [test] if test in names else []}
+        found = [name for name, batch in files.items() if batch]
+        if not found:
+            continue
+        check_found(split, found, path)
+        records, splits = [], []
+        for name in [n for n in found if split in ("all", n)]:
+            for file in files[name]:
+                records.append(_cifar_records(path / file, label_bytes))
+                splits += [name] * len(records[-1])
+        rows = np.concatenate(records)
+        images = rows[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        labels = rows[:, label_bytes - 1].astype(np.int64)
+        return _source(f"cifar{kind}", np.ascontiguousarray(images), labels, splits, None, classes)
+    return None
+
+
+def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
+    data = np.fromfile(file, np.uint8)
+    size = label_bytes + _CIFAR_PIXELS
+    if len(data) == 0 or len(data) % size:
+        raise ExtractError(
+            f"a CIFAR binary file must be whole records of {size} bytes, got bytes={len(data)} in {str(file)!r}. "
+            "Download it again."
+        )
+    return data.reshape(-1, size)
+
+
+def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
+    """Arrays `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split`, `group` (n,); None if this is no .npz."""
+    if path.suffix != ".npz":
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            data = {key: file[key] for key in ("images", "labels", "split", "group") if key in file}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ExtractError(
+            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or pickled. Save it with numpy.savez."
+        ) from error
+    images = data.get("images")
+    if images is None or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
+        got = "no `images`" if images is None else f"images.shape={images.shape}"
+        raise ExtractError(
+            f"an .npz source must hold images (n, H, W) or (n, H, W, 3), got {got}. Save them like that."
+        )
+    for key, values in data.items():
+        if len(values) != len(images) or (key != "images" and values.ndim != 1):
+            raise ExtractError(f"{key} must have one value an image, got {key}.shape={values.shape}. Save it again.")
+    images = to_uint8(images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images)
+    splits = _npz_splits(data.get("split"), len(images))
+    codes, names = split_codes(splits)
+    check_found(split, names, path)
+    keep = np.ones(len(images), bool) if split == "all" else codes == names.index(split)
+    labels, group = data.get("labels"), data.get("group")
+    return _source(
+        "npz",
+        images[keep],
+        None if labels is None else labels[keep],
+        [s for s, k in zip(splits, keep, strict=True) if k],
+        None if group is None else np.where(group[keep] >= 0, group[keep], -1).astype(np.int64),
+        classes,
+    )
+
+
+def _npz_splits(values: np.ndarray | None, n_rows: int) -> list[str]:
+    if values is None:
+        return [""] * n_rows
+    if values.dtype.kind in "iub":
+        names = {0: "train", 1: "test", 2: "validation"}
+        return [names.get(int(v), f"code {int(v)}") for v in values]
+    return [str(v) for v in values]

@@ -1,0 +1,338 @@
+"""Frozen networks: ScatterNet, and every timm model by name with hub weights or a local weights file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from extract.errors import ExtractError
+from extract.scattering import ScatterNet
+
+ROW_TOLERANCE = 1e-3  # batch kernels round differently; a row that sees its companions moves far more
+
+
+@dataclass
+class BackboneOptions:
+    """Which network, which weights, which image transform; None means the model's own. J and L are ScatterNet's."""
+
+    name: str
+    weights: Path | None = None
+    model_args: dict[str, Any] = field(default_factory=dict)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    interpolation: str | None = None
+    crop_pct: float | None = None
+    image_size: int | None = None
+    scatter_j: int = 2
+    scatter_l: int = 8
+
+
+@dataclass
+class Backbone:
+    """A network in eval mode and the transform before it.
+
+    prepare: uint8 (H, W[, 3]) -> float32 (C, H', W') on the CPU; module: (B, C, H', W') -> (B, channels, ...).
+    kwargs, transform: plain values for the file's attributes. n_features counts the flattened output of one row.
+    """
+
+    name: str
+    kwargs: dict[str, Any]
+    weights_sha256: str
+    transform: dict[str, Any]
+    module: nn.Module
+    prepare: Callable[[np.ndarray], torch.Tensor]
+    input_shape: tuple[int, int, int]
+    channels: int
+    n_features: int
+
+
+def load_backbone(options: BackboneOptions, example: np.ndarray) -> Backbone:
+    """Build the network and its transform; `example` is one decoded image, which fixes ScatterNet's size and colours.
+
+    ExtractError for an unknown name, weights that cannot be had or do not fit, or a model that mixes rows of a batch.
+    """
+    backbone = _scatternet(options, example) if options.name == "scatternet" else _timm(options)
+    backbone.module.eval().requires_grad_(False)
+    check_rows_alone(backbone.module, backbone.input_shape)
+    shape = _dry_run(backbone.module, backbone.input_shape)
+    backbone.channels, backbone.n_features = shape[1], math.prod(shape[1:])
+    return backbone
+
+
+def _dry_run(module: nn.Module, input_shape: tuple[int, int, int]) -> torch.Size:
+    with torch.inference_mode():
+        return module(torch.zeros(1, *input_shape)).shape
+
+
+# ---------------------------------------------------------------- ScatterNet
+
+
+def _scatternet(options: BackboneOptions, example: np.ndarray) -> Backbone:
+    if options.weights is not None or options.model_args:
+        raise ExtractError(
+            "scatternet has no weights and no model arguments, got some. Leave --weights and --model-arg out."
+        )
+    colours = 3 if example.ndim == 3 else 1
+    size = (options.image_size,) * 2 if options.image_size else example.shape[:2]
+    transform = {
+        "image_size": list(size),
+        "resize": options.interpolation or "bicubic" if options.image_size else None,
+        "colours": colours,
+        "scale": [0.0, 1.0],
+        "mean": list(options.mean) if options.mean else None,
+        "std": list(options.std) if options.std else None,
+    }
+    height, width = size
+    mean, std = (_channel_tensor(v, colours) for v in (options.mean, options.std))
+
+    def prepare(image: np.ndarray) -> torch.Tensor:
+        image = _match_colours(image, colours)
+        if image.shape[:2] != (height, width):
+            if not options.image_size:
+                raise ExtractError(
+                    f"scatternet needs images of one size, got {image.shape[:2]} after {(height, width)}. Use --image-size."
+                )
+            image = _resize_to_cover(image, height, transform["resize"])
+        planes = torch.tensor(image).reshape(height, width, colours).permute(2, 0, 1).float() / 255
+        planes = planes if mean is None else planes - mean
+        return planes if std is None else planes / std
+
+    return Backbone(
+        name="scatternet",
+        kwargs={"J": options.scatter_j, "L": options.scatter_l},
+        weights_sha256="",
+        transform=transform,
+        module=ScatterNet(options.scatter_j, (height, width), options.scatter_l),
+        prepare=prepare,
+        input_shape=(colours, height, width),
+        channels=0,
+        n_features=0,
+    )
+
+
+def _channel_tensor(values: tuple[float, ...] | None, channels: int) -> torch.Tensor | None:
+    if values is None:
+        return None
+    if len(values) not in (1, channels):
+        raise ExtractError(
+            f"--mean and --std must have 1 or {channels} values, got values={list(values)}. Give one for each colour."
+        )
+    return torch.tensor(values, dtype=torch.float32).expand(channels).reshape(channels, 1, 1)
+
+
+def _match_colours(image: np.ndarray, colours: int) -> np.ndarray:
+    if (image.ndim == 3) == (colours == 3):
+        return image
+    return np.asarray(Image.fromarray(image).convert("RGB" if colours == 3 else "L"))
+
+
+def _resize_to_cover(image: np.ndarray, size: int, interpolation: str) -> np.ndarray:
+    """Scale the shorter side to `size` and cut the middle square."""
+    height, width = image.shape[:2]
+    scale = size / min(height, width)
+    shape = (max(size, round(width * scale)), max(size, round(height * scale)))
+    resized = np.asarray(Image.fromarray(image).resize(shape, Image.Resampling[interpolation.upper()]))
+    top, left = (resized.shape[0] - size) // 2, (resized.shape[1] - size) // 2
+    return resized[top : top + size, left : left + size]
+
+
+# ---------------------------------------------------------------- timm
+
+
+def _timm(options: BackboneOptions) -> Backbone:
+    import timm
+
+    if not timm.is_model(options.name):
+        close = timm.list_models(f"*{options.name.split('.')[0].split('_')[0]}*")[:5]
+        raise ExtractError(
+            f"the backbone must be scatternet or a timm model, got backbone={options.name!r}. Try one of {close or 'timm.list_models()'}."
+        )
+    model = _build(options)
+    if options.weights is not None:
+        load_weights(model, options.weights)
+        weights_sha256 = _file_sha256(options.weights)
+    else:
+        weights_sha256 = state_sha256(model)
+    if hasattr(model, "reset_classifier"):
+        model.reset_classifier(0)
+    transform, prepare, input_shape = _timm_transform(options, model)
+    return Backbone(
+        name=options.name,
+        kwargs=dict(options.model_args),
+        weights_sha256=weights_sha256,
+        transform=transform,
+        module=model.to(memory_format=torch.channels_last),
+        prepare=prepare,
+        input_shape=input_shape,
+        channels=0,
+        n_features=0,
+    )
+
+
+def _build(options: BackboneOptions) -> nn.Module:
+    import timm
+
+    local = options.weights is not None
+    if local and not Path(options.weights or "").is_file():
+        raise ExtractError(f"the weights file must exist, got weights={str(options.weights)!r}. Check --weights.")
+    try:
+        return timm.create_model(options.name, pretrained=not local, **options.model_args)
+    except (TypeError, AssertionError) as error:
+        raise ExtractError(
+            f"the model arguments must suit {options.name}, got {options.model_args}: {_first_line(error)}. "
+            "Correct --model-arg."
+        ) from error
+    except Exception as error:
+        if local:
+            raise ExtractError(f"{options.name} must build, got {_first_line(error)}. Correct --model-arg.") from error
+        raise ExtractError(
+            f"hub weights of {options.name} must be there to load, got {type(error).__name__}: {_first_line(error)}. "
+            "Go online, or give a local file with --weights FILE."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load a safetensors, pth or npz file into the model as it was built, classifier included.
+
+    ExtractError if the file is damaged or its tensors do not fit; pickled code is never run.
+    """
+    try:
+        state = _read_state(model, path)
+        if state is None:  # an .npz in the format of the model's authors, which timm knows how to read
+            return
+    except ExtractError:
+        raise
+    except Exception as error:
+        raise ExtractError(
+            f"weights must be a readable safetensors, pth or npz file, got weights={str(path)!r}: {_first_line(error)}. "
+            "Download or convert it again."
+        ) from error
+    ours = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    theirs = {key: tuple(value.shape) for key, value in state.items()}
+    optional = {key for key in ours if key.endswith("num_batches_tracked")}
+    wrong = sorted(key for key in set(ours) | set(theirs) if ours.get(key) != theirs.get(key) and key not in optional)
+    if wrong:
+        key = wrong[0]
+        raise ExtractError(
+            f"weights must fit the model, got {key}: {theirs.get(key, 'missing')} in the file, {ours.get(key, 'missing')} "
+            f"in the model ({len(wrong)} such tensors). Set --model-arg (num_classes=...?) as the weights were trained."
+        )
+    model.load_state_dict(state, strict=not optional)
+
+
+def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            if set(file.files) & set(model.state_dict()):
+                return {key: torch.from_numpy(file[key]) for key in file.files}
+        if not hasattr(model, "load_pretrained"):
+            raise ExtractError(f"an .npz must hold the model's own tensors, got weights={str(path)!r}. Convert it.")
+        model.load_pretrained(str(path))  # type: ignore[operator]
+        return None
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    for key in ("state_dict_ema", "state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    return {key.removeprefix("module."): value for key, value in state.items()}
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def state_sha256(model: nn.Module) -> str:
+    """sha256 over names and values of a model's tensors: for weights that came from the hub, not from a file."""
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(key.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _timm_transform(
+    options: BackboneOptions, model: nn.Module
+) -> tuple[dict[str, Any], Callable[[np.ndarray], torch.Tensor], tuple[int, int, int]]:
+    from timm.data import create_transform, resolve_model_data_config  # type: ignore[attr-defined]
+
+    config = resolve_model_data_config(model)
+    channels = int(config["input_size"][0])
+    overrides = {
+        "mean": options.mean and tuple(options.mean),
+        "std": options.std and tuple(options.std),
+        "interpolation": options.interpolation,
+        "crop_pct": options.crop_pct,
+        "input_size": options.image_size and (channels, options.image_size, options.image_size),
+    }
+    config |= {key: value for key, value in overrides.items() if value is not None}
+    for key in ("mean", "std"):
+        if len(config[key]) not in (1, channels):
+            raise ExtractError(f"--{key} must have 1 or {channels} values, got {list(config[key])}. Give one a colour.")
+        config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
+    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+    config = {key: config[key] for key in keys}
+    apply = create_transform(**config, is_training=False)
+    mode = "RGB" if channels == 3 else "L"
+
+    def prepare(image: np.ndarray) -> torch.Tensor:
+        return apply(Image.fromarray(image).convert(mode))  # type: ignore[operator]
+
+    record = {key: list(value) if isinstance(value, tuple) else value for key, value in config.items()}
+    return {**record, "library": "timm"}, prepare, tuple(int(s) for s in config["input_size"])  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------- one row, one image
+
+
+def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
+    """ExtractError if a row's features depend on the other rows of its batch, which would break "one row, one person".
+
+    Tried in the mode in which the module is: the same rows beside others, in another order, and alone.
+    """
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, *input_shape, generator=draw)
+    others = 5 * torch.randn(3, *input_shape, generator=draw) + 2
+    with torch.inference_mode():
+        try:
+            plain = module(rows)
+            beside = module(torch.cat([others[:1], rows.flip(0), others[1:]]))[1:4].flip(0)
+            alone = module(rows[:1])
+        except (ValueError, RuntimeError) as error:
+            culprit = _batch_statistics(module)
+            if not culprit:
+                raise ExtractError(
+                    f"the model must run on inputs of shape {input_shape}, got {_first_line(error)}. Set --image-size."
+                ) from error
+            plain = beside = alone = torch.full((3, 1), torch.nan)
+    scale = plain.abs().amax().clamp_min(1e-12)
+    moved = max(float((plain - beside).abs().amax() / scale), float((plain[:1] - alone).abs().amax() / scale))
+    if not moved <= ROW_TOLERANCE:
+        culprit = _batch_statistics(module)
+        reason = f"{culprit} uses statistics of the batch" if culprit else "it mixes the rows of a batch"
+        raise ExtractError(
+            f"each row's features must depend on that row alone, got relative change {moved:.1e} with other companions: "
+            f"{reason}. Choose another backbone, or frozen statistics."
+        )
+
+
+def _batch_statistics(module: nn.Module) -> str:
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and (part.training or part.running_mean is None):
+            return f"{type(part).__name__} {name!r}"
+    return ""

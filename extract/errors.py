@@ -1,0 +1,9 @@
+"""Errors of the extraction side. Their messages name public values only: sizes, names of options, file formats."""
+
+
+class FormatError(ValueError):
+    """A features file, or what was to be written into one, breaks the format. The command line exits with code 2."""
+
+
+class ExtractError(FormatError):
+    """Images, weights or options that extraction cannot use. The command line exits with code 2."""

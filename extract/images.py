@@ -1,0 +1,232 @@
+"""Sources of images: one fixed order of (row, image, label, split, group), and decoding to canonical 8-bit arrays.
+
+`open_source` recognises what it is given:
+
+- a folder of images by class, or by split and class (`train/cat/1.png`); sorted by path
+- a manifest CSV with columns path, label and optionally split, group
+- a zip or tar of images laid out like the folder (zip sorted by path, tar in its own order)
+- a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one IDX images file
+- an .npz with arrays images, labels and optionally split, group
+
+The classes are never inferred from labels: they are declared, or the labels stay out.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from extract.errors import ExtractError
+
+SPLITS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
+
+
+class UnreadableImage(Exception):
+    """An image that cannot be decoded; the reason is its text."""
+
+
+@dataclass
+class Source:
+    """Images in a fixed order. Exactly one of `arrays` (n, H, W[, 3]) uint8 and `read` (row -> file bytes) is set.
+
+    labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into split_names; group int64 (n,) or None;
+    names: the private name of each row; digest: sha256 that identifies listing, labels and (for arrays) pixels.
+    """
+
+    kind: str
+    labels: np.ndarray
+    split: np.ndarray
+    split_names: list[str]
+    digest: str
+    names: Sequence[str]
+    group: np.ndarray | None = None
+    class_names: list[str] | None = None
+    classes_declared: str = ""
+    arrays: np.ndarray | None = None
+    read: Callable[[int], bytes] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.labels)
+
+    def raw(self, row: int) -> np.ndarray | bytes:
+        """What `decode` needs of one row; call it in increasing order of rows where the source is a compressed tar."""
+        if self.arrays is not None:
+            return self.arrays[row]
+        assert self.read is not None
+        try:
+            return self.read(row)
+        except Exception:  # missing file, bad checksum, damaged archive member: no bytes, so unreadable
+            return b""
+
+    def decode(self, raw: np.ndarray | bytes) -> np.ndarray:
+        """uint8 (H, W) or (H, W, 3). Raises UnreadableImage."""
+        return raw if isinstance(raw, np.ndarray) else decode_image(raw)
+
+    def image(self, row: int) -> np.ndarray:
+        """Decoded image of one row, uint8 (H, W) or (H, W, 3). Raises UnreadableImage."""
+        return self.decode(self.raw(row))
+
+
+@dataclass
+class Classes:
+    """How the classes were declared: a list of names, a number (names "0", "1", ...), public folder names, or not at all."""
+
+    names: list[str] | None = None
+    folder_names_public: bool = False
+    ignore_labels: bool = False
+
+    @classmethod
+    def parse(cls, text: str | None, folder_names_public: bool = False, ignore_labels: bool = False) -> Classes:
+        """From the command line: "a,b,c", "10" or "@file" with a name a line. ExtractError if empty, repeated or both ways."""
+        if text is None:
+            return cls(None, folder_names_public, ignore_labels)
+        if folder_names_public:
+            raise ExtractError(
+                "classes must be declared in one way, got --classes and --folder-names-are-public. Leave one out."
+            )
+        if text.startswith("@"):
+            try:
+                names = [line.strip() for line in Path(text[1:]).read_text(encoding="utf-8").splitlines()]
+            except (OSError, UnicodeDecodeError) as error:
+                raise ExtractError(
+                    f"--classes @FILE must be readable text, got file={text[1:]!r}. Check it."
+                ) from error
+            names = [name for name in names if name]
+        elif text.strip().isdigit():
+            names = [str(i) for i in range(int(text))]
+        else:
+            names = [name.strip() for name in text.split(",")]
+        if not names or "" in names or len(set(names)) != len(names):
+            raise ExtractError(f"class names must be distinct and not empty, got --classes={text!r}. Correct the list.")
+        return cls(names, False, ignore_labels)
+
+    def encode(
+        self, labels: Sequence[str] | np.ndarray | None, n_rows: int
+    ) -> tuple[np.ndarray, list[str] | None, str]:
+        """(int32 labels, class names, how declared) of raw labels: texts, or integers in label order."""
+        declared = "classes-flag" if self.names is not None else ""
+        if labels is None or self.ignore_labels:
+            return np.full(n_rows, -1, np.int32), self.names, declared
+        if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
+            codes = labels.astype(np.int64)
+            high = len(self.names) if self.names is not None else np.iinfo(np.int32).max
+            return np.where((codes >= 0) & (codes < high), codes, -1).astype(np.int32), self.names, declared
+        texts, names = [str(label) for label in labels], self.names
+        if names is None and self.folder_names_public:
+            names, declared = sorted({text for text in texts if text}), "folder-names-flag"
+        if names is None and any(texts):
+            raise ExtractError(
+                "the classes must be declared public before labels are stored, got classes=None. "
+                "Pass --classes a,b,c, or --folder-names-are-public, or --ignore-labels."
+            )
+        index = {name: code for code, name in enumerate(names or [])}
+        return np.array([index.get(text, -1) for text in texts], np.int32), names, declared
+
+
+def open_source(path: str | Path, classes: Classes | None = None, split: str = "all") -> Source:
+    """Recognise a source and list its rows in their fixed order; no image is decoded yet.
+
+    `split` keeps the rows of "train", "test" or "validation" only. ExtractError if the source is missing, not
+    recognised, empty, or unsafe (archive members outside the archive, links).
+    """
+    from extract import arrays, listing
+
+    path, classes = Path(path), classes or Classes()
+    if not path.exists():
+        raise ExtractError(f"the source must exist, got source={str(path)!r}. Check the path.")
+    for recognise in (arrays.open_npz, arrays.open_idx, arrays.open_cifar, listing.open_manifest, listing.open_archive):
+        source = recognise(path, classes, split)
+        if source is not None:
+            return source
+    if path.is_dir():
+        return listing.open_folder(path, classes, split)
+    raise ExtractError(
+        f"the source must be a folder, CSV, zip, tar, npz, IDX or CIFAR files, got source={str(path)!r}. "
+        "Run `dphead extract --help` for the layouts."
+    )
+
+
+def split_codes(texts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """uint8 codes and the names in use, "train" first, of a split name for each row ("" where there is none).
+
+    The names come from a fixed public list, so that they reveal nothing. ExtractError for another name.
+    """
+    unknown = sorted({text for text in texts if text and text.lower() not in SPLITS})
+    if unknown:
+        raise ExtractError(f"a split must be one of {sorted(SPLITS)}, got split={unknown[0]!r}. Rename it.")
+    known = [SPLITS.get(text.lower(), "all") for text in texts]
+    names = [name for name in ("train", "validation", "test", "all") if name in set(known)]
+    codes = {name: code for code, name in enumerate(names)}
+    return np.array([codes[name] for name in known], np.uint8), names
+
+
+def check_found(split: str, found: Sequence[str], path: Path) -> None:
+    """ExtractError unless the wanted split is there."""
+    if split != "all" and split not in found:
+        raise ExtractError(
+            f"the source must hold the split asked for, got split={split!r} and source={str(path)!r} with {list(found)}. "
+            "Leave --split out or name one of these."
+        )
+
+
+def decode_image(data: bytes) -> np.ndarray:
+    """Decode an image file to uint8 (H, W) for grey or (H, W, 3) for colour. Raises UnreadableImage.
+
+    EXIF orientation is applied, 16-bit values become 8-bit by their full range, transparency is composited on white,
+    palettes and CMYK become RGB; of an animation the first frame counts.
+    """
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return canonical_array(ImageOps.exif_transpose(image))
+    except UnreadableImage:
+        raise
+    except Exception as error:  # Pillow raises many kinds for broken files, bombs included
+        raise UnreadableImage(type(error).__name__) from error
+
+
+def canonical_array(image: Image.Image) -> np.ndarray:
+    """uint8 (H, W) or (H, W, 3) of a Pillow image of any mode. Raises UnreadableImage for floating-point images."""
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise UnreadableImage("integer values outside 16 bits")
+        return to_uint8(values.astype(np.uint16))
+    if image.mode == "F":
+        raise UnreadableImage("floating-point pixels without a known range")
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        grey = image.mode in ("LA", "La", "L", "1")
+        return np.asarray(Image.alpha_composite(white, rgba).convert("L" if grey else "RGB"))
+    if image.mode in ("L", "1"):
+        return np.asarray(image.convert("L"))
+    return np.asarray(image.convert("RGB"))
+
+
+def to_uint8(values: np.ndarray) -> np.ndarray:
+    """8-bit values: uint16 by its full range (65535 -> 255), floats from [0, 1]. ExtractError for anything else."""
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype == np.bool_:
+        return values.astype(np.uint8) * np.uint8(255)
+    if values.dtype == np.uint16:
+        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    if values.dtype.kind == "f" and np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1:
+        return np.rint(values * 255).astype(np.uint8)
+    raise ExtractError(
+        f"image arrays must be uint8, uint16, or float in [0, 1], got dtype={values.dtype}. Scale them first."
+    )
+
+
+def image_hash(image: np.ndarray) -> int:
+    """64-bit difference hash: is each cell of an 8x9 grey thumbnail darker than its right neighbour? 0 if flat."""
+    small = Image.fromarray(image).convert("L").resize((9, 8), Image.Resampling.BOX)
+    cells = np.asarray(small, np.int16)
+    return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")

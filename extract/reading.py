@@ -1,0 +1,193 @@
+"""Open a features file and refuse what is not one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from extract.errors import FormatError
+
+SCHEMA_VERSION = 1
+JSON_ATTRIBUTES = ("backbone_kwargs", "transform", "normalization", "library_versions", "config")
+FEATURE_SPACE = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization")
+ROW_COLUMNS = ("features", "labels", "valid", "split", "group", "row_digest", "image_hash")
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def sha256_json(value: Any) -> str:
+    """Hexadecimal sha256 of the canonical JSON of a value."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+class FeaturesFile:
+    """An open, complete features file; use it as a context manager.
+
+    Attributes: n_rows, n_features, dtype, class_names (list or None), dataset_id, config_hash, attrs (dict, JSON parsed),
+    features (h5 dataset (n, d), read it in blocks), labels int32 (n,), valid bool (n,), split uint8 (n,),
+    split_names (list), group int64 (n,) or None. All arrays but `features` are read on first use.
+    """
+
+    def __init__(self, path: str | Path, file: h5py.File):
+        self.path, self._file = Path(path), file
+        self.attrs = read_attributes(file)
+        self.features: h5py.Dataset = file["features"]  # type: ignore[assignment]
+        self.n_rows, self.n_features = (int(s) for s in self.features.shape)
+        self.dtype: np.dtype = self.features.dtype
+        names = self.attrs["class_names"]
+        self.class_names: list[str] | None = json.loads(names) if names else None
+        self.classes_public = bool(self.attrs["classes_public"])
+        self.dataset_id: str = self.attrs["dataset_id"]
+        self.config_hash: str = self.attrs["config_hash"]
+        self.split_names: list[str] = json.loads(str(file["split"].attrs["split_names"]))
+
+    def _column(self, name: str, dtype: Any) -> np.ndarray:
+        try:
+            return np.asarray(self._file[name][:], dtype)  # type: ignore[index]
+        except OSError as error:
+            raise FormatError(_damaged(self.path)) from error
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        return self._column("labels", np.int32)
+
+    @cached_property
+    def valid(self) -> np.ndarray:
+        return self._column("valid", np.bool_)
+
+    @cached_property
+    def split(self) -> np.ndarray:
+        return self._column("split", np.uint8)
+
+    @cached_property
+    def group(self) -> np.ndarray | None:
+        return self._column("group", np.int64) if "group" in self._file else None
+
+    @cached_property
+    def row_digest(self) -> np.ndarray:
+        """Salted digests, uint8 (n, 16). Private: they confirm guesses about rows."""
+        return self._column("row_digest", np.uint8)
+
+    @cached_property
+    def image_hash(self) -> np.ndarray:
+        """Coarse image hashes, uint64 (n,). Private. Zero where the rows were not images."""
+        return self._column("image_hash", np.uint64)
+
+    @cached_property
+    def block_digest(self) -> np.ndarray:
+        return self._column("block_digest", np.uint8)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Features (stop - start, d) of a range of rows. FormatError if the file is damaged there."""
+        try:
+            return self.features[start:stop]
+        except OSError as error:
+            raise FormatError(_damaged(self.path)) from error
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Public description of the feature space: a head fits these features exactly if ``feature_space`` is equal."""
+        space = {key: self.attrs[key] for key in FEATURE_SPACE}
+        return {**space, "n_features": self.n_features, "feature_space": sha256_json(space)}
+
+    @property
+    def feature_space(self) -> str:
+        """sha256 over backbone, its arguments, weights, transform and normalization; nothing of the data."""
+        return self.fingerprint()["feature_space"]
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> FeaturesFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"a features file must be a readable HDF5 file, got path={str(path)!r} damaged or cut short. Extract it again."
+    )
+
+
+def read_attributes(file: h5py.File) -> dict[str, Any]:
+    """All file attributes as plain Python values, the JSON ones parsed."""
+    attrs: dict[str, Any] = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
+    for key in JSON_ATTRIBUTES:
+        if key in attrs:
+            attrs[key] = json.loads(attrs[key])
+    return attrs
+
+
+def open_h5(path: str | Path, mode: str = "r") -> h5py.File:
+    """Open an HDF5 file, without locks; FormatError where it is missing, not HDF5, or truncated."""
+    path = Path(path)
+    if not path.is_file():
+        part = path.with_name(path.name + ".part")
+        hint = " A .part file is there: run the same extract command again to finish it." if part.exists() else ""
+        raise FormatError(f"a features file must exist, got path={str(path)!r}. Check the path.{hint}")
+    try:
+        return h5py.File(path, mode, locking=False)
+    except OSError as error:
+        what = "damaged or cut short" if h5py.is_hdf5(path) else "not an HDF5 file"
+        raise FormatError(
+            f"a features file must be HDF5 written by `dphead extract`, got path={str(path)!r}, which is {what}. "
+            "Extract it again."
+        ) from error
+
+
+def open_features(path: str | Path) -> FeaturesFile:
+    """Open a complete features file for reading.
+
+    FormatError if it is missing, not HDF5, truncated, of another schema, or was never finished.
+    """
+    file = open_h5(path)
+    try:
+        check_schema(path, file)
+        return FeaturesFile(path, file)
+    except (KeyError, OSError, RuntimeError, json.JSONDecodeError) as error:
+        file.close()
+        raise FormatError(_damaged(Path(path))) from error
+    except BaseException:
+        file.close()
+        raise
+
+
+def check_schema(path: str | Path, file: h5py.File, complete: bool = True) -> None:
+    """FormatError unless the datasets and attributes are those of this schema version (and the file is finished)."""
+    version = file.attrs.get("schema_version")
+    if version != SCHEMA_VERSION:
+        got = "no schema_version" if version is None else f"schema_version={version}"
+        raise FormatError(
+            f"a features file must have schema_version={SCHEMA_VERSION}, got {got} in {str(path)!r}. "
+            "Write it with this version of `dphead extract`."
+        )
+    needed = set(ROW_COLUMNS) - {"group"} | {"block_digest"}
+    shapes = {name: file[name].shape for name in needed | ({"group"} & set(file)) if name in file}  # type: ignore[union-attr]
+    missing = sorted(needed - set(shapes))
+    n = shapes.get("features", (0,))[0]
+    wrong = sorted(k for k, s in shapes.items() if k != "block_digest" and s[0] != n)
+    if missing or wrong or len(shapes["features"]) != 2:
+        raise FormatError(
+            "a features file must hold all its columns with one entry a row, "
+            f"got missing={missing}, wrong_length={wrong} in {str(path)!r}. Extract it again."
+        )
+    if file["features"].dtype not in (np.float16, np.float32):  # type: ignore[union-attr]
+        raise FormatError(
+            f"features must be float16 or float32, got dtype={file['features'].dtype} in {str(path)!r}. "  # type: ignore[union-attr]
+            "Extract it again."
+        )
+    if complete and not bool(file.attrs.get("complete", False)):
+        raise FormatError(
+            f"a features file must be finished, got complete=False in {str(path)!r}. "
+            "Run the same extract command again: it resumes."
+        )

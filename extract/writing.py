@@ -1,0 +1,392 @@
+"""Write a features file block by block, so that a killed run resumes and ends with the same bytes.
+
+Every dataset has its final size and place in the file from the start; later writes change values in place. A block counts
+once its digest is in `/block_digest`, which is written after the block itself was forced to the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from extract.errors import FormatError
+from extract.reading import ROW_COLUMNS, SCHEMA_VERSION, canonical_json, open_h5, read_attributes, sha256_json
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass
+class Header:
+    """What is known before the first row: sizes and public attributes. `config` decides whether two runs are the same."""
+
+    n_rows: int
+    n_features: int
+    dtype: str = "float32"
+    class_names: Sequence[str] | None = None
+    classes_declared: str = ""
+    split_names: Sequence[str] = ("all",)
+    has_group: bool = False
+    backbone: str = "arrays"
+    backbone_kwargs: dict[str, Any] = field(default_factory=dict)
+    weights_sha256: str = ""
+    transform: dict[str, Any] = field(default_factory=dict)
+    normalization: dict[str, Any] = field(default_factory=dict)
+    library_versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    block_rows: int = 1024
+    dataset_id: str | None = None
+    salt: str | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """The whole configuration: everything but the random id and salt, which a first run draws."""
+        return {**{k: v for k, v in vars(self).items() if k not in ("config", "dataset_id", "salt")}, **self.config}
+
+    def check(self) -> None:
+        if self.n_rows < 1 or self.n_features < 1 or self.block_rows < 1:
+            raise FormatError(
+                "features need at least one row, one column and one row a block, got "
+                f"n_rows={self.n_rows}, n_features={self.n_features}, block_rows={self.block_rows}. Check the source."
+            )
+        if self.dtype not in ("float16", "float32"):
+            raise FormatError(f"dtype must be float16 or float32, got dtype={self.dtype!r}. Use --dtype float32.")
+        names = self.class_names
+        if names is not None and (not names or len(set(names)) != len(names)):
+            raise FormatError(
+                f"class names must be distinct and at least one, got class_names={list(names)[:8]}. Check --classes."
+            )
+        check_dataset_id(self.dataset_id)
+
+
+def check_dataset_id(dataset_id: str | None) -> None:
+    """FormatError unless the id is None or 32 lower-case hexadecimal digits (a digest would be longer)."""
+    if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
+        raise FormatError(
+            f"dataset_id must be 32 lower-case hexadecimal digits (a uuid4), got dataset_id={dataset_id!r}. "
+            "Copy it from the other features file, or use --same-data-as."
+        )
+
+
+class FeaturesWriter:
+    """Appends blocks of rows to PATH.part and renames it to PATH at the end.
+
+    `FeaturesWriter(path, header)` starts a file, or resumes one of the same configuration at `next_row`. If PATH itself is
+    already there with the same configuration, `already_complete` is true and nothing is to be done. A file whose
+    configuration differs is refused with FormatError, which names the first key that differs.
+    """
+
+    def __init__(self, path: str | Path, header: Header):
+        header.check()
+        self.path, self.header = Path(path), header
+        self.part = self.path.with_name(self.path.name + ".part")
+        self.n_blocks = -(-header.n_rows // header.block_rows)
+        self.identity = _plain(header.identity())
+        self.already_complete = False
+        if self.path.exists():
+            with open_h5(self.path) as file:
+                self._refuse_if_different(self.path, file)
+                self._take_identifiers(file)
+            self.already_complete, self._file, self.next_row = True, None, header.n_rows
+        elif self.part.exists() and self._usable_part():
+            self._file = open_h5(self.part, "r+")
+            self._take_identifiers(self._file)
+            done = self._file["block_digest"][:].any(axis=1)  # type: ignore[index]
+            self.next_row = (
+                min(int(done.argmin()) if not done.all() else self.n_blocks, self.n_blocks) * header.block_rows
+            )
+            self.next_row = min(self.next_row, header.n_rows)
+        else:
+            self.dataset_id = header.dataset_id or uuid.uuid4().hex
+            self.salt = header.salt or secrets.token_hex(16)
+            self._file, self.next_row = self._create(), 0
+
+    def _take_identifiers(self, file: h5py.File) -> None:
+        self.dataset_id, self.salt = str(file.attrs["dataset_id"]), str(file.attrs["salt"])
+        wanted = self.header.dataset_id
+        if wanted is not None and wanted != self.dataset_id:
+            raise FormatError(
+                f"a run resumes only with its own dataset_id={self.dataset_id!r}, got dataset_id={wanted!r}. "
+                "Leave --dataset-id out, or write to another file."
+            )
+
+    def _usable_part(self) -> bool:
+        """False if a kill came before the layout was on the disk; then nothing is lost by starting again."""
+        try:
+            file = open_h5(self.part)
+        except FormatError:
+            return self._discard_part()
+        with file:
+            if "config" not in file.attrs or "block_digest" not in file:
+                return self._discard_part()
+            self._refuse_if_different(self.part, file)
+        return True
+
+    def _discard_part(self) -> bool:
+        self.part.unlink()
+        return False
+
+    def _refuse_if_different(self, path: Path, file: h5py.File) -> None:
+        if file.attrs.get("config_hash") == sha256_json(self.identity):
+            return
+        if file.attrs.get("schema_version") != SCHEMA_VERSION or "config" not in file.attrs:
+            raise FormatError(
+                f"the output must be new or from the same command, got another kind of file at {str(path)!r}. "
+                "Choose another output or remove it."
+            )
+        key, theirs, ours = first_difference(read_attributes(file)["config"], self.identity)
+        if key == "source_digest":
+            theirs, ours = "other images or labels", "these"
+        raise FormatError(
+            f"a features file holds one configuration only, got {key}={ours} where {str(path)!r} has {key}={theirs}. "
+            "Repeat the first command exactly, choose another output, or remove the file."
+        )
+
+    def _create(self) -> h5py.File:
+        h, n = self.header, self.header.n_rows
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # The oldest file layout has no "open for writing" mark, so a killed run leaves a file that opens again.
+        with h5py.File(self.part, "w", libver=("earliest", "v108"), locking=False, track_order=False) as file:
+            for key, value in self._attributes().items():
+                file.attrs[key] = value
+            _allocate(file, "features", (n, h.n_features), h.dtype, h.block_rows)
+            _allocate(file, "labels", (n,), "int32", h.block_rows)
+            _allocate(file, "valid", (n,), "bool", h.block_rows)
+            _allocate(file, "split", (n,), "uint8", h.block_rows)
+            file["split"].attrs["split_names"] = canonical_json(list(h.split_names))
+            if h.has_group:
+                _allocate(file, "group", (n,), "int64", h.block_rows)
+            _allocate(file, "row_digest", (n, 16), "uint8", h.block_rows)
+            _allocate(file, "image_hash", (n,), "uint64", h.block_rows)
+            _allocate(file, "block_digest", (self.n_blocks, 32), "uint8", self.n_blocks)
+        _sync(self.part)
+        return open_h5(self.part, "r+")
+
+    def _attributes(self) -> dict[str, Any]:
+        h = self.header
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "complete": False,
+            "block_rows": h.block_rows,
+            "dataset_id": self.dataset_id,
+            "salt": self.salt,
+            "class_names": "" if h.class_names is None else canonical_json(list(h.class_names)),
+            "classes_public": bool(h.class_names is not None and h.classes_declared),
+            "classes_declared": h.classes_declared if h.class_names is not None else "",
+            "backbone": h.backbone,
+            "backbone_kwargs": canonical_json(h.backbone_kwargs),
+            "weights_sha256": h.weights_sha256,
+            "transform": canonical_json(h.transform),
+            "normalization": canonical_json(h.normalization),
+            "library_versions": canonical_json(h.library_versions),
+            "config": canonical_json(self.identity),
+            "config_hash": sha256_json(self.identity),
+        }
+
+    def next_block(self) -> tuple[int, int]:
+        """First row of the block to write next and the row after its last."""
+        return self.next_row, min(self.next_row + self.header.block_rows, self.header.n_rows)
+
+    def append(self, features: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        """Write the next block: features (rows, d) and the other columns by name; durable when it returns.
+
+        FormatError if the block has a wrong shape, or if a valid row is not finite in the file's dtype.
+        """
+        start, stop = self.next_block()
+        block = prepare_block(features, columns, self.header, stop - start)
+        assert self._file is not None
+        try:
+            for name, values in block.items():
+                self._file[name][start:stop] = values  # type: ignore[index]
+            self._file.flush()
+            _sync(self.part)
+            self._file["block_digest"][start // self.header.block_rows] = block_digest(block)  # type: ignore[index]
+            self._file.flush()
+        except OSError as error:
+            raise FormatError(
+                f"the disk must take the next block of rows, got {type(error).__name__} while writing {str(self.part)!r}. "
+                "Make room and run the same command again: it resumes."
+            ) from error
+        self.next_row = stop
+
+    def finish(self) -> None:
+        """Mark the file complete and give it its name. FormatError if rows are missing."""
+        if self._file is None:
+            return
+        if self.next_row != self.header.n_rows:
+            raise FormatError(
+                f"all rows must be written before the end, got rows={self.next_row} of {self.header.n_rows}. "
+                "Append the missing blocks."
+            )
+        self._file.attrs.modify("complete", True)
+        self.close()
+        _sync(self.part)
+        os.replace(self.part, self.path)
+        _sync(self.path.parent)
+
+    def close(self) -> None:
+        """Close the file; an unfinished .part stays and can be resumed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def discard(self) -> None:
+        """Close and remove the unfinished file."""
+        self.close()
+        self.part.unlink(missing_ok=True)
+
+    def __enter__(self) -> FeaturesWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: str, block_rows: int) -> None:
+    """A dataset whose place in the file is fixed now; chunks of whole rows, at most about a mebibyte."""
+    row_bytes = max(1, int(np.dtype(dtype).itemsize * np.prod(shape[1:], dtype=int)))
+    rows = max(1, min(shape[0], block_rows, _CHUNK_BYTES // row_bytes))
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    file.create_dataset(name, shape, dtype, chunks=(rows, *shape[1:]), track_times=False, dcpl=early)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _plain(value: Any) -> Any:
+    """The value as it comes back from JSON (tuples become lists), so that comparisons are between equals."""
+    return json.loads(canonical_json(value))
+
+
+def first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, Any, Any]:
+    """(key, theirs, ours) of the first key in sorted order whose values differ, down into nested mappings."""
+    for key in sorted(set(theirs) | set(ours)):
+        a, b = theirs.get(key), ours.get(key)
+        if a == b:
+            continue
+        if isinstance(a, dict) and isinstance(b, dict):
+            inner, a, b = first_difference(a, b)
+            key = f"{key}.{inner}"
+        return key, a, b
+    return "nothing", None, None
+
+
+def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
+    """sha256, uint8 (32,), over the bytes of a block of rows: every column, in the schema's order."""
+    digest = hashlib.sha256()
+    for name in ROW_COLUMNS:
+        if name in block:
+            digest.update(np.ascontiguousarray(block[name]).tobytes())
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+def prepare_block(
+    features: np.ndarray, columns: dict[str, np.ndarray], header: Header, n_rows: int
+) -> dict[str, np.ndarray]:
+    """Columns of one block in the file's dtypes; FormatError for a wrong shape or a valid row that is not finite.
+
+    Labels outside the classes become -1; invalid rows become zero.
+    """
+    if features.shape != (n_rows, header.n_features):
+        raise FormatError(
+            f"a block of features must have shape {(n_rows, header.n_features)}, got shape={features.shape}. "
+            "Append whole blocks in order."
+        )
+    valid = np.asarray(columns.get("valid", np.ones(n_rows)), np.bool_)
+    with np.errstate(over="ignore"):
+        stored = np.where(valid[:, None], features, 0).astype(header.dtype)
+    if not np.isfinite(stored).all():
+        bad = int((~np.isfinite(stored)).any(axis=1).sum())
+        raise FormatError(
+            f"features must be finite in the file's dtype, got dtype={header.dtype!r} with {bad} bad rows in this block. "
+            "Check the images and the weights; if values exceed 65504 use --dtype float32."
+        )
+    labels = np.asarray(columns.get("labels", np.full(n_rows, -1)), np.int64)
+    high = len(header.class_names) if header.class_names is not None else np.iinfo(np.int32).max
+    block = {
+        "features": stored,
+        "labels": np.where((labels >= 0) & (labels < high), labels, -1).astype(np.int32),
+        "valid": valid,
+        "split": np.asarray(columns.get("split", np.zeros(n_rows)), np.uint8),
+        "row_digest": np.asarray(columns.get("row_digest", np.zeros((n_rows, 16))), np.uint8),
+        "image_hash": np.asarray(columns.get("image_hash", np.zeros(n_rows)), np.uint64),
+    }
+    if header.has_group:
+        block["group"] = np.asarray(columns.get("group", np.full(n_rows, -1)), np.int64)
+    for name, values in block.items():
+        if len(values) != n_rows:
+            raise FormatError(f"column {name} must have {n_rows} rows, got rows={len(values)}. Append whole blocks.")
+    return block
+
+
+def row_digest(salt: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+    """Salted blake2b, uint8 (16,), of one decoded image or array row: its shape and its bytes."""
+    digest = hashlib.blake2b(repr(tuple(shape)).encode() + data, digest_size=16, salt=bytes.fromhex(salt))
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+def write_features(
+    path: str | Path,
+    features: np.ndarray,
+    labels: np.ndarray | None = None,
+    class_names: Sequence[str] | None = None,
+    *,
+    valid: np.ndarray | None = None,
+    split: np.ndarray | None = None,
+    split_names: Sequence[str] = ("all",),
+    group: np.ndarray | None = None,
+    **header: Any,
+) -> str:
+    """Write arrays as a features file and return its dataset_id. `class_names` count as declared public.
+
+    features (n, d) float; labels (n,) int; valid (n,) bool; split (n,) codes into split_names; group (n,) int. Further
+    keywords are fields of `Header` (backbone, transform, dataset_id, dtype, ...). FormatError if the file exists with
+    another configuration or the arrays do not fit together. dtype: float16 stays, everything else becomes float32.
+    """
+    features = np.asarray(features)
+    if features.ndim != 2:
+        raise FormatError(f"features must have shape (n, d), got shape={features.shape}. Flatten each row.")
+    header.setdefault("dtype", "float16" if features.dtype == np.float16 else "float32")
+    given = {"labels": labels, "valid": valid, "split": split, "group": group}
+    columns = {name: np.asarray(values) for name, values in given.items() if values is not None}
+    for name, values in columns.items():
+        if values.shape != (len(features),):
+            raise FormatError(
+                f"{name} must have shape {(len(features),)}, got shape={values.shape}. Pass one value a row."
+            )
+    content = hashlib.sha256(np.ascontiguousarray(features).tobytes())
+    for name in sorted(columns):
+        content.update(name.encode() + np.ascontiguousarray(columns[name]).tobytes())
+    head = Header(
+        *features.shape,
+        class_names=class_names,
+        classes_declared="classes-flag" if class_names is not None else "",
+        split_names=split_names,
+        has_group=group is not None,
+        config={"source_digest": content.hexdigest()},
+        **header,
+    )
+    with FeaturesWriter(path, head) as writer:
+        while not writer.already_complete and writer.next_row < head.n_rows:
+            start, stop = writer.next_block()
+            rows = features[start:stop]
+            block = {name: values[start:stop] for name, values in columns.items()}
+            block["row_digest"] = np.stack([row_digest(writer.salt, r.shape, r.tobytes()) for r in rows])
+            writer.append(rows, block)
+        writer.finish()
+        return writer.dataset_id
