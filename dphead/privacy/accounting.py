@@ -287,6 +287,7 @@ _spent = epsilon  # `calibrate` has an argument of that name
 
 def _smallest_scale(cost: Callable[[float], float], target: float, guess: float, tolerance: float) -> float:
     """Smallest s, to a relative tolerance and on the safe side, with cost(s) <= target; `cost` decreases."""
+    cost = lru_cache(cost)  # brentq asks for its ends again
 
     def excess(log_scale: float) -> float:
         return math.log(min(max(cost(math.exp(log_scale)), 1e-12), 1e12) / target)
@@ -294,7 +295,7 @@ def _smallest_scale(cost: Callable[[float], float], target: float, guess: float,
     low = high = math.log(guess)
     step, sign = 4 * tolerance, 1 if excess(low) > 0 else -1
     while (excess(high := low + sign * step) > 0) == (sign > 0):
-        low, step = high, min(4 * step, 2.0)
+        low, step = high, min(4 * step, 0.5)
         _require(abs(low) < 200, "the budget must be reachable by scaling the noise", "epsilon", target, "Change it.")
     root = float(brentq(excess, low, high, xtol=tolerance / 8)) + tolerance / 8  # type: ignore[arg-type]
     while cost(math.exp(root)) > target:
