@@ -54,7 +54,7 @@ def worst_class(labels: np.ndarray, predicted: np.ndarray, n_classes: int) -> tu
 def expected_calibration_error(labels: np.ndarray, probabilities: np.ndarray, bins: int = 15) -> float:
     """Mean |confidence - accuracy| over equal-width bins of the top probability [Guo et al. 2017, eq. 3].
 
-    Bins count by their rows. labels: (n,) positions; probabilities: (n, n_classes). A bin is open below and closed above.
+    Bins count by their rows. labels: (n,); probabilities: (n, n_classes). A bin is open below and closed above.
     """
     labels = _positions(labels, probabilities)
     confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels

@@ -1,0 +1,132 @@
+"""scikit-learn estimators. Each names a method; its settings default to the preset's or the solver's own."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from dphead.estimators.base import DPClassifier, PrivacyWarning
+from dphead.estimators.guarantee import Privacy
+from dphead.privacy.queries import Loss
+
+__all__ = [
+    "DPAdamClassifier",
+    "DPClassifier",
+    "DPFeatureCovarianceClassifier",
+    "DPLeastSquaresClassifier",
+    "DPNewtonClassifier",
+    "DPPrototypeClassifier",
+    "DPSGDClassifier",
+    "Privacy",
+    "PrivacyWarning",
+]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPLeastSquaresClassifier(DPClassifier):
+    """DP-LS: least squares from one noisy Gram matrix and noisy class sums [FC23 Algorithm 3].
+
+    ridge, gram_share, class_grams, alpha, feature_clip, intercept: `dphead.solvers.LeastSquares`. The other parameters,
+    and the attributes after `fit`: `DPClassifier`.
+    """
+
+    method: ClassVar[str] = "dp-ls"
+
+    ridge: float | None = None
+    gram_share: float | None = None
+    class_grams: bool | None = None
+    alpha: float | None = None
+    feature_clip: float | None = None
+    intercept: float | None = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPFeatureCovarianceClassifier(DPClassifier):
+    """DP-FC: gradient steps preconditioned by one noisy Gram matrix [FC23 Algorithm 4].
+
+    steps, learning_rate, ridge, gram_share, loss, clip_norm, feature_clip, intercept, initial_bias:
+    `dphead.solvers.DPFC`. The other parameters, and the attributes after `fit`: `DPClassifier`.
+    """
+
+    method: ClassVar[str] = "dp-fc"
+
+    steps: int | None = None
+    learning_rate: float | None = None
+    ridge: float | None = None
+    gram_share: float | None = None
+    loss: Loss | None = None
+    clip_norm: float | None = None
+    feature_clip: float | None = None
+    intercept: float | None = None
+    initial_bias: float | None = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPNewtonClassifier(DPClassifier):
+    """DP-Newton: noisy Newton steps for one-vs-rest logistic regression [FC23 Algorithm 2].
+
+    steps, learning_rate, ridge, feature_clip, intercept, initial_bias, hessian_share: `dphead.solvers.Newton`. The
+    other parameters, and the attributes after `fit`: `DPClassifier`.
+    """
+
+    method: ClassVar[str] = "dp-newton"
+
+    steps: int | None = None
+    learning_rate: float | None = None
+    ridge: float | None = None
+    feature_clip: float | None = None
+    intercept: float | None = None
+    initial_bias: float | None = None
+    hessian_share: float | None = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _GradientClassifier(DPClassifier):
+    steps: int | None = None
+    learning_rate: float | None = None
+    momentum: float | None = None
+    beta2: float | None = None
+    loss: Loss | None = None
+    clip_norm: float | None = None
+    sampling_prob: float | None = None
+    normalize: bool | None = None
+    average: Literal["last", "mean", "ema"] | None = None
+    ema_decay: float | None = None
+    weight_decay: float | None = None
+    intercept: float | None = None
+    initial_bias: float | None = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPSGDClassifier(_GradientClassifier):
+    """DP-SGD with momentum, full batches or Poisson batches (`sampling_prob` < 1) [FC23 Algorithm 1; TB21; De22].
+
+    steps, learning_rate, momentum, loss, clip_norm, sampling_prob, ...: `dphead.solvers.GradientDescent`.
+    The other parameters, and the attributes after `fit`: `DPClassifier`.
+    """
+
+    method: ClassVar[str] = "dp-sgd"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPAdamClassifier(_GradientClassifier):
+    """DP-Adam, full batches or Poisson batches (`sampling_prob` < 1) [FC23 Algorithm 1 with Adam's step].
+
+    steps, learning_rate, momentum (β₁), beta2, loss, clip_norm, sampling_prob, ...: `dphead.solvers.GradientDescent`.
+    The other parameters, and the attributes after `fit`: `DPClassifier`.
+    """
+
+    method: ClassVar[str] = "dp-adam"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPPrototypeClassifier(DPClassifier):
+    """One noisy mean for each class; the nearest wins, by angle or by distance.
+
+    rule, intercept, feature_clip: `dphead.solvers.Prototypes`. The other parameters, and the attributes after `fit`:
+    `DPClassifier`.
+    """
+
+    method: ClassVar[str] = "prototypes"
+
+    rule: Literal["cosine", "nearest"] | None = None
+    intercept: float | None = None
+    feature_clip: float | None = None

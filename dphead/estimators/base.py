@@ -1,0 +1,253 @@
+"""The one scikit-learn classifier that all methods share."""
+
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from dataclasses import dataclass, fields
+from numbers import Integral
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dphead.data import load_features
+from dphead.estimators.guarantee import privacy_of
+from dphead.estimators.inputs import TrainingData, from_arrays, from_file, is_path
+from dphead.fit import fit_head, reserve
+from dphead.ledgers import open_ledger
+from dphead.methods import make_method
+from dphead.metrics import accuracy, probabilities
+from dphead.plan import check_budget, make_plan
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers.base import PublicFacts
+
+
+class PrivacyWarning(UserWarning):
+    """The guarantee holds, and is weaker than a reader may think."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPClassifier(ClassifierMixin, BaseEstimator):
+    """A private linear head on features. Parameters of the guarantee; a subclass adds its method's settings.
+
+    Every setting that is None takes the preset's value, or else the solver's default.
+
+    epsilon, delta: the budget of this fit; epsilon = inf turns clipping and noise off: not private.
+    classes: the public classes, needed for a guarantee; a row with another label counts zero. classes_ are these,
+        sorted. A features file brings its own, in its order.
+    relation: the neighbouring relation, "zero_out", "add_remove" or "replace_one".
+    nominal_n: a public number in place of the number of rows, which is private under add_remove, and only there.
+    accountant: "auto" is the preset's, else exact for full batches and PLD for Poisson ones.
+    ledger: the data set's ledger, a path or a `Ledger`. None: a features file's own; for arrays, only this fit counts.
+        A `Ledger` is shared by clones, and cannot be sent to another process: give a path there.
+    split: which rows of a features file to fit. preset: a paper's settings, such as "fc23".
+    allow_large_delta: confirm a delta of 1/n or more, which lets a mechanism publish whole rows.
+    random_state: None for a guarantee. An int fixes the noise: reproducible, not private.
+    unit_norm, center_share, normalization: how rows are brought to one scale (`dphead.methods.make_method`).
+
+    After `fit`: classes_, coef_ and intercept_ (one row of coefficients for two classes, else one for each; they apply
+    to rows after `head_.transform`), n_features_in_, head_, privacy_ (`Privacy`) and ledger_ (`Ledger`).
+
+    A private fit does not look at a row's value except through a noisy release: a row that is not finite counts zero
+    and nothing is reported about it. X may be an array, a data frame, or the path of a features file (then y is None).
+    """
+
+    method: ClassVar[str]
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    classes: Sequence[Any] | np.ndarray | None = None
+    relation: Literal["zero_out", "add_remove", "replace_one"] = "zero_out"
+    nominal_n: int | None = None
+    accountant: str = "auto"
+    ledger: str | Path | Ledger | None = None
+    split: str | None = None
+    preset: str | None = None
+    allow_large_delta: bool = False
+    random_state: int | None = None
+    unit_norm: bool | None = None
+    center_share: float | None = None
+    normalization: dict[str, Any] | None = None
+
+    def fit(self, X: Any, y: Any = None) -> "DPClassifier":
+        """Charge the ledger, then fit. X: (n, d) numbers and y: (n,) labels, or X the path of a features file.
+
+        Raises ValueError, with nothing charged, for settings, shapes or dtypes that cannot be used, fewer rows than
+        classes, a delta of 1/n or more, and (LedgerError) a budget that would be exceeded.
+        """
+        check_budget(self.epsilon, self.delta)
+        seed = self._seed()
+        with self._training_data(X, y) as data:
+            facts, warning = self._public_facts(data), ""
+            if np.isfinite(self.epsilon):
+                warning = self._check_delta(facts.n_rows)
+            options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _GUARANTEE}
+            method = make_method(self.method, facts, options, self.preset)
+            plan = make_plan(
+                method.solver,
+                facts,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                relation=self.relation,
+                accountant=method.accountant if self.accountant == "auto" else self.accountant,
+            )
+            ledger = self._open_ledger(data.dataset_id)
+            charged = reserve(
+                method.solver, plan, ledger, feature_space=data.feature_space, seed=seed, description=self.method
+            )
+            result = fit_head(method.solver, data.rows(), facts, plan=plan, charged=charged, noise=NoiseSource(seed))
+        self.classes_, self.n_features_in_, self.head_ = data.classes, data.n_features, result.head
+        self._ledger, self._feature_space = ledger, data.feature_space
+        self.privacy_ = privacy_of(
+            plan,
+            n_rows=facts.n_rows,
+            seeded=seed is not None,
+            counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
+            classes_seen=data.classes_seen,
+            warning=warning,
+        )
+        weights, intercept = result.head.weights.T, result.head.intercept
+        two = len(data.classes) == 2
+        self.coef_ = weights[1:] - weights[:1] if two else weights.copy()
+        self.intercept_ = intercept[1:] - intercept[:1] if two else intercept.copy()
+        return self
+
+    def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
+        """Scores: (n, n_classes), or (n,) for two classes: the second's minus the first's. X as in `fit`.
+
+        A row that is not finite scores the intercept (after a fit without privacy it is refused, as scikit-learn does).
+        """
+        scores = self._scores(X, split)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any, split: str | None = None) -> np.ndarray:
+        """The class with the highest score, (n,); the first of equals."""
+        scores = self._scores(X, split)
+        return self.classes_[scores.argmax(axis=1)]
+
+    def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
+        """Probabilities (n, n_classes): softmax, or normalised sigmoids (`dphead.metrics.probabilities`).
+
+        Those of a squared loss and of prototypes are right in order and not calibrated.
+        """
+        scores = self._scores(X, split)
+        return probabilities(scores, self.head_.loss)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None) -> float:
+        """Accuracy on rows X and labels y, or on those rows of a features file that have a label.
+
+        It is an exact function of these rows. On the training rows it is private: do not publish it.
+        """
+        if not is_path(X):
+            return super().score(X, y, sample_weight)
+        scores, labels = self._file_scores(X, split)
+        known = (labels >= 0) & (labels < len(self.classes_))
+        return accuracy(labels[known], scores.argmax(axis=1)[known])[0]
+
+    @property
+    def ledger_(self) -> Ledger:
+        """The ledger that counted this fit. A pickled estimator opens the file again; one in memory is gone."""
+        if "_ledger" not in vars(self):
+            raise AttributeError("ledger_ is there after a fit, and in a copy only if the ledger is a file.")
+        if isinstance(self._ledger, str):
+            self._ledger = Ledger(self._ledger)
+        return self._ledger
+
+    def _training_data(self, X: Any, y: Any) -> AbstractContextManager[TrainingData]:
+        if not is_path(X):
+            return nullcontext(from_arrays(self, X, y, self.classes, bool(np.isfinite(self.epsilon))))
+        if y is not None:
+            raise ValueError("a features file has its own labels, got y besides. Leave y out.")
+        vars(self).pop("feature_names_in_", None)
+        return from_file(X, self.split, self.classes)
+
+    def _public_facts(self, data: TrainingData) -> PublicFacts:
+        if (self.relation == "add_remove") != (self.nominal_n is not None):
+            raise ValueError(
+                "nominal_n must be given exactly when the number of rows is private, got "
+                f"relation={self.relation!r}, nominal_n={self.nominal_n}. Correct one of them."
+            )
+        n_rows, n_classes = self.nominal_n if self.nominal_n is not None else data.n_rows, len(data.classes)
+        if n_classes < 2:
+            raise ValueError(f"a classifier needs at least two classes, got {n_classes} class. Declare the others.")
+        if n_rows < n_classes:
+            raise ValueError(
+                f"there must be a row for each class, got n_samples={n_rows}, {n_classes=}. Use more rows."
+            )
+        return PublicFacts(n_rows, data.n_features, n_classes)
+
+    def _check_delta(self, n_rows: int) -> str:
+        """A delta of 1/n or more is an error, or a warning once it is confirmed."""
+        if self.delta * n_rows < 1:
+            return ""
+        text = f"delta must be below 1/n = {1 / n_rows:.3g} to protect each row, got delta={self.delta:g}."
+        if not self.allow_large_delta:
+            raise ValueError(f"{text} Use a smaller one, or confirm with allow_large_delta=True.")
+        warnings.warn(text, PrivacyWarning, stacklevel=3)
+        return text
+
+    def _seed(self) -> int | None:
+        if self.random_state is None or isinstance(self.random_state, Integral):
+            return None if self.random_state is None else int(self.random_state)
+        raise ValueError(
+            f"random_state must be None or an int, got {self.random_state!r}. None is private, an int is for tests."
+        )
+
+    def _open_ledger(self, dataset_id: str | None) -> Ledger:
+        if not isinstance(self.ledger, Ledger):
+            return open_ledger(self.ledger, dataset_id)
+        theirs = self.ledger.meta("dataset_id")
+        if dataset_id is not None and theirs not in (None, dataset_id):
+            raise LedgerError(
+                f"the ledger must be this data set's, got dataset_id={theirs}. The file says {dataset_id}."
+            )
+        return self.ledger
+
+    def _scores(self, X: Any, split: str | None) -> np.ndarray:
+        check_is_fitted(self)
+        if is_path(X):
+            return self._file_scores(X, split)[0]
+        finite = not self.__sklearn_tags__().input_tags.allow_nan
+        x: Any = validate_data(self, X, reset=False, ensure_all_finite=finite)
+        return self.head_.scores(x)
+
+    def _file_scores(self, path: Any, split: str | None) -> tuple[np.ndarray, np.ndarray]:
+        """Scores (n, n_classes) and label positions (n,) of a features file, block by block."""
+        check_is_fitted(self)
+        rows, file = load_features(path, split, memory=0)
+        with file:
+            if self._feature_space and file.feature_space != self._feature_space:
+                raise ValueError(
+                    f"features must be of the head's own network and settings, got {path}. Extract them alike."
+                )
+            scores = np.empty((rows.n_rows, len(self.classes_)), np.float32)
+            for block in rows.blocks():
+                used = block.index >= 0
+                scores[block.index[used]] = self.head_.scores(block.x[used])
+            return scores, rows.labels()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.epsilon != np.inf
+        return tags
+
+    def __sklearn_clone__(self) -> "DPClassifier":
+        """A clone shares the ledger, so that it cannot start from zero."""
+        bare = copy(self)
+        bare.ledger = None
+        twin: Any = BaseEstimator.__sklearn_clone__(bare)
+        twin.ledger = self.ledger
+        return twin
+
+    def __getstate__(self) -> Any:
+        state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
+        ledger = state.pop("_ledger", None)
+        path = getattr(ledger, "path", ledger)
+        return state if path in (None, ":memory:") else {**state, "_ledger": path}
+
+
+_GUARANTEE = {f.name for f in fields(DPClassifier)} - {"unit_norm", "center_share", "normalization"}

@@ -1,0 +1,70 @@
+"""`privacy_`: what a fit guarantees, and what it cannot see."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from dphead.plan import Plan
+from dphead.privacy import accounting
+
+SEEDED = "Reproducible, not private: random_state is fixed, and whoever knows it can remove the noise."
+NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
+CLASSES_SEEN = "Not private: the classes were read off the labels."
+ONE_FIT = "Only this fit is counted: arrays carry no data set id. Give ledger= to count all fits on the same data."
+OUT_OF_SIGHT = (
+    "A step that was fitted to the same data before this one (in a Pipeline), and settings chosen by comparing fits "
+    "(a grid search), cannot be seen from inside: the ledger counts each fit, not the choice between them."
+)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The guarantee of one fit. It is a guarantee only if `private` is true; `notes` say what to know besides.
+
+    mu and rho are None unless every release is a full-batch Gaussian. releases: one row for each kind of release.
+    """
+
+    private: bool
+    epsilon: float
+    delta: float
+    mu: float | None
+    rho: float | None
+    neighboring_relation: str
+    n_rows: int
+    releases: list[dict[str, Any]] = field(repr=False)
+    notes: tuple[str, ...]
+    _plan: Plan = field(repr=False)
+
+    @cached_property
+    def profiles(self) -> dict[str, Any]:
+        """The same releases' epsilon under the papers' accountants, computed on first use; empty without noise."""
+        if not self._plan.private:
+            return {}
+        from dphead.analysis.profiles import all_profiles
+
+        return all_profiles(self._plan.events(), self.delta, self.neighboring_relation)
+
+
+def privacy_of(plan: Plan, *, n_rows: int, seeded: bool, counted: bool, classes_seen: bool, warning: str) -> Privacy:
+    """The guarantee of a finished plan. counted: a ledger counts other fits too; warning: about delta, or ""."""
+    events = plan.events()
+    notes = [
+        *([NO_NOISE] if not plan.private else []),
+        *([CLASSES_SEEN] if classes_seen else []),
+        *([SEEDED] if seeded and plan.private else []),
+        *([warning] if warning else []),
+        *([ONE_FIT] if not counted else []),
+        OUT_OF_SIGHT,
+    ]
+    return Privacy(
+        private=plan.private and not seeded and not classes_seen,
+        epsilon=accounting.epsilon(events, plan.delta, plan.relation) if plan.private else float("inf"),
+        delta=plan.delta,
+        mu=accounting.total_mu(events),
+        rho=accounting.total_rho(events),
+        neighboring_relation=plan.relation,
+        n_rows=n_rows,
+        releases=plan.summary(),
+        notes=tuple(notes),
+        _plan=plan,
+    )

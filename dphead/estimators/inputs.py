@@ -1,0 +1,137 @@
+"""What a fit may look at before it is charged: shapes, dtypes and declared facts, never a row's values."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
+
+from dphead.data import ArrayRows, FeaturesRows, open_features, split_slots
+from dphead.privacy.mechanism import Rows
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Rows not read yet. classes: (n_classes,), by position. rows: reads them, so it is called after the charge.
+
+    dataset_id and feature_space: a features file's, None and "" for arrays. classes_seen: the labels gave the classes.
+    """
+
+    n_rows: int
+    n_features: int
+    classes: np.ndarray
+    rows: Callable[[], Rows]
+    dataset_id: str | None = None
+    feature_space: str = ""
+    classes_seen: bool = False
+
+
+def is_path(x: Any) -> bool:
+    """Whether X names a features file."""
+    return isinstance(x, str | PathLike)
+
+
+def from_arrays(estimator: Any, x: Any, y: Any, classes: Any, private: bool) -> TrainingData:
+    """Arrays or data frames. private: no check may depend on a value; otherwise scikit-learn's own checks run."""
+    if y is None:
+        raise ValueError("This estimator requires y to be passed, but the target y is None. Pass the labels.")
+    if classes is None and private:
+        raise ValueError(
+            "classes must be declared for a guarantee, got classes=None. Pass the public list of classes: reading it "
+            "off the labels would reveal which labels occur. (epsilon=inf allows None.)"
+        )
+    if private:
+        _require_numbers(x)
+        x = validate_data(estimator, x, ensure_all_finite=False)
+        y = _column(y)
+        check_consistent_length(x, y)
+    else:
+        x, y = validate_data(estimator, x, y)
+        check_classification_targets(y)
+    names = _declared(classes) if classes is not None else np.unique(y)
+    _require_same_kind(y, names)
+    n_rows, n_features = x.shape
+    return TrainingData(
+        n_rows, n_features, names, lambda: ArrayRows(x, positions(y, names)), classes_seen=classes is None
+    )
+
+
+@contextmanager
+def from_file(path: Any, split: str | None, classes: Any) -> Iterator[TrainingData]:
+    """A split of a features file. classes: the file's declared ones, or, if it declares none, one for each position."""
+    with open_features(Path(path)) as file:
+        names = classes if classes is not None else file.class_names if file.classes_public else None
+        if names is None:
+            raise ValueError(f"classes must be declared public, got {file.classes_public=}. Pass classes=.")
+        if classes is not None and file.class_names and [str(c) for c in classes] != file.class_names:
+            raise ValueError(
+                f"classes must equal the file's, in its order, got {list(classes)[:5]}. It has {file.class_names[:5]}."
+            )
+        yield TrainingData(
+            len(split_slots(file, split)),
+            file.n_features,
+            np.asarray(list(names)),
+            lambda: FeaturesRows(file, split),
+            file.dataset_id,
+            file.feature_space,
+        )
+
+
+def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """(n,) positions of labels in sorted `classes`, -1 for any other value. Never raises because of a value."""
+    if y.dtype.kind == "O":
+        table = {c: i for i, c in enumerate(classes.tolist())}
+        return np.array([_look_up(table, label) for label in y], np.int64)
+    at = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+    return np.where(classes[at] == y, at, -1)
+
+
+def _look_up(table: dict[Any, int], label: Any) -> int:
+    try:
+        return table.get(label, -1)
+    except Exception:  # a label may be anything, and the fit must not depend on what it does when it is compared
+        return -1
+
+
+def _declared(classes: Any) -> np.ndarray:
+    """Sorted distinct public classes."""
+    given = np.asarray(list(classes))
+    names = np.unique(given)
+    if given.ndim != 1 or given.dtype.kind not in "biufUS" or len(names) != len(given):
+        raise ValueError(f"classes must be distinct numbers or strings, got classes={list(classes)[:8]}. Correct them.")
+    return names
+
+
+def _require_numbers(x: Any) -> None:
+    """A numeric dtype, since turning anything else into numbers would depend on the rows."""
+    if issparse(x):
+        return  # scikit-learn's own check refuses it, and says how to convert
+    dtypes = list(x.dtypes) if hasattr(x, "iloc") and np.ndim(x) == 2 else [getattr(x, "dtype", None)]
+    if dtypes == [None]:
+        dtypes = [np.asarray(x).dtype]
+    wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
+    if wrong:
+        raise ValueError(f"features must have a real numeric dtype, got dtype={wrong[0]}. Convert them first.")
+
+
+def _column(y: Any) -> np.ndarray:
+    """Labels as one column. Lists keep their items as they are: the dtype of a converted list depends on each item."""
+    if isinstance(y, list | tuple):
+        items, y = y, np.empty(len(y), object)
+        y[:] = items
+    return column_or_1d(np.asarray(y), warn=True)
+
+
+def _require_same_kind(y: np.ndarray, classes: np.ndarray) -> None:
+    """Numbers against numbers or strings against strings: otherwise every row would silently count zero."""
+    kinds = ["biuf", "U", "S"]
+    if y.dtype.kind != "O" and not any(y.dtype.kind in k and classes.dtype.kind in k for k in kinds):
+        raise ValueError(
+            f"labels and classes must be of one kind, got dtypes {y.dtype} and {classes.dtype}. Convert one of them."
+        )

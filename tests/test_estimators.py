@@ -1,0 +1,450 @@
+"""The scikit-learn classifiers: its conventions, and what a private fit must not do."""
+
+import pickle
+import warnings
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dphead
+from dphead.estimators import base, guarantee, inputs
+from dphead.methods import SOLVERS
+from dphead.metrics import probabilities
+from dphead.privacy.ledger import Ledger, LedgerError
+from extract.format import FormatError, write_features
+
+METHODS = [
+    dphead.DPLeastSquaresClassifier,
+    dphead.DPFeatureCovarianceClassifier,
+    dphead.DPNewtonClassifier,
+    dphead.DPSGDClassifier,
+    dphead.DPAdamClassifier,
+    dphead.DPPrototypeClassifier,
+]
+EXPECTED_FAILURES: dict[str, str] = {}  # check name: reason; none is needed
+all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
+
+
+@parametrize_with_checks(
+    [m(epsilon=np.inf) for m in METHODS], expected_failed_checks=lambda _: EXPECTED_FAILURES, xfail_strict=True
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    return x.astype(np.float32), y
+
+
+@pytest.fixture
+def blobs():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    return rng.normal(size=(300, 8)) + 3 * np.eye(3, 8)[y], y
+
+
+@pytest.fixture
+def features(tmp_path, blobs):
+    """A features file with a train and a test split; (path, dataset_id)."""
+    x, y = blobs
+    path = tmp_path / "features.h5"
+    split = (np.arange(300) >= 200).astype(int)
+    names = ["cat", "dog", "bird"]
+    return path, write_features(path, x.astype(np.float32), y, names, split=split, split_names=["train", "test"])
+
+
+# Parameters
+
+
+@all_methods
+def test_settings_are_the_solvers_own_and_default_to_them(method):
+    solver = {f.name for f in fields(SOLVERS[method.method])} - {"name", "optimizer", "centering"}
+    own = {f.name for f in fields(method)} - {f.name for f in fields(base.DPClassifier)}
+    assert own == solver
+    assert {getattr(method(), name) for name in own} == {None}
+
+
+@all_methods
+def test_clone_and_set_params_round_trip(method):
+    model = method(epsilon=2.0, classes=["a", "b"], feature_clip=0.5) if "feature_clip" in _names(method) else method()
+    twin = clone(model)
+    assert twin is not model and twin.get_params() == model.get_params()
+    assert set(model.get_params()) == _names(method)
+    assert method(**model.get_params()).get_params() == model.get_params()
+
+
+def _names(method):
+    return {f.name for f in fields(method)}
+
+
+def test_a_setting_reaches_the_solver(blobs):
+    model = dphead.DPFeatureCovarianceClassifier(classes=range(3), steps=3, center_share=0.0).fit(*blobs)
+    assert [(r["label"], r["count"]) for r in model.privacy_.releases] == [("gram", 1), ("gradient", 3)]
+
+
+def test_a_preset_gives_the_papers_settings(blobs):
+    model = dphead.DPNewtonClassifier(classes=range(3), preset="fc23", ridge=0.1, learning_rate=1.0).fit(*blobs)
+    assert model.privacy_.private
+    with pytest.raises(ValueError, match="preset"):
+        dphead.DPPrototypeClassifier(classes=range(3), preset="no-such").fit(*blobs)
+
+
+# The guarantee
+
+
+@all_methods
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
+def test_privacy_states_the_guarantee(method, relation, blobs):
+    nominal = 250 if relation == "add_remove" else None
+    model = method(epsilon=2.0, delta=1e-5, classes=range(3), relation=relation, nominal_n=nominal).fit(*blobs)
+    p = model.privacy_
+    assert p.private and p.neighboring_relation == relation and p.delta == 1e-5
+    assert p.epsilon == pytest.approx(2.0, rel=1e-6) and p.epsilon <= 2.0
+    assert p.rho == pytest.approx(p.mu**2 / 2)
+    assert p.n_rows == (nominal or 300)
+    assert p.mu == pytest.approx(np.sqrt(sum(r["count"] * r["mu"] ** 2 for r in p.releases)))
+    assert p.notes == (guarantee.ONE_FIT, guarantee.OUT_OF_SIGHT)
+    assert p.profiles
+
+
+def test_poisson_batches_have_no_mu(blobs):
+    settings = {"sampling_prob": 0.2, "steps": 2, "center_share": 0.0, "accountant": "rdp"}
+    p = dphead.DPSGDClassifier(epsilon=4.0, classes=range(3), **settings).fit(*blobs).privacy_
+    assert p.private and p.mu is None and p.rho is None and p.epsilon <= 4.0
+
+
+def test_infinite_epsilon_is_not_private(blobs):
+    p = dphead.DPLeastSquaresClassifier(epsilon=np.inf).fit(*blobs).privacy_
+    assert not p.private and p.epsilon == np.inf and p.profiles == {}
+    assert guarantee.NO_NOISE in p.notes and guarantee.CLASSES_SEEN in p.notes
+
+
+@all_methods
+def test_a_seed_repeats_the_fit_and_is_not_private(method, blobs):
+    model = method(classes=range(3), random_state=7)
+    first, second = clone(model).fit(*blobs), clone(model).fit(*blobs)
+    assert_array_equal(first.head_.weights, second.head_.weights)
+    assert not first.privacy_.private and guarantee.SEEDED in first.privacy_.notes
+    other = clone(model).set_params(random_state=8).fit(*blobs)
+    assert not np.array_equal(first.head_.weights, other.head_.weights)
+
+
+@all_methods
+def test_without_a_seed_every_fit_differs(method, blobs):
+    model = method(classes=range(3))
+    assert not np.array_equal(clone(model).fit(*blobs).head_.weights, clone(model).fit(*blobs).head_.weights)
+
+
+@all_methods
+def test_private_fits_learn(method, digits):
+    x, y = digits
+    model = method(epsilon=4.0, classes=range(10)).fit(x[:1300], y[:1300])
+    assert model.score(x[1300:], y[1300:]) > 0.7
+
+
+# Nothing raises because of a row
+
+
+@all_methods
+def test_hostile_rows_count_zero_and_raise_nothing(method, blobs):
+    x, y = blobs
+    x, y = np.vstack([x, np.ones((6, 8))]), np.concatenate([y, [0, 1, 2, 77, -5, 3]]).astype(float)
+    x[-6, 0], x[-5, 0], x[-4, 0] = np.nan, np.inf, 1e300
+    y[0] = np.nan
+    clean = x.copy()
+    clean[[0, *range(-6, 0)]] = np.nan
+    model = method(classes=range(3), random_state=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dirty, wiped = clone(model).fit(x, y), clone(model).fit(clean, y)
+    assert_array_equal(dirty.head_.weights, wiped.head_.weights)
+
+
+@pytest.mark.parametrize(
+    "strange", [None, np.nan, float("inf"), "zebra", [1, 2], {"a": 1}, object(), 10**30, np.array([1, 2]), 2.5]
+)
+def test_any_label_may_stand_among_the_labels(strange, blobs):
+    x, y = blobs
+    labels = np.empty(300, object)
+    labels[:] = [str(v) for v in y]
+    labels[5] = strange
+    model = dphead.DPLeastSquaresClassifier(classes=["0", "1", "2"], random_state=1)
+    kept = np.array([*y.astype(str)])
+    kept[5] = "no class"
+    for given in (labels, labels.tolist()):
+        assert_array_equal(clone(model).fit(x, given).head_.weights, clone(model).fit(x, kept).head_.weights)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint64, np.float32, bool, object, str, "S3"])
+def test_positions_of_labels(kind):
+    classes = np.array([0, 1]).astype(kind)
+    assert_array_equal(inputs.positions(np.array([1, 0, 1, 1]).astype(kind), classes), [1, 0, 1, 1])
+
+
+def test_predictions_survive_nan_rows(blobs):
+    x, y = blobs
+    model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3)).fit(x, y)
+    bad = x[:4].copy()
+    bad[1, 0], bad[2, 3] = np.nan, np.inf
+    assert np.isfinite(model.predict_proba(bad)).all() and set(model.predict(bad)) <= {0, 1, 2}
+    assert_array_equal(model.predict(bad)[[0, 3]], model.predict(x[:4])[[0, 3]])
+
+
+# Refusals, before anything is charged
+
+
+class Unreadable:
+    """Rows that fail when they are read."""
+
+    n_rows, n_features = 300, 8
+
+    def __init__(self, *_, **__):
+        raise AssertionError("rows were read")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be > 0"),
+        ({"epsilon": -1.0}, "epsilon must be > 0"),
+        ({"epsilon": float("nan")}, "epsilon must be > 0"),
+        ({"delta": 0.0}, "delta must be in"),
+        ({"delta": 1 / 300}, "allow_large_delta"),
+        ({"classes": None}, "classes must be declared"),
+        ({"classes": [0]}, "at least two classes"),
+        ({"classes": [0, 0, 1]}, "distinct"),
+        ({"classes": ["0", "1", "2"]}, "of one kind"),
+        ({"classes": range(301)}, "a row for each class"),
+        ({"relation": "add_remove"}, "nominal_n"),
+        ({"relation": "add_remove", "nominal_n": 0}, "a row for each class"),
+        ({"relation": "add_remove", "nominal_n": 300, "delta": 1e-2}, "allow_large_delta"),
+        ({"nominal_n": 300}, "nominal_n"),
+        ({"relation": "both"}, "relation must be one of"),
+        ({"random_state": np.random.RandomState(0)}, "random_state"),
+        ({"ridge": 1.0, "normalization": {"n_channels": 3, "mean_clip": 1.0, "square_clip": 1.0}}, "n_channels"),
+    ],
+)
+def test_unusable_settings_are_refused_and_nothing_is_charged(settings, message, blobs, tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
+    book = Ledger(tmp_path / "ledger.sqlite")
+    model = dphead.DPLeastSquaresClassifier(**{"classes": range(3), "ledger": book, **settings})
+    with pytest.raises(ValueError, match=message):
+        model.fit(*blobs)
+    assert book.fits() == []
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.ones((4, 2), object), [0, 1, 2, 0], "real numeric dtype"),
+        (np.full((4, 2), "1"), [0, 1, 2, 0], "real numeric dtype"),
+        (np.ones((4, 2), complex), [0, 1, 2, 0], "real numeric dtype"),
+        (np.ones(4), [0, 1, 2, 0], "2D array"),
+        (np.ones((4, 2)), [0, 1, 2], "inconsistent numbers of samples"),
+        (np.ones((4, 2)), np.zeros((4, 2)), "1d array"),
+        (np.ones((4, 2)), None, "requires y"),
+    ],
+)
+def test_shapes_and_dtypes_are_refused(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        dphead.DPLeastSquaresClassifier(classes=range(3)).fit(x, y)
+
+
+def test_sparse_input_is_refused():
+    from scipy.sparse import csr_array, dok_array
+
+    for matrix in (csr_array(np.eye(20)), dok_array(np.eye(20))):
+        with pytest.raises(TypeError, match=r"[Ss]parse"):
+            dphead.DPLeastSquaresClassifier(classes=[0, 1]).fit(matrix, [0, 1] * 10)
+
+
+def test_a_large_delta_can_be_confirmed(blobs):
+    model = dphead.DPLeastSquaresClassifier(classes=range(3), delta=0.01, allow_large_delta=True)
+    with pytest.warns(dphead.PrivacyWarning, match="delta must be below 1/n"):
+        model.fit(*blobs)
+    assert any("delta must be below" in note for note in model.privacy_.notes)
+
+
+# Ledgers
+
+
+def test_an_exceeded_budget_is_refused_before_rows_are_read(blobs, tmp_path, monkeypatch):
+    book = Ledger(tmp_path / "ledger.sqlite")
+    book.set_budget(1.0, 1e-5)
+    model = dphead.DPLeastSquaresClassifier(epsilon=1.0, classes=range(3), ledger=tmp_path / "ledger.sqlite").fit(
+        *blobs
+    )
+    assert guarantee.ONE_FIT not in model.privacy_.notes
+    monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
+    with pytest.raises(LedgerError, match="budget must not be exceeded"):
+        clone(model).fit(*blobs)
+    assert len(book.fits()) == 1
+
+
+def test_rows_are_charged_before_they_are_read(blobs, tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
+    book = Ledger(tmp_path / "ledger.sqlite")
+    with pytest.raises(AssertionError, match="rows were read"):
+        dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book).fit(*blobs)
+    assert len(book.fits()) == 1
+
+
+def test_clones_share_a_ledger_and_a_grid_search_is_counted(blobs):
+    book = Ledger()
+    search = GridSearchCV(dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book), {"ridge": [0.01, 0.1]}, cv=2)
+    search.fit(*blobs)
+    assert clone(search.best_estimator_).ledger is book
+    assert len(book.fits()) == 5
+
+
+def test_clones_keep_requests_of_metadata(blobs):
+    import sklearn
+
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = dphead.DPLeastSquaresClassifier().set_score_request(sample_weight=True)
+        assert clone(model).get_metadata_routing().score.requests["sample_weight"] is True
+
+
+def test_it_works_in_a_pipeline(blobs):
+    x, y = blobs
+    model = make_pipeline(Normalizer(), dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3))).fit(x, y)
+    assert model.score(x, y) > 0.7 and guarantee.OUT_OF_SIGHT in model[-1].privacy_.notes
+
+
+@all_methods
+def test_pickling_keeps_the_head_and_a_ledger_that_is_a_file(method, blobs, tmp_path):
+    x, y = blobs
+    model = method(classes=range(3), ledger=tmp_path / "ledger.sqlite").fit(x, y)
+    twin = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(model))))
+    assert_array_equal(twin.decision_function(x), model.decision_function(x))
+    assert twin.privacy_ == model.privacy_
+    assert twin.ledger_.fits() == model.ledger_.fits()
+    alone = pickle.loads(pickle.dumps(method(classes=range(3)).fit(x, y)))
+    assert not hasattr(alone, "ledger_") and alone.privacy_.releases
+
+
+# Conventions
+
+
+@all_methods
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_coefficients_reproduce_the_scores(method, n_classes, blobs):
+    x, y = blobs
+    x, y = x[y < n_classes], np.array(["b", "a", "c"])[y[y < n_classes]]
+    model = method(epsilon=8.0, classes=["b", "a", "c"][:n_classes]).fit(x, y)
+    assert_array_equal(model.classes_, ["a", "b", "c"][:n_classes])
+    assert model.coef_.shape == (1 if n_classes == 2 else 3, 8) and model.intercept_.shape == model.coef_.shape[:1]
+    rows, _ = model.head_.transform.apply(np, x.astype(np.float32))
+    wanted = rows[:, :8] @ model.coef_.T + model.intercept_
+    scores = model.decision_function(x)
+    assert_allclose(scores, wanted[:, 0] if n_classes == 2 else wanted, rtol=1e-4, atol=1e-4)
+    p = model.predict_proba(x)
+    assert_allclose(p, probabilities(model.head_.scores(x), model.head_.loss))
+    assert_array_equal(model.classes_[p.argmax(axis=1)], model.predict(x))
+
+
+def test_data_frames_keep_their_names(blobs):
+    pandas = pytest.importorskip("pandas")
+    x, y = blobs
+    frame = pandas.DataFrame(x, columns=[f"c{i}" for i in range(8)])
+    model = dphead.DPLeastSquaresClassifier(classes=range(3)).fit(frame, pandas.Series(y))
+    assert list(model.feature_names_in_) == list(frame.columns)
+    with pytest.raises(ValueError, match="real numeric dtype"):
+        dphead.DPLeastSquaresClassifier(classes=range(3)).fit(frame.assign(c0="word"), y)
+
+
+# Features files
+
+
+@all_methods
+def test_a_features_file_brings_its_classes_and_its_ledger(method, features, blobs, home):
+    (path, dataset_id), (x, y) = features, blobs
+    model = method(epsilon=8.0, split="train").fit(path)
+    assert_array_equal(model.classes_, ["cat", "dog", "bird"])
+    assert model.n_features_in_ == 8 and model.privacy_.n_rows == 200
+    assert model.ledger_.path == str(home / "ledgers" / f"{dataset_id}.sqlite")
+    assert guarantee.ONE_FIT not in model.privacy_.notes
+    names = np.array(["cat", "dog", "bird"])[y]
+    assert model.score(path, split="test") == pytest.approx(model.score(x[200:], names[200:]))
+    assert_array_equal(model.predict(path, split="test"), model.predict(x[200:]))
+    assert_array_equal(model.decision_function(str(path), split="test"), model.decision_function(x[200:]))
+    clone(model).fit(path)
+    assert len(model.ledger_.fits()) == 2
+
+
+def test_a_file_and_its_arrays_give_the_same_head(features, blobs):
+    x, y = blobs
+    of_file = dphead.DPLeastSquaresClassifier(split="train", random_state=3).fit(features[0])
+    of_arrays = dphead.DPLeastSquaresClassifier(classes=range(3), random_state=3).fit(
+        x[:200].astype(np.float32), y[:200]
+    )
+    assert_array_equal(of_file.head_.weights, of_arrays.head_.weights)
+
+
+def test_a_files_budget_is_checked_before_its_rows_are_read(features, monkeypatch):
+    from dphead.ledgers import open_ledger
+
+    path, dataset_id = features
+    open_ledger(None, dataset_id).set_budget(0.5, 1e-5)
+    monkeypatch.setattr(inputs, "FeaturesRows", Unreadable)
+    with pytest.raises(LedgerError, match="budget must not be exceeded"):
+        dphead.DPLeastSquaresClassifier(split="train").fit(path)
+
+
+def test_files_that_do_not_fit_are_refused(features, tmp_path, blobs):
+    path, _ = features
+    x, y = blobs
+    fit = dphead.DPLeastSquaresClassifier(split="train").fit
+    with pytest.raises(FormatError, match="split"):
+        dphead.DPLeastSquaresClassifier().fit(path)
+    with pytest.raises(ValueError, match="own labels"):
+        fit(path, y)
+    with pytest.raises(FormatError, match="must exist"):
+        fit(tmp_path / "none.h5")
+    with pytest.raises(ValueError, match="classes must equal"):
+        dphead.DPLeastSquaresClassifier(split="train", classes=["dog", "cat", "bird"]).fit(path)
+    write_features(tmp_path / "other.h5", x.astype(np.float32), y, ["cat", "dog", "bird"], backbone="another")
+    with pytest.raises(ValueError, match="own network"):
+        fit(path).predict(tmp_path / "other.h5")
+    with pytest.raises(LedgerError, match="this data set"):
+        dphead.DPLeastSquaresClassifier(ledger=fit(path).ledger_).fit(tmp_path / "other.h5")
+
+
+def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
+    x, y = blobs
+    write_features(tmp_path / "bare.h5", x.astype(np.float32), y)
+    with pytest.raises(ValueError, match="declared public"):
+        dphead.DPLeastSquaresClassifier().fit(tmp_path / "bare.h5")
+    model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=["x", "y", "z"]).fit(tmp_path / "bare.h5")
+    assert model.score(tmp_path / "bare.h5") > 0.8
+
+
+def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
+    from dphead.ledgers import default_ledger_path
+
+    assert default_ledger_path("ab12") == tmp_path / "home" / "ledgers" / "ab12.sqlite"
+    monkeypatch.delenv("DPHEAD_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert default_ledger_path("ab12") == tmp_path / "data" / "dphead" / "ledgers" / "ab12.sqlite"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_ledger_path("ab12") == tmp_path / ".local" / "share" / "dphead" / "ledgers" / "ab12.sqlite"
+    for bad in ("../x", "", "a/b"):
+        with pytest.raises(LedgerError, match="dataset_id"):
+            default_ledger_path(bad)
