@@ -1,0 +1,112 @@
+"""The import rules of ARCHITECTURE.md: who may import whom, read from the sources, also inside functions."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BELOW_FIT = {"dphead.data", "dphead.plan", "dphead.methods", "dphead.presets", "dphead.solvers", "dphead.privacy"}
+FIT = {"dphead.fit", "dphead.ledgers", *BELOW_FIT}
+ESTIMATORS = {"dphead.metrics", "dphead.analysis", *FIT}
+REPORT = {"dphead.privacy", "dphead.analysis", "dphead.metrics", "dphead.plan", "dphead.fit"}  # fit: FitResult only
+HEADS = ESTIMATORS | REPORT | {"dphead.estimators", "dphead.report"}
+EVERYTHING = HEADS | {f"dphead.{name}" for name in ("run", "export", "plots", "tune", "endtoend")} | {"extract"}
+
+# Each part and the parts of the project that it may import, besides itself. A new part needs a line here.
+ALLOWED: dict[str, set[str]] = {
+    "extract": set(),
+    "dphead": {"dphead.estimators"},  # lazily: tests/test_imports.py
+    "dphead.privacy": set(),
+    "dphead.metrics": set(),
+    "dphead.presets": set(),
+    "dphead.data": {"extract.format", "dphead.privacy.mechanism", "dphead.privacy.sums"},  # Block, and its rows' grain
+    "dphead.solvers": {"dphead.privacy.queries"},
+    "dphead.methods": {"dphead.presets", "dphead.solvers"},
+    "dphead.plan": {"dphead.solvers", "dphead.privacy", "dphead.presets"},
+    "dphead.ledgers": {"dphead.privacy.ledger"},
+    "dphead.fit": {"dphead.plan", "dphead.data", "dphead.solvers", "dphead.privacy"},
+    "dphead.analysis": {"dphead.privacy", "dphead.plan"},
+    "dphead.estimators": ESTIMATORS,
+    "dphead.endtoend": ESTIMATORS,
+    "dphead.report": REPORT,
+    "dphead.export": HEADS,
+    "dphead.plots": HEADS,
+    "dphead.tune": HEADS,
+    "dphead.run": ESTIMATORS | REPORT | {"dphead.report", "dphead.export", "extract"},
+    "dphead.cli": EVERYTHING,
+    "dphead.__main__": {"dphead.cli"},
+    "benchmarks": EVERYTHING | {"dphead.cli"},
+}
+
+
+def sources() -> list[str]:
+    """Every module's path, from the project's root."""
+    folders = (ROOT / name for name in ("dphead", "extract", "benchmarks"))
+    return sorted(str(p.relative_to(ROOT)) for folder in folders for p in folder.rglob("*.py"))
+
+
+def module_name(path: str) -> str:
+    """dphead/privacy/ledger.py → dphead.privacy.ledger"""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def part_of(module: str) -> str:
+    """The line of ALLOWED that a module belongs to."""
+    names = module.split(".")
+    return names[0] if names[0] != "dphead" else ".".join(names[:2])
+
+
+def imported(path: Path, module: str) -> Iterator[str]:
+    """Modules that a source imports, absolute; `from package import x` counts as package.x where that is a module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} must use absolute imports"
+            assert node.module is not None
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if is_module(inner) else node.module
+
+
+def is_module(name: str) -> bool:
+    """Whether a dotted name is a module or package of the project."""
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def within(module: str, parts: set[str]) -> bool:
+    """Whether a module is one of the parts or inside one."""
+    return any(module == part or module.startswith(part + ".") for part in parts)
+
+
+@pytest.mark.parametrize("path", sources())
+def test_imports_go_one_way(path):
+    module = module_name(path)
+    part = part_of(module)
+    assert part in ALLOWED, f"{part} is new: give it a line in ALLOWED and in ARCHITECTURE.md"
+    ours = {m for m in imported(ROOT / path, module) if m.split(".")[0] in ("dphead", "extract", "benchmarks")}
+    own = {part} if part != "dphead" else set()
+    public = {"dphead"} if part not in ("extract", "dphead.privacy", "dphead.metrics") else set()  # __version__
+    wrong = {m for m in ours if not within(m, ALLOWED[part] | own) and m not in public}
+    assert not wrong, f"{module} must not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("path", sources())
+def test_each_side_leaves_the_others_libraries_alone(path):
+    module = module_name(path)
+    libraries = {m.split(".")[0] for m in imported(ROOT / path, module)}
+    if part_of(module) == "extract":
+        assert not libraries & {"jax", "dphead", "sklearn"}
+    elif part_of(module) not in ("dphead.endtoend", "dphead.cli", "benchmarks"):
+        assert not libraries & {"torch", "timm"}
+
+
+def test_the_rules_notice_a_forbidden_import(tmp_path):
+    source = tmp_path / "bad.py"
+    source.write_text("def f():\n    from dphead import estimators\n    import dphead.cli.fit\n")
+    assert set(imported(source, "bad")) == {"dphead.estimators", "dphead.cli.fit"}
+    assert not within("dphead.estimators", ALLOWED["dphead.solvers"])
+    assert not within("dphead.privacy.ledger", ALLOWED["dphead.solvers"])

@@ -1,0 +1,59 @@
+"""What an import must not load: `import dphead` and `dphead --help` stay light."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "jax", "jaxlib", "sklearn", "scipy"}
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules in sys.modules after `code` ran in a fresh interpreter."""
+    script = f"{code}\nimport json, sys\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("code", "forbidden"),
+    [
+        ("import dphead; dir(dphead); dphead.__version__", HEAVY | {"numpy", "h5py"}),
+        ("import dphead.metrics", HEAVY),
+        ("import dphead.ledgers", {"torch", "jax", "sklearn"}),
+        ("from dphead import DPLeastSquaresClassifier", {"torch", "jax"}),
+        ("import extract.format", HEAVY),
+        (
+            "from click.testing import CliRunner; import dphead.cli\n"
+            "result = CliRunner().invoke(dphead.cli.cli, ['--help'])\n"
+            "assert result.exit_code == 0, result.output",
+            HEAVY,
+        ),
+    ],
+    ids=["dphead", "metrics", "ledgers", "estimators", "extract.format", "help"],
+)
+def test_an_import_stays_light(code, forbidden):
+    assert loaded_after(code) & forbidden == set()
+
+
+def test_the_lazy_names_are_those_of_the_estimators():
+    import dphead
+    from dphead import estimators
+
+    assert {"DPLeastSquaresClassifier", "DPFeatureCovarianceClassifier", "DPNewtonClassifier"} <= set(dphead.__all__)
+    assert {"DPSGDClassifier", "DPAdamClassifier", "DPPrototypeClassifier"} <= set(dphead.__all__)
+    for name in set(dphead.__all__) - {"__version__"}:
+        assert getattr(dphead, name) is getattr(estimators, name) and name in dir(dphead)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = dphead.nothing
+
+
+def test_the_version_is_the_projects():
+    import tomllib
+    from pathlib import Path
+
+    import dphead
+
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project.get("version", dphead.__version__) == dphead.__version__
