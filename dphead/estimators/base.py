@@ -182,7 +182,7 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_delta(self, n_rows: int) -> str:
         """A delta of 1/n or more is an error, or a warning once it is confirmed."""
-        if self.delta * n_rows < 1:
+        if self.delta < 1 / n_rows:
             return ""
         text = f"delta must be below 1/n = {1 / n_rows:.3g} to protect each row, got delta={self.delta:g}."
         if not self.allow_large_delta:
