@@ -169,7 +169,7 @@ def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: i
     """Metrics of a head on test rows whose label is one of the classes."""
     x, y = test
     known = (y >= 0) & (y < n_classes)
-    return evaluate_scores(head.scores(x[known]), y[known])
+    return evaluate_scores(head.scores(x[known]), y[known], head.loss)
 
 
 def open_matching(run: Path, features: Path, split: str | None) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
