@@ -6,6 +6,7 @@ waste budget and cannot hide any. Keys, samples and sums without noise never rea
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import sqlite3
@@ -27,7 +28,8 @@ CREATE TABLE IF NOT EXISTS fits (fit_id TEXT PRIMARY KEY, created REAL NOT NULL,
 CREATE TABLE IF NOT EXISTS releases (fit_id TEXT NOT NULL, sequence INTEGER NOT NULL, label TEXT NOT NULL,
     noise_multiplier REAL NOT NULL, sampling_prob REAL NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (fit_id, sequence));
 CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, fit_id TEXT NOT NULL, sequence INTEGER NOT NULL,
-    state TEXT NOT NULL, at REAL NOT NULL);
+    state TEXT NOT NULL, at REAL NOT NULL, digest TEXT);
+CREATE UNIQUE INDEX IF NOT EXISTS one_commit ON progress (fit_id, sequence) WHERE state = 'committed';
 """
 APPEND_ONLY = "".join(
     f"CREATE TRIGGER IF NOT EXISTS {table}_{verb.lower()} BEFORE {verb} ON {table} "
@@ -228,15 +230,12 @@ class FitLedger:
                 f"a release must be the next one reserved, got sequence={sequence}, label={spec['label']!r}. "
                 "The solver left its plan: this is a defect, and nothing was read."
             )
-        states = [
-            s
-            for (s,) in db.execute(
-                "SELECT state FROM progress WHERE fit_id = ? AND sequence = ?", (self.fit_id, sequence)
-            )
-        ]
+        states = dict(
+            db.execute("SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?", (self.fit_id, sequence))
+        )
         self._next += 1
         if "committed" in states:
-            return sequence, self._load(sequence)
+            return sequence, self._load(sequence, states["committed"])
         self._log(sequence, "redrawn" if states else "started")
         if self.store is not None:
             self._partial(sequence).unlink(missing_ok=True)
@@ -244,7 +243,10 @@ class FitLedger:
         return sequence, None
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Make a noisy value durable, where values are stored, then log it: only then may it be observed."""
+        """Make a noisy value durable, where values are stored, then log it: only then may it be observed.
+
+        Guarantee: raises, so that the value is not observed, if another process has committed this release.
+        """
         if self.store is not None:
             with open(self._partial(sequence), "wb") as file:
                 np.save(file, value, allow_pickle=False)
@@ -254,15 +256,24 @@ class FitLedger:
             directory = os.open(self.store, os.O_RDONLY)
             os.fsync(directory)
             os.close(directory)
-        self._log(sequence, "committed")
-
-    def _load(self, sequence: int) -> np.ndarray:
-        if self.store is None or not self._file(sequence).exists():
+        try:
+            self._log(sequence, "committed", _digest(value))
+        except sqlite3.IntegrityError as error:
             raise LedgerError(
-                f"a released value must be reused, never redrawn, got a missing file for sequence={sequence} of fit "
-                f"{self.fit_id}. Start a new fit in a new folder: it is charged again."
+                f"a release must be committed once, got a second value for sequence={sequence} of fit {self.fit_id}. "
+                "Another process runs the same fit: its value counts, this one is discarded."
+            ) from error
+
+    def _load(self, sequence: int, digest: str) -> np.ndarray:
+        value = None
+        if self.store is not None and self._file(sequence).exists():
+            value = np.load(self._file(sequence), allow_pickle=False)
+        if value is None or _digest(value) != digest:
+            raise LedgerError(
+                f"a released value must be reused, never redrawn, got a missing or another file for sequence={sequence} of "
+                f"fit {self.fit_id}. Start a new fit in a new folder: it is charged again."
             )
-        return np.load(self._file(sequence), allow_pickle=False)
+        return value
 
     def _file(self, sequence: int) -> Path:
         assert self.store is not None
@@ -271,10 +282,10 @@ class FitLedger:
     def _partial(self, sequence: int) -> Path:
         return self._file(sequence).with_suffix(".part")
 
-    def _log(self, sequence: int, state: str) -> None:
+    def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
         self.ledger._db.execute(
-            "INSERT INTO progress (fit_id, sequence, state, at) VALUES (?, ?, ?, ?)",
-            (self.fit_id, sequence, state, time.time()),
+            "INSERT INTO progress (fit_id, sequence, state, at, digest) VALUES (?, ?, ?, ?, ?)",
+            (self.fit_id, sequence, state, time.time(), digest),
         )
 
 
@@ -289,6 +300,10 @@ class _Transaction:
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         self.db.execute("ROLLBACK" if kind else "COMMIT")
+
+
+def _digest(value: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).hexdigest()
 
 
 def _canonical(spec: dict[str, Any]) -> str:

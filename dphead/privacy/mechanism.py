@@ -12,10 +12,10 @@ import numpy as np
 
 from dphead.privacy.accounting import RELATIONS, GaussianEvent
 from dphead.privacy.ledger import FitLedger
-from dphead.privacy.noise import NoiseSource, gaussian
+from dphead.privacy.noise import NoiseSource, gaussian, symmetric_part
 from dphead.privacy.queries import Params, Query
 from dphead.privacy.sampling import poisson_sample
-from dphead.privacy.sums import grid_step, slack
+from dphead.privacy.sums import CHUNK, grid_step, slack
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,15 @@ BlockSum = Callable[[Query, Params, Block, np.ndarray, float, Any], Any]
 
 
 def numpy_block_sum(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-    """Add a block's clipped statistics to `out` with numpy. `sums_jax.jax_block_sum` is the same on an accelerator."""
-    return query.clipped_sum(params, block.x, block.y, keep, clip_norm, out)
+    """Add a block's clipped statistics to `out` with numpy. `sums_jax.jax_block_sum` is the same on an accelerator.
+
+    Gram matrices want large blocks; everything else is bound by memory, and runs on rows that stay in the cache.
+    """
+    step = len(block.x) if query.kind == "gram" else 2 * CHUNK
+    for i in range(0, len(block.x), step):
+        part = slice(i, i + step)
+        out = query.clipped_sum(params, block.x[part], block.y[part], keep[part], clip_norm, out)
+    return out
 
 
 def sensitivity(query: Query, spec: ReleaseSpec, append: float) -> float:
@@ -110,7 +117,10 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float, width: int) -> t
     rounding = slack(spec.n_rows, width + query.n_classes, size, grid / base)
     if (spec.n_rows + 40 * spec.noise_multiplier * 1.01) * base / grid > 2.0**53:
         raise ValueError(f"results must fit their grid in float64, got n_rows={spec.n_rows}. Split the data.")
-    return spec.noise_multiplier * base * (1 + rounding), grid
+    sd = spec.noise_multiplier * base * (1 + rounding)
+    if not 0 < sd < np.inf:
+        raise ValueError(f"a noise sd must be positive and finite, got noise_sd={sd}. This is a defect in the query.")
+    return sd, grid
 
 
 def release(
@@ -131,6 +141,8 @@ def release(
     """
     if query.name != spec.query:
         raise ValueError(f"the query must be the planned one, got query={query.name}. The plan says {spec.query}.")
+    if spec.relation != "add_remove" and rows.n_rows != spec.n_rows:
+        raise ValueError(f"n_rows must be the planned one, got {rows.n_rows}. The plan says {spec.n_rows}.")
     transform = params.transform
     sd, grid = noise_scale(query, spec, transform.append, transform.width(rows.n_features))
     sequence, committed = ledger.begin(spec.row())
@@ -140,7 +152,9 @@ def release(
     if spec.sampling_prob < 1:
         indices = poisson_sample(rows.n_rows, spec.sampling_prob, noise.generator(sequence, "sample"))
     value = _clipped_sum(query, params, rows, spec, indices, block_sum)
-    if sd > 0:
+    if spec.noise_multiplier > 0:
+        if query.symmetric:
+            value = symmetric_part(value)  # the noise is symmetric and would not hide an asymmetric rounding
         value /= grid
         np.rint(value, out=value)
         z = gaussian(noise.generator(sequence, "noise"), value.shape, sd / grid, query.symmetric)
@@ -155,13 +169,15 @@ def _clipped_sum(
     query: Query, params: Params, rows: Rows, spec: ReleaseSpec, indices: np.ndarray | None, block_sum: BlockSum
 ) -> np.ndarray:
     """Sum over every block, each row slot exactly once. The result has no noise and must not leave this module."""
-    seen = np.zeros(rows.n_rows, np.uint8)
+    seen = np.zeros(rows.n_rows, np.int64)
     total: Any = np.zeros(query.shape(params.transform.width(rows.n_features)))
     for block in rows.blocks(indices):
+        if block.x.dtype != np.float32:
+            raise TypeError(f"a block must be float32, got {block.x.dtype}. This is a defect in the row source.")
         used = block.index >= 0
         np.add.at(seen, block.index[used], 1)
         total = block_sum(query, params, block, used, spec.clip_norm, total)
-    wanted = np.ones(rows.n_rows, np.uint8)
+    wanted = np.ones(rows.n_rows, np.int64)
     if indices is not None:
         wanted[:] = 0
         wanted[indices] = 1

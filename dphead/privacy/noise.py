@@ -48,8 +48,11 @@ def gaussian(generator: np.random.Generator, shape: tuple[int, ...], sd: float, 
     a symmetric sum: variance sd² on the diagonal and sd²/2 off it (ALGORITHMS.md §3; AUDIT.md, claim N).
     """
     z = generator.standard_normal(shape)
-    if symmetric:
-        z += np.swapaxes(z, -1, -2).copy()
-        z *= 0.5
+    z = symmetric_part(z) if symmetric else z
     z *= sd
     return z
+
+
+def symmetric_part(z: np.ndarray) -> np.ndarray:
+    """(z + zᵀ)/2 over the last two axes, symmetric to the last bit."""
+    return (z + np.swapaxes(z, -1, -2)) / 2

@@ -12,10 +12,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dphead.privacy.sums import gram_sum, outer_sum
+from dphead.privacy.sums import gram_sum, matmul, outer_sum, squares
 
 Loss = Literal["softmax", "sigmoid", "squared"]
-NOTHING = 1e-30  # a squared norm at or below this is zero to `unit_norm`: float32 could not divide by it accurately
+NOTHING = (
+    1e-30  # float32 cannot divide by a smaller squared norm accurately: `unit_norm` calls it zero, clips call it this
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,10 @@ class RowTransform:
     scale: np.ndarray | None = None
     append: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not (self.append == 0 or 1e-6 <= abs(self.append) <= 1e6):
+            raise ValueError(f"append must be 0 or have a size in [1e-6, 1e6], got append={self.append}. Rescale it.")
+
     def width(self, n_features: int) -> int:
         """Number of columns after the transform."""
         return n_features + (1 if self.append else 0)
@@ -40,17 +46,16 @@ class RowTransform:
 
         A row whose squared norm is not finite in float32 at any point comes back with a non-finite squared norm.
         """
-        squared = xp.einsum("ij,ij->i", x, x)
-        bad = xp.zeros_like(squared)
+        squared = squares(xp, x)
+        bad = squared - squared  # nan where not finite, 0 elsewhere
         if self.unit_norm:
-            bad = bad + (squared - squared)  # nan where not finite, 0 elsewhere
             x = x * _inverse_norm(xp, squared)[:, None]
         if self.center is not None:
-            x = x - xp.asarray(self.center, dtype=x.dtype)
+            x = x - xp.asarray(self.center, dtype=x.dtype)[None, :]
         if self.scale is not None:
-            x = x * xp.asarray(self.scale, dtype=x.dtype)
+            x = x * xp.asarray(self.scale, dtype=x.dtype)[None, :]
         if self.unit_norm or self.center is not None or self.scale is not None:
-            squared = xp.einsum("ij,ij->i", x, x)
+            squared = squares(xp, x)
         if self.unit_norm and self.center is not None:
             bad = bad + (squared - squared)
             x = x * _inverse_norm(xp, squared)[:, None]
@@ -119,7 +124,7 @@ class Query:
             keep = keep & xp.isfinite(squared) & (y >= 0) & (y < self.n_classes)
             factor = xp.ones_like(squared)
             if self.clips == "features":
-                factor = xp.minimum(factor, np.float32(clip_norm) / xp.sqrt(squared))
+                factor = _factor(xp, clip_norm, squared)
                 squared = squared * factor * factor
             phi = xp.where(keep[:, None], phi * factor[:, None], xp.float32(0))
             if params.transform.append:
@@ -134,7 +139,7 @@ class Query:
         raise NotImplementedError
 
     def _one_hot(self, xp: Any, y: Any, keep: Any) -> Any:
-        return ((y[:, None] == xp.arange(self.n_classes)) & keep[:, None]).astype(xp.float32)
+        return ((y[:, None] == xp.arange(self.n_classes, dtype=xp.int32)[None, :]) & keep[:, None]).astype(xp.float32)
 
 
 @dataclass(frozen=True)
@@ -167,9 +172,9 @@ class ChannelMoment(Query):
         channels = self.n_channels or phi.shape[1]
         moments = phi.reshape(phi.shape[0], channels, -1)
         moments = (moments * moments if self.power == 2 else moments).mean(axis=2, dtype=xp.float32)
-        norm2 = xp.einsum("ij,ij->i", moments, moments)
+        norm2 = squares(xp, moments)
         ok = keep & xp.isfinite(norm2)
-        factor = xp.where(ok, xp.minimum(xp.float32(1), np.float32(clip_norm) / xp.sqrt(norm2)), xp.float32(0))
+        factor = xp.where(ok, _factor(xp, clip_norm, norm2), xp.float32(0))
         return xp.where(ok[:, None], moments, xp.float32(0)), factor[:, None]
 
 
@@ -245,7 +250,7 @@ class SigmoidHessians(Query):
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """The rows, and weights p(1-p) (k, n_classes)."""
-        p = _probabilities(xp, phi @ xp.asarray(params.weights, dtype=xp.float32), "sigmoid")
+        p = _probabilities(xp, matmul(xp, phi, xp.asarray(params.weights, dtype=xp.float32)), "sigmoid")
         return phi, xp.where(keep[:, None] & xp.isfinite(p), p * (1 - p), xp.float32(0))
 
 
@@ -311,13 +316,13 @@ class Gradient(Query):
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: the rows; right: the residuals times min(1, C / (||r|| ||x||))."""
-        z = phi @ xp.asarray(params.weights, dtype=xp.float32)
+        z = matmul(xp, phi, xp.asarray(params.weights, dtype=xp.float32))
         residual = _probabilities(xp, z, self.loss) - self._one_hot(xp, y, keep)
-        norm2 = xp.einsum("ij,ij->i", residual, residual)
+        norm2 = squares(xp, residual)
         ok = keep & xp.isfinite(norm2)
         factor = xp.ones_like(norm2)
         if self.clip == "rows":
-            factor = xp.minimum(factor, np.float32(clip_norm) / (xp.sqrt(norm2) * xp.sqrt(squared)))
+            factor = _factor(xp, clip_norm, norm2, squared)
         return phi, xp.where(ok[:, None], residual * factor[:, None], xp.float32(0))
 
 
@@ -341,6 +346,14 @@ class ClassCounts(Query):
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: one-hot classes; right: ones."""
         return self._one_hot(xp, y, keep), keep[:, None].astype(xp.float32)
+
+
+def _factor(xp: Any, clip_norm: float, *squared: Any) -> Any:
+    """min(1, C / norm), the norm a product of square roots; a square too small for float32 counts as NOTHING, not 0."""
+    norm = xp.ones_like(squared[0])
+    for s in squared:
+        norm = norm * xp.sqrt(xp.maximum(s, xp.float32(NOTHING)))
+    return xp.minimum(xp.float32(1), xp.float32(clip_norm) / norm)
 
 
 def _inverse_norm(xp: Any, squared: Any) -> Any:

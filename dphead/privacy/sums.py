@@ -1,37 +1,37 @@
 """Sums of outer products over rows whose rounding error is bounded, and that bound.
 
 Rounding makes the computed sums of neighbouring data differ by more than the exact difference (ALGORITHMS.md §5), so
-the error is part of the sensitivity. Inner float32 products run over at most `CHUNK` rows; everything across chunks,
-and every Gram matrix, is float64. AUDIT.md, "Floating point", derives `slack`.
+the error is part of the sensitivity. What a row contributes is float32; every sum over rows is float64, because a Poisson
+batch and a removed row change the places of all later rows, and with them every rounding of a float32 sum, not of one
+chunk only. AUDIT.md, "Floating point", derives `slack`.
 """
 
 from typing import Any
 
 import numpy as np
 
-CHUNK = 128  # rows in one float32 product
+CHUNK = 128  # block sizes are multiples of it; rows that numpy converts to float64 at a time
 GRID = 1e-4  # share of the sensitivity given to rounding the result to its grid
 MAX_SLACK = 0.01
 
 
 def outer_sum(xp: Any, left: Any, right: Any, out: Any) -> Any:
     """Add sum_i left_i right_iᵀ, shape (p, q), to out (float64). left: (k, p), right: (k, q), float32, k % CHUNK == 0."""
-    a = left.reshape(-1, CHUNK, left.shape[1])
-    b = right.reshape(-1, CHUNK, right.shape[1])
-    if left.shape[1] > right.shape[1]:  # the narrow side first is the faster product
-        return _add(xp, out, _matmul(xp, b.swapaxes(1, 2), a).sum(axis=0, dtype=xp.float64).T)
-    return _add(xp, out, _matmul(xp, a.swapaxes(1, 2), b).sum(axis=0, dtype=xp.float64))
+    a, b = left.astype(xp.float64), right.astype(xp.float64)
+    if a.shape[1] > b.shape[1]:  # the narrow side first is the faster product
+        return _add(xp, out, matmul(xp, b.T, a).T)
+    return _add(xp, out, matmul(xp, a.T, b))
 
 
 def gram_sum(xp: Any, rows: Any, weights: Any, out: Any) -> Any:
     """Add sum_i w_i rows_i rows_iᵀ to out (float64): (d, d) if weights is None, else (m, d, d) for weights (k, m) ≥ 0."""
     rows = rows.astype(xp.float64)
     if weights is None:
-        return _add(xp, out, _matmul(xp, rows.T, rows))
+        return _add(xp, out, matmul(xp, rows.T, rows))
     roots = xp.sqrt(weights.astype(xp.float64))
     for j in range(weights.shape[1]):  # one class at a time bounds the memory
         scaled = rows * roots[:, j : j + 1]
-        product = _matmul(xp, scaled.T, scaled)
+        product = matmul(xp, scaled.T, scaled)
         if xp is np:
             out[j] += product
         else:
@@ -46,10 +46,9 @@ def slack(n_rows: int, width: int, sensitivity_dim: int, grid: float) -> float:
     grid: the result's grid step over the sensitivity. Guarantee: AUDIT.md, "Floating point", derives each term.
     """
     u32, u64 = 2.0**-24, 2.0**-53
-    inner = 2.0 * CHUNK * CHUNK * u32  # two sums of CHUNK clipped rows, each entry within CHUNK ulps of the exact sum
     row = (4.0 * width + 64.0) * u32  # norms, clip factors and residuals of the one row that differs
-    across = 4.0 * float(n_rows) * (float(n_rows) + CHUNK) * u64  # float64 sums over all rows, both data sets
-    total = inner + row + across + grid * np.sqrt(float(sensitivity_dim))
+    across = 4.0 * float(n_rows) * (float(n_rows) + CHUNK) * u64  # float64 sums of n rows in any order, both data sets
+    total = row + across + grid * np.sqrt(float(sensitivity_dim))
     if total > MAX_SLACK:
         raise ValueError(
             f"rounding must cost at most {MAX_SLACK:.0%} of the sensitivity, got {total:.3%} for "
@@ -70,5 +69,11 @@ def _add(xp: Any, out: Any, value: Any) -> Any:
     return out + value
 
 
-def _matmul(xp: Any, a: Any, b: Any) -> Any:
+def squares(xp: Any, x: Any) -> Any:
+    """Squared norms (k,) of rows x (k, d), in x's own precision on every device."""
+    return np.einsum("ij,ij->i", x, x) if xp is np else (x * x).sum(axis=1)
+
+
+def matmul(xp: Any, a: Any, b: Any) -> Any:
+    """a @ b at the highest precision (no TF32, no bfloat16)."""
     return np.matmul(a, b) if xp is np else xp.matmul(a, b, precision="highest")

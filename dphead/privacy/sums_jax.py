@@ -23,10 +23,10 @@ def _compiled(query: Query, unit_norm: bool, append: float, clip_norm: float) ->
 def jax_block_sum(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
     """Add a block's clipped statistics to `out`. Data are arguments, never constants; products at highest precision.
 
-    Guarantee: the same float32 chunks and float64 sums as `numpy_block_sum`, so the same rounding slack.
+    Guarantee: the same float32 rows and float64 sums as `numpy_block_sum`, so the same rounding slack.
     """
     t = params.transform
     weights = None if params.weights is None else np.asarray(params.weights, np.float32)
     with jax.enable_x64(True):
         step = _compiled(query, t.unit_norm, t.append, float(clip_norm))
-        return step(t.center, t.scale, weights, block.x, block.y, keep, jnp.asarray(out))
+        return step(t.center, t.scale, weights, block.x, block.y.astype(np.int32), keep, jnp.asarray(out))

@@ -1,0 +1,25 @@
+"""Settings of every test: strict JAX arrays, fixed hypothesis examples, and a ledger folder of the test's own."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+sys.path.insert(0, str(Path(__file__).parent))  # for `core`, the helpers of the privacy tests
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile(
+    "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=5000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.fixture(autouse=True)
+def own_ledgers(monkeypatch, tmp_path):
+    """No test reads or writes the user's ledgers."""
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "dphead-home"))

@@ -1,0 +1,88 @@
+"""Helpers of the privacy tests: rows, one release, one sum."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+from dphead.data import ArrayRows
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.mechanism import Block, ReleaseSpec, _clipped_sum, numpy_block_sum, release
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import ChannelMoment, ClassCounts, ClassGrams, ClassSums, Gradient, Gram, SigmoidHessians
+from dphead.privacy.sums import CHUNK
+
+M, D = 3, 4  # classes and features of the small problems
+QUERIES = [
+    ChannelMoment(M), ChannelMoment(M, 2), ChannelMoment(M, 1, 2), ChannelMoment(M, 2, 2), Gram(M), ClassGrams(M),
+    SigmoidHessians(M), ClassSums(M), ClassCounts(M), Gradient(M), Gradient(M, "sigmoid"), Gradient(M, "squared"),
+    Gradient(M, "softmax", "features"), Gradient(M, "sigmoid", "features"),
+]  # fmt: skip
+NAMES = [q.name for q in QUERIES]
+
+
+def spec_of(query, n_rows, *, clip_norm=1.0, sigma=1.0, label="test", **more) -> ReleaseSpec:
+    return ReleaseSpec(label, query.name, clip_norm, sigma, n_rows, **more)
+
+
+def reserve(specs, ledger=None, store=None, epsilon=1.0, delta=1e-5):
+    """A fit of these releases in `ledger` (in memory by default)."""
+    return (ledger or Ledger()).reserve(
+        [s.row() for s in specs], epsilon=epsilon, delta=delta, relation=specs[0].relation, description="test",
+        plan_hash="hash", store=store,
+    )  # fmt: skip
+
+
+def release_one(query, params, rows, seed=1, block_sum=numpy_block_sum, **spec):
+    """One release of a fit of its own."""
+    s = spec_of(query, rows.n_rows, **spec)
+    return release(query, params, rows, s, ledger=reserve([s]), noise=NoiseSource(seed), block_sum=block_sum)
+
+
+def release_many(query, params, rows, times, seed=None, **spec):
+    """`times` releases of one fit, (times, *shape)."""
+    s = spec_of(query, rows.n_rows, **spec)
+    ledger, noise = reserve([s] * times), NoiseSource(seed)
+    return np.stack([release(query, params, rows, s, ledger=ledger, noise=noise).value for _ in range(times)])
+
+
+def clipped_sum(query, params, x, y, clip_norm=1.0, block_rows=CHUNK, block_sum=numpy_block_sum, **spec):
+    """The sum without noise, as `release` computes it."""
+    s = spec_of(query, len(x), clip_norm=clip_norm, **spec)
+    rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
+    return _clipped_sum(query, params, rows, s, None, block_sum)
+
+
+def one_block(x, y, n=None):
+    """A padded block and its mask."""
+    n = len(x) if n is None else n
+    size = CHUNK * -(-len(x) // CHUNK)
+    xs, ys = np.zeros((size, x.shape[1]), np.float32), np.full(size, -1, np.int32)
+    xs[: len(x)], ys[: len(x)] = x, y
+    index = np.where(np.arange(size) < n, np.arange(size), -1)
+    return Block(index, xs, ys), index >= 0
+
+
+def toy(n=200, d=D, m=M, seed=0, scale=1.0):
+    """Separable-ish rows and labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, m, n)
+    centers = rng.standard_normal((m, d)) * 2
+    return (scale * (centers[y] + 0.5 * rng.standard_normal((n, d)))).astype(np.float32), y.astype(np.int32)
+
+
+def python(script: str, *args, wait=True):
+    """Run a script in a fresh interpreter."""
+    paths = [os.path.dirname(os.path.dirname(__file__)), os.path.dirname(__file__)]
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), OPENBLAS_NUM_THREADS="1")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, args)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if wait:
+        process.out, process.err = process.communicate(timeout=120)
+    return process

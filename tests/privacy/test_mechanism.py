@@ -1,0 +1,249 @@
+"""`release`: what is refused, when it is charged, and that nothing a row holds can raise, warn or skip the noise."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from core import NAMES, QUERIES, D, M, clipped_sum, release_one, reserve, spec_of, toy
+
+from dphead.data import ArrayRows
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.mechanism import Block, ReleaseSpec, noise_scale, numpy_block_sum, release
+from dphead.privacy.noise import NoiseSource, gaussian
+from dphead.privacy.queries import ClassCounts, ClassSums, Gradient, Gram, Params, Query, RowTransform
+from dphead.privacy.sums_jax import jax_block_sum
+
+HOSTILE = np.array(
+    [[np.nan] * D, [np.inf] * D, [-np.inf, 0, 0, 0], [3.4e38] * D, [1e30] * D, [1e-45] * D, [0.0] * D, [1, -1, 1e19, 0],
+     [-0.0] * D, [1e-19] * D], np.float32
+)  # fmt: skip
+LABELS = np.array([0, 1, 2, 0, 1, 2, -1, M, 2**31 - 1, -(2**31)])
+
+
+class Custom:
+    """A row source that hands out the blocks it is given."""
+
+    def __init__(self, n_rows, *blocks):
+        self.n_rows, self.n_features, self.given = n_rows, D, blocks
+
+    def blocks(self, indices=None):
+        yield from self.given
+
+
+def block(index, dtype=np.float32, label=0):
+    index = np.concatenate([index, np.full(-len(index) % 128, -1)])
+    return Block(index, np.ones((len(index), D), dtype), np.full(len(index), label, np.int32))
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [block([0, 1, 2, 3]), block([0])],
+        [block([0, 1, 2, 2, 3])],
+        [block([0, 1, 2])],
+        [],
+        [block([0, 1, 2, 3])] * 2,
+        [block([0, 1, 2, 3])] * 257,  # a count kept in eight bits would have come round to one
+        [block([0, 1, 2, 3]), *[block([1])] * 256],
+    ],
+    ids=["row again", "row twice in a block", "row missing", "nothing", "pass twice", "257 passes", "row 257 times"],
+)
+@pytest.mark.parametrize("prob", [1.0, 0.999999])
+def test_a_pass_that_does_not_use_each_slot_exactly_once_raises(blocks, prob):
+    """A repeated stream counts rows twice (defect 2)."""
+    with pytest.raises(RuntimeError, match="exactly once"):
+        release_one(ClassCounts(M), Params(), Custom(4, *blocks), sampling_prob=prob)
+
+
+def test_a_sampled_pass_that_hands_out_other_rows_raises():
+    class Wrong(ArrayRows):
+        def blocks(self, indices=None):
+            return super().blocks((indices + 1) % self.n_rows)
+
+    with pytest.raises(RuntimeError, match="exactly once"):
+        release_one(ClassCounts(M), Params(), Wrong(*toy(50)), sampling_prob=0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
+def test_blocks_of_another_precision_are_refused(dtype):
+    with pytest.raises(TypeError, match="float32"):
+        release_one(ClassCounts(M), Params(), Custom(4, block([0, 1, 2, 3], dtype)))
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("transform", [RowTransform(), RowTransform(True, np.full(D, 0.1, np.float32), None, 0.0)])
+@pytest.mark.parametrize("weight", [0.0, 1e36])
+def test_nothing_raises_or_warns_because_of_a_rows_value(query, transform, weight):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (1, len(HOSTILE)):
+            params = Params(transform, np.full((D, M), weight, np.float32))
+            rows = ArrayRows(HOSTILE[-n:], LABELS[-n:])
+            for block_sum in (numpy_block_sum, jax_block_sum):
+                released = release_one(query, params, rows, block_sum=block_sum)
+                assert np.isfinite(released.value).all() and np.all(released.value != 0)
+
+
+def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
+    """The noise that was added, drawn again from the same seed: sd = σΔ(1 + slack), added once."""
+    x, y = toy(300)
+    for query, relation in ((Gram(M), "zero_out"), (ClassSums(M), "replace_one"), (Gradient(M), "add_remove")):
+        params = Params(RowTransform(append=0.5), np.zeros((D + 1, M), np.float32))
+        spec = spec_of(query, 300, clip_norm=0.7, sigma=1.9, relation=relation)
+        ledger = reserve([spec, spec])
+        for sequence in (0, 1):
+            released = release(query, params, ArrayRows(x, y), spec, ledger=ledger, noise=NoiseSource(8))
+            base = query.sensitivity(0.7, relation, 0.5)
+            assert 1.9 * base < released.noise_sd < 1.9 * base * 1.01
+            z = gaussian(
+                NoiseSource(8).generator(sequence, "noise"), released.value.shape, released.noise_sd, query.symmetric
+            )
+            exact = clipped_sum(query, params, x, y, 0.7)
+            _, grid = noise_scale(query, spec, 0.5, D + 1)
+            assert np.abs(released.value - exact - z).max() <= grid * 1.001
+
+
+def test_an_epsilon_of_infinity_adds_nothing():
+    x, y = toy(300)
+    value = release_one(ClassSums(M), Params(), ArrayRows(x, y), sigma=0.0, clip_norm=math.inf).value
+    np.testing.assert_allclose(value, [[x[y == c, j].sum(dtype=float) for c in range(M)] for j in range(D)], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"clip_norm": math.nan}, {"clip_norm": math.inf}, {"clip_norm": 0.0}, {"clip_norm": 1e-7}, {"clip_norm": -1.0},
+     {"noise_multiplier": math.nan}, {"noise_multiplier": math.inf}, {"noise_multiplier": -1.0}, {"sampling_prob": 0.0},
+     {"sampling_prob": 1.5}, {"sampling_prob": math.nan}, {"relation": "add_one"}],
+    ids=str,
+)  # fmt: skip
+def test_a_spec_that_would_not_mean_what_it_says_is_refused(change):
+    good = {"label": "a", "query": "q", "clip_norm": 1.0, "noise_multiplier": 1.0, "n_rows": 5}
+    ReleaseSpec(**good)
+    with pytest.raises(ValueError):
+        ReleaseSpec(**(good | change))
+
+
+class Broken(Query):
+    """A sensitivity that is not a positive number must never turn the noise off."""
+
+    value: float = math.nan
+
+    def sensitivity(self, clip_norm, relation, append=0.0):
+        return type(self).value
+
+    def shape(self, width):
+        return (width, 1)
+
+    def factors(self, xp, params, phi, squared, y, keep, clip_norm):
+        return phi, keep[:, None].astype(np.float32)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+def test_no_sensitivity_turns_the_noise_off(value):
+    Broken.value = value
+    with np.errstate(all="ignore"), pytest.raises((ValueError, OverflowError)):
+        release_one(Broken(M), Params(), ArrayRows(*toy(20)))
+
+
+class Counted(ArrayRows):
+    reads = 0
+
+    def blocks(self, indices=None):
+        Counted.reads += 1
+        return super().blocks(indices)
+
+
+@pytest.fixture
+def rows():
+    Counted.reads = 0
+    return Counted(*toy(40))
+
+
+def test_a_release_that_was_not_planned_reads_nothing(rows):
+    query = ClassSums(M)
+    spec = spec_of(query, 40)
+    ledger = reserve([spec])
+    others = [
+        spec_of(query, 40, sigma=0.9), spec_of(query, 40, clip_norm=2.0), spec_of(query, 40, relation="replace_one"),
+        spec_of(query, 40, sampling_prob=0.5), spec_of(query, 40, label="other"),
+    ]  # fmt: skip
+    for other in others:
+        with pytest.raises(LedgerError):
+            release(query, Params(), rows, other, ledger=ledger, noise=NoiseSource(1))
+    with pytest.raises(ValueError, match="planned"):
+        release(Gram(M), Params(), rows, spec, ledger=ledger, noise=NoiseSource(1))
+    assert Counted.reads == 0
+    release(query, Params(), rows, spec, ledger=ledger, noise=NoiseSource(1))
+    with pytest.raises(LedgerError):  # one more step than was accounted for (defect 3)
+        release(query, Params(), rows, spec, ledger=ledger, noise=NoiseSource(1))
+    assert Counted.reads == 1
+
+
+def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_private(rows):
+    query = ClassSums(M)
+    for relation in ("zero_out", "replace_one"):
+        spec = spec_of(query, 39, relation=relation)
+        with pytest.raises(ValueError, match="n_rows"):
+            release(query, Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1))
+    assert Counted.reads == 0
+    spec = spec_of(query, 39, relation="add_remove")
+    release(query, Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1))
+
+
+def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
+    """A second connection sees the reservation and the start while the rows are being read (charged after: a defect)."""
+    query = ClassSums(M)
+    x, y = toy(40)
+    spec = spec_of(query, 40)
+    path = tmp_path / "ledger.sqlite"
+    seen = []
+
+    class Spy(ArrayRows):
+        def blocks(self, indices=None):
+            fit = Ledger(path).fits()[0]
+            seen.append([r["state"] for r in fit["releases"]])
+            return super().blocks(indices)
+
+    fit = reserve([spec, spec], Ledger(path), tmp_path / "run")
+    release(query, Params(), Spy(x, y), spec, ledger=fit, noise=NoiseSource(1))
+    release(query, Params(), Spy(x, y), spec, ledger=fit, noise=NoiseSource(1))
+    assert seen == [["started", "reserved"], ["committed", "started"]]
+
+
+def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
+    query = ClassSums(M)
+    spec = spec_of(query, 40)
+    fit = reserve([spec], Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("dphead.privacy.ledger.os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        release(query, Params(), ArrayRows(*toy(40)), spec, ledger=fit, noise=NoiseSource(1))
+    assert fit.ledger.fits()[0]["releases"][0]["state"] == "started"
+
+
+def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
+    """Logged first, a crash could leave a release that counts as observed and whose value is lost or half written."""
+    import os
+
+    query = ClassSums(M)
+    spec = spec_of(query, 40)
+    fit = reserve([spec], Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    order = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(f"dphead.privacy.ledger.os.{name}", lambda *a, n=name, f=real: (order.append(n), f(*a))[1])
+    log = fit._log
+    monkeypatch.setattr(fit, "_log", lambda s, state, *a: (order.append(state), log(s, state, *a)))
+    release(query, Params(), ArrayRows(*toy(40)), spec, ledger=fit, noise=NoiseSource(1))
+    assert order == ["started", "fsync", "replace", "fsync", "committed"]
+
+
+def test_releases_that_do_not_fit_their_grid_are_refused(rows):
+    spec = spec_of(ClassSums(M), 40, sigma=1e12)
+    with pytest.raises(ValueError, match="grid"):
+        release(ClassSums(M), Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1))
+    assert Counted.reads == 0

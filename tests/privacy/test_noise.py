@@ -1,0 +1,227 @@
+"""The noise of `release` on zero input: its law, its independence, and that no draw is repeated.
+
+Tests with a fixed seed are deterministic. Where draws are unseeded the odds of a false alarm are stated.
+"""
+
+import numpy as np
+import pytest
+from core import D, M, python, release_many, release_one, toy
+from scipy import stats
+
+from dphead.data import ArrayRows
+from dphead.privacy.noise import NoiseSource, gaussian, symmetric_part
+from dphead.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Params
+from dphead.privacy.sums_jax import jax_block_sum
+
+ALARM = 1e-6  # p-value below which a law is rejected
+
+
+def zeros(n, d):
+    return ArrayRows(np.zeros((n, d), np.float32), np.full(n, -1))
+
+
+def rejected(z: np.ndarray, sd: float) -> list[str]:
+    """Which tests say that z is not N(0, sd²): Kolmogorov-Smirnov, χ² of the variance, χ² of 64 equal cells."""
+    z = np.ravel(z) / sd
+    n = len(z)
+    ks = stats.kstest(z, "norm").pvalue
+    total = float(z @ z)
+    variance = 2 * min(stats.chi2.cdf(total, n), stats.chi2.sf(total, n))
+    cells = np.bincount((stats.norm.cdf(z) * 64).astype(int).clip(0, 63), minlength=64)
+    shape = stats.chisquare(cells).pvalue
+    return [name for name, p in (("ks", ks), ("variance", variance), ("cells", shape)) if p < ALARM]
+
+
+@pytest.mark.parametrize("clip_norm, sigma", [(1.0, 1.0), (0.03, 7.5), (200.0, 0.4)])
+@pytest.mark.parametrize("block_sum", ["numpy", "jax"])
+def test_the_noise_is_gaussian_with_the_planned_deviation(clip_norm, sigma, block_sum):
+    """480,000 draws: enough that 0.97 and 1.03 of the deviation are rejected by all three tests."""
+    from dphead.privacy.mechanism import numpy_block_sum
+
+    fn = numpy_block_sum if block_sum == "numpy" else jax_block_sum
+    query = ClassSums(800)
+    released = release_one(query, Params(), zeros(3, 600), 5, fn, clip_norm=clip_norm, sigma=sigma)
+    sd = sigma * clip_norm
+    assert sd < released.noise_sd < 1.01 * sd
+    assert rejected(released.value, released.noise_sd) == []
+    assert rejected(released.value, sd / 0.97) == ["ks", "variance", "cells"]
+    assert rejected(released.value, sd / 1.03) == ["ks", "variance", "cells"]
+    assert np.std(released.value) >= 0.995 * sd  # four standard errors
+
+
+@pytest.mark.parametrize("relation, factor", [("zero_out", 1.0), ("add_remove", 1.0), ("replace_one", 2.0)])
+def test_the_noise_covers_the_relations_own_sensitivity(relation, factor):
+    released = release_one(Gradient(500), Params(weights=np.zeros((400, 500))), zeros(3, 400), relation=relation)
+    assert rejected(released.value / factor, released.noise_sd / factor) == []
+    assert np.std(released.value) == pytest.approx(factor, rel=0.01)
+
+
+def test_an_accountant_that_doubles_for_poisson_gets_the_zero_out_noise():
+    """Replace-one over Poisson batches: PLD's pair moves by 2C itself, so noise is over C (ALGORITHMS.md §2)."""
+    params = Params(weights=np.zeros((400, 500)))
+    released = release_one(Gradient(500), params, zeros(3, 400), relation="replace_one", sampling_prob=0.5)
+    assert np.std(released.value) == pytest.approx(1.0, rel=0.01)
+
+
+def symmetric_noise(query, d):
+    return release_one(query, Params(), zeros(3, d), 3).value
+
+
+def test_gram_noise_is_symmetric_with_full_variance_on_the_diagonal_and_half_off_it():
+    d = 900
+    values = np.stack(
+        [symmetric_noise(Gram(M), d)] + [release_one(Gram(M), Params(), zeros(3, d), s).value for s in (4, 5)]
+    )
+    assert np.array_equal(values, np.swapaxes(values, 1, 2))
+    off = values[:, np.triu_indices(d, 1)[0], np.triu_indices(d, 1)[1]]
+    diagonal = np.diagonal(values, axis1=1, axis2=2)
+    sd = release_one(Gram(M), Params(), zeros(3, d), 3).noise_sd
+    assert rejected(off, sd / np.sqrt(2)) == []
+    assert rejected(diagonal, sd) == []
+    assert len(rejected(off, sd)) == 3 and len(rejected(diagonal, sd / np.sqrt(2))) >= 2
+
+
+def test_class_grams_have_independent_symmetric_noise():
+    values = symmetric_noise(ClassGrams(40), 60)
+    off = values[:, np.triu_indices(60, 1)[0], np.triu_indices(60, 1)[1]]
+    correlation = np.corrcoef(off)[np.triu_indices(40, 1)]
+    assert np.abs(correlation).max() < 6 / np.sqrt(off.shape[1])
+
+
+def test_the_symmetric_form_is_the_symmetric_part_of_full_noise():
+    full = gaussian(NoiseSource(1).generator(0, "noise"), (30, 30), 2.0, False)
+    half = gaussian(NoiseSource(1).generator(0, "noise"), (30, 30), 2.0, True)
+    np.testing.assert_allclose(half, (full + full.T) / 2, rtol=1e-12)
+    assert np.array_equal(symmetric_part(full), symmetric_part(full).T)
+
+
+def test_classes_coordinates_and_releases_are_uncorrelated():
+    """One matrix of all pairs: coordinates and classes of one release, over 4,000 releases; and between consecutive
+    releases (steps). 6 standard errors and 288 pairs: odds of a false alarm 6e-7, and the seed is fixed."""
+    values = release_many(ClassSums(M), Params(), zeros(3, D), 4000, seed=2).reshape(4000, D * M)
+    now = np.corrcoef(values.T)
+    off = now[~np.eye(D * M, dtype=bool)]
+    step = np.corrcoef(values[:-1].T, values[1:].T)[: D * M, D * M :]
+    assert np.abs(off).max() < 6 / np.sqrt(4000)
+    assert np.abs(step).max() < 6 / np.sqrt(4000)
+    squares = np.corrcoef((values**2).T)[~np.eye(D * M, dtype=bool)]
+    assert np.abs(squares).max() < 8 / np.sqrt(4000)
+    assert rejected(values, np.std(values)) == []
+
+
+def test_every_class_gets_its_own_noise():
+    """The published DP-FC, DP-LS and DP-Newton code gives every class the same vector (defect 1)."""
+    value = release_one(ClassSums(50), Params(), zeros(3, 300)).value
+    correlation = np.corrcoef(value.T)[np.triu_indices(50, 1)]
+    assert np.abs(correlation).max() < 6 / np.sqrt(300)
+    assert len(np.unique(value, axis=1).T) == 50
+
+
+def test_noise_is_added_once_whatever_the_number_of_blocks():
+    """Per block or device it would be several times too large, or too small if it were divided (defect 12)."""
+    x = np.zeros((1000, 300), np.float32)
+    values = [
+        release_one(ClassSums(100), Params(), ArrayRows(x, np.full(1000, -1), rows), 9).value
+        for rows in (128, 256, 1024)
+    ]
+    assert np.array_equal(values[0], values[1]) and np.array_equal(values[0], values[2])
+    assert rejected(values[0], release_one(ClassSums(100), Params(), zeros(1000, 300)).noise_sd) == []
+
+
+def test_noise_does_not_depend_on_the_data():
+    x, y = toy(100)
+    query, params = ClassSums(M), Params()
+    with_data = release_one(query, params, ArrayRows(x, y), 4)
+    without = release_one(query, params, ArrayRows(x, np.full(100, -1)), 4)
+    exact = release_one(query, params, ArrayRows(x, y), 4, sigma=0.0)
+    np.testing.assert_allclose(with_data.value - without.value, exact.value, atol=2e-4)
+
+
+def test_results_lie_on_a_power_of_two_grid_that_hides_the_low_bits():
+    """Mironov's attack reads float64's low bits. 1e-4 of the sensitivity is far coarser than them."""
+    value = release_one(ClassSums(M), Params(), zeros(3, D)).value
+    step = 2.0 ** np.floor(np.log2(1e-4 / np.sqrt(M * D)))
+    assert np.array_equal(value / step, np.round(value / step))
+    assert step > 2**30 * np.spacing(np.abs(value).max())
+
+
+def test_unseeded_draws_never_repeat():
+    """The first 63-bit draws of 20,000 releases: a repeat by chance has odds 20,000²/2^64 = 2e-11."""
+    source = NoiseSource()
+    assert source.private
+    first = [source.generator(0, "noise").integers(0, 2**63) for _ in range(20_000)]
+    assert len(set(first)) == len(first)
+
+
+def test_the_whole_key_counts():
+    """256 bits, not 31 (defect 6): flipping any bit of the key changes the stream."""
+    from randomgen import ChaCha
+
+    streams = {np.random.Generator(ChaCha(key=1 << bit, rounds=20)).integers(0, 2**63) for bit in range(256)}
+    assert len(streams) == 256
+
+
+def test_the_key_is_32_fresh_bytes_of_operating_system_entropy(monkeypatch):
+    asked = []
+
+    def token_bytes(n):
+        asked.append(n)
+        return bytes([len(asked)]) * n
+
+    monkeypatch.setattr("dphead.privacy.noise.secrets.token_bytes", token_bytes)
+    draws = {NoiseSource().generator(0, "noise").integers(0, 2**63) for _ in range(4)}
+    assert asked == [32] * 4 and len(draws) == 4
+
+
+def test_a_fit_is_unseeded_unless_asked():
+    assert NoiseSource().seed is None and NoiseSource().private and not NoiseSource(0).private
+
+
+def test_seeded_streams_differ_by_seed_release_and_purpose_and_repeat_otherwise():
+    names = [(s, k, p) for s in (0, 1) for k in range(20) for p in ("noise", "sample")]
+    draws = {n: NoiseSource(n[0]).generator(*n[1:]).integers(0, 2**63) for n in names}
+    assert len(set(draws.values())) == len(names)
+    assert all(NoiseSource(n[0]).generator(*n[1:]).integers(0, 2**63) == v for n, v in draws.items())
+
+
+SCRIPT = """
+import os, sys
+from core import *
+from dphead.privacy.queries import *
+import numpy as np
+rows = ArrayRows(np.zeros((3, 4), np.float32), np.full(3, -1))
+def draw():
+    print(release_many(ClassSums(3), Params(), rows, 5).tobytes().hex(), flush=True)
+source = NoiseSource()
+source.generator(0, "noise").random(3)
+pid = os.fork()
+draw()
+if pid:
+    os.waitpid(pid, 0)
+"""
+
+
+def test_processes_and_forks_started_at_once_share_no_draw():
+    """Two processes, each forked: 4 x 5 releases of 12 numbers on a grid of 2^-15. All 5 x 12 numbers of two equal:
+    odds below 2^-500."""
+    started = [python(SCRIPT, wait=False) for _ in range(2)]
+    lines = [line for p in started for line in p.communicate(timeout=120)[0].split()]
+    values = [np.frombuffer(bytes.fromhex(line)).reshape(5, 12) for line in lines]
+    assert len(values) == 4
+    vectors = np.concatenate(values)
+    assert len(np.unique(vectors, axis=0)) == 20
+
+
+def test_compiled_sums_do_not_freeze_the_noise():
+    """A key captured when a function is compiled repeats its noise at every later step (defect 1)."""
+    x, y = toy(50)
+    query, params = Gradient(M), Params(weights=np.zeros((D, M), np.float32))
+    a = release_one(query, params, ArrayRows(x, y), None, jax_block_sum).value
+    b = release_one(query, params, ArrayRows(x, y), None, jax_block_sum).value
+    assert np.sum(a == b) < 3  # on a grid of 2^-16 a pair is equal with odds 5e-6: three of twelve, 2e-14
+
+
+def test_no_noise_is_recorded_as_none():
+    x, y = toy(50)
+    released = release_one(ClassSums(M), Params(), ArrayRows(x, y), sigma=0.0, clip_norm=np.inf)
+    assert released.noise_sd == 0

@@ -1,0 +1,134 @@
+"""Poisson batches as `release` draws them: counts, independence, sizes, empty batches."""
+
+import numpy as np
+import pytest
+from core import D, M, clipped_sum, release_many, release_one, reserve, spec_of, toy
+from scipy import stats
+
+from dphead.data import ArrayRows
+from dphead.privacy.mechanism import release
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import ClassCounts, ClassSums, Params
+from dphead.privacy.sampling import poisson_sample, poisson_sample_slow
+
+
+class Watched(ArrayRows):
+    """Rows that note which slots each pass asked for."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.asked = []
+
+    def blocks(self, indices=None):
+        self.asked.append(indices)
+        return super().blocks(indices)
+
+
+def batches(n, prob, times, seed=3):
+    """Inclusion matrix (times, n) of the batches of one fit, through `release`."""
+    rows = Watched(np.zeros((n, 1), np.float32), np.zeros(n, int))
+    release_many(ClassCounts(1), Params(), rows, times, seed, sampling_prob=prob)
+    included = np.zeros((times, n), bool)
+    for t, indices in enumerate(rows.asked):
+        included[t, indices] = True
+    return included
+
+
+N, Q, T = 60, 0.15, 6000
+
+
+@pytest.fixture(scope="module")
+def included():
+    return batches(N, Q, T)
+
+
+def test_inclusion_counts_are_binomial(included):
+    counts = included.sum(axis=0)
+    chi2 = float(((counts - T * Q) ** 2 / (T * Q * (1 - Q))).sum())
+    assert 1e-6 < stats.chi2.sf(chi2, N) < 1 - 1e-6
+    assert abs(included.mean() - Q) < 5 * np.sqrt(Q * (1 - Q) / (N * T))
+    assert all(stats.binomtest(int(c), T, Q).pvalue > 1e-8 for c in counts)
+
+
+def test_rows_are_included_independently(included):
+    """1,770 pairs at 6 standard errors."""
+    correlation = np.corrcoef(included.T.astype(float))[np.triu_indices(N, 1)]
+    assert np.abs(correlation).max() < 6 / np.sqrt(T)
+    assert np.std(correlation) * np.sqrt(T) == pytest.approx(1, abs=0.1)
+
+
+def test_batches_of_successive_steps_are_independent(included):
+    steps = np.corrcoef(included[:-1].T.astype(float), included[1:].T.astype(float))[:N, N:]
+    assert np.abs(steps).max() < 6 / np.sqrt(T)
+
+
+def test_batch_sizes_vary_as_a_binomial(included):
+    """A shuffled or fixed-size batch has variance 0, and is another mechanism (defects 7, 8 and 11)."""
+    sizes = included.sum(axis=1)
+    variance = N * Q * (1 - Q)
+    assert np.var(sizes) == pytest.approx(variance, rel=6 * np.sqrt(2 / T))
+    assert sizes.max() > N * Q + 3 * np.sqrt(variance)  # an over-full batch is not truncated
+    expected = stats.binom.pmf(np.arange(N + 1), N, Q) * T
+    low, high = 3, 17
+    observed = np.bincount(np.clip(sizes, low, high), minlength=high + 1)[low:]
+    wanted = np.concatenate([[expected[: low + 1].sum()], expected[low + 1 : high], [expected[high:].sum()]])
+    assert stats.chisquare(observed, wanted * T / wanted.sum()).pvalue > 1e-6
+
+
+def test_empty_batches_happen_and_still_release_noise():
+    """(1 - q)^n of them; a step that skipped its noise would show that the batch was empty (defect 11)."""
+    n, prob, times = 4, 0.2, 3000
+    rows = Watched(np.ones((n, D), np.float32), np.zeros(n, int))
+    values = release_many(ClassSums(M), Params(), rows, times, 4, sampling_prob=prob).reshape(times, -1)
+    empty = np.array([len(i) == 0 for i in rows.asked])
+    assert stats.binomtest(int(empty.sum()), times, (1 - prob) ** n).pvalue > 1e-6
+    assert len(values) == times and np.all(values != 0)
+    noise = values[empty]
+    assert np.std(noise) == pytest.approx(1, abs=6 / np.sqrt(2 * noise.size))
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
+
+
+@pytest.mark.parametrize("prob", [0.02, 0.5, 0.97])
+@pytest.mark.parametrize("block_rows", [128, 256, 1024])
+def test_every_sampled_row_counts_once_whatever_the_block_size(prob, block_rows):
+    """Also when far more rows are drawn than a block holds."""
+    x, y = toy(900)
+    query, params = ClassSums(M), Params()
+    rows = Watched(x, y, block_rows=block_rows)
+    spec = spec_of(query, 900, sigma=0.0, sampling_prob=prob, clip_norm=1.0)
+    value = release(query, params, rows, spec, ledger=reserve([spec]), noise=NoiseSource(6)).value
+    chosen = rows.asked[0]
+    exact = clipped_sum(query, params, x[chosen], y[chosen])
+    np.testing.assert_allclose(value, exact, rtol=0, atol=1e-9)
+    again = poisson_sample(900, prob, NoiseSource(6).generator(0, "sample"))
+    assert np.array_equal(chosen, again)
+
+
+def test_the_fast_sampler_is_the_definition():
+    for prob in (0.001, 0.3, 0.999):
+        fast = poisson_sample(500, prob, NoiseSource(1).generator(0, "sample"))
+        slow = poisson_sample_slow(500, prob, NoiseSource(1).generator(0, "sample"))
+        assert fast.tolist() == slow
+        assert np.all(np.diff(fast) > 0)
+
+
+def test_the_sample_and_the_noise_are_drawn_apart():
+    """The uniform numbers that chose the batch must not be those of its noise."""
+    source = NoiseSource(1)
+    assert source.generator(0, "sample").random() != source.generator(0, "noise").random()
+
+
+def test_full_batches_ask_for_no_sample():
+    rows = Watched(*toy(50))
+    release_one(ClassSums(M), Params(), rows)
+    assert rows.asked == [None]
+
+
+@pytest.mark.parametrize("block_rows", [128, 384, 4096])
+def test_nothing_depends_on_block_size_or_row_order(block_rows):
+    x, y = toy(1000)
+    order = np.random.default_rng(0).permutation(1000)
+    query, params = ClassSums(M), Params()
+    exact = clipped_sum(query, params, x, y)
+    np.testing.assert_allclose(clipped_sum(query, params, x, y, block_rows=block_rows), exact, atol=1e-10)
+    np.testing.assert_allclose(clipped_sum(query, params, x[order], y[order], block_rows=block_rows), exact, atol=1e-10)

@@ -1,0 +1,210 @@
+"""Rounding is part of the sensitivity: each term of `slack`, checked by brute force (ALGORITHMS.md §5)."""
+
+import math
+
+import numpy as np
+import pytest
+from core import NAMES, QUERIES, D, M, clipped_sum, one_block, reserve, spec_of, toy
+
+from dphead.data import ArrayRows
+from dphead.privacy.mechanism import noise_scale, numpy_block_sum, release
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params, RowTransform
+from dphead.privacy.sums import CHUNK, GRID, MAX_SLACK, grid_step, matmul, outer_sum, slack, squares
+from dphead.privacy.sums_jax import jax_block_sum
+
+U32 = 2.0**-24
+
+
+def terms(n, width, size, grid):
+    """(row, across, grid): the slack's parts, each by switching the others off."""
+    across = slack(n, 0, 1, 0.0) - slack(0, 0, 1, 0.0)
+    return slack(0, width, 1, 0.0), across, slack(0, 0, size, grid) - slack(0, 0, size, 0.0)
+
+
+def in_chunks(x, k, dtype):
+    """Float32 sums of k rows, one row after the other, added up in `dtype`: how a BLAS adds along the long side."""
+    x = np.concatenate([x, np.zeros((-len(x) % k, x.shape[1]), np.float32)]).reshape(-1, k, x.shape[1])
+    parts = np.add.accumulate(x, axis=1, dtype=np.float32)[:, -1]
+    return np.add.accumulate(parts, axis=0, dtype=dtype)[-1].astype(np.float64)
+
+
+def hostile(n, seed):
+    """Rows of one feature, at most 1, whose float32 sums are inexact at every step."""
+    rng = np.random.default_rng(seed)
+    x = np.abs(rng.standard_normal((n, 1))) ** 0.1
+    return (x / x.max()).astype(np.float32)
+
+
+def our_distance(x, y, x2, y2):
+    sums = [clipped_sum(ClassSums(1), Params(), a, b) for a, b in ((x, y), (x2, y2))]
+    return float(np.linalg.norm(sums[0] - sums[1]))
+
+
+def test_a_plain_float32_sum_would_break_the_sensitivity_and_ours_does_not():
+    """125,000 rows of norm 1, the first removed, so that the others move up: sums of 256 rows, added in float32 as a
+    matrix product does, move by far more than the sensitivity and any slack."""
+    n, plain, ours = 125_000, 0.0, 0.0
+    for seed in range(4):
+        x, y = hostile(n, seed), np.zeros(n, int)
+        x[0] = 1.0
+        plain = max(plain, float(np.linalg.norm(in_chunks(x, 256, np.float32) - in_chunks(x[1:], 256, np.float32))))
+        ours = max(ours, our_distance(x, y, x[1:], y[1:]))
+    assert plain > 1.05
+    assert ours <= 1 + slack(n, 2, 1, 0.0)
+
+
+def test_an_empty_slot_that_is_not_there_at_all_moves_nothing_but_float64_rounding():
+    """A Poisson batch without row i, and a removed row under add_remove, move all later rows up. Float32 sums of 128 rows
+    are then all rounded anew: they move by more than a slack for one chunk, so `sums` does not use them."""
+    n, chunks, ours = CHUNK * 1000, 0.0, 0.0
+    for seed in range(4):
+        half = hostile(CHUNK // 2, seed)
+        x, y = np.tile(np.concatenate([half, -half]), (n // CHUNK, 1)), np.zeros(n, int)  # every chunk errs alike
+        x2, y2 = np.concatenate([np.zeros((1, 1), np.float32), x]), np.concatenate([[-1], y])
+        chunks = max(chunks, float(np.linalg.norm(in_chunks(x, CHUNK, np.float64) - in_chunks(x2, CHUNK, np.float64))))
+        ours = max(ours, our_distance(x, y, x2, y2))
+    assert chunks > 2 * CHUNK * CHUNK * U32  # the slack of one chunk
+    assert ours <= terms(n + 1, 1, 1, 0.0)[1]
+
+
+@pytest.mark.parametrize(
+    "query", [Gradient(M), Gradient(M, "sigmoid"), ClassSums(M), ChannelMoment(M)], ids=lambda q: q.name
+)
+def test_a_row_counts_the_same_at_every_place(query):
+    """What `slack` assumes of the platform: a matrix product gives a row the same result wherever it stands in a block."""
+    d = 37
+    weights = np.random.default_rng(1).standard_normal((d, M)).astype(np.float32)
+    x, y = toy(512, d)
+    params = Params(RowTransform(True, np.full(d, 0.1, np.float32)), weights)
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        order = rng.permutation(512)
+        alone = []
+        for place in (0, 1, 127, 300, 511):
+            keep = np.zeros(512, bool)
+            keep[np.flatnonzero(order == 7)[0] if place == 0 else place] = True
+            block, _ = one_block(x[order], y[order])
+            if place != 0:
+                block.x[place], block.y[place] = x[7], y[7]
+            alone.append(query.clipped_sum(params, block.x, block.y, keep, 0.5, np.zeros(query.shape(d))))
+        assert all(np.array_equal(alone[0], a) for a in alone)
+
+
+@pytest.mark.parametrize("d", [1, 10, 784, 4096])
+def test_the_row_term_covers_the_norm_of_one_clipped_row(d):
+    """Norm, clip factor and product in float32: the norm of one row's statistic, exactly, against the clip norm."""
+    rng = np.random.default_rng(d)
+    worst = 0.0
+    for scale in (1e-3, 1.0, 1e3):
+        for base in (np.ones(d), rng.standard_normal(d), np.geomspace(1, 1e-6, d)):
+            x = np.float32(scale) * base.astype(np.float32)[None]
+            clip_norm = 0.1 * float(np.linalg.norm(x.astype(np.float64)))
+            if not 1e-6 <= clip_norm <= 1e6:
+                continue
+            for query in (ClassSums(M), Gradient(M), ChannelMoment(M), *([Gram(M)] if d < 1000 else [])):
+                weights = rng.standard_normal((d, M)).astype(np.float32)
+                value = clipped_sum(query, Params(weights=weights), x, np.array([0]), clip_norm)
+                bound = query.sensitivity(clip_norm, "zero_out")
+                worst = max(worst, float(np.linalg.norm(value)) / bound - 1)
+    row = terms(0, d + M, 1, 0.0)[0]
+    assert worst <= row
+    assert row <= 0.0011  # and it is not lavish: 4 (d + m) + 64 units
+
+
+def test_the_across_term_covers_any_order_of_a_float64_sum():
+    """Sums of n rows in any order, against the exact sum (math.fsum): the error in units of the sensitivity."""
+    rng = np.random.default_rng(0)
+    for n in (128, 5000):
+        for x in (np.ones(n), rng.choice([-1.0, 1.0], n), rng.random(n), np.where(np.arange(n) % 2, 1.0, -0.999)):
+            x = x.astype(np.float32)[:, None]
+            exact = math.fsum(x[:, 0].astype(float))
+            for order in (np.arange(n), np.argsort(x[:, 0]), rng.permutation(n)):
+                got = float(clipped_sum(ClassSums(1), Params(), x[order], np.zeros(n, int), 1.0)[0, 0])
+                assert 2 * abs(got - exact) <= terms(n, 1, 1, 0.0)[1]
+
+
+@pytest.mark.parametrize("size", [1, 12, 10_000])
+def test_the_grid_term_covers_rounding_to_the_grid(size):
+    """Two sums may each move by half a step an entry."""
+    for sensitivity in (1e-6, 1.0, 0.3, 1e6):
+        grid = grid_step(sensitivity, size)
+        assert grid == 2.0 ** round(math.log2(grid))
+        assert 0.5 * GRID <= grid * math.sqrt(size) / sensitivity <= GRID
+        worst = 2 * (grid / 2) * math.sqrt(size)
+        assert worst <= sensitivity * terms(0, 0, size, grid / sensitivity)[2] * (1 + 1e-9)
+
+
+def test_the_noise_is_scaled_by_the_sensitivity_with_all_its_slack():
+    for query in (Gram(M), ClassSums(M), Gradient(M)):
+        spec = spec_of(query, 1000, clip_norm=0.7, sigma=1.3)
+        sd, grid = noise_scale(query, spec, 0.0, D)
+        base = query.sensitivity(0.7, "zero_out")
+        assert sd == 1.3 * base * (1 + slack(1000, D + M, int(np.prod(query.shape(D))), grid / base))
+        assert sd > 1.3 * base * (1 + grid * math.sqrt(np.prod(query.shape(D))) / base)
+
+
+def test_a_slack_above_one_per_cent_is_refused_and_ordinary_sizes_are_far_below():
+    assert slack(1_281_167, 4096 + 1000, 4096 * 1000, GRID / math.sqrt(4096 * 1000)) < 0.003
+    assert slack(50_000, 1290, 12_800, GRID / math.sqrt(12_800)) < 0.001
+    with pytest.raises(ValueError, match="n_rows=50000000"):
+        slack(50_000_000, 10, 10, 0.0)
+    with pytest.raises(ValueError, match="width=100000"):
+        slack(10, 100_000, 10, 0.0)
+
+
+def test_outer_sum_is_a_float64_sum_of_exact_products():
+    rng = np.random.default_rng(0)
+    for p, q in ((3, 7), (7, 3), (1, 1)):
+        a, b = rng.standard_normal((384, p)).astype(np.float32), rng.standard_normal((384, q)).astype(np.float32)
+        out = outer_sum(np, a, b, np.ones((p, q)))
+        np.testing.assert_allclose(out, 1 + a.astype(float).T @ b.astype(float), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize(
+    "transform", [RowTransform(), RowTransform(True, np.full(D, 0.3, np.float32), np.full(D, 2.0, np.float32), 0.5)]
+)
+def test_the_jax_sum_equals_numpys(query, transform):
+    """Strict promotion (conftest). A row differs by the order of its float32 sums, at most the slack's row term of its
+    own statistic; the sums over rows are float64 in both."""
+    if isinstance(query, ChannelMoment) and query.n_channels and transform.append:
+        pytest.skip("channels do not divide the width")
+    x, y = toy(300)
+    x[3], x[4], y[5] = np.nan, np.inf, M
+    weights = np.random.default_rng(0).standard_normal((transform.width(D), M)).astype(np.float32)
+    params = Params(transform, weights)
+    a = clipped_sum(query, params, x, y, 0.7)
+    b = clipped_sum(query, params, x, y, 0.7, block_sum=jax_block_sum)
+    assert b.dtype == np.float64
+    single = query.sensitivity(0.7, "zero_out", transform.append)
+    assert np.linalg.norm(a - b) <= 300 * single * slack(0, D + M, 1, 0.0)
+    assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(a)
+
+
+def test_the_products_of_jax_ask_for_the_highest_precision():
+    """On accelerators the default would be TF32 or bfloat16; norms are no matrix products at all."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.ones((4, 4), jnp.float32)
+    assert "HIGHEST" in str(jax.make_jaxpr(lambda a: matmul(jnp, a, a))(x))
+    assert "dot_general" not in str(jax.make_jaxpr(lambda a: squares(jnp, a))(x))
+
+
+@pytest.mark.parametrize("query", [Gram(M), ClassGrams(M)], ids=lambda q: q.name)
+def test_a_symmetric_release_is_symmetric_to_the_last_bit(query):
+    """Its noise is: an asymmetric rounding of the sum would be released without any noise. XLA's products are not."""
+    d = 130
+    x, y = toy(256, d)
+
+    def skewed(query, params, block, keep, clip_norm, out):
+        total = numpy_block_sum(query, params, block, keep, clip_norm, out)
+        return total + 1e-3 * np.triu(np.ones((d, d)), 1)
+
+    for block_sum in (numpy_block_sum, jax_block_sum, skewed):
+        s = spec_of(query, 256)
+        released = release(
+            query, Params(), ArrayRows(x, y), s, ledger=reserve([s]), noise=NoiseSource(1), block_sum=block_sum
+        )
+        assert np.array_equal(released.value, np.swapaxes(released.value, -1, -2))
