@@ -55,7 +55,7 @@ class Ledger:
             if self.path != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
-            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA synchronous=EXTRA")
             self._db.executescript(SCHEMA + APPEND_ONLY)
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(
@@ -119,6 +119,8 @@ class Ledger:
 
         Guarantee: after it returns, the sum of all fits ever reserved is within the budget, whatever happens next.
         """
+        if any(s["relation"] != relation for s in specs):
+            raise LedgerError(f"every release must have the fit's neighbouring relation, got {relation=}. Plan it again.")
         fit_id = uuid.uuid4().hex
         new = [GaussianEvent(s["noise_multiplier"], s["sampling_prob"]) for s in specs]
         with self._transaction():
@@ -285,7 +287,7 @@ class FitLedger:
     def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
         self.ledger._db.execute(
             "INSERT INTO progress (fit_id, sequence, state, at, digest) VALUES (?, ?, ?, ?, ?)",
-            (self.fit_id, sequence, state, time.time(), digest),
+            (self.fit_id, sequence, state, time.time() // 3600 * 3600, digest),
         )
 
 

@@ -114,8 +114,10 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float, width: int) -> t
     size = int(np.prod(query.shape(width)))
     base = sensitivity(query, spec, append)
     grid = grid_step(base, size)
-    rounding = slack(spec.n_rows, width + query.n_classes, size, grid / base)
-    if (spec.n_rows + 40 * spec.noise_multiplier * 1.01) * base / grid > 2.0**53:
+    # Under add_remove n is private: room for twice nominal_n, and for a million rows in any case.
+    n = max(2 * spec.n_rows, 2**20) if spec.relation == "add_remove" else spec.n_rows
+    rounding = slack(n, width + query.n_classes, size, grid / base)
+    if (n + 40 * spec.noise_multiplier * 1.01) * base / grid > 2.0**53:
         raise ValueError(f"results must fit their grid in float64, got n_rows={spec.n_rows}. Split the data.")
     sd = spec.noise_multiplier * base * (1 + rounding)
     if not 0 < sd < np.inf:
@@ -160,6 +162,7 @@ def release(
         z = gaussian(noise.generator(sequence, "noise"), value.shape, sd / grid, query.symmetric)
         np.rint(z, out=z)
         value += z  # both are whole numbers below 2**53: exact
+        value += 0.0  # the sign of -0.0 would tell what was rounded away
         value *= grid
     ledger.commit(sequence, value)
     return Released(value, sd)

@@ -353,7 +353,8 @@ def _factor(xp: Any, clip_norm: float, *squared: Any) -> Any:
     norm = xp.ones_like(squared[0])
     for s in squared:
         norm = norm * xp.sqrt(xp.maximum(s, xp.float32(NOTHING)))
-    return xp.minimum(xp.float32(1), xp.float32(clip_norm) / norm)
+    factor = xp.minimum(xp.float32(1), xp.float32(clip_norm) / norm)
+    return xp.where(factor > xp.float32(1.2e-38), factor, xp.float32(0))  # a denormal one is too inexact to clip with
 
 
 def _inverse_norm(xp: Any, squared: Any) -> Any:

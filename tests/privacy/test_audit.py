@@ -1,0 +1,61 @@
+"""Defects that reading the private core as an attacker brought up, each with the value that showed it."""
+
+import numpy as np
+import pytest
+from core import M, one_block, release_one, reserve, spec_of
+
+from dphead.data import ArrayRows
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.mechanism import noise_scale, numpy_block_sum
+from dphead.privacy.queries import ClassSums, Gradient, Params
+from dphead.privacy.sums import slack
+
+
+@pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 60))
+def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
+    """C / (||r|| ||x||) near 1e-45 is a multiple of the smallest denormal: rounded up, a row weighed 1.2 C."""
+    block, keep = one_block(np.array([[size]], np.float32), np.array([0]))
+    params = Params(weights=np.full((1, M), 0.57, np.float32))
+    total = numpy_block_sum(Gradient(M, "squared"), params, block, keep, 1e-6, np.zeros((1, M)))
+    assert np.linalg.norm(total) <= 1e-6 * (1 + slack(1, 1 + M, M, 0.0))
+
+
+def test_the_sign_of_zero_tells_nothing():
+    """-1e-9 is rounded to -0.0 on the grid: with noise that also rounds to -0.0, its sign would be released as it is."""
+    rows = ArrayRows(np.full((1, 1), -1e-9, np.float32), np.array([0]))
+    for seed in range(200):
+        released = release_one(ClassSums(M), Params(), rows, seed=seed, sigma=1e-6)
+        assert not np.any(np.signbit(released.value) & (released.value == 0))
+
+
+def test_a_ledger_refuses_releases_of_another_relation():
+    """Their noise is over another sensitivity than the one that is charged."""
+    spec = spec_of(ClassSums(M), 10, relation="zero_out")
+    with pytest.raises(LedgerError, match="relation"):
+        Ledger().reserve(
+            [spec.row()], epsilon=1.0, delta=1e-5, relation="replace_one", description="", plan_hash=""
+        )
+    assert reserve([spec]).fit_id
+
+
+def test_a_private_n_may_exceed_its_public_stand_in():
+    """Under add_remove nothing may depend on n, so the slack has room for twice nominal_n, and for a million rows."""
+    query = ClassSums(M)
+    few = noise_scale(query, spec_of(query, 100, relation="add_remove"), 0.0, 4)
+    assert few[0] == noise_scale(query, spec_of(query, 1000, relation="add_remove"), 0.0, 4)[0]
+    assert few[0] >= 1 + slack(2**20, 4 + M, 4 * M, few[1])
+    assert few[0] > noise_scale(query, spec_of(query, 100), 0.0, 4)[0]
+
+
+def test_a_committed_charge_survives_a_loss_of_power(tmp_path):
+    """FULL leaves the removal of SQLite's journal unsynced: the journal could come back and undo the last charge."""
+    assert Ledger(tmp_path / "l.sqlite")._db.execute("PRAGMA synchronous").fetchone()[0] == 3
+
+
+def test_the_ledger_does_not_time_the_releases(tmp_path):
+    """A release's duration follows the size of its Poisson batch."""
+    ledger = Ledger(tmp_path / "l.sqlite")
+    fit = reserve([spec := spec_of(ClassSums(M), 10)], ledger)
+    sequence, _ = fit.begin(spec.row())
+    fit.commit(sequence, np.zeros(3))
+    assert all(at % 3600 == 0 for (at,) in ledger._db.execute("SELECT at FROM progress"))
