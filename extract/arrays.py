@@ -42,19 +42,12 @@ def _source(
         split=split,
         split_names=split_names,
         digest=digest.hexdigest(),
-        names=_Numbered(kind, n),
+        names=[f"{kind}:{row}" for row in range(n)],
         group=group,
         class_names=names,
         classes_declared=declared,
         arrays=images,
     )
-
-
-class _Numbered(list):
-    """Names of array rows: `kind:position`, made when asked for."""
-
-    def __init__(self, kind: str, n: int):
-        super().__init__(f"{kind}:{i}" for i in range(n))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -73,7 +66,7 @@ def read_idx(path: Path) -> np.ndarray:
     dtype = np.dtype(_IDX_TYPES[data[2]])
     if len(data) != header + dtype.itemsize * int(np.prod(shape, dtype=object)):
         raise ExtractError(
-            f"an IDX file must be as long as its header says, got shape={shape} and {len(data)} bytes in {str(path)!r}. "
+            f"an IDX file must be as long as its header says, got shape={shape}, {len(data)} bytes in {str(path)!r}. "
             "Download it again."
         )
     return np.frombuffer(data, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
@@ -92,12 +85,17 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
         labels = next((file.with_name(s) for s in (stem, plain, plain + ".gz") if file.with_name(s).exists()), None)
         if labels is None:
             raise ExtractError(f"IDX images need their labels beside them, got no {stem!r}. Put it into the folder.")
-        pairs.setdefault(_IDX_PREFIX.get(match[1] or "", ""), (file, labels))
+        name = _IDX_PREFIX.get(re.split(r"[-_.]", match[1] or "")[-1], "")
+        if name in pairs and pairs[name][0].name.removesuffix(".gz") != file.name.removesuffix(".gz"):
+            raise ExtractError(
+                f"a folder must hold one IDX pair a split, got two for {name or 'all'}. Give the images file itself."
+            )
+        pairs.setdefault(name, (file, labels))
     return pairs
 
 
 def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
-    """IDX pairs of a folder (train, then test), or one images file with its labels beside it; None if there are none."""
+    """IDX pairs of a folder (train, then test), or one images file with its labels beside it; None without."""
     pairs = _idx_pairs(path)
     if not pairs:
         return None
@@ -163,7 +161,7 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
             data = {key: file[key] for key in ("images", "labels", "split", "group") if key in file}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ExtractError(
-            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or pickled. Save it with numpy.savez."
+            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or pickled. Use numpy.savez."
         ) from error
     images = data.get("images")
     if images is None or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,9 +14,10 @@ from PIL import Image
 from torch import nn
 
 from extract.errors import ExtractError
+from extract.folding import fold_batch_norm
+from extract.isolation import check_rows_alone
 from extract.scattering import ScatterNet
-
-ROW_TOLERANCE = 1e-3  # batch kernels round differently; a row that sees its companions moves far more
+from extract.weights import file_sha256, first_line, load_weights, state_sha256
 
 
 @dataclass
@@ -55,14 +55,17 @@ class Backbone:
     n_features: int
 
 
-def load_backbone(options: BackboneOptions, example: np.ndarray) -> Backbone:
-    """Build the network and its transform; `example` is one decoded image, which fixes ScatterNet's size and colours.
+def load_backbone(options: BackboneOptions, size: tuple[int, int], has_colour: bool) -> Backbone:
+    """Build the network and its transform; ScatterNet takes the images' size (height, width) and colours as they are.
 
     ExtractError for an unknown name, weights that cannot be had or do not fit, or a model that mixes rows of a batch.
     """
-    backbone = _scatternet(options, example) if options.name == "scatternet" else _timm(options)
+    backbone = _scatternet(options, size, has_colour) if options.name == "scatternet" else _timm(options)
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
+    if options.name != "scatternet":
+        folded = fold_batch_norm(backbone.module, backbone.input_shape)
+        backbone.module = folded.to(memory_format=torch.channels_last)
     shape = _dry_run(backbone.module, backbone.input_shape)
     backbone.channels, backbone.n_features = shape[1], math.prod(shape[1:])
     return backbone
@@ -76,16 +79,16 @@ def _dry_run(module: nn.Module, input_shape: tuple[int, int, int]) -> torch.Size
 # ---------------------------------------------------------------- ScatterNet
 
 
-def _scatternet(options: BackboneOptions, example: np.ndarray) -> Backbone:
+def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: bool) -> Backbone:
     if options.weights is not None or options.model_args:
         raise ExtractError(
             "scatternet has no weights and no model arguments, got some. Leave --weights and --model-arg out."
         )
-    colours = 3 if example.ndim == 3 else 1
-    size = (options.image_size,) * 2 if options.image_size else example.shape[:2]
+    colours = 3 if has_colour else 1
+    size = (options.image_size, options.image_size) if options.image_size else size
     transform = {
         "image_size": list(size),
-        "resize": options.interpolation or "bicubic" if options.image_size else None,
+        "interpolation": (options.interpolation or "bicubic") if options.image_size else None,
         "colours": colours,
         "scale": [0.0, 1.0],
         "mean": list(options.mean) if options.mean else None,
@@ -97,11 +100,7 @@ def _scatternet(options: BackboneOptions, example: np.ndarray) -> Backbone:
     def prepare(image: np.ndarray) -> torch.Tensor:
         image = _match_colours(image, colours)
         if image.shape[:2] != (height, width):
-            if not options.image_size:
-                raise ExtractError(
-                    f"scatternet needs images of one size, got {image.shape[:2]} after {(height, width)}. Use --image-size."
-                )
-            image = _resize_to_cover(image, height, transform["resize"])
+            image = _resize_to_cover(image, height, options.interpolation or "bicubic")
         planes = torch.tensor(image).reshape(height, width, colours).permute(2, 0, 1).float() / 255
         planes = planes if mean is None else planes - mean
         return planes if std is None else planes / std
@@ -151,26 +150,27 @@ def _resize_to_cover(image: np.ndarray, size: int, interpolation: str) -> np.nda
 def _timm(options: BackboneOptions) -> Backbone:
     import timm
 
-    if not timm.is_model(options.name):
+    if ":" not in options.name and not timm.is_model(options.name):  # "hf-hub:owner/name" is looked up by timm
         close = timm.list_models(f"*{options.name.split('.')[0].split('_')[0]}*")[:5]
         raise ExtractError(
-            f"the backbone must be scatternet or a timm model, got backbone={options.name!r}. Try one of {close or 'timm.list_models()'}."
+            f"the backbone must be scatternet or a timm model, got backbone={options.name!r}. "
+            f"Try one of {close or 'timm.list_models()'}."
         )
     model = _build(options)
     if options.weights is not None:
         load_weights(model, options.weights)
-        weights_sha256 = _file_sha256(options.weights)
+        weights_sha256 = file_sha256(options.weights)
     else:
         weights_sha256 = state_sha256(model)
     if hasattr(model, "reset_classifier"):
-        model.reset_classifier(0)
+        model.reset_classifier(0)  # type: ignore[operator]
     transform, prepare, input_shape = _timm_transform(options, model)
     return Backbone(
         name=options.name,
         kwargs=dict(options.model_args),
         weights_sha256=weights_sha256,
         transform=transform,
-        module=model.to(memory_format=torch.channels_last),
+        module=model,
         prepare=prepare,
         input_shape=input_shape,
         channels=0,
@@ -188,82 +188,16 @@ def _build(options: BackboneOptions) -> nn.Module:
         return timm.create_model(options.name, pretrained=not local, **options.model_args)
     except (TypeError, AssertionError) as error:
         raise ExtractError(
-            f"the model arguments must suit {options.name}, got {options.model_args}: {_first_line(error)}. "
+            f"the model arguments must suit {options.name}, got {options.model_args}: {first_line(error)}. "
             "Correct --model-arg."
         ) from error
     except Exception as error:
         if local:
-            raise ExtractError(f"{options.name} must build, got {_first_line(error)}. Correct --model-arg.") from error
+            raise ExtractError(f"{options.name} must build, got {first_line(error)}. Correct --model-arg.") from error
         raise ExtractError(
-            f"hub weights of {options.name} must be there to load, got {type(error).__name__}: {_first_line(error)}. "
+            f"hub weights of {options.name} must be there to load, got {type(error).__name__}: {first_line(error)}. "
             "Go online, or give a local file with --weights FILE."
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a safetensors, pth or npz file into the model as it was built, classifier included.
-
-    ExtractError if the file is damaged or its tensors do not fit; pickled code is never run.
-    """
-    try:
-        state = _read_state(model, path)
-        if state is None:  # an .npz in the format of the model's authors, which timm knows how to read
-            return
-    except ExtractError:
-        raise
-    except Exception as error:
-        raise ExtractError(
-            f"weights must be a readable safetensors, pth or npz file, got weights={str(path)!r}: {_first_line(error)}. "
-            "Download or convert it again."
-        ) from error
-    ours = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    theirs = {key: tuple(value.shape) for key, value in state.items()}
-    optional = {key for key in ours if key.endswith("num_batches_tracked")}
-    wrong = sorted(key for key in set(ours) | set(theirs) if ours.get(key) != theirs.get(key) and key not in optional)
-    if wrong:
-        key = wrong[0]
-        raise ExtractError(
-            f"weights must fit the model, got {key}: {theirs.get(key, 'missing')} in the file, {ours.get(key, 'missing')} "
-            f"in the model ({len(wrong)} such tensors). Set --model-arg (num_classes=...?) as the weights were trained."
-        )
-    model.load_state_dict(state, strict=not optional)
-
-
-def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            if set(file.files) & set(model.state_dict()):
-                return {key: torch.from_numpy(file[key]) for key in file.files}
-        if not hasattr(model, "load_pretrained"):
-            raise ExtractError(f"an .npz must hold the model's own tensors, got weights={str(path)!r}. Convert it.")
-        model.load_pretrained(str(path))  # type: ignore[operator]
-        return None
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    for key in ("state_dict_ema", "state_dict", "model"):
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
-    return {key.removeprefix("module."): value for key, value in state.items()}
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def state_sha256(model: nn.Module) -> str:
-    """sha256 over names and values of a model's tensors: for weights that came from the hub, not from a file."""
-    digest = hashlib.sha256()
-    for key, value in sorted(model.state_dict().items()):
-        digest.update(key.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _timm_transform(
@@ -295,44 +229,3 @@ def _timm_transform(
 
     record = {key: list(value) if isinstance(value, tuple) else value for key, value in config.items()}
     return {**record, "library": "timm"}, prepare, tuple(int(s) for s in config["input_size"])  # type: ignore[return-value]
-
-
-# ---------------------------------------------------------------- one row, one image
-
-
-def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
-    """ExtractError if a row's features depend on the other rows of its batch, which would break "one row, one person".
-
-    Tried in the mode in which the module is: the same rows beside others, in another order, and alone.
-    """
-    draw = torch.Generator().manual_seed(0)
-    rows = torch.randn(3, *input_shape, generator=draw)
-    others = 5 * torch.randn(3, *input_shape, generator=draw) + 2
-    with torch.inference_mode():
-        try:
-            plain = module(rows)
-            beside = module(torch.cat([others[:1], rows.flip(0), others[1:]]))[1:4].flip(0)
-            alone = module(rows[:1])
-        except (ValueError, RuntimeError) as error:
-            culprit = _batch_statistics(module)
-            if not culprit:
-                raise ExtractError(
-                    f"the model must run on inputs of shape {input_shape}, got {_first_line(error)}. Set --image-size."
-                ) from error
-            plain = beside = alone = torch.full((3, 1), torch.nan)
-    scale = plain.abs().amax().clamp_min(1e-12)
-    moved = max(float((plain - beside).abs().amax() / scale), float((plain[:1] - alone).abs().amax() / scale))
-    if not moved <= ROW_TOLERANCE:
-        culprit = _batch_statistics(module)
-        reason = f"{culprit} uses statistics of the batch" if culprit else "it mixes the rows of a batch"
-        raise ExtractError(
-            f"each row's features must depend on that row alone, got relative change {moved:.1e} with other companions: "
-            f"{reason}. Choose another backbone, or frozen statistics."
-        )
-
-
-def _batch_statistics(module: nn.Module) -> str:
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and (part.training or part.running_mean is None):
-            return f"{type(part).__name__} {name!r}"
-    return ""

@@ -7,3 +7,7 @@ class FormatError(ValueError):
 
 class ExtractError(FormatError):
     """Images, weights or options that extraction cannot use. The command line exits with code 2."""
+
+
+class ResumableError(ExtractError):
+    """The run stopped for an outer reason (a full disk, a file that went away); what was written can be resumed."""

@@ -14,17 +14,18 @@ except ``config``, ``config_hash``, ``salt`` and the digests, which identify the
 | `/image_hash`   | uint64 (n,)              | coarse hash: near-equal images have near-equal hashes; 0 for none      |
 | `/block_digest` | uint8 (blocks,32)        | sha256 of one block of rows of all columns above; zero: not yet written|
 
-Attributes: ``schema_version``, ``complete``, ``block_rows``, ``dataset_id``, ``salt``, ``class_names`` (JSON list, or ""),
+Attributes: ``schema_version``, ``complete``, ``block_rows``, ``dataset_id``, ``salt``, ``class_names`` (JSON or ""),
 ``classes_public``, ``classes_declared`` ("classes-flag", "folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``,
 ``weights_sha256``, ``transform``, ``normalization``, ``library_versions``, ``config`` (JSON), ``config_hash``.
 
 A file under construction is PATH.part and is renamed when its last block is on the disk.
 """
 
-from extract.errors import ExtractError, FormatError
+from extract.errors import ExtractError, FormatError, ResumableError
 from extract.reading import SCHEMA_VERSION, FeaturesFile, open_features
+from extract.rows import Header, row_digest
 from extract.verify import near_equal, verify
-from extract.writing import FeaturesWriter, Header, row_digest, write_features
+from extract.writing import FeaturesWriter, write_features
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -33,6 +34,7 @@ __all__ = [
     "FeaturesWriter",
     "FormatError",
     "Header",
+    "ResumableError",
     "near_equal",
     "open_features",
     "row_digest",

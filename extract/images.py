@@ -34,8 +34,8 @@ class UnreadableImage(Exception):
 class Source:
     """Images in a fixed order. Exactly one of `arrays` (n, H, W[, 3]) uint8 and `read` (row -> file bytes) is set.
 
-    labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into split_names; group int64 (n,) or None;
-    names: the private name of each row; digest: sha256 that identifies listing, labels and (for arrays) pixels.
+    labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into split_names; group int64 (n,) or
+    None; names: the private name of each row; digest: sha256 that identifies listing, labels and (for arrays) pixels.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Source:
 
 @dataclass
 class Classes:
-    """How the classes were declared: a list of names, a number (names "0", "1", ...), public folder names, or not at all."""
+    """How the classes were declared: as names, or by making the folder names public, or not at all."""
 
     names: list[str] | None = None
     folder_names_public: bool = False
@@ -84,7 +84,10 @@ class Classes:
 
     @classmethod
     def parse(cls, text: str | None, folder_names_public: bool = False, ignore_labels: bool = False) -> Classes:
-        """From the command line: "a,b,c", "10" or "@file" with a name a line. ExtractError if empty, repeated or both ways."""
+        """From the command line: "a,b,c", "10" (names "0" to "9") or "@file" with a name a line.
+
+        ExtractError if a name is empty or repeated, or if the classes are declared in both ways.
+        """
         if text is None:
             return cls(None, folder_names_public, ignore_labels)
         if folder_names_public:
@@ -171,7 +174,7 @@ def check_found(split: str, found: Sequence[str], path: Path) -> None:
     """ExtractError unless the wanted split is there."""
     if split != "all" and split not in found:
         raise ExtractError(
-            f"the source must hold the split asked for, got split={split!r} and source={str(path)!r} with {list(found)}. "
+            f"the source must hold the split asked for, got split={split!r}, source={str(path)!r} with {list(found)}. "
             "Leave --split out or name one of these."
         )
 
@@ -225,8 +228,16 @@ def to_uint8(values: np.ndarray) -> np.ndarray:
     )
 
 
+_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), np.arange(32) + 0.5))  # 8 lowest of 32 cosines
+
+
 def image_hash(image: np.ndarray) -> int:
-    """64-bit difference hash: is each cell of an 8x9 grey thumbnail darker than its right neighbour? 0 if flat."""
-    small = Image.fromarray(image).convert("L").resize((9, 8), Image.Resampling.BOX)
-    cells = np.asarray(small, np.int16)
-    return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")
+    """64-bit perceptual hash: which of the 8x8 lowest cosine frequencies exceed their median? 0 for a flat image.
+
+    Brightness, contrast, size and compression barely change it; it is the same for grey and colour copies.
+    """
+    small = np.asarray(Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR), np.float64)
+    if small.max() == small.min():
+        return 0
+    spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
+    return int.from_bytes(np.packbits(spectrum > np.median(spectrum)).tobytes(), "big")

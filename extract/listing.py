@@ -1,4 +1,4 @@
-"""Sources that list image files: folders, manifests, zip and tar archives. Archives are read in place, never unpacked."""
+"""Sources that list image files: folders, manifests, zip and tar archives, which are read in place, never unpacked."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
     unknown = sorted(set(header) - {"path", "label", "split", "group"})
     if "path" not in header or unknown:
         raise ExtractError(
-            f"a manifest must have the columns path, label and optionally split, group, got columns={header}. Rename them."
+            f"a manifest must have the columns path, label and optionally split, group, got columns={header}. "
+            "Rename them."
         )
     root, rows = path.parent, []
     for line, record in enumerate(records, 2):
@@ -140,7 +141,7 @@ def _limited(name: str, size: int, archive: Path) -> int:
 
 
 def open_archive(path: Path, classes: Classes, split: str) -> Source | None:
-    """A zip (rows sorted by path) or a tar (rows in its own order, which a compressed tar can be read in). Else None."""
+    """A zip (rows sorted by path), a tar (rows in its own order, the only quick one if compressed), or None."""
     if not path.is_file():
         return None
     damaged = ExtractError(f"an archive must be complete, got file={str(path)!r} damaged. Copy or pack it again.")

@@ -16,6 +16,11 @@ from extract.errors import FormatError
 SCHEMA_VERSION = 1
 JSON_ATTRIBUTES = ("backbone_kwargs", "transform", "normalization", "library_versions", "config")
 FEATURE_SPACE = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization")
+ATTRIBUTES = (
+    *FEATURE_SPACE,
+    *("complete", "block_rows", "dataset_id", "salt", "class_names", "classes_public", "classes_declared"),
+    *("library_versions", "config", "config_hash"),
+)
 ROW_COLUMNS = ("features", "labels", "valid", "split", "group", "row_digest", "image_hash")
 
 
@@ -32,7 +37,7 @@ def sha256_json(value: Any) -> str:
 class FeaturesFile:
     """An open, complete features file; use it as a context manager.
 
-    Attributes: n_rows, n_features, dtype, class_names (list or None), dataset_id, config_hash, attrs (dict, JSON parsed),
+    Attributes: n_rows, n_features, dtype, class_names (list or None), dataset_id, config_hash, attrs (dict),
     features (h5 dataset (n, d), read it in blocks), labels int32 (n,), valid bool (n,), split uint8 (n,),
     split_names (list), group int64 (n,) or None. All arrays but `features` are read on first use.
     """
@@ -173,12 +178,12 @@ def check_schema(path: str | Path, file: h5py.File, complete: bool = True) -> No
         )
     needed = set(ROW_COLUMNS) - {"group"} | {"block_digest"}
     shapes = {name: file[name].shape for name in needed | ({"group"} & set(file)) if name in file}  # type: ignore[union-attr]
-    missing = sorted(needed - set(shapes))
+    missing = sorted(needed - set(shapes)) + [name for name in ATTRIBUTES if name not in file.attrs]
     n = shapes.get("features", (0,))[0]
     wrong = sorted(k for k, s in shapes.items() if k != "block_digest" and s[0] != n)
     if missing or wrong or len(shapes["features"]) != 2:
         raise FormatError(
-            "a features file must hold all its columns with one entry a row, "
+            "a features file must hold all its attributes and columns with one entry a row, "
             f"got missing={missing}, wrong_length={wrong} in {str(path)!r}. Extract it again."
         )
     if file["features"].dtype not in (np.float16, np.float32):  # type: ignore[union-attr]

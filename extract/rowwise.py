@@ -1,8 +1,7 @@
 """Normalisation of each row by itself: it looks at no other row, so it costs no privacy.
 
-Group normalisation of the features is the data normalisation of Tramer and Boneh (2021, section 2.2): for
-ScatterNet features (K, H, W) the channels are cut into G groups, and each group of (K / G) H W values of the row gets mean
-zero and variance one.
+Group normalisation is the data normalisation of Tramer and Boneh (2021, section 2.2): the channels of ScatterNet
+features (K, H, W) are cut into G groups, and each group's (K / G) H W values get mean zero and variance one.
 """
 
 from __future__ import annotations

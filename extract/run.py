@@ -7,29 +7,31 @@ import os
 import platform
 import shutil
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from extract.backbones import Backbone, BackboneOptions, load_backbone
-from extract.errors import ExtractError
-from extract.format import FeaturesWriter, Header, open_features, row_digest, verify
-from extract.images import Classes, Source, UnreadableImage, image_hash, open_source
+from extract.errors import ExtractError, FormatError, ResumableError
+from extract.images import Classes, Source, open_source
+from extract.loop import Loop, LoopSettings, Progress, Survey, survey
+from extract.reading import open_features
+from extract.rows import Header
 from extract.rowwise import RowNorm
+from extract.verify import verify
+from extract.writing import FeaturesWriter
 
 _LISTED = 10  # unreadable images named in an error
-Progress = Callable[[int, int], None]  # rows done, rows in all
 
 
 @dataclass
 class ExtractOptions:
-    """Everything `dphead extract` can be told. limit: use the first rows only (for trials)."""
+    """Everything `dphead extract` can be told.
+
+    batch_size None: a good one for the device. limit: use the first rows only (for trials). check: verify at the end.
+    """
 
     source: str | Path
     output: str | Path
@@ -40,7 +42,7 @@ class ExtractOptions:
     dtype: str = "float32"
     device: str = "auto"
     amp: bool = False
-    batch_size: int = 64
+    batch_size: int | None = None
     block_rows: int = 1024
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     skip_unreadable: bool = False
@@ -66,41 +68,36 @@ class Summary:
     problems: list[str]
 
 
-@dataclass
-class _Batch:
-    features: torch.Tensor  # or, before a GPU has run, the network's inputs
-    valid: np.ndarray
-    digests: np.ndarray
-    hashes: np.ndarray
-
-
 def extract(options: ExtractOptions, progress: Progress | None = None) -> Summary:
     """Extract features of every image of the source into `options.output`; run it again to resume.
 
     ExtractError or FormatError, before anything is written, for an unusable source, unreadable images (unless
-    skip_unreadable), a backbone that does not load, too little disk, or an output of another configuration.
+    skip_unreadable), a backbone that does not load, too little disk, or an output of another configuration. If features
+    are not finite, or the images are not those of same_data_as, the unfinished file is removed.
     """
-    if options.batch_size < 1 or options.workers < 1 or (options.limit is not None and options.limit < 1):
+    if min(options.workers, *(v for v in (options.batch_size, options.limit) if v is not None), 1) < 1:
         raise ExtractError(
             "batch size, workers and limit must be at least 1, got "
             f"batch_size={options.batch_size}, workers={options.workers}, limit={options.limit}. Raise them."
         )
-    source = open_source(options.source, options.classes, options.split)
-    n_rows = min(source.n_rows, options.limit or source.n_rows)
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
         raise ExtractError(f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out.")
-    example = check_images(source, n_rows, options)
-    backbone = load_backbone(options.backbone, example)
+    source = open_source(options.source, options.classes, options.split)
+    n_rows = min(source.n_rows, options.limit or source.n_rows)
+    found = check_images(source, n_rows, options)
+    assert found.example is not None
+    backbone = load_backbone(options.backbone, found.example.shape[:2], found.has_colour)
     options.normalize.check_channels(backbone.channels)
-    header = make_header(options, source, backbone, n_rows, device)
+    settings = LoopSettings(
+        device, _batch_size(options, device), options.workers, options.normalize, options.amp, options.skip_unreadable
+    )
+    header = make_header(options, source, backbone, n_rows, settings)
     check_disk(Path(options.output), header)
     with FeaturesWriter(options.output, header) as writer:
         done_before, began = writer.next_row, time.perf_counter()
         if not writer.already_complete:
-            _write_names(Path(options.output), source, n_rows)
-            _Loop(options, source, backbone, device, writer, progress).run()
-            writer.finish()
+            _fill(options, source, backbone, writer, settings, progress)
         seconds = time.perf_counter() - began
     return Summary(
         path=Path(options.output),
@@ -116,6 +113,33 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     )
 
 
+def _batch_size(options: ExtractOptions, device: torch.device) -> int:
+    """As given; else small on a CPU, where a batch should stay in the cache (ScatterNet cuts its own pieces)."""
+    if options.batch_size is not None:
+        return options.batch_size
+    return 128 if device.type == "cuda" or options.backbone.name == "scatternet" else 16
+
+
+def _fill(
+    options: ExtractOptions,
+    source: Source,
+    backbone: Backbone,
+    writer: FeaturesWriter,
+    settings: LoopSettings,
+    progress: Progress | None,
+) -> None:
+    names = _write_names(writer.path, source, writer.header.n_rows)
+    try:
+        Loop(source, backbone, writer, settings, progress).run()
+        writer.finish()
+    except ResumableError:
+        raise
+    except FormatError:  # the same command would fail again: leave nothing half-written
+        writer.discard()
+        names.unlink(missing_ok=True)
+        raise
+
+
 def choose_device(name: str) -> torch.device:
     """`auto` is the GPU if torch sees one. ExtractError if cuda is asked for and missing."""
     if name not in ("auto", "cpu", "cuda"):
@@ -125,54 +149,34 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def check_images(source: Source, n_rows: int, options: ExtractOptions) -> np.ndarray:
-    """Decode every image once before anything is written; return the first readable one.
+def check_images(source: Source, n_rows: int, options: ExtractOptions) -> Survey:
+    """Look at every image before anything is written.
 
-    ExtractError that lists unreadable images (unless they are to be skipped), or if none is readable.
+    ExtractError that lists unreadable images (unless they are to be skipped), if none is readable, or if ScatterNet
+    gets images of several sizes without an image size.
     """
-    if source.arrays is not None:
-        return source.arrays[0]
-    example, unreadable = None, []
-    with ThreadPoolExecutor(options.workers) as pool:
-        for row, image in enumerate(_ahead(pool, source, range(n_rows), lambda raw: _decoded(source, raw), 64)):
-            if image is None:
-                unreadable.append(row)
-            elif example is None:
-                example = image
-    if unreadable and not options.skip_unreadable:
-        first = ", ".join(source.names[row] for row in unreadable[:_LISTED])
+    found = survey(source, n_rows, options.workers)
+    if found.unreadable and not options.skip_unreadable:
+        first = ", ".join(str(source.names[row]) for row in found.unreadable[:_LISTED])
         raise ExtractError(
-            f"every image must be readable, got unreadable={len(unreadable)}: {first}"
-            f"{', ...' if len(unreadable) > _LISTED else ''}. "
+            f"every image must be readable, got unreadable={len(found.unreadable)}: {first}"
+            f"{', ...' if len(found.unreadable) > _LISTED else ''}. "
             "Repair them, or use --skip-unreadable to keep them as masked rows."
         )
-    if example is None:
-        raise ExtractError(f"at least one image must be readable, got unreadable={len(unreadable)}. Check the source.")
-    return example
-
-
-def _decoded(source: Source, raw: np.ndarray | bytes) -> np.ndarray | None:
-    try:
-        return source.decode(raw)
-    except UnreadableImage:
-        return None
-
-
-def _ahead(
-    pool: ThreadPoolExecutor, source: Source, rows: range, work: Callable[[np.ndarray | bytes], Any], depth: int
-) -> Iterator[Any]:
-    """work(raw row) in order, computed a few rows ahead; files are read here, in order, and decoded in the pool."""
-    waiting: deque[Future[Any]] = deque()
-    for row in rows:
-        waiting.append(pool.submit(work, source.raw(row)))
-        if len(waiting) >= depth:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    if found.example is None:
+        raise ExtractError(
+            f"one image at least must be readable, got unreadable={n_rows} of {n_rows}. Check the source."
+        )
+    if options.backbone.name == "scatternet" and not options.backbone.image_size and len(found.shapes) > 1:
+        raise ExtractError(
+            f"scatternet needs images of one size, got {len(found.shapes)} sizes such as {sorted(found.shapes)[:3]}. "
+            "Use --image-size."
+        )
+    return found
 
 
 def make_header(
-    options: ExtractOptions, source: Source, backbone: Backbone, n_rows: int, device: torch.device
+    options: ExtractOptions, source: Source, backbone: Backbone, n_rows: int, settings: LoopSettings
 ) -> Header:
     """Sizes and attributes of the file. The configuration holds all that can change a value in it."""
     import PIL
@@ -187,6 +191,7 @@ def make_header(
                     "Extract from the same source."
                 )
             dataset_id, salt = other.dataset_id, other.attrs["salt"]
+            settings.expected_digests = other.row_digest
     versions = {
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -211,8 +216,8 @@ def make_header(
         config={
             "source_digest": source.digest,
             "split": options.split,
-            "batch_size": options.batch_size,
-            "device": device.type,
+            "batch_size": settings.batch_size,
+            "device": settings.device.type,
             "amp": options.amp,
             "skip_unreadable": options.skip_unreadable,
         },
@@ -236,7 +241,7 @@ def check_disk(output: Path, header: Header) -> None:
         )
 
 
-def _write_names(output: Path, source: Source, n_rows: int) -> None:
+def _write_names(output: Path, source: Source, n_rows: int) -> Path:
     """The private map ordinal -> name, readable by its owner only."""
     path = output.with_name(output.name + ".names.csv")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -245,114 +250,4 @@ def _write_names(output: Path, source: Source, n_rows: int) -> None:
         table = csv.writer(file)
         table.writerow(["row", "name"])
         table.writerows((row, source.names[row]) for row in range(n_rows))
-
-
-class _Loop:
-    """Blocks of rows. A job is one batch; batches never cross a block, and several jobs run at the same time.
-
-    On a CPU a job decodes and runs the network, with one torch thread each: the threads of one batch would wait for each
-    other, badly so on a busy machine, and a batch's numbers do not depend on how many jobs run. With a GPU the jobs
-    decode and this thread runs the network.
-    """
-
-    def __init__(
-        self,
-        options: ExtractOptions,
-        source: Source,
-        backbone: Backbone,
-        device: torch.device,
-        writer: FeaturesWriter,
-        progress: Progress | None,
-    ):
-        self.options, self.source, self.backbone, self.writer = options, source, backbone, writer
-        self.device, self.progress = device, progress
-        self.module = backbone.module.to(device)
-        self.layout = torch.channels_last if backbone.input_shape[0] == 3 else torch.contiguous_format
-        self.expected = None
-        if options.same_data_as is not None:
-            with open_features(options.same_data_as) as other:
-                self.expected = other.row_digest
-
-    def run(self) -> None:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(self.options.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                jobs = self._jobs(pool)
-                try:
-                    self._tell()
-                    while self.writer.next_row < self.writer.header.n_rows:
-                        self._block(jobs, *self.writer.next_block())
-                finally:
-                    pool.shutdown(wait=True, cancel_futures=True)
-        finally:
-            torch.set_num_threads(threads)
-
-    def _jobs(self, pool: ThreadPoolExecutor) -> Iterator[_Batch]:
-        """Results of all batches in order, a few jobs ahead. Files are read here, in order; the rest is in the pool."""
-        n, size = self.writer.header.n_rows, self.options.batch_size
-        waiting: deque[Future[_Batch]] = deque()
-        for block in range(self.writer.next_row, n, self.options.block_rows):
-            end = min(block + self.options.block_rows, n)
-            for first in range(block, end, size):
-                raw = [self.source.raw(row) for row in range(first, min(first + size, end))]
-                waiting.append(pool.submit(self._batch, raw))
-                if len(waiting) > self.options.workers + 1:
-                    yield self._finish(waiting.popleft().result())
-        while waiting:
-            yield self._finish(waiting.popleft().result())
-
-    def _tell(self, extra: int = 0) -> None:
-        if self.progress is not None:
-            self.progress(self.writer.next_row + extra, self.writer.header.n_rows)
-
-    def _batch(self, raw: list[np.ndarray | bytes]) -> _Batch:
-        n = len(raw)
-        valid, digests, hashes = np.zeros(n, bool), np.zeros((n, 16), np.uint8), np.zeros(n, np.uint64)
-        inputs = torch.zeros(n, *self.backbone.input_shape)
-        for row, data in enumerate(raw):
-            try:
-                image = self.source.decode(data)
-            except UnreadableImage:
-                if not self.options.skip_unreadable:
-                    raise ExtractError(
-                        "images must not change while they are read, got one that became unreadable. Run it again."
-                    ) from None
-                continue
-            valid[row], hashes[row] = True, image_hash(image)
-            digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
-            inputs[row] = self.backbone.prepare(image)
-        features = self._forward(inputs) if self.device.type == "cpu" else inputs
-        return _Batch(features, valid, digests, hashes)
-
-    def _finish(self, batch: _Batch) -> _Batch:
-        if self.device.type != "cpu":
-            batch.features = self._forward(batch.features)
-        return batch
-
-    def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.options.amp):
-            output = self.module(inputs.to(self.device, memory_format=self.layout))
-            return self.options.normalize(output).cpu()
-
-    def _block(self, jobs: Iterator[_Batch], start: int, stop: int) -> None:
-        batches: list[_Batch] = []
-        for first in range(start, stop, self.options.batch_size):
-            batches.append(next(jobs))
-            self._tell(min(first + self.options.batch_size, stop) - start)
-        columns = {
-            "valid": np.concatenate([b.valid for b in batches]),
-            "row_digest": np.concatenate([b.digests for b in batches]),
-            "image_hash": np.concatenate([b.hashes for b in batches]),
-        }
-        if self.expected is not None and not np.array_equal(columns["row_digest"], self.expected[start:stop]):
-            self.writer.discard()
-            raise ExtractError(
-                "--same-data-as must name a file of the same images in the same order, got other images. "
-                "Extract from the same source, or leave the option out."
-            )
-        for name in ("labels", "split", "group"):
-            values = getattr(self.source, name)
-            if values is not None:
-                columns[name] = values[start:stop]
-        self.writer.append(np.concatenate([b.features.numpy() for b in batches]), columns)
+    return path

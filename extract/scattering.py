@@ -7,9 +7,9 @@ With the modulus of convolutions with oriented Morlet wavelets psi[j, theta] and
 sampled every 2**J pixels. There are 1 + J L + L^2 J (J - 1) / 2 channels, ordered S0, S1 by (j1, theta1), S2 by
 (j1, theta1, j2, theta2). The numbers agree with kymatio's ``Scattering2D`` (relative difference below 1e-5 in float32).
 
-Two facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting the border is one small real matrix for
-each axis (phi is a product of two one-dimensional Gaussians), so no Fourier transform is needed after the last modulus. And
-images are worked through in pieces whose largest intermediate fits in a core's cache.
+Two facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting the border is one small real matrix
+for each axis (phi is a product of two one-dimensional Gaussians), so no Fourier transform is needed after the last
+modulus. And images are worked through in pieces whose largest intermediate fits in a core's cache.
 """
 
 from __future__ import annotations
@@ -104,19 +104,18 @@ class ScatterNet(nn.Module):
             spectra = np.stack([self._wavelet(j, t) for t in range(L)])
             for level in range(min(j + 1, max(J - 1, 1))):
                 coarse = np.stack([crop_spectrum(s, self.M >> level, self.N >> level) for s in spectra])
-                # Each value twice, to multiply real and imaginary parts side by side without complex filters.
-                pairs = torch.from_numpy(coarse.repeat(2, axis=-1)).float()
+                # Each value twice, to multiply real and imaginary parts side by side without complex filters; divided
+                # by the number of frequencies that fold onto one when every 2**(j - level)-th pixel is kept.
+                pairs = torch.from_numpy(coarse.repeat(2, axis=-1) / 4 ** (j - level)).float()
                 self.register_buffer(f"psi{j}at{level}", pairs, persistent=False)
 
     def _wavelet(self, j: int, t: int) -> np.ndarray:
-        theta = (
-            (self.L // 2 - 1 - t) * np.pi / self.L if self.L % 2 == 0 else (int(self.L / 2 - 1) - t) * np.pi / self.L
-        )
+        theta = (int(self.L / 2 - 1) - t) * np.pi / self.L
         return morlet(self.M, self.N, 0.8 * 2**j, theta, 0.75 * np.pi / 2**j, 4.0 / self.L)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         B, C, H, W = images.shape
-        if (H, W) != self.shape:
+        if self.shape != (H, W):
             raise ExtractError(f"images must be {self.shape}, got shape={(H, W)}. Build ScatterNet for this size.")
         planes = images.reshape(B * C, H, W).float()
         k, h, w = n_channels(self.J, self.L), self.M // 2**self.J - 2, self.N // 2**self.J - 2
@@ -150,7 +149,7 @@ class ScatterNet(nn.Module):
             second += L * width
 
     def _modulus(self, spectra: torch.Tensor, j: int, level: int) -> torch.Tensor:
-        """|signal * psi[j, theta]| for every theta, from spectra (..., 1, m, n) at `level`, sampled every 2**j pixels."""
+        """|signal * psi[j, theta]| for each theta, every 2**j pixels, from spectra (..., 1, m, n) at `level`."""
         psi = self.get_buffer(f"psi{j}at{level}")
         m, n, step = spectra.shape[-2], spectra.shape[-1], 2 ** (j - level)
         values = torch.view_as_real(spectra).flatten(-2)
@@ -163,7 +162,7 @@ class ScatterNet(nn.Module):
         assert total is not None
         wave = torch.view_as_real(torch.fft.ifft2(torch.view_as_complex(total.unflatten(-1, (-1, 2)))))
         real, imaginary = wave[..., 0], wave[..., 1]
-        return (real * real).addcmul_(imaginary, imaginary).sqrt_().div_(step * step)
+        return (real * real).addcmul_(imaginary, imaginary).sqrt_()
 
     def _average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
         """Write into `out` (..., h, w) the average with phi[J] of a signal (..., M / 2**j, N / 2**j)."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from extract.reading import ROW_COLUMNS, FeaturesFile, open_features
-from extract.writing import block_digest
+from extract.rows import block_digest
 
 _FIRST = 5  # ordinals shown with each problem
 _NEAR_BITS = 2  # images whose 64-bit hashes differ in at most so many bits are near-equal
@@ -20,7 +20,7 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     """Problems of a features file, in plain words; an empty list if there are none.
 
     Looks at private values and is outside the guarantee. Checks the digest of each block, non-finite features, labels
-    without a class, unreadable rows, equal and near-equal images in two splits, and groups in two splits. `against` is a
+    without a class, unreadable rows, equal and near-equal images in two splits, groups in two splits. `against` is a
     second file (the test set, say) whose rows are then counted as one more split; equal images are found there by their
     coarse hash only, since each file has its own salt. FormatError if a file cannot be opened.
     """
@@ -87,7 +87,7 @@ def _labels(file: FeaturesFile) -> list[str]:
 
 def _across_splits(file: FeaturesFile) -> list[str]:
     problems = []
-    if len(file.split) and int(file.split.max()) >= len(file.split_names):
+    if len(file.split) and int(file.split.max(initial=0)) >= len(file.split_names):
         problems.append("split codes beyond split_names")
     if len(np.unique(file.split)) < 2:
         return problems
@@ -99,7 +99,7 @@ def _across_splits(file: FeaturesFile) -> list[str]:
         problems.append(f"equal images in two splits: {_show(equal)}")
     near = np.setdiff1d(near_equal(file.image_hash, file.split, file.valid), equal)
     if len(near):
-        problems.append(f"near-equal images in two splits: {_show(near)}")
+        problems.append(f"near-equal images (by a coarse hash) in two splits: {_show(near)}")
     if file.group is not None:
         shared = _in_two(file.group, file.split, file.group >= 0)
         if len(shared):
@@ -110,10 +110,10 @@ def _across_splits(file: FeaturesFile) -> list[str]:
 def _between(file: FeaturesFile, other: FeaturesFile) -> list[str]:
     hashes = np.concatenate([file.image_hash, other.image_hash])
     valid = np.concatenate([file.valid, other.valid])
-    side = np.repeat(np.uint8([0, 1]), [file.n_rows, other.n_rows])
+    side = np.concatenate([np.zeros(file.n_rows, np.uint8), np.ones(other.n_rows, np.uint8)])
     near = near_equal(hashes, side, valid)
     near = near[near < file.n_rows]
-    return [f"images near-equal to one of {other.path.name}: {_show(near)}"] if len(near) else []
+    return [f"images near-equal (by a coarse hash) to one of {other.path.name}: {_show(near)}"] if len(near) else []
 
 
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:

@@ -1,88 +1,38 @@
 """Write a features file block by block, so that a killed run resumes and ends with the same bytes.
 
-Every dataset has its final size and place in the file from the start; later writes change values in place. A block counts
-once its digest is in `/block_digest`, which is written after the block itself was forced to the disk.
+Every dataset has its final size and place in the file from the start; later writes change values in place. A block
+counts once its digest is in `/block_digest`, which is written after the block itself was forced to the disk.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-import re
 import secrets
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from extract.errors import FormatError
-from extract.reading import ROW_COLUMNS, SCHEMA_VERSION, canonical_json, open_h5, read_attributes, sha256_json
+from extract.errors import FormatError, ResumableError
+from extract.reading import SCHEMA_VERSION, canonical_json, open_h5, read_attributes, sha256_json
+from extract.rows import Header, block_digest, prepare_block, row_digest
 
 _CHUNK_BYTES = 1 << 20
-
-
-@dataclass
-class Header:
-    """What is known before the first row: sizes and public attributes. `config` decides whether two runs are the same."""
-
-    n_rows: int
-    n_features: int
-    dtype: str = "float32"
-    class_names: Sequence[str] | None = None
-    classes_declared: str = ""
-    split_names: Sequence[str] = ("all",)
-    has_group: bool = False
-    backbone: str = "arrays"
-    backbone_kwargs: dict[str, Any] = field(default_factory=dict)
-    weights_sha256: str = ""
-    transform: dict[str, Any] = field(default_factory=dict)
-    normalization: dict[str, Any] = field(default_factory=dict)
-    library_versions: dict[str, str] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
-    block_rows: int = 1024
-    dataset_id: str | None = None
-    salt: str | None = None
-
-    def identity(self) -> dict[str, Any]:
-        """The whole configuration: everything but the random id and salt, which a first run draws."""
-        return {**{k: v for k, v in vars(self).items() if k not in ("config", "dataset_id", "salt")}, **self.config}
-
-    def check(self) -> None:
-        if self.n_rows < 1 or self.n_features < 1 or self.block_rows < 1:
-            raise FormatError(
-                "features need at least one row, one column and one row a block, got "
-                f"n_rows={self.n_rows}, n_features={self.n_features}, block_rows={self.block_rows}. Check the source."
-            )
-        if self.dtype not in ("float16", "float32"):
-            raise FormatError(f"dtype must be float16 or float32, got dtype={self.dtype!r}. Use --dtype float32.")
-        names = self.class_names
-        if names is not None and (not names or len(set(names)) != len(names)):
-            raise FormatError(
-                f"class names must be distinct and at least one, got class_names={list(names)[:8]}. Check --classes."
-            )
-        check_dataset_id(self.dataset_id)
-
-
-def check_dataset_id(dataset_id: str | None) -> None:
-    """FormatError unless the id is None or 32 lower-case hexadecimal digits (a digest would be longer)."""
-    if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
-        raise FormatError(
-            f"dataset_id must be 32 lower-case hexadecimal digits (a uuid4), got dataset_id={dataset_id!r}. "
-            "Copy it from the other features file, or use --same-data-as."
-        )
 
 
 class FeaturesWriter:
     """Appends blocks of rows to PATH.part and renames it to PATH at the end.
 
-    `FeaturesWriter(path, header)` starts a file, or resumes one of the same configuration at `next_row`. If PATH itself is
-    already there with the same configuration, `already_complete` is true and nothing is to be done. A file whose
-    configuration differs is refused with FormatError, which names the first key that differs.
+    `FeaturesWriter(path, header)` starts a file, or resumes one of the same configuration at `next_row`. If PATH itself
+    is already there with the same configuration, `already_complete` is true and nothing is to be done. A file whose
+    configuration differs is refused with FormatError, which names the first key that differs; so is one that another
+    process is writing.
     """
 
     def __init__(self, path: str | Path, header: Header):
@@ -91,6 +41,7 @@ class FeaturesWriter:
         self.part = self.path.with_name(self.path.name + ".part")
         self.n_blocks = -(-header.n_rows // header.block_rows)
         self.identity = _plain(header.identity())
+        self._guard: int | None = None
         self.already_complete = False
         if self.path.exists():
             with open_h5(self.path) as file:
@@ -98,6 +49,7 @@ class FeaturesWriter:
                 self._take_identifiers(file)
             self.already_complete, self._file, self.next_row = True, None, header.n_rows
         elif self.part.exists() and self._usable_part():
+            self._lock()
             self._file = open_h5(self.part, "r+")
             self._take_identifiers(self._file)
             done = self._file["block_digest"][:].any(axis=1)  # type: ignore[index]
@@ -118,6 +70,24 @@ class FeaturesWriter:
                 f"a run resumes only with its own dataset_id={self.dataset_id!r}, got dataset_id={wanted!r}. "
                 "Leave --dataset-id out, or write to another file."
             )
+
+    def _lock(self) -> None:
+        """Hold the .part for this process; FormatError if another one writes it. Nothing where locks do not work."""
+        self._guard = os.open(self.part, os.O_RDWR)
+        try:
+            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._unlock()
+            raise FormatError(
+                f"one process at a time writes a features file, got {str(self.part)!r} in use. Wait for the other run."
+            ) from error
+        except OSError:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._guard is not None:
+            os.close(self._guard)
+            self._guard = None
 
     def _usable_part(self) -> bool:
         """False if a kill came before the layout was on the disk; then nothing is lost by starting again."""
@@ -169,6 +139,7 @@ class FeaturesWriter:
             _allocate(file, "image_hash", (n,), "uint64", h.block_rows)
             _allocate(file, "block_digest", (self.n_blocks, 32), "uint8", self.n_blocks)
         _sync(self.part)
+        self._lock()
         return open_h5(self.part, "r+")
 
     def _attributes(self) -> dict[str, Any]:
@@ -212,8 +183,8 @@ class FeaturesWriter:
             self._file["block_digest"][start // self.header.block_rows] = block_digest(block)  # type: ignore[index]
             self._file.flush()
         except OSError as error:
-            raise FormatError(
-                f"the disk must take the next block of rows, got {type(error).__name__} while writing {str(self.part)!r}. "
+            raise ResumableError(
+                f"the disk must take the next block of rows, got {type(error).__name__} for {str(self.part)!r}. "
                 "Make room and run the same command again: it resumes."
             ) from error
         self.next_row = stop
@@ -238,6 +209,7 @@ class FeaturesWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._unlock()
 
     def discard(self) -> None:
         """Close and remove the unfinished file."""
@@ -284,60 +256,6 @@ def first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str,
             key = f"{key}.{inner}"
         return key, a, b
     return "nothing", None, None
-
-
-def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
-    """sha256, uint8 (32,), over the bytes of a block of rows: every column, in the schema's order."""
-    digest = hashlib.sha256()
-    for name in ROW_COLUMNS:
-        if name in block:
-            digest.update(np.ascontiguousarray(block[name]).tobytes())
-    return np.frombuffer(digest.digest(), np.uint8)
-
-
-def prepare_block(
-    features: np.ndarray, columns: dict[str, np.ndarray], header: Header, n_rows: int
-) -> dict[str, np.ndarray]:
-    """Columns of one block in the file's dtypes; FormatError for a wrong shape or a valid row that is not finite.
-
-    Labels outside the classes become -1; invalid rows become zero.
-    """
-    if features.shape != (n_rows, header.n_features):
-        raise FormatError(
-            f"a block of features must have shape {(n_rows, header.n_features)}, got shape={features.shape}. "
-            "Append whole blocks in order."
-        )
-    valid = np.asarray(columns.get("valid", np.ones(n_rows)), np.bool_)
-    with np.errstate(over="ignore"):
-        stored = np.where(valid[:, None], features, 0).astype(header.dtype)
-    if not np.isfinite(stored).all():
-        bad = int((~np.isfinite(stored)).any(axis=1).sum())
-        raise FormatError(
-            f"features must be finite in the file's dtype, got dtype={header.dtype!r} with {bad} bad rows in this block. "
-            "Check the images and the weights; if values exceed 65504 use --dtype float32."
-        )
-    labels = np.asarray(columns.get("labels", np.full(n_rows, -1)), np.int64)
-    high = len(header.class_names) if header.class_names is not None else np.iinfo(np.int32).max
-    block = {
-        "features": stored,
-        "labels": np.where((labels >= 0) & (labels < high), labels, -1).astype(np.int32),
-        "valid": valid,
-        "split": np.asarray(columns.get("split", np.zeros(n_rows)), np.uint8),
-        "row_digest": np.asarray(columns.get("row_digest", np.zeros((n_rows, 16))), np.uint8),
-        "image_hash": np.asarray(columns.get("image_hash", np.zeros(n_rows)), np.uint64),
-    }
-    if header.has_group:
-        block["group"] = np.asarray(columns.get("group", np.full(n_rows, -1)), np.int64)
-    for name, values in block.items():
-        if len(values) != n_rows:
-            raise FormatError(f"column {name} must have {n_rows} rows, got rows={len(values)}. Append whole blocks.")
-    return block
-
-
-def row_digest(salt: str, shape: Sequence[int], data: bytes) -> np.ndarray:
-    """Salted blake2b, uint8 (16,), of one decoded image or array row: its shape and its bytes."""
-    digest = hashlib.blake2b(repr(tuple(shape)).encode() + data, digest_size=16, salt=bytes.fromhex(salt))
-    return np.frombuffer(digest.digest(), np.uint8)
 
 
 def write_features(

@@ -1,0 +1,87 @@
+"""Fold frozen batch normalisation into the convolution before it: the same function, about a third faster on a CPU."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+FOLD_TOLERANCE = 1e-3  # relative change of the features at which the folded network is thrown away
+
+
+def fold_batch_norm(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.Module:
+    """A copy of the model in eval mode without the batch norms that directly follow a convolution.
+
+    Returns the model itself where there is none, or where the folded copy's features differ by more than FOLD_TOLERANCE
+    on random inputs (a convolution whose output is also used elsewhere, say).
+    """
+    probe = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(1))
+    try:
+        pairs = _pairs(model, probe)
+        if not pairs:
+            return model
+        folded = copy.deepcopy(model)
+        for convolution, norm in pairs:
+            _fold(folded, convolution, norm)
+        with torch.inference_mode():
+            before, after = model(probe), folded(probe)
+    except (RuntimeError, TypeError):  # models that cannot be copied, or hooks that do not see their tensors
+        return model
+    change = (before - after).abs().amax() / before.abs().amax().clamp_min(1e-12)
+    return folded if float(change) <= FOLD_TOLERANCE else model
+
+
+def _foldable(part: nn.Module) -> bool:
+    """A convolution that uses its weight as it is (weight-standardised ones are classes of their own)."""
+    return type(part) is nn.Conv2d or type(part).__name__ == "Conv2dSame"
+
+
+def _pairs(model: nn.Module, probe: torch.Tensor) -> list[tuple[str, str]]:
+    """Names of (convolution, batch norm) where the norm's input is the very tensor that the convolution returned."""
+    made: dict[int, tuple[str, torch.Tensor]] = {}
+    pairs, uses, hooks = [], {}, []
+
+    def remember(name: str):
+        def hook(_: nn.Module, __: object, output: torch.Tensor) -> None:
+            made[id(output)] = (name, output)  # the tensor is kept, so that its id stays its own
+            uses[name] = uses.get(name, 0) + 1
+
+        return hook
+
+    def match(name: str):
+        def hook(_: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+            if args and id(args[0]) in made:
+                pairs.append((made[id(args[0])][0], name))
+
+        return hook
+
+    for name, part in model.named_modules():
+        if _foldable(part):
+            hooks.append(part.register_forward_hook(remember(name)))
+        elif isinstance(part, nn.BatchNorm2d) and not part.training and part.running_mean is not None:
+            hooks.append(part.register_forward_pre_hook(match(name)))
+    try:
+        with torch.inference_mode():
+            model(probe)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    norms = [norm for _, norm in pairs]
+    return [(c, n) for c, n in pairs if uses[c] == 1 and norms.count(n) == 1]  # neither is shared between places
+
+
+def _fold(model: nn.Module, convolution: str, norm: str) -> None:
+    conv, batch = model.get_submodule(convolution), model.get_submodule(norm)
+    assert isinstance(conv, nn.Conv2d) and isinstance(batch, nn.BatchNorm2d)
+    assert batch.running_var is not None and batch.running_mean is not None
+    gain = torch.rsqrt(batch.running_var.double() + batch.eps)
+    gain = gain if batch.weight is None else gain * batch.weight.double()
+    shift = -batch.running_mean.double() if conv.bias is None else conv.bias.double() - batch.running_mean.double()
+    bias = shift * gain + (0 if batch.bias is None else batch.bias.double())
+    conv.weight = nn.Parameter((conv.weight.double() * gain[:, None, None, None]).float(), requires_grad=False)
+    conv.bias = nn.Parameter(bias.float(), requires_grad=False)
+    # timm's batch norm carries the activation that follows it.
+    rest = [part for part in (getattr(batch, "drop", None), getattr(batch, "act", None)) if part is not None]
+    parent = model.get_submodule(norm.rpartition(".")[0])
+    setattr(parent, norm.rpartition(".")[2], nn.Sequential(*rest).eval())

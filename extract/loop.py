@@ -1,0 +1,187 @@
+"""The inner loop: decode, transform, run the network in batches, append blocks; and the look at all images before."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from extract.backbones import Backbone
+from extract.errors import ExtractError, ResumableError
+from extract.images import Source, UnreadableImage, image_hash
+from extract.rows import row_digest
+from extract.rowwise import RowNorm
+from extract.writing import FeaturesWriter
+
+Progress = Callable[[int, int], None]  # rows done, rows in all
+
+
+@dataclass
+class Survey:
+    """What one look at all images found. example: the first readable image, None without one."""
+
+    example: np.ndarray | None = None
+    unreadable: list[int] = field(default_factory=list)
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
+    has_colour: bool = False
+
+
+def survey(source: Source, n_rows: int, workers: int) -> Survey:
+    """Decode every image once, so that a source that cannot be used is refused before anything is written."""
+    found = Survey()
+    if source.arrays is not None:
+        found.example, found.has_colour = source.arrays[0], source.arrays.ndim == 4
+        found.shapes.add(source.arrays.shape[1:3])
+        return found
+
+    def work(raw: np.ndarray | bytes) -> np.ndarray | None:
+        try:
+            return source.decode(raw)
+        except UnreadableImage:
+            return None
+
+    with ThreadPoolExecutor(workers) as pool:
+        images = in_order(pool, work, (source.raw(row) for row in range(n_rows)), ahead=8 * workers)
+        for row, image in enumerate(images):
+            if image is None:
+                found.unreadable.append(row)
+                continue
+            found.example = image if found.example is None else found.example
+            found.shapes.add(image.shape[:2])
+            found.has_colour |= image.ndim == 3
+    return found
+
+
+def in_order(pool: ThreadPoolExecutor, work: Callable[[Any], Any], inputs: Iterable[Any], ahead: int) -> Iterator[Any]:
+    """work(input) in the inputs' order, computed in the pool a few ahead; the inputs are drawn in this thread."""
+    waiting: deque[Future[Any]] = deque()
+    for value in inputs:
+        waiting.append(pool.submit(work, value))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+@dataclass
+class LoopSettings:
+    """expected_digests: row digests (n, 16) that the images must have, or None."""
+
+    device: torch.device
+    batch_size: int
+    workers: int
+    normalize: RowNorm
+    amp: bool = False
+    skip_unreadable: bool = False
+    expected_digests: np.ndarray | None = None
+
+
+@dataclass
+class Batch:
+    features: torch.Tensor  # or, before a GPU has run, the network's inputs
+    valid: np.ndarray
+    digests: np.ndarray
+    hashes: np.ndarray
+
+
+class Loop:
+    """Blocks of rows. A job is one batch; batches never cross a block, and several jobs run at the same time.
+
+    On a CPU a job decodes and runs the network, with one torch thread each: the threads of one batch would wait for
+    each other, badly so on a busy machine, and a batch's numbers do not depend on how many jobs run. With a GPU the
+    jobs decode and this thread runs the network.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        backbone: Backbone,
+        writer: FeaturesWriter,
+        settings: LoopSettings,
+        progress: Progress | None,
+    ):
+        self.source, self.backbone, self.writer = source, backbone, writer
+        self.options, self.device, self.progress = settings, settings.device, progress
+        self.module = backbone.module.to(self.device)
+        self.layout = torch.channels_last if backbone.input_shape[0] == 3 else torch.contiguous_format
+
+    def run(self) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(self.options.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                jobs = in_order(pool, self._batch, self._raw_batches(), ahead=self.options.workers + 1)
+                try:
+                    self._tell()
+                    while self.writer.next_row < self.writer.header.n_rows:
+                        self._block(jobs, *self.writer.next_block())
+                finally:
+                    pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _raw_batches(self) -> Iterator[list[np.ndarray | bytes]]:
+        """Undecoded rows of each batch: files are read in order, as a compressed tar needs it."""
+        n, size, block_rows = self.writer.header.n_rows, self.options.batch_size, self.writer.header.block_rows
+        for block in range(self.writer.next_row, n, block_rows):
+            end = min(block + block_rows, n)
+            for first in range(block, end, size):
+                yield [self.source.raw(row) for row in range(first, min(first + size, end))]
+
+    def _tell(self, extra: int = 0) -> None:
+        if self.progress is not None:
+            self.progress(self.writer.next_row + extra, self.writer.header.n_rows)
+
+    def _batch(self, raw: list[np.ndarray | bytes]) -> Batch:
+        n = len(raw)
+        valid, digests, hashes = np.zeros(n, bool), np.zeros((n, 16), np.uint8), np.zeros(n, np.uint64)
+        inputs = torch.zeros(n, *self.backbone.input_shape)
+        for row, data in enumerate(raw):
+            try:
+                image = self.source.decode(data)
+            except UnreadableImage:
+                if not self.options.skip_unreadable:
+                    raise ResumableError(
+                        "images must not change while they are read, got one that became unreadable. Run it again."
+                    ) from None
+                continue
+            valid[row], hashes[row] = True, image_hash(image)
+            digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
+            inputs[row] = self.backbone.prepare(image)
+        features = self._forward(inputs) if self.device.type == "cpu" else inputs
+        return Batch(features, valid, digests, hashes)
+
+    def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.options.amp):
+            output = self.module(inputs.to(self.device, memory_format=self.layout))
+            return self.options.normalize(output).cpu()
+
+    def _block(self, jobs: Iterator[Batch], start: int, stop: int) -> None:
+        batches: list[Batch] = []
+        for first in range(start, stop, self.options.batch_size):
+            batch = next(jobs)
+            if self.device.type != "cpu":
+                batch.features = self._forward(batch.features)
+            batches.append(batch)
+            self._tell(min(first + self.options.batch_size, stop) - start)
+        columns = {
+            "valid": np.concatenate([b.valid for b in batches]),
+            "row_digest": np.concatenate([b.digests for b in batches]),
+            "image_hash": np.concatenate([b.hashes for b in batches]),
+        }
+        expected = self.options.expected_digests
+        if expected is not None and not np.array_equal(columns["row_digest"], expected[start:stop]):
+            raise ExtractError(
+                "--same-data-as must name a file of the same images in the same order, got other images. "
+                "Extract from the same source, or leave the option out."
+            )
+        for name in ("labels", "split", "group"):
+            values = getattr(self.source, name)
+            if values is not None:
+                columns[name] = values[start:stop]
+        self.writer.append(np.concatenate([b.features.numpy() for b in batches]), columns)

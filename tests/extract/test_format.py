@@ -1,0 +1,266 @@
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from extract.format import (
+    FeaturesWriter,
+    FormatError,
+    Header,
+    near_equal,
+    open_features,
+    row_digest,
+    verify,
+    write_features,
+)
+
+
+def sample(n=50, d=7, seed=0):
+    draw = np.random.default_rng(seed)
+    return draw.normal(size=(n, d)).astype(np.float32), draw.integers(0, 3, n)
+
+
+def header(n=50, d=7, **changes):
+    fields = {"class_names": ["a", "b", "c"], "classes_declared": "classes-flag", "block_rows": 16, "config": {"x": 1}}
+    return Header(n, d, **(fields | changes))
+
+
+def fill(writer, features, labels, blocks=None):
+    while writer.next_row < len(features) and blocks != 0:
+        start, stop = writer.next_block()
+        digests = np.stack([row_digest(writer.salt, r.shape, r.tobytes()) for r in features[start:stop]])
+        writer.append(features[start:stop], {"labels": labels[start:stop], "row_digest": digests})
+        blocks = None if blocks is None else blocks - 1
+
+
+def sha(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_import_needs_neither_torch_nor_jax():
+    code = "import sys, extract.format; print(sorted({'torch', 'jax', 'dphead', 'PIL'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
+def test_written_arrays_come_back(tmp_path):
+    x, y = sample()
+    group = np.arange(50) // 5
+    dataset_id = write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group, split_names=["train"])
+    with open_features(tmp_path / "f.h5") as file:
+        assert (file.n_rows, file.n_features, file.dtype) == (50, 7, np.float32)
+        assert file.class_names == ["a", "b", "c"] and file.classes_public and file.split_names == ["train"]
+        np.testing.assert_array_equal(file.features[:], x)
+        np.testing.assert_array_equal(file.labels, y)
+        np.testing.assert_array_equal(file.group, group)
+        assert file.valid.all() and file.labels.dtype == np.int32 and file.group.dtype == np.int64
+        assert file.dataset_id == dataset_id and len(dataset_id) == 32
+    assert verify(tmp_path / "f.h5") == []
+
+
+def test_labels_outside_the_classes_become_minus_one(tmp_path):
+    x, y = sample()
+    y[3], y[4] = 99, -7
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
+    with open_features(tmp_path / "f.h5") as file:
+        np.testing.assert_array_equal(file.labels[3:5], -1)
+    assert verify(tmp_path / "f.h5") == ["rows without a label, or with one outside the classes: 2 (rows 3, 4)"]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    x=hnp.arrays(np.float32, st.tuples(st.integers(1, 20), st.integers(1, 5)), elements=st.floats(-100, 100, width=32)),
+    block_rows=st.integers(1, 25),
+    half=st.booleans(),
+)
+def test_any_shape_and_block_size(tmp_path, x, block_rows, half):
+    path = tmp_path / f"{np.random.default_rng().integers(1 << 60)}.h5"
+    write_features(path, x, block_rows=block_rows, dtype="float16" if half else "float32")
+    with open_features(path) as file:
+        np.testing.assert_array_equal(file.rows(0, len(x)), x.astype(file.dtype))
+        assert len(file.block_digest) == -(-len(x) // block_rows)
+    assert verify(path) == []
+
+
+def test_a_resumed_file_has_the_same_bytes(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        shutil.copy(writer.part, tmp_path / "b.h5.part")
+        fill(writer, x, y)
+        writer.finish()
+    with FeaturesWriter(tmp_path / "b.h5", header()) as writer:
+        fill(writer, x, y, blocks=2)
+    with FeaturesWriter(tmp_path / "b.h5", header()) as writer:
+        assert writer.next_row == 32
+        fill(writer, x, y)
+        writer.finish()
+    assert sha(tmp_path / "a.h5") == sha(tmp_path / "b.h5")
+    assert not (tmp_path / "b.h5.part").exists()
+
+
+def test_a_block_without_its_digest_is_written_again(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y, blocks=2)
+        part = writer.part
+    with h5py.File(part, "r+") as file:
+        file["block_digest"][1] = 0
+        file["features"][20:30] = np.nan
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.next_row == 16
+        fill(writer, x, y)
+        writer.finish()
+    assert verify(tmp_path / "a.h5") == []
+
+
+def test_another_configuration_is_refused_by_its_first_key(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y, blocks=1)
+    with pytest.raises(FormatError, match=r"got dtype=float16 where .* has dtype=float32"):
+        FeaturesWriter(tmp_path / "a.h5", header(dtype="float16"))
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y)
+        writer.finish()
+    before = sha(tmp_path / "a.h5")
+    with pytest.raises(FormatError, match=r"transform\.size=2 where"):
+        FeaturesWriter(tmp_path / "a.h5", header(transform={"size": 2}))
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.already_complete
+    assert sha(tmp_path / "a.h5") == before
+
+
+def test_another_dataset_id_is_refused_on_resume(tmp_path):
+    FeaturesWriter(tmp_path / "a.h5", header()).close()
+    with pytest.raises(FormatError, match="dataset_id"):
+        FeaturesWriter(tmp_path / "a.h5", header(dataset_id="0" * 32))
+    with pytest.raises(FormatError, match="uuid4"):
+        FeaturesWriter(tmp_path / "b.h5", header(dataset_id="my-data"))
+
+
+def test_one_writer_at_a_time(tmp_path):
+    with FeaturesWriter(tmp_path / "a.h5", header()), pytest.raises(FormatError, match="in use"):
+        FeaturesWriter(tmp_path / "a.h5", header())
+    FeaturesWriter(tmp_path / "a.h5", header()).close()
+
+
+def test_a_part_cut_before_its_layout_was_written_starts_again(tmp_path):
+    (tmp_path / "a.h5.part").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(20))
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.next_row == 0
+
+
+def test_features_that_are_not_finite_are_refused(tmp_path):
+    x, y = sample()
+    x[5, 2] = np.nan
+    with pytest.raises(FormatError, match="finite"):
+        write_features(tmp_path / "a.h5", x, y, ["a", "b", "c"])
+    valid = np.ones(50, bool)
+    valid[5] = False
+    write_features(tmp_path / "b.h5", x, y, ["a", "b", "c"], valid=valid)
+    with open_features(tmp_path / "b.h5") as file:
+        assert not file.valid[5] and not file.features[5].any()
+    assert verify(tmp_path / "b.h5") == ["unreadable images kept as masked rows: 1 (rows 5)"]
+    with pytest.raises(FormatError, match="float32"):
+        write_features(tmp_path / "c.h5", np.full((2, 2), 1e6), dtype="float16")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.unlink(), "must exist"),
+        (lambda p: p.write_text("no"), "not an HDF5 file"),
+        (lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]), "damaged or cut short"),
+        (lambda p: p.write_bytes(p.read_bytes()[:300]), "damaged|not an HDF5"),
+        (lambda p: _edit(p, lambda f: f.attrs.modify("complete", False)), "finished"),
+        (lambda p: _edit(p, lambda f: f.attrs.modify("schema_version", 99)), "schema_version=1, got schema_version=99"),
+        (lambda p: _edit(p, lambda f: f.__delitem__("labels")), r"missing=\['labels'\]"),
+        (lambda p: _edit(p, lambda f: f.attrs.__delitem__("backbone")), r"missing=\['backbone'\]"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, change, message):
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"])
+    change(path)
+    with pytest.raises(FormatError, match=message), open_features(path) as file:
+        file.fingerprint()
+
+
+def _edit(path, change):
+    with h5py.File(path, "r+") as file:
+        change(file)
+
+
+def test_another_hdf5_file_is_refused(tmp_path):
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["x"] = 1
+    with pytest.raises(FormatError, match="no schema_version"):
+        open_features(tmp_path / "f.h5")
+    with pytest.raises(FormatError, match="another kind of file"):
+        FeaturesWriter(tmp_path / "f.h5", header())
+
+
+def test_verify_finds_a_changed_value(tmp_path):
+    write_features(tmp_path / "f.h5", *sample(), ["a", "b", "c"], block_rows=16)
+    with h5py.File(tmp_path / "f.h5", "r+") as file:
+        file["features"][20, 0] = np.inf
+    problems = verify(tmp_path / "f.h5")
+    assert problems[0].startswith("digest of block 1 (rows 16 to 31)")
+    assert "rows with non-finite features: 1 (rows 20)" in problems
+
+
+def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
+    x, y = sample()
+    x[40] = x[3]
+    split = np.repeat([0, 1], [30, 20])
+    group = np.arange(50)
+    group[45] = group[7]
+    names = {"split_names": ["train", "test"]}
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], split=split, group=group, **names)
+    assert verify(tmp_path / "f.h5") == [
+        "equal images in two splits: 2 (rows 3, 40)",
+        "rows whose group is in two splits: 2 (rows 7, 45)",
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 1)), max_size=20),
+    st.integers(0, 63),
+    st.integers(0, 63),
+)
+def test_near_equal_is_what_comparing_all_pairs_finds(rows, bit, other_bit):
+    rows = rows + [(h ^ (1 << bit) ^ (1 << other_bit), 1 - s) for h, s in rows[:5]]
+    hashes, split = np.array([h for h, _ in rows], np.uint64), np.array([s for _, s in rows], np.uint8)
+    slow = [i for i, (h, s) in enumerate(rows) if h and any(g and t != s and (h ^ g).bit_count() <= 2 for g, t in rows)]
+    assert near_equal(hashes, split, np.ones(len(rows), bool)).tolist() == slow
+
+
+def test_fingerprint_depends_on_the_feature_space_only(tmp_path):
+    def space(name, seed, **changes):
+        write_features(tmp_path / name, *sample(seed=seed), ["a", "b", "c"], **changes)
+        with open_features(tmp_path / name) as file:
+            return file.feature_space
+
+    first = space("a.h5", 0, backbone="net", transform={"size": 8})
+    assert first == space("b.h5", 1, backbone="net", transform={"size": 8})
+    assert first != space("c.h5", 0, backbone="net", transform={"size": 9})
+    assert first != space("d.h5", 0, backbone="net", transform={"size": 8}, weights_sha256="ab")
+
+
+def test_digests_are_salted_and_names_are_nowhere(tmp_path):
+    x, y = sample()
+    for name in ("a.h5", "b.h5"):
+        write_features(tmp_path / name, x, y, ["a", "b", "c"])
+    with open_features(tmp_path / "a.h5") as a, open_features(tmp_path / "b.h5") as b:
+        assert (a.row_digest != b.row_digest).any(axis=1).all()
+        assert a.config_hash == b.config_hash and a.dataset_id != b.dataset_id
+        assert json.dumps(a.fingerprint()).find(a.config_hash) == -1

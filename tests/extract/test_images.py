@@ -1,0 +1,304 @@
+import contextlib
+import gzip
+import io
+import struct
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from extract.errors import ExtractError
+from extract.images import Classes, UnreadableImage, canonical_array, decode_image, image_hash, open_source
+
+DRAW = np.random.default_rng(0)
+PICTURE = DRAW.integers(0, 256, (6, 9, 3)).astype(np.uint8)
+
+
+def encoded(image, kind="PNG", **options):
+    buffer = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def tree(root, files):
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(encoded(PICTURE))
+    return root
+
+
+# ---- decoding
+
+
+def test_exif_orientation_is_applied():
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: rotate by 90 degrees clockwise to see it upright
+    turned = decode_image(encoded(PICTURE, exif=exif))
+    np.testing.assert_array_equal(turned, np.rot90(PICTURE, -1))
+
+
+def test_16_bit_grey_is_scaled_by_its_full_range():
+    values = np.array([[0, 128, 129, 257], [32768, 65534, 65535, 1000]], np.uint16)
+    out = decode_image(encoded(values))
+    np.testing.assert_array_equal(out, np.rint(values / 257).astype(np.uint8))
+
+
+def test_transparency_is_composited_on_white():
+    rgba = np.zeros((1, 3, 4), np.uint8)
+    rgba[0, :, 3] = (0, 255, 128)
+    np.testing.assert_array_equal(decode_image(encoded(rgba))[0, :, 0], (255, 0, 127))
+    grey = decode_image(encoded(Image.fromarray(rgba).convert("LA")))
+    assert grey.ndim == 2 and grey[0, 0] == 255
+    palette = Image.fromarray(np.zeros((1, 2), np.uint8), "L").convert("P")
+    assert (decode_image(encoded(palette, transparency=0)) == 255).all()
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "CMYK", "YCbCr", "HSV", "LAB"])
+def test_every_mode_becomes_grey_or_rgb(mode):
+    out = canonical_array(Image.fromarray(PICTURE).convert("RGB").convert(mode) if mode != "LAB" else _lab())
+    assert out.dtype == np.uint8 and out.shape == ((6, 9) if mode in ("1", "L") else (6, 9, 3))
+
+
+def _lab():
+    from PIL import ImageCms
+
+    profiles = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
+    return ImageCms.profileToProfile(Image.fromarray(PICTURE), *profiles, outputMode="LAB")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 200))
+def test_broken_files_raise_unreadable_only(junk, cut):
+    for data in (junk, encoded(PICTURE)[:cut], b"\x89PNG\r\n\x1a\n" + junk, b"GIF89a" + junk):
+        with contextlib.suppress(UnreadableImage):  # any other exception is a failure
+            assert decode_image(data).dtype == np.uint8
+
+
+def test_floating_point_pixels_are_unreadable():
+    with pytest.raises(UnreadableImage, match="known range"):
+        decode_image(encoded(np.ones((3, 3), np.float32), "TIFF"))
+
+
+def test_near_equal_images_have_near_hashes(digits):
+    for image in digits[0][:20]:
+        brighter = np.clip(image.astype(int) + 2, 0, 255).astype(np.uint8)
+        assert (image_hash(image) ^ image_hash(brighter)).bit_count() <= 6
+    assert image_hash(np.full((8, 8), 7, np.uint8)) == 0
+
+
+# ---- classes
+
+
+def test_classes_from_the_command_line(tmp_path):
+    assert Classes.parse("3").names == ["0", "1", "2"]
+    assert Classes.parse("cat, dog").names == ["cat", "dog"]
+    (tmp_path / "names").write_text("a b\n\nc\n")
+    assert Classes.parse(f"@{tmp_path / 'names'}").names == ["a b", "c"]
+    for bad in ("a,a", "a,,b", "", "@nowhere", "0"):
+        with pytest.raises(ExtractError):
+            Classes.parse(bad)
+    with pytest.raises(ExtractError, match="one way"):
+        Classes.parse("a,b", folder_names_public=True)
+
+
+def test_labels_outside_the_classes_are_minus_one():
+    codes, names, how = Classes.parse("2").encode(np.array([0, 1, 2, -5, 300]), 5)
+    assert codes.tolist() == [0, 1, -1, -1, -1] and names == ["0", "1"] and how == "classes-flag"
+    assert Classes.parse("cat,dog").encode(["dog", "cow", ""], 3)[0].tolist() == [1, -1, -1]
+
+
+def test_class_names_stay_private_until_declared(tmp_path):
+    tree(tmp_path, ["cat/1.png", "dog/1.png"])
+    with pytest.raises(ExtractError, match="declared public") as error:
+        open_source(tmp_path)
+    assert "cat" not in str(error.value)
+    source = open_source(tmp_path, Classes(folder_names_public=True))
+    assert source.class_names == ["cat", "dog"] and source.classes_declared == "folder-names-flag"
+    assert (open_source(tmp_path, Classes(ignore_labels=True)).labels == -1).all()
+
+
+# ---- folders and manifests
+
+
+def test_folder_order_splits_and_labels(tmp_path):
+    names = ["test/dog/z.png", "train/dog/a.png", "train/cat/sub/b.JPG", "train/cat/.hidden.png", "train/cat/notes.txt"]
+    tree(tmp_path, names)
+    source = open_source(tmp_path, Classes.parse("cat,dog"))
+    assert list(source.names) == ["test/dog/z.png", "train/cat/sub/b.JPG", "train/dog/a.png"]
+    assert source.labels.tolist() == [1, 0, 1] and source.split_names == ["train", "test"]
+    assert source.split.tolist() == [1, 0, 0]
+    np.testing.assert_array_equal(source.image(2), PICTURE)
+    train = open_source(tmp_path, Classes.parse("cat,dog"), "train")
+    assert train.n_rows == 2 and train.split_names == ["train"]
+    with pytest.raises(ExtractError, match="split='validation'"):
+        open_source(tmp_path, Classes.parse("cat,dog"), "validation")
+
+
+def test_manifest(tmp_path):
+    tree(tmp_path, ["x/1.png", "x/2.png"])
+    table = "path,label,split,group\nx/2.png,b,train,p7\nx/1.png,a,test,p3\nx/gone.png,a,val,\n"
+    (tmp_path / "m.csv").write_text(table)
+    source = open_source(tmp_path / "m.csv", Classes.parse("a,b"))
+    assert list(source.names) == ["x/2.png", "x/1.png", "x/gone.png"]
+    assert source.labels.tolist() == [1, 0, 0] and source.group.tolist() == [1, 0, -1]
+    assert [source.split_names[code] for code in source.split] == ["train", "test", "validation"]
+    with pytest.raises(UnreadableImage):
+        source.image(2)
+    (tmp_path / "m.csv").write_text("file,label\nx/1.png,a\n")
+    with pytest.raises(ExtractError, match="columns"):
+        open_source(tmp_path / "m.csv")
+    (tmp_path / "m.csv").write_text("path,split\nx/1.png,holdout\n")
+    with pytest.raises(ExtractError, match="split must be one of"):
+        open_source(tmp_path / "m.csv")
+
+
+# ---- archives
+
+
+def make_zip(path, names):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, encoded(PICTURE))
+    return path
+
+
+def test_archives_read_in_place(tmp_path):
+    make_zip(tmp_path / "a.zip", ["data/b/2.png", "data/a/1.png", "__MACOSX/a/1.png"][:2])
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        for name in ("b/2.png", "./a/1.png"):
+            info = tarfile.TarInfo(name)
+            info.size = len(encoded(PICTURE))
+            archive.addfile(info, io.BytesIO(encoded(PICTURE)))
+    before = sorted(tmp_path.iterdir())
+    for name, labels in (("a.zip", [0, 1]), ("a.tar.gz", [1, 0])):
+        source = open_source(tmp_path / name, Classes.parse("a,b"))
+        assert source.labels.tolist() == labels
+        for row in range(2):
+            np.testing.assert_array_equal(source.image(row), PICTURE)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["../x.png", "a/../../x.png", "/etc/x.png", "C:/x.png", "..\\x.png"])
+def test_paths_outside_a_zip_are_refused(tmp_path, name):
+    with pytest.raises(ExtractError, match="outside the archive"):
+        open_source(make_zip(tmp_path / "a.zip", ["a/1.png", name]), Classes.parse("a"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
+def test_links_in_a_tar_are_refused(tmp_path, kind):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        info = tarfile.TarInfo("a/1.png")
+        info.type, info.linkname = kind, "/etc/passwd"
+        archive.addfile(info)
+    with pytest.raises(ExtractError, match="a link"):
+        open_source(tmp_path / "a.tar", Classes.parse("a"))
+
+
+def test_links_in_a_zip_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        info = zipfile.ZipInfo("a/1.png")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(ExtractError, match="a link"):
+        open_source(tmp_path / "a.zip", Classes.parse("a"))
+
+
+def test_members_that_unpack_too_large_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("extract.listing.MAX_FILE_BYTES", 50)
+    with pytest.raises(ExtractError, match="at most 50 bytes"):
+        open_source(make_zip(tmp_path / "a.zip", ["a/1.png"]), Classes.parse("a"))
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    data = make_zip(tmp_path / "a.zip", ["a/1.png"]).read_bytes()
+    (tmp_path / "a.zip").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ExtractError, match="damaged"):
+        open_source(tmp_path / "a.zip", Classes.parse("a"))
+
+
+# ---- arrays
+
+
+def idx(values, code=8):
+    return struct.pack(f">HBB{values.ndim}I", 0, code, values.ndim, *values.shape) + values.tobytes()
+
+
+def test_idx_pairs_plain_and_gz(tmp_path):
+    images, labels = DRAW.integers(0, 256, (5, 4, 3)).astype(np.uint8), np.arange(5, dtype=np.uint8)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images))
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels))
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[:2])))
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels[:2])))
+    source = open_source(tmp_path, Classes.parse("4"))
+    assert source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1] and source.split.tolist() == [0] * 5 + [1] * 2
+    np.testing.assert_array_equal(source.image(4), images[4])
+    assert open_source(tmp_path, Classes.parse("4"), "test").n_rows == 2
+    assert open_source(tmp_path / "train-images-idx3-ubyte", Classes.parse("4")).n_rows == 5
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images)[:-1])
+    with pytest.raises(ExtractError, match="as long as its header"):
+        open_source(tmp_path, Classes.parse("4"))
+
+
+def test_cifar_10_and_100(tmp_path):
+    pixels = DRAW.integers(0, 256, (3, 3072)).astype(np.uint8)
+    ten, hundred = tmp_path / "ten", tmp_path / "hundred"
+    ten.mkdir(), hundred.mkdir()
+    for batch in (10, 2):  # in the order of their numbers
+        rows = np.concatenate([np.full((3, 1), batch, np.uint8), pixels], 1)
+        (ten / f"data_batch_{batch}.bin").write_bytes(rows.tobytes())
+    (ten / "test_batch.bin").write_bytes(rows.tobytes())
+    source = open_source(ten, Classes.parse("11"))
+    assert source.labels.tolist() == [2] * 3 + [10] * 3 + [2] * 3 and source.split_names == ["train", "test"]
+    np.testing.assert_array_equal(source.image(1)[:, :, 2].ravel(), pixels[1, 2048:])
+    fine = np.concatenate([np.full((3, 1), 1, np.uint8), np.full((3, 1), 77, np.uint8), pixels], 1)
+    (hundred / "train.bin").write_bytes(fine.tobytes())
+    assert open_source(hundred, Classes.parse("100")).labels.tolist() == [77] * 3
+    (hundred / "train.bin").write_bytes(fine.tobytes()[:-1])
+    with pytest.raises(ExtractError, match="whole records of 3074"):
+        open_source(hundred, Classes.parse("100"))
+
+
+def test_npz(tmp_path):
+    path, images = tmp_path / "a.npz", DRAW.random((4, 5, 5, 1))
+    np.savez(path, images=images, labels=np.array(["a", "b", "b", "c"]), split=["train", "test", "train", "test"])
+    source = open_source(path, Classes.parse("a,b"), "train")
+    assert source.labels.tolist() == [0, 1] and source.arrays.shape == (2, 5, 5)
+    np.testing.assert_array_equal(source.image(1), np.rint(images[2, :, :, 0] * 255))
+    for bad in ({"images": images * 3}, {"images": images, "labels": np.arange(3)}, {"labels": np.arange(3)}):
+        np.savez(path, **bad)
+        with pytest.raises(ExtractError):
+            open_source(path, Classes.parse("3"))
+    np.savez(path, images=np.array([{}], dtype=object))
+    with pytest.raises(ExtractError, match="pickled"):
+        open_source(path)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 250))
+def test_cut_npz_files_are_refused(tmp_path, cut):
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8))
+    (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:cut])
+    with pytest.raises(ExtractError):
+        open_source(tmp_path / "a.npz")
+
+
+def test_sources_that_are_none(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.txt").write_text("hello")
+    for name, message in (("nowhere", "must exist"), ("a.txt", "must be a folder"), ("empty", "images=0")):
+        with pytest.raises(ExtractError, match=message):
+            open_source(tmp_path / name)
+
+
+def test_the_digest_follows_labels_and_pixels(tmp_path, digits):
+    def digest(images, labels):
+        np.savez(tmp_path / "a.npz", images=images, labels=labels)
+        return open_source(tmp_path / "a.npz", Classes.parse("10")).digest
+
+    images, labels = digits[0][:9], digits[1][:9]
+    assert digest(images, labels) == digest(images, labels)
+    assert len({digest(images, labels), digest(images[::-1], labels), digest(images, labels[::-1])}) == 3

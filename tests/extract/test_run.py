@@ -1,0 +1,281 @@
+import hashlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from extract.backbones import BackboneOptions
+from extract.errors import ExtractError, FormatError
+from extract.format import open_features, verify
+from extract.images import Classes
+from extract.rowwise import RowNorm
+from extract.run import ExtractOptions, extract
+
+TEN = Classes.parse("10")
+
+
+def options(source, output, **changes):
+    defaults = {"classes": TEN, "batch_size": 32, "block_rows": 64, "workers": 2}
+    return ExtractOptions(source, output, BackboneOptions("scatternet", scatter_j=1), **(defaults | changes))
+
+
+def datasets(path):
+    with open_features(path) as file:
+        names = ("labels", "valid", "split", "row_digest", "image_hash", "block_digest")
+        return {"features": file.features[:], **{name: getattr(file, name) for name in names}}
+
+
+def same(a, b):
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
+    seen = []
+    summary = extract(options(digits_npz, tmp_path / "f.h5"), lambda done, total: seen.append((done, total)))
+    assert (summary.n_rows, summary.n_features, summary.problems) == (300, 144, [])
+    assert seen[0] == (0, 300) and seen[-1] == (300, 300) and seen == sorted(seen)
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.class_names == list("0123456789") and file.split_names == ["train", "test"]
+        np.testing.assert_array_equal(file.labels, digits[1][:300])
+        assert file.attrs["transform"]["colours"] == 1 and file.attrs["backbone_kwargs"] == {"J": 1, "L": 8}
+        assert set(file.attrs["library_versions"]) >= {"torch", "timm", "numpy"}
+    names = tmp_path / "f.h5.names.csv"
+    assert stat.S_IMODE(names.stat().st_mode) == 0o600 and names.read_text().splitlines()[1] == "0,npz:0"
+    assert b"npz:0" not in (tmp_path / "f.h5").read_bytes()
+
+
+def test_features_do_not_depend_on_labels_workers_or_torch_threads(digits, tmp_path):
+    import torch
+
+    images, labels = digits[0][:100], digits[1][:100]
+    np.savez(tmp_path / "a.npz", images=images, labels=labels)
+    np.savez(tmp_path / "b.npz", images=images, labels=labels[::-1])
+    threads = torch.get_num_threads()
+    extract(options(tmp_path / "a.npz", tmp_path / "a.h5", workers=1))
+    extract(options(tmp_path / "b.npz", tmp_path / "b.h5", workers=3))
+    assert torch.get_num_threads() == threads
+    np.testing.assert_array_equal(datasets(tmp_path / "a.h5")["features"], datasets(tmp_path / "b.h5")["features"])
+
+
+@pytest.mark.parametrize("kind", ["none", "unit", "group"])
+def test_normalisation_and_dtype_are_recorded(digits_npz, tmp_path, kind):
+    norm = RowNorm(kind, 3 if kind == "group" else 0)
+    extract(options(digits_npz, tmp_path / "f.h5", normalize=norm, dtype="float16"))
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.dtype == np.float16 and file.attrs["normalization"]["kind"] == kind
+        if kind == "unit":
+            np.testing.assert_allclose(np.linalg.norm(file.rows(0, 300).astype(float), axis=1), 1, rtol=2e-3)
+
+
+CHILD = """
+import sys, time
+from tests.extract.test_run import options
+from extract.run import extract
+import extract.writing as w
+append = w.FeaturesWriter.append
+def slow(self, *rest):
+    append(self, *rest)
+    print(self.next_row, flush=True)
+    time.sleep(0.5)
+w.FeaturesWriter.append = slow
+extract(options(sys.argv[1], sys.argv[2]))
+"""
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(digits_npz, tmp_path):
+    out, root = tmp_path / "killed.h5", Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", CHILD, str(digits_npz), str(out)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
+    assert child.stdout is not None
+    while int(child.stdout.readline() or 300) < 128:
+        pass
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    part = tmp_path / "killed.h5.part"
+    assert part.exists() and not out.exists()
+    with pytest.raises(FormatError, match="finish"):
+        open_features(out)
+    shutil.copy(part, tmp_path / "again.h5.part")
+    seen = []
+    summary = extract(options(digits_npz, out), lambda done, total: seen.append(done))
+    assert 128 <= seen[0] < 300 and summary.rows_done == 300 - seen[0] and summary.problems == []
+    assert not part.exists()
+    extract(options(digits_npz, tmp_path / "fresh.h5"))
+    fresh, resumed = datasets(tmp_path / "fresh.h5"), datasets(out)
+    for salted in ("row_digest", "block_digest"):
+        fresh.pop(salted), resumed.pop(salted)
+    assert same(fresh, resumed)
+    # With the same salt and id (they are drawn once, at the first start) even the bytes are the same.
+    extract(options(digits_npz, tmp_path / "again.h5"))
+    assert hashlib.sha256(out.read_bytes()).digest() == hashlib.sha256((tmp_path / "again.h5").read_bytes()).digest()
+
+
+def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_path):
+    out = tmp_path / "f.h5"
+    extract(options(digits_npz, out))
+    before = out.read_bytes()
+    assert extract(options(digits_npz, out)).already_complete
+    with pytest.raises(FormatError, match=r"normalization\.kind=unit"):
+        extract(options(digits_npz, out, normalize=RowNorm("unit")))
+    np.savez(digits_npz, images=np.zeros((300, 8, 8), np.uint8), labels=np.zeros(300, int))
+    with pytest.raises(FormatError, match=r"other images or labels|split_names"):
+        extract(options(digits_npz, out))
+    assert out.read_bytes() == before
+
+
+def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
+    first = extract(options(digits_npz, tmp_path / "a.h5"))
+    same_data = {"same_data_as": tmp_path / "a.h5", "normalize": RowNorm("unit")}
+    assert extract(options(digits_npz, tmp_path / "b.h5", **same_data)).dataset_id == first.dataset_id
+    assert extract(options(digits_npz, tmp_path / "c.h5", dataset_id=first.dataset_id)).dataset_id == first.dataset_id
+    images = np.array(np.load(digits_npz)["images"])
+    images[250, 0, 0] += 1
+    np.savez(digits_npz, images=images)
+    with pytest.raises(ExtractError, match="other images"):
+        extract(options(digits_npz, tmp_path / "d.h5", **same_data))
+    assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
+    with pytest.raises(ExtractError, match="same images"):
+        extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
+
+
+@pytest.fixture
+def folder(tmp_path, digits):
+    for row in range(20):
+        path = tmp_path / "images" / "ab"[row % 2] / f"{row:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits[0][row]).save(path)
+    return tmp_path / "images"
+
+
+def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
+    (folder / "a" / "04.png").write_bytes(b"junk")
+    choice = {"classes": Classes.parse("a,b")}
+    with pytest.raises(ExtractError, match=r"unreadable=1: a/04\.png"):
+        extract(options(folder, tmp_path / "f.h5", **choice))
+    assert list(tmp_path.glob("f.h5*")) == []
+    summary = extract(options(folder, tmp_path / "f.h5", skip_unreadable=True, **choice))
+    assert summary.n_rows == 20 and summary.problems == ["unreadable images kept as masked rows: 1 (rows 2)"]
+    with open_features(tmp_path / "f.h5") as file:
+        assert not file.valid[2] and not file.features[2].any() and file.valid.sum() == 19
+    for path in folder.rglob("*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(ExtractError, match="must be readable, got unreadable=20 of 20"):
+        extract(options(folder, tmp_path / "g.h5", skip_unreadable=True, **choice))
+
+
+def test_images_of_several_sizes(folder, tmp_path):
+    Image.new("RGB", (12, 9)).save(folder / "b" / "99.png")
+    choice = {"classes": Classes.parse("a,b")}
+    with pytest.raises(ExtractError, match="images of one size"):
+        extract(options(folder, tmp_path / "f.h5", **choice))
+    backbone = BackboneOptions("scatternet", scatter_j=1, image_size=8)
+    summary = extract(ExtractOptions(folder, tmp_path / "f.h5", backbone, **choice))
+    assert summary.n_features == 3 * 144  # one colour image makes all of them colour images
+
+
+def test_near_equal_images_and_groups_across_splits_are_reported(digits, tmp_path):
+    images = np.kron(digits[0][:40], np.ones((2, 2), np.uint8))
+    images[35] = images[3]
+    images[36] = np.clip(images[4].astype(int) + 1, 0, 255)
+    np.savez(tmp_path / "a.npz", images=images, split=np.repeat([0, 1], [30, 10]), group=np.arange(40) % 32)
+    problems = extract(options(tmp_path / "a.npz", tmp_path / "f.h5", classes=Classes())).problems
+    assert problems[0] == "equal images in two splits: 2 (rows 3, 35)"
+    assert any(p.startswith("near-equal images (by a coarse hash) in two splits") and "4, 36" in p for p in problems)
+    assert any(p.startswith("rows whose group is in two splits") for p in problems)
+
+
+def test_the_test_file_against_the_training_file(digits_npz, tmp_path):
+    for split in ("train", "test"):
+        extract(options(digits_npz, tmp_path / f"{split}.h5", split=split))
+    shutil.copy(tmp_path / "train.h5", tmp_path / "copy.h5")
+    assert len(verify(tmp_path / "train.h5", against=tmp_path / "copy.h5")) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "at least 1"),
+        ({"limit": 0}, "at least 1"),
+        ({"device": "tpu"}, "auto, cpu or cuda"),
+        ({"amp": True, "device": "cpu"}, "needs a GPU"),
+        ({"dtype": "float64"}, "float16 or float32"),
+        ({"dataset_id": "x"}, "hexadecimal"),
+        ({"normalize": RowNorm("group", 4)}, "divide the channels"),
+        ({"same_data_as": "nowhere.h5"}, "must exist"),
+    ],
+)
+def test_bad_options_leave_nothing_behind(digits_npz, tmp_path, changes, message):
+    with pytest.raises(FormatError, match=message):
+        extract(options(digits_npz, tmp_path / "f.h5", **changes))
+    assert list(tmp_path.glob("f.h5*")) == []
+
+
+def test_too_little_disk_is_refused_before_the_start(digits_npz, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
+    with pytest.raises(ExtractError, match="must fit on the disk"):
+        extract(options(digits_npz, tmp_path / "f.h5"))
+    assert list(tmp_path.glob("f.h5*")) == []
+
+
+def test_features_that_are_not_finite_leave_nothing_behind(digits_npz, tmp_path, monkeypatch):
+    monkeypatch.setattr("extract.loop.Loop._forward", lambda self, x: x.flatten(1)[:, :1].repeat(1, 144) * np.nan)
+    with pytest.raises(FormatError, match="finite"):
+        extract(options(digits_npz, tmp_path / "f.h5"))
+    assert list(tmp_path.glob("f.h5*")) == []
+
+
+def test_a_full_disk_keeps_what_can_be_resumed(digits_npz, tmp_path, monkeypatch):
+    import extract.writing as writing
+
+    calls = []
+
+    def full(path):
+        calls.append(path)
+        if len(calls) == 4:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing, "_sync", full)
+    with pytest.raises(FormatError, match="Make room"):
+        extract(options(digits_npz, tmp_path / "f.h5"))
+    monkeypatch.undo()
+    assert extract(options(digits_npz, tmp_path / "f.h5")).rows_done == 300 - 128
+
+
+def test_command_line(digits_npz, tmp_path):
+    from click.testing import CliRunner
+
+    from dphead.cli.extract import extract as command
+    from dphead.cli.extract import verify as check
+
+    run, out = CliRunner(), str(tmp_path / "f.h5")
+    arguments = [str(digits_npz), "-o", out, "--backbone", "scatternet", "--scatter-j", "1"]
+    done = run.invoke(command, [*arguments, "--classes", "10"])
+    assert done.exit_code == 0 and "300 rows x 144 features, 10 classes" in done.output and "dataset_id" in done.output
+    assert "nothing was done" in run.invoke(command, [*arguments, "--classes", "10"]).output
+    other = run.invoke(command, [*arguments, "--classes", "9"])
+    assert other.exit_code == 2 and "got class_names=" in other.output and "Traceback" not in other.output
+    assert run.invoke(check, [out]).exit_code == 0
+    assert run.invoke(check, [str(digits_npz)]).exit_code == 2
+    Path(out).unlink()
+    run.invoke(command, [*arguments, "--classes", "9"])
+    problems = run.invoke(check, [out])
+    assert problems.exit_code == 1 and "outside the classes" in problems.output
+
+
+def test_real_mnist_idx(shared, tmp_path):
+    images = next((p for p in (shared.parent / "tmp" / "images" / "mnist",) if p.is_dir()), None)
+    if images is None:
+        pytest.skip("needs the unpacked MNIST in ../tmp/images/mnist")
+    began = time.perf_counter()
+    choice = {"split": "test", "limit": 256, "classes": TEN}
+    summary = extract(ExtractOptions(images, tmp_path / "f.h5", BackboneOptions("scatternet"), **choice))
+    assert (summary.n_rows, summary.n_features, summary.problems) == (256, 3969, [])
+    assert time.perf_counter() - began < 60
