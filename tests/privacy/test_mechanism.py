@@ -192,7 +192,7 @@ def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_pr
 
 
 def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
-    """A second connection sees the reservation and the start while the rows are being read (charged after: a defect)."""
+    """A second connection sees the reservation and the start while the rows are being read."""
     query = ClassSums(M)
     x, y = toy(40)
     spec = spec_of(query, 40)

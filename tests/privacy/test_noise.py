@@ -96,16 +96,16 @@ def test_the_symmetric_form_is_the_symmetric_part_of_full_noise():
 
 
 def test_classes_coordinates_and_releases_are_uncorrelated():
-    """One matrix of all pairs: coordinates and classes of one release, over 4,000 releases; and between consecutive
+    """One matrix of all pairs: coordinates and classes of one release, over 1,500 releases; and between consecutive
     releases (steps). 6 standard errors and 288 pairs: odds of a false alarm 6e-7, and the seed is fixed."""
-    values = release_many(ClassSums(M), Params(), zeros(3, D), 4000, seed=2).reshape(4000, D * M)
+    values = release_many(ClassSums(M), Params(), zeros(3, D), 1500, seed=2).reshape(1500, D * M)
     now = np.corrcoef(values.T)
     off = now[~np.eye(D * M, dtype=bool)]
     step = np.corrcoef(values[:-1].T, values[1:].T)[: D * M, D * M :]
-    assert np.abs(off).max() < 6 / np.sqrt(4000)
-    assert np.abs(step).max() < 6 / np.sqrt(4000)
+    assert np.abs(off).max() < 6 / np.sqrt(1500)
+    assert np.abs(step).max() < 6 / np.sqrt(1500)
     squares = np.corrcoef((values**2).T)[~np.eye(D * M, dtype=bool)]
-    assert np.abs(squares).max() < 8 / np.sqrt(4000)
+    assert np.abs(squares).max() < 8 / np.sqrt(1500)
     assert rejected(values, np.std(values)) == []
 
 

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.mechanism import numpy_block_sum
-from dphead.privacy.queries import ChannelMoment, ClassCounts, ClassGrams, ClassSums, Gradient, Gram
-from dphead.privacy.queries import Params, RowTransform, SigmoidHessians
+from dphead.privacy.queries import (
+    ChannelMoment,
+    ClassCounts,
+    ClassGrams,
+    ClassSums,
+    Gradient,
+    Gram,
+    Params,
+    RowTransform,
+    SigmoidHessians,
+)
 from dphead.privacy.sums import slack
 
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
@@ -62,7 +71,8 @@ def neighbours(specs, other, relation):
 @pytest.mark.parametrize("relation", RELATIONS)
 @settings(max_examples=600)
 @given(
-    query=st.sampled_from(QUERIES), transform=st.sampled_from(TRANSFORMS), specs=st.lists(a_row, min_size=1, max_size=5),
+    query=st.sampled_from(QUERIES), transform=st.sampled_from(TRANSFORMS),
+    specs=st.lists(a_row, min_size=1, max_size=5),
     other=st.tuples(st.sampled_from(["opposite", "flipped label", "any"]), a_row),
     clip_norm=st.sampled_from([1e-6, 0.03, 1.0, 1e3]), size=st.sampled_from([0.0, 1.0, 50.0, 1e19, 1e36]),
     seed=st.integers(0, 3),
@@ -242,7 +252,7 @@ WORST = [
 @pytest.mark.parametrize("query, relation, append, a, b, weights", WORST, ids=lambda v: getattr(v, "name", None))
 @pytest.mark.parametrize("clip_norm", [1.0, 0.1])
 def test_a_worst_case_reaches_the_sensitivity(query, relation, append, a, b, weights, clip_norm):
-    """Sigmoid and softmax bounds are suprema, reached as ||W|| goes to infinity; the last 0.1 % is the steering angle."""
+    """Sigmoid and softmax bounds are suprema, reached as ||W|| grows; the last 0.1 % is the steering angle."""
     append = append * clip_norm  # the cases are homogeneous in (x, b)
     params = Params(RowTransform(append=append), None if weights is None else weights.astype(np.float32) / clip_norm)
     x1, y1 = a[0][None].astype(np.float32), np.array([a[1]])

@@ -10,7 +10,7 @@ from dphead.data import ArrayRows
 from dphead.privacy.mechanism import noise_scale, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params, RowTransform
-from dphead.privacy.sums import CHUNK, GRID, MAX_SLACK, grid_step, matmul, outer_sum, slack, squares
+from dphead.privacy.sums import CHUNK, GRID, grid_step, matmul, outer_sum, slack, squares
 from dphead.privacy.sums_jax import jax_block_sum
 
 U32 = 2.0**-24
@@ -55,8 +55,8 @@ def test_a_plain_float32_sum_would_break_the_sensitivity_and_ours_does_not():
 
 
 def test_an_empty_slot_that_is_not_there_at_all_moves_nothing_but_float64_rounding():
-    """A Poisson batch without row i, and a removed row under add_remove, move all later rows up. Float32 sums of 128 rows
-    are then all rounded anew: they move by more than a slack for one chunk, so `sums` does not use them."""
+    """A Poisson batch without row i, and a removed row under add_remove, move all later rows up. Float32 sums of 128
+    rows are then all rounded anew: they move by more than a slack for one chunk, so `sums` does not use them."""
     n, chunks, ours = CHUNK * 1000, 0.0, 0.0
     for seed in range(4):
         half = hostile(CHUNK // 2, seed)
@@ -72,7 +72,7 @@ def test_an_empty_slot_that_is_not_there_at_all_moves_nothing_but_float64_roundi
     "query", [Gradient(M), Gradient(M, "sigmoid"), ClassSums(M), ChannelMoment(M)], ids=lambda q: q.name
 )
 def test_a_row_counts_the_same_at_every_place(query):
-    """What `slack` assumes of the platform: a matrix product gives a row the same result wherever it stands in a block."""
+    """What `slack` assumes of the platform: a product gives a row the same result wherever it stands in a block."""
     d = 37
     weights = np.random.default_rng(1).standard_normal((d, M)).astype(np.float32)
     x, y = toy(512, d)

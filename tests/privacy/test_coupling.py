@@ -1,0 +1,221 @@
+"""What ran is what was charged, and what was charged is what is reported: for every solver, by an independent path.
+
+The path: the releases table read with plain sqlite3; mpmath's closed form of Balle and Wang, Theorem 8, for full
+batches; dp_accounting's own accountant and events for Poisson batches. Nothing of dphead.privacy.accounting is used.
+"""
+
+import json
+import math
+import sqlite3
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from core import toy
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+import dphead.fit
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.plan import make_plan
+from dphead.privacy.accounting import RELATIONS
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.mechanism import noise_scale
+from dphead.privacy.noise import NoiseSource, gaussian
+from dphead.report import guarantee
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
+from dphead.solvers.base import Centering
+from dphead.solvers.normalization import ChannelNormalization
+
+N, D, M, DELTA = 150, 6, 3, 1e-5
+FACTS = PublicFacts(N, D, M)
+X, Y = toy(N, D, M)
+FULL = {
+    "sgd": GradientDescent(steps=7),
+    "adam": GradientDescent("adam", steps=3, learning_rate=0.1),
+    "fc": DPFC(steps=4),
+    "fc, unequal": DPFC(steps=3, gram_share=0.1, centering=Centering(0.0), intercept=0.5),
+    "ls": LeastSquares(),
+    "ls, class grams": LeastSquares(class_grams=True, centering=Centering(0.0, unit_norm=False)),
+    "newton": Newton(steps=2),
+    "prototypes": Prototypes(),
+    "normalised": GradientDescent(steps=2, centering=ChannelNormalization(2, 3.0, 9.0, 60.0)),
+}
+POISSON = {
+    "sgd": GradientDescent(steps=12, sampling_prob=0.1, centering=Centering(0.0)),
+    "centred": GradientDescent(steps=8, sampling_prob=0.2),
+}
+
+
+def delta_of(mu, epsilon):
+    """Balle and Wang 2018, Theorem 8, with 50 digits."""
+    with mpmath.workdps(50):
+        mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.e**epsilon * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+
+def charged(path):
+    """(noise_multiplier, sampling_prob, state) of every release, with no code of ours."""
+    db = sqlite3.connect(path)
+    rows = db.execute(
+        "SELECT fit_id, sequence, noise_multiplier, sampling_prob, spec FROM releases ORDER BY sequence"
+    ).fetchall()
+    out = []
+    for fit_id, sequence, sigma, prob, spec in rows:
+        assert (json.loads(spec)["noise_multiplier"], json.loads(spec)["sampling_prob"]) == (sigma, prob)
+        states = [
+            s for (s,) in db.execute("SELECT state FROM progress WHERE fit_id=? AND sequence=?", (fit_id, sequence))
+        ]
+        out.append((sigma, prob, states))
+    return out
+
+
+def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", seed=1):
+    """Fit through the real loop; return the result, the releases that ran, and the charged ones."""
+    ran = []
+    real = dphead.fit.release
+
+    def spy(query, params, rows, spec, **more):
+        released = real(query, params, rows, spec, **more)
+        ran.append((query, params, spec, released))
+        return released
+
+    monkeypatch.setattr(dphead.fit, "release", spy)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    result = fit_head(
+        solver,
+        ArrayRows(X, Y),
+        FACTS,
+        epsilon=epsilon,
+        delta=DELTA,
+        relation=relation,
+        ledger=ledger,
+        noise=NoiseSource(seed),
+    )
+    return result, ran, charged(tmp_path / "ledger.sqlite")
+
+
+@pytest.mark.parametrize(
+    "relation, epsilon",
+    [("zero_out", 0.1), ("zero_out", 1.0), ("zero_out", 8.0), ("add_remove", 1.0), ("replace_one", 8.0)],
+)
+@pytest.mark.parametrize("name", FULL)
+def test_full_batch_fits_spend_what_they_report(monkeypatch, tmp_path, name, epsilon, relation):
+    result, ran, rows = watched_fit(monkeypatch, tmp_path, FULL[name], epsilon, relation)
+    assert len(ran) == len(rows) == len(FULL[name].plan(FACTS))
+    assert all(states == ["started", "committed"] for *_, states in rows)
+    for (_, _, spec, _), (sigma, prob, _) in zip(ran, rows, strict=True):
+        assert (spec.noise_multiplier, spec.sampling_prob, spec.relation) == (sigma, prob, relation) and prob == 1
+    mu = math.sqrt(math.fsum(1 / sigma**2 for sigma, *_ in rows))
+    reported = guarantee(result.plan)["epsilon"]
+    assert delta_of(mu, reported) <= DELTA < delta_of(mu, reported * (1 - 1e-6))
+    assert epsilon * (1 - 1e-6) <= reported <= epsilon
+    assert guarantee(result.plan)["mu"] == pytest.approx(mu, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_noise_that_ran_is_the_noise_of_the_spec(monkeypatch, tmp_path, name, relation):
+    """Sensitivity by hand (ALGORITHMS.md §1) times σ is below the noise, which is drawn again from the seed."""
+    _, ran, _ = watched_fit(monkeypatch, tmp_path, FULL[name], 1.0, relation, seed=5)
+    for sequence, (query, params, spec, released) in enumerate(ran):
+        width = params.transform.width(D)
+        sd, grid = noise_scale(query, spec, params.transform.append, width)
+        assert released.noise_sd == sd
+        assert (
+            1
+            < sd / (spec.noise_multiplier * query.sensitivity(spec.clip_norm, relation, params.transform.append))
+            < 1.01
+        )
+        z = gaussian(NoiseSource(5).generator(sequence, "noise"), released.value.shape, sd, query.symmetric)
+        slow = sum(query.per_example(params, x, int(y), spec.clip_norm) for x, y in zip(X, Y, strict=True))
+        assert np.abs(released.value - slow - z).max() <= grid + 1e-4 * max(1.0, np.abs(slow).max())
+
+
+@pytest.mark.parametrize("name, epsilon", [("sgd", 0.1), ("sgd", 1.0), ("sgd", 8.0), ("centred", 1.0)])
+def test_poisson_fits_spend_what_they_report(monkeypatch, tmp_path, name, epsilon):
+    result, ran, rows = watched_fit(monkeypatch, tmp_path, POISSON[name], epsilon)
+    assert len(ran) == len(rows) == len(POISSON[name].plan(FACTS))
+    reported = guarantee(result.plan)["epsilon"]
+    assert reported <= epsilon
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    pld = PLDAccountant(relation)
+    rdp = RdpAccountant()
+    counts = {}
+    for sigma, prob, _ in rows:
+        counts[sigma, prob] = counts.get((sigma, prob), 0) + 1
+    for (sigma, prob), count in counts.items():
+        one = dp_accounting.GaussianDpEvent(sigma)
+        event = one if prob == 1 else dp_accounting.PoissonSampledDpEvent(prob, one)
+        if prob < 1:
+            pld.compose(event, count)
+        rdp.compose(event, count)
+    full = [sigma for sigma, prob, _ in rows if prob == 1]
+    if full:  # full batches: the pair is N(0, 1), N(mu, 1), composed by hand
+        from dp_accounting.pld import privacy_loss_distribution
+
+        mu = math.sqrt(sum(1 / s**2 for s in full))
+        pld._pld = pld._pld.compose(
+            privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=1e-4)
+        )
+    assert pld.get_epsilon(DELTA) == pytest.approx(reported, rel=2e-3)
+    assert rdp.get_epsilon(DELTA) >= reported * (1 - 1e-9)
+    assert epsilon * (1 - 2e-3) <= reported
+
+
+def test_a_fit_without_a_budget_is_recorded_as_not_private(monkeypatch, tmp_path):
+    result, ran, rows = watched_fit(monkeypatch, tmp_path, FULL["ls"], math.inf)
+    assert all(sigma == 0 for sigma, *_ in rows) and all(r.noise_sd == 0 for *_, r in ran)
+    g = guarantee(result.plan)
+    assert not g["private"] and g["epsilon"] == math.inf and g["mu"] is None
+
+
+def test_a_fixed_seed_is_reported_as_not_private(monkeypatch, tmp_path):
+    result, *_ = watched_fit(monkeypatch, tmp_path, FULL["ls"], 1.0, seed=3)
+    assert not result.private_noise and not guarantee(result.plan, result.private_noise)["private"]
+    result, *_ = watched_fit(monkeypatch, tmp_path / "b", FULL["ls"], 1.0, seed=None)
+    assert result.private_noise and guarantee(result.plan, result.private_noise)["private"]
+
+
+def test_the_fits_of_one_ledger_add_up_across_solvers(tmp_path):
+    ledger = Ledger(tmp_path / "l.sqlite")
+    budget = 2.0
+    ledger.set_budget(budget, DELTA)
+    for name in ("ls", "fc", "newton"):
+        fit_head(FULL[name], ArrayRows(X, Y), FACTS, epsilon=0.9, delta=DELTA, ledger=ledger)
+    mu = math.sqrt(math.fsum(1 / sigma**2 for sigma, *_ in charged(tmp_path / "l.sqlite")))
+    assert delta_of(mu, budget) <= DELTA
+    before = charged(tmp_path / "l.sqlite")
+    with pytest.raises(ValueError, match="exceeded"):
+        fit_head(FULL["sgd"], ArrayRows(X, Y), FACTS, epsilon=1.9, delta=DELTA, ledger=ledger)
+    assert charged(tmp_path / "l.sqlite") == before
+
+
+def test_a_solver_that_leaves_its_plan_is_stopped(tmp_path):
+    """Too many steps, too few, another order: nothing is read that was not charged (defect 3)."""
+
+    class Longer(LeastSquares):
+        def plan(self, facts):
+            return super().plan(facts)[:-1]
+
+    class Shorter(LeastSquares):
+        def plan(self, facts):
+            return [*super().plan(facts), super().plan(facts)[-1]]
+
+    class Swapped(LeastSquares):
+        def plan(self, facts):
+            return super().plan(facts)[::-1]
+
+    for solver in (Longer(), Shorter(), Swapped()):
+        with pytest.raises(RuntimeError, match="a solver must ask"):
+            fit_head(solver, ArrayRows(X, Y), FACTS)
+
+
+def test_the_plan_is_made_before_the_data_and_from_public_facts_alone():
+    """Data sets of one public size have one plan: no threshold or count is read from rows (defects 5 and 10)."""
+    for solver in (*FULL.values(), *POISSON.values()):
+        plans = [make_plan(solver, FACTS, epsilon=1.0, delta=DELTA, accountant="rdp") for _ in range(2)]
+        assert plans[0].specs == plans[1].specs
+        assert all(s.n_rows == N for s in plans[0].specs)

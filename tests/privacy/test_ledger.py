@@ -1,0 +1,389 @@
+"""The ledger: append-only, one charge for each release, a budget that nothing exceeds, and crashes that only waste."""
+
+import json
+import math
+import signal
+import sqlite3
+
+import numpy as np
+import pytest
+from core import M, python, reserve, spec_of, toy
+
+from dphead.data import ArrayRows
+from dphead.privacy import accounting
+from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.mechanism import release
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import ClassSums, Params
+
+QUERY = ClassSums(M)
+X, Y = toy(40)
+DELTA = 1e-5
+
+
+def specs(count=1, sigma=1.0, **more):
+    return [spec_of(QUERY, 40, sigma=sigma, **more)] * count
+
+
+def run_release(fit, seed=None, spec=None, rows=None):
+    spec = spec or specs()[0]
+    return release(QUERY, Params(), rows or ArrayRows(X, Y), spec, ledger=fit, noise=NoiseSource(seed)).value
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "folder" / "ledger.sqlite"
+
+
+# --- append-only ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["meta", "fits", "releases", "progress"])
+@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET rowid = rowid"])
+def test_no_row_is_ever_changed_or_deleted(path, table, statement):
+    ledger = Ledger(path, "id")
+    run_release(reserve(specs(), ledger, path.parent / "run"))
+    ledger.close()
+    db = sqlite3.connect(path)
+    before = list(db.execute(f"SELECT * FROM {table}"))
+    assert before
+    with pytest.raises(sqlite3.DatabaseError, match="append-only"):
+        db.execute(statement.format(table))
+    assert list(db.execute(f"SELECT * FROM {table}")) == before
+
+
+def test_the_file_is_written_through_to_the_disk(path):
+    assert Ledger(path)._db.execute("PRAGMA synchronous").fetchone() == (3,)
+
+
+def test_keys_samples_and_sums_never_reach_the_disk(tmp_path):
+    """Every file of a run: the only array is the noisy value."""
+    fit = reserve(specs(2, sampling_prob=0.5), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    value = [run_release(fit, None, specs(sampling_prob=0.5)[0]) for _ in range(2)]
+    files = sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
+    assert files == ["000000.npy", "000001.npy", "l.sqlite", "lock"]
+    assert np.array_equal(np.load(tmp_path / "run/000001.npy"), value[1])
+    assert (tmp_path / "run/lock").read_bytes() == b""
+    columns = {r[1] for t in ("meta", "fits", "releases", "progress")
+               for r in sqlite3.connect(tmp_path / "l.sqlite").execute(f"PRAGMA table_info({t})")}  # fmt: skip
+    assert columns == {
+        "key", "value", "fit_id", "created", "epsilon", "delta", "relation", "plan_hash", "description", "sequence",
+        "label", "noise_multiplier", "sampling_prob", "spec", "id", "state", "at", "digest",
+    }  # fmt: skip
+
+
+# --- identity ------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_belongs_to_one_data_set(path):
+    Ledger(path, "one").close()
+    Ledger(path).close()
+    with pytest.raises(LedgerError, match="dataset_id=one"):
+        Ledger(path, "two")
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but long enough", b"\x89HDF\r\n\x1a\n" + bytes(64)])
+def test_a_file_that_is_no_ledger_is_refused(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(LedgerError, match="SQLite"):
+        Ledger(tmp_path / "x")
+    with pytest.raises(LedgerError, match="SQLite"):
+        Ledger(tmp_path)
+
+
+def test_one_ledger_holds_one_relation(path):
+    reserve(specs(), Ledger(path))
+    with pytest.raises(LedgerError, match="relation"):
+        reserve(specs(relation="replace_one"), Ledger(path))
+    assert len(Ledger(path).fits()) == 1
+
+
+# --- budget --------------------------------------------------------------------------------------------------------
+
+
+def sigma_for(epsilon, count=1):
+    return math.sqrt(count) / accounting.mu_from_epsilon(epsilon, DELTA)
+
+
+def test_the_budget_is_the_exact_total_over_all_fits(path):
+    ledger = Ledger(path)
+    ledger.set_budget(1.0, DELTA)
+    half = sigma_for(1.0, 2)
+    reserve(specs(1, half), ledger)
+    reserve(specs(1, half), ledger)
+    assert accounting.epsilon(ledger.events(), DELTA) == pytest.approx(1.0, rel=1e-9)
+    with pytest.raises(LedgerError, match="exceeded"):
+        reserve(specs(1, 1000.0), ledger)
+    assert len(ledger.fits()) == 2 and sum(e.count for e in ledger.events()) == 2
+
+
+def test_a_refused_fit_leaves_no_trace(path):
+    ledger = Ledger(path)
+    ledger.set_budget(0.5, DELTA)
+    before = list(ledger._db.iterdump())
+    with pytest.raises(LedgerError, match="Nothing was charged"):
+        reserve(specs(3, 1.0), ledger)
+    assert list(ledger._db.iterdump()) == before
+    reserve(specs(1, sigma_for(0.5)), ledger)
+
+
+def test_every_release_of_a_fit_counts_and_so_do_those_that_never_ran(path):
+    ledger = Ledger(path)
+    ledger.set_budget(1.0, DELTA)
+    reserve(specs(3, sigma_for(1.0, 4)), ledger)  # never started
+    reserve(specs(1, sigma_for(1.0, 4)), ledger)
+    with pytest.raises(LedgerError, match="exceeded"):
+        reserve(specs(1, 100.0), ledger)
+
+
+def test_a_budget_is_fixed_once_and_before_the_first_fit(path):
+    ledger = Ledger(path)
+    ledger.set_budget(1.0, DELTA)
+    ledger.set_budget(1.0, DELTA)
+    for other in ((2.0, DELTA), (1.0, 1e-6)):
+        with pytest.raises(LedgerError, match="fixed once"):
+            ledger.set_budget(*other)
+    free = Ledger()
+    reserve(specs(), free)
+    with pytest.raises(LedgerError, match="before the first fit"):
+        free.set_budget(8.0, DELTA)
+
+
+@pytest.mark.parametrize(
+    "budget", [(0.0, DELTA), (-1.0, DELTA), (math.inf, DELTA), (math.nan, DELTA), (1.0, 0.0), (1.0, 1.0)]
+)
+def test_a_budget_that_is_none_is_refused(budget):
+    with pytest.raises(LedgerError):
+        Ledger().set_budget(*budget)
+
+
+def test_a_budget_takes_private_fits_only():
+    ledger = Ledger()
+    ledger.set_budget(8.0, DELTA)
+    with pytest.raises(LedgerError, match="noise_multiplier=0"):
+        reserve(specs(1, 0.0, clip_norm=math.inf), ledger)
+
+
+def test_a_full_batch_budget_refuses_poisson_batches():
+    ledger = Ledger()
+    ledger.set_budget(8.0, DELTA)
+    reserve(specs(1, 10.0), ledger)
+    with pytest.raises(LedgerError, match="full batches"):
+        reserve(specs(1, 10.0, sampling_prob=0.1), ledger)
+
+
+def test_mixed_fits_are_filtered_at_one_order_fixed_beforehand():
+    """The first fit may use PLD: nothing was chosen adaptively. With a second, everything counts at the one order."""
+    ledger = Ledger()
+    ledger.set_budget(2.0, DELTA)
+    order = ledger.budget()["order"]
+    poisson = specs(200, 2.0, sampling_prob=0.02)
+    reserve(poisson, ledger)
+    accepted = [*[GaussianEvent(2.0, 0.02)] * 200]
+    for _ in range(50):
+        new = [*specs(1, 6.0), *specs(20, 2.0, sampling_prob=0.02)]
+        events = [*accepted, GaussianEvent(6.0), *[GaussianEvent(2.0, 0.02)] * 20]
+        total = accounting.rdp_epsilon(order, accounting.rdp_curve(events, [order])[0], DELTA)
+        if total > 2.0:
+            with pytest.raises(LedgerError, match="exceeded"):
+                reserve(new, ledger)
+            break
+        reserve(new, ledger)
+        accepted = events
+    else:
+        pytest.fail("the budget was never reached")
+    assert len(accepted) > 200
+    assert accounting.epsilon(ledger.events(), DELTA, accountant="pld") <= 2.0
+
+
+SPEND = """
+import sys
+from core import *
+from dphead.privacy.ledger import LedgerError
+ledger, done = Ledger(sys.argv[1]), 0
+for _ in range(6):
+    try:
+        reserve([spec_of(ClassSums(3), 40, sigma=float(sys.argv[2]))], ledger)
+        done += 1
+    except LedgerError:
+        pass
+print(done)
+"""
+
+
+def test_concurrent_processes_cannot_exceed_the_budget(path):
+    """Four processes ask for 24 fits at once; the budget has room for exactly 7."""
+    ledger = Ledger(path)
+    ledger.set_budget(1.0, DELTA)
+    started = [python(SPEND, path, sigma_for(1.0, 7), wait=False) for _ in range(4)]
+    done = [int(p.communicate(timeout=120)[0]) for p in started]
+    assert sum(done) == 7 == len(ledger.fits())
+    assert accounting.epsilon(ledger.events(), DELTA) <= 1.0 * (1 + 1e-9)
+
+
+# --- crash and resume ----------------------------------------------------------------------------------------------
+
+CRASH = """
+import os, signal, sys
+from core import *
+import dphead.privacy.ledger as module
+from dphead.privacy.queries import ClassSums, Params
+folder, when = sys.argv[1:]
+x, y = toy(40)
+spec = spec_of(ClassSums(3), 40)
+fit = reserve([spec] * 3, Ledger(folder + "/l.sqlite"), __import__("pathlib").Path(folder, "run"))
+print(fit.fit_id, flush=True)
+die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+first = release(ClassSums(3), Params(), ArrayRows(x, y), spec, ledger=fit, noise=NoiseSource())
+print(first.value.tobytes().hex(), flush=True)
+class Dying(ArrayRows):
+    def blocks(self, indices=None):
+        yield from super().blocks(indices)
+        if when == "while reading":
+            die()
+if when == "before the file":
+    module.np.save = die
+if when == "before the log":
+    module.os.replace = lambda a, b, f=os.replace: (f(a, b), die())
+if when == "after the commit":
+    log = fit._log
+    fit._log = lambda s, state, *a: (log(s, state, *a), die() if state == "committed" else None)
+release(ClassSums(3), Params(), Dying(x, y), spec, ledger=fit, noise=NoiseSource())
+"""
+
+
+@pytest.mark.parametrize("when", ["while reading", "before the file", "before the log", "after the commit"])
+def test_a_killed_run_resumes_reusing_what_was_released_and_redrawing_what_was_not(tmp_path, when):
+    crashed = python(CRASH, tmp_path, when)
+    assert crashed.returncode == -signal.SIGKILL, crashed.err
+    fit_id, first = crashed.out.split()
+    ledger = Ledger(tmp_path / "l.sqlite")
+    assert len(ledger.events()) == 1 and ledger.events()[0].count == 3
+    states = [r["state"] for r in ledger.fits()[0]["releases"]]
+    committed = when == "after the commit"
+    assert states == ["committed", "committed" if committed else "started", "reserved"]
+    stored = tmp_path / "run/000001.npy"
+    left = np.load(stored) if stored.exists() else None
+    fit = ledger.resume("hash", fit_id, tmp_path / "run")
+    assert np.array_equal(run_release(fit).ravel(), np.frombuffer(bytes.fromhex(first)))
+    second = run_release(fit)
+    if committed:
+        assert np.array_equal(second, left)
+    elif left is not None:  # it was never returned: drawn afresh
+        assert not np.array_equal(second, left)
+    run_release(fit)
+    assert ledger.events()[0].count == 3
+    log = [r[0] for r in ledger._db.execute("SELECT state FROM progress WHERE sequence = 1 ORDER BY id")]
+    assert log == (["started", "committed"] if committed else ["started", "redrawn", "committed"])
+    with pytest.raises(LedgerError, match="next one reserved"):
+        run_release(fit)
+
+
+def test_a_resumed_fit_reads_no_row_for_what_was_released(tmp_path):
+    fit = reserve(specs(1), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    value = run_release(fit)
+    fit._lock.close()
+
+    class Unreadable(ArrayRows):
+        def blocks(self, indices=None):
+            raise AssertionError("a committed release must be reused")
+
+    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    assert np.array_equal(run_release(again, rows=Unreadable(X, Y)), value)
+
+
+def test_a_resumed_fit_must_be_the_one_that_was_charged(tmp_path):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    for plan_hash, fit_id in (("other", fit.fit_id), ("hash", "unknown")):
+        with pytest.raises(LedgerError, match="plan that was charged"):
+            fit.ledger.resume(plan_hash, fit_id, tmp_path / "elsewhere")
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from dphead.privacy.ledger import Ledger, LedgerError
+try:
+    Ledger(sys.argv[1]).resume("hash", sys.argv[2], Path(sys.argv[3]))
+except LedgerError as error:
+    print(error)
+"""
+
+
+def test_a_second_process_on_the_same_fit_is_refused(tmp_path):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    other = python(SECOND, tmp_path / "l.sqlite", fit.fit_id, tmp_path / "run")
+    assert "one process may run a fit" in other.out
+    with pytest.raises(LedgerError, match="one process"):
+        fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+
+
+def test_two_runs_of_one_fit_cannot_both_release_a_value(tmp_path):
+    """Another folder has another lock: the first to commit counts, and the other's value is never returned."""
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
+
+    class Meanwhile(ArrayRows):
+        def blocks(self, indices=None):
+            yield from super().blocks(indices)
+            run_release(twin)
+
+    with pytest.raises(LedgerError, match="committed once"):
+        run_release(fit, rows=Meanwhile(X, Y))
+    third = fit.ledger.resume("hash", fit.fit_id, tmp_path / "third")
+    with pytest.raises(LedgerError, match="never redrawn"):
+        run_release(third)
+
+
+def test_a_stored_value_that_is_not_the_committed_one_is_refused(tmp_path):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    value = run_release(fit)
+    fit._lock.close()
+    np.save(tmp_path / "run/000000.npy", value + 1)
+    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    with pytest.raises(LedgerError, match="never redrawn"):
+        run_release(again)
+
+
+def test_a_fit_without_a_folder_cannot_be_resumed_past_its_releases():
+    fit = reserve(specs(2))
+    run_release(fit)
+    again = type(fit)(fit.ledger, fit.fit_id, None)
+    with pytest.raises(LedgerError, match="never redrawn"):
+        run_release(again)
+
+
+def test_a_release_that_failed_cannot_be_asked_for_again():
+    """An error in the middle of a pass does not allow a second try under one charge."""
+    fit = reserve(specs(1))
+
+    class Torn(ArrayRows):
+        def blocks(self, indices=None):
+            raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        run_release(fit, rows=Torn(X, Y))
+    with pytest.raises(LedgerError, match="next one reserved"):
+        run_release(fit)
+
+
+def test_a_ledger_in_memory_counts_its_fits_and_has_a_budget():
+    ledger = Ledger()
+    assert ledger.path == ":memory:"
+    ledger.set_budget(1.0, DELTA)
+    fit = reserve(specs(1, sigma_for(1.0)), ledger)
+    run_release(fit, spec=specs(1, sigma_for(1.0))[0])
+    with pytest.raises(LedgerError, match="exceeded"):
+        reserve(specs(1, 50.0), ledger)
+    assert len(Ledger().fits()) == 0
+
+
+def test_the_record_is_plain_data_with_every_setting(path):
+    ledger = Ledger(path)
+    reserve(specs(2, 3.0, clip_norm=0.5), ledger)
+    fit = ledger.fits()[0]
+    json.dumps(fit)
+    assert fit["relation"] == "zero_out" and [r["sequence"] for r in fit["releases"]] == [0, 1]
+    spec = {"label": "test", "query": QUERY.name, "clip_norm": 0.5, "noise_multiplier": 3.0, "n_rows": 40}
+    assert fit["releases"][1].items() >= (spec | {"sampling_prob": 1.0}).items()
