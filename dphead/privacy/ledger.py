@@ -120,7 +120,7 @@ class Ledger:
         Guarantee: after it returns, the sum of all fits ever reserved is within the budget, whatever happens next.
         """
         if any(s["relation"] != relation for s in specs):
-            raise LedgerError(f"every release must have the fit's neighbouring relation, got {relation=}. Plan it again.")
+            raise LedgerError(f"every release must have the fit's neighbouring relation, got {relation=}. Plan anew.")
         fit_id = uuid.uuid4().hex
         new = [GaussianEvent(s["noise_multiplier"], s["sampling_prob"]) for s in specs]
         with self._transaction():
@@ -203,7 +203,7 @@ class Ledger:
 
 
 class FitLedger:
-    """The reserved releases of one fit, in order. store: where committed noisy values are kept for a resume, or None."""
+    """The reserved releases of one fit, in order. store: where committed values are kept for a resume, or None."""
 
     def __init__(self, ledger: Ledger, fit_id: str, store: Path | None) -> None:
         self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
@@ -272,7 +272,7 @@ class FitLedger:
             value = np.load(self._file(sequence), allow_pickle=False)
         if value is None or _digest(value) != digest:
             raise LedgerError(
-                f"a released value must be reused, never redrawn, got a missing or another file for sequence={sequence} of "
+                f"a released value must be reused, never redrawn, got no or another file for sequence={sequence} of "
                 f"fit {self.fit_id}. Start a new fit in a new folder: it is charged again."
             )
         return value

@@ -2,7 +2,7 @@
 
 Every statistic here is an outer product of two row vectors, so its norm is the product of theirs and its clipped sum is
 one matrix product: no per-row gradient, Gram matrix or Hessian is ever formed. `per_example` is the definition, one row
-in float64, to be read against the papers; `factors` and `clipped_sum` are the same thing fast, and tests hold them equal.
+in float64, to be read against the papers; `factors` and `clipped_sum` are the same thing fast; tests hold them equal.
 
 Symbols (ALGORITHMS.md): x a row of n_features numbers after its transform, y its class, R or C the clip norm.
 """
@@ -117,7 +117,7 @@ class Query:
     def clipped_sum(self, params: Params, x: Any, y: Any, keep: Any, clip_norm: float, out: Any, xp: Any = np) -> Any:
         """Add the clipped statistics of a block of rows to `out` (float64, `shape`) and return it.
 
-        x: (k, n_features) float32, y: (k,) int, keep: (k,) bool: False rows contribute exactly zero. k a multiple of 128.
+        x: (k, n_features) float32, y: (k,) int, keep: (k,) bool: other rows contribute exactly zero. 128 divides k.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
             phi, squared = params.transform.apply(xp, x)
@@ -204,7 +204,7 @@ class Gram(Query):
 
 @dataclass(frozen=True)
 class ClassGrams(Query):
-    """Per-class Gram matrices A_j = sum over rows of class j of x xᵀ, shape (n_classes, width, width) [FC23 Algorithm 3]."""
+    """Gram matrices A_j = sum of x xᵀ over class j, shape (n_classes, width, width) [FC23 Algorithm 3]."""
 
     kind: ClassVar[Literal["outer", "gram"]] = "gram"
     symmetric: ClassVar[bool] = True
@@ -279,7 +279,7 @@ class ClassSums(Query):
 class Gradient(Query):
     """Gradient of a linear head's loss, shape (width, n_classes).
 
-    clip = "rows": the row's gradient r xᵀ is clipped to C through its norm ||r||·||x|| [FC23 Algorithms 1 and 4; TB21; De22].
+    clip = "rows": the row's gradient r xᵀ is clipped to C by its norm ||r||·||x|| [FC23 Algorithms 1, 4; TB21; De22].
     clip = "features": x is clipped to R instead and the loss bounds the residual r [FC23 Algorithm 2].
     """
 
@@ -298,7 +298,7 @@ class Gradient(Query):
         return self.clip
 
     def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
-        """C (rows clipped); with features clipped sqrt(2) R for softmax, sqrt(m) R for m sigmoids. Replace-one: twice."""
+        """C (rows clipped); features clipped: sqrt(2) R for softmax, sqrt(m) R for m sigmoids. Replace-one: twice."""
         single = clip_norm
         if self.clip == "features":
             residual = np.sqrt(2.0) if self.loss == "softmax" else np.sqrt(self.n_classes)

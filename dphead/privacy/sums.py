@@ -1,9 +1,9 @@
 """Sums of outer products over rows whose rounding error is bounded, and that bound.
 
 Rounding makes the computed sums of neighbouring data differ by more than the exact difference (ALGORITHMS.md §5), so
-the error is part of the sensitivity. What a row contributes is float32; every sum over rows is float64, because a Poisson
-batch and a removed row change the places of all later rows, and with them every rounding of a float32 sum, not of one
-chunk only. AUDIT.md, "Floating point", derives `slack`.
+the error is part of the sensitivity. What a row contributes is float32; every sum over rows is float64, because a
+Poisson batch and a removed row change the places of all later rows, and with them every rounding of a float32 sum, not
+of one chunk only. AUDIT.md, "Floating point", derives `slack`.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ MAX_SLACK = 0.01
 
 
 def outer_sum(xp: Any, left: Any, right: Any, out: Any) -> Any:
-    """Add sum_i left_i right_iᵀ, shape (p, q), to out (float64). left: (k, p), right: (k, q), float32, k % CHUNK == 0."""
+    """Add sum_i left_i right_iᵀ, shape (p, q), to out (float64). left (k, p), right (k, q) float32, CHUNK divides k."""
     a, b = left.astype(xp.float64), right.astype(xp.float64)
     if a.shape[1] > b.shape[1]:  # the narrow side first is the faster product
         return _add(xp, out, matmul(xp, b.T, a).T)
@@ -24,7 +24,7 @@ def outer_sum(xp: Any, left: Any, right: Any, out: Any) -> Any:
 
 
 def gram_sum(xp: Any, rows: Any, weights: Any, out: Any) -> Any:
-    """Add sum_i w_i rows_i rows_iᵀ to out (float64): (d, d) if weights is None, else (m, d, d) for weights (k, m) ≥ 0."""
+    """Add sum_i w_i rows_i rows_iᵀ to out (float64): (d, d) without weights, (m, d, d) for weights (k, m) ≥ 0."""
     rows = rows.astype(xp.float64)
     if weights is None:
         return _add(xp, out, matmul(xp, rows.T, rows))
