@@ -33,7 +33,9 @@ def main() -> None:
             )
             rows.append((method, epsilon, json.loads((run / "report.json").read_text())))
     print_table(rows)
-    print(f"\n{rows[0][2]['statement']}\n\n{FOLDER}/: one run folder a head; {time.perf_counter() - start:.0f} s in all")
+    print(
+        f"\n{rows[0][2]['statement']}\n\n{FOLDER}/: one run folder a head; {time.perf_counter() - start:.0f} s in all"
+    )
 
 
 def write_digits(path: Path) -> None:

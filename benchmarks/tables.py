@@ -51,7 +51,9 @@ def render() -> dict[str, str]:
     costs = read(RESULTS / "cost.jsonl")
     if costs:
         commits = ", ".join(sorted({r["commit"] for r in costs}))
-        tables["cost"] = f"{cost_table(costs)}\n\nWhole process, from command to report. Commit {commits}; {costs[0]['machine']}."
+        tables["cost"] = (
+            f"{cost_table(costs)}\n\nWhole process, from command to report. Commit {commits}; {costs[0]['machine']}."
+        )
     return tables
 
 
@@ -59,7 +61,9 @@ def write(readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.
     """Write TABLES.md, and replace what stands between `<!-- table: NAME -->` and `<!-- end -->` in the README."""
     tables = render()
     parts = [f"## {TITLES.get(name, name)}\n\n{text}\n" for name, text in tables.items()]
-    out.write_text("# Measured results\n\n`make tables` writes this file from `benchmarks/results/`.\n\n" + "\n".join(parts))
+    out.write_text(
+        "# Measured results\n\n`make tables` writes this file from `benchmarks/results/`.\n\n" + "\n".join(parts)
+    )
     text = readme.read_text()
     for name, table in tables.items():
         pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(\n<!-- end -->)"

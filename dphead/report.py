@@ -52,7 +52,9 @@ def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded:
             "remove the noise. Do not publish this head."
         )
     if not g["private"]:
-        return "Not private: noise and clipping were off (epsilon = inf). Do not publish this head if images are private."
+        return (
+            "Not private: noise and clipping were off (epsilon = inf). Do not publish this head if images are private."
+        )
     relation = RELATION_MEANING[g["neighboring_relation"]]
     count = "" if g["neighboring_relation"] == "add_remove" else f" The number of training images, {n_rows}, is public."
     across = (

@@ -109,7 +109,9 @@ def fit_files(
             test=metrics,
             test_is=options.test_is if test is not None else None,
         )
-        save_head(options.out, result.head, {"class_names": classes, "feature_space": space, "extraction": extraction(file)})
+        save_head(
+            options.out, result.head, {"class_names": classes, "feature_space": space, "extraction": extraction(file)}
+        )
         write_records(options.out, report, result)
     return {"report": report, "test": metrics, "seconds": time.perf_counter() - start}
 
@@ -117,7 +119,9 @@ def fit_files(
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     """The public classes: those of the file, or those given. They are never read off the labels."""
     if file.class_names and given and list(given) != file.class_names:
-        raise ValueError(f"--classes must equal the file's, got {list(given)[:5]}. The file says {file.class_names[:5]}.")
+        raise ValueError(
+            f"--classes must equal the file's, got {list(given)[:5]}. The file says {file.class_names[:5]}."
+        )
     classes = file.class_names or list(given or ())
     if len(classes) < 2:
         raise ValueError(f"a fit needs at least two public classes, got classes={classes}. Give them with --classes.")
@@ -147,9 +151,7 @@ def check_delta(options: FitOptions, facts: PublicFacts) -> list[str]:
     return [text]
 
 
-def open_test(
-    options: FitOptions, train: FeaturesFile, classes: list[str]
-) -> tuple[np.ndarray, np.ndarray] | None:
+def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> tuple[np.ndarray, np.ndarray] | None:
     """The test rows (x, y), from --test or from another split of the same file, or None."""
     if options.test is None and options.test_split is None:
         return None
@@ -172,7 +174,9 @@ def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: i
     return evaluate_scores(head.scores(x[known]), y[known], head.loss)
 
 
-def open_matching(run: Path, features: Path, split: str | None) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
+def open_matching(
+    run: Path, features: Path, split: str | None
+) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
     """(head, its facts, x, y) of a run folder and a features file of the same feature space, or ValueError."""
     head, facts = load_head(run)
     rows, file = load_features(features, split, memory=0)

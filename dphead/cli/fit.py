@@ -40,8 +40,13 @@ def _bytes(_: Any, __: Any, text: str) -> int:
 @click.option("--test-split", help="Its split, or a split of FEATURES.")
 @click.option("--test-is", type=click.Choice(["private", "public"]), default="private", show_default=True)
 @click.option("--ledger", type=PATH, help="The data set's ledger (default: one for each dataset id, in DPHEAD_HOME).")
-@click.option("--tuning", type=click.Choice(TUNING), default="NOT ACCOUNTED", show_default=True,
-              help="How the settings were chosen; the report says it.")
+@click.option(
+    "--tuning",
+    type=click.Choice(TUNING),
+    default="NOT ACCOUNTED",
+    show_default=True,
+    help="How the settings were chosen; the report says it.",
+)
 @click.option("--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n.")
 @click.option("--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private.")
 @click.option("--memory", default="1GB", show_default=True, callback=_bytes, help="Features beyond it are streamed.")
@@ -78,8 +83,12 @@ def fit(dry_run: bool, **given: Any) -> None:
     )
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     bar = Progress(
-        TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=errors, transient=True,
+        TextColumn("{task.description:<14}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        transient=True,
     )
     task = bar.add_task("charging", total=None)
 
@@ -109,7 +118,12 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
     for r in rows:
         mu = "" if r["mu"] is None else f"{r['mu']:.4g}"
         table.add_row(
-            r["label"], str(r["count"]), f"{r['clip_norm']:g}", f"{r['noise_multiplier']:.5g}", f"{r['sampling_prob']:.4g}", mu
+            r["label"],
+            str(r["count"]),
+            f"{r['clip_norm']:g}",
+            f"{r['noise_multiplier']:.5g}",
+            f"{r['sampling_prob']:.4g}",
+            mu,
         )
     return table
 

@@ -34,7 +34,9 @@ def show(which: Path, as_json: bool) -> None:
         click.echo(json.dumps(plain({"budget": book.budget(), "fits": fits})))
         return
     console = Console(highlight=False)
-    table = Table(title=f"{book.path}   data set {book.meta('dataset_id') or '-'}", title_justify="left", show_edge=False)
+    table = Table(
+        title=f"{book.path}   data set {book.meta('dataset_id') or '-'}", title_justify="left", show_edge=False
+    )
     for name in ("charged at", "fit", "epsilon asked", "delta", "relation", "releases", "committed"):
         table.add_column(name, justify="left" if name in ("fit", "charged at", "relation") else "right")
     for f in fits:

@@ -64,7 +64,7 @@ class LinearHead:
     loss: str = "softmax"
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
-        """Class scores (n, n_classes) float32 of rows x (n, n_features). A row that is not finite scores the intercept."""
+        """Scores (n, n_classes) float32 of rows x (n, n_features). A row that is not finite scores the intercept."""
         out = np.empty((len(x), self.weights.shape[1]), np.float32)
         weights = self.weights.astype(np.float32)
         bare = RowTransform(self.transform.unit_norm, self.transform.center, self.transform.scale)

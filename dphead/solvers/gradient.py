@@ -8,7 +8,6 @@ from scipy.linalg import cho_factor, cho_solve
 
 from dphead.privacy.queries import Gradient, Gram, Loss, Params, RowTransform
 from dphead.solvers.base import (
-    Answer,
     Ask,
     Centering,
     LinearHead,
@@ -32,8 +31,8 @@ class GradientDescent:
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
-    steps: int = 50
-    learning_rate: float = 4.0
+    steps: int = 30
+    learning_rate: float = 8.0
     momentum: float = 0.9
     beta2: float = 0.999
     loss: Loss = "softmax"
@@ -105,7 +104,7 @@ class DPFC:
     steps: int = 10
     learning_rate: float | None = None
     ridge: float | None = None
-    gram_share: float | None = None
+    gram_share: float | None = 0.15
     loss: Loss = "softmax"
     clip_norm: float = 1.0
     feature_clip: float = 1.0
@@ -130,18 +129,12 @@ class DPFC:
         query = Gradient(facts.n_classes, self.loss)
         rate = self.learning_rate or {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}[self.loss]
         weights = _start(facts, transform, self.initial_bias)
-        solve = None
+        ridge = ridge_for(facts, gram.noise_sd, self.ridge)
+        factor = cho_factor(symmetric_positive(gram.value, ridge), overwrite_a=True, check_finite=False)
         for _ in range(self.steps):
             answer = yield Ask("gradient", query, Params(transform, weights.astype(np.float32)))
-            if solve is None:
-                solve = self._preconditioner(facts, gram, answer.noise_sd)
-            weights = weights - rate * solve(answer.value)
+            weights = weights - rate * cho_solve(factor, answer.value, check_finite=False)
         return _head(weights, transform, self.loss)
-
-    def _preconditioner(self, facts: PublicFacts, gram: Answer, step_sd: float):
-        ridge = ridge_for(facts, gram.noise_sd, step_sd * np.sqrt(self.steps), self.ridge)
-        factor = cho_factor(symmetric_positive(gram.value, ridge), overwrite_a=True, check_finite=False)
-        return lambda gradient: cho_solve(factor, gradient, check_finite=False)
 
 
 def _start(facts: PublicFacts, transform: RowTransform, initial_bias: float) -> np.ndarray:

@@ -31,7 +31,7 @@ class LeastSquares:
     """
 
     ridge: float | None = None
-    gram_share: float | None = None
+    gram_share: float | None = 0.35
     class_grams: bool = False
     alpha: float = 1.0
     feature_clip: float = 1.0
@@ -59,14 +59,14 @@ class LeastSquares:
         if self.class_grams:
             class_grams = yield Ask("class grams", ClassGrams(m), Params(transform))
             sd = np.hypot(class_grams.noise_sd, self.alpha * gram.noise_sd)
-            ridge = ridge_for(facts, float(sd), sums.noise_sd, self.ridge)
+            ridge = ridge_for(facts, float(sd), self.ridge)
             columns = []
             for j in range(m):
                 total = class_grams.value[j] + self.alpha * gram.value
                 columns.append(_solve(total, ridge, sums.value[:, j]))
             weights = np.stack(columns, axis=1)
         else:
-            ridge = ridge_for(facts, gram.noise_sd, sums.noise_sd, self.ridge)
+            ridge = ridge_for(facts, gram.noise_sd, self.ridge)
             weights = _solve(gram.value, ridge, center_classes(sums.value))
         coefficients, intercept = split_intercept(weights, transform.append)
         return LinearHead(coefficients, intercept, transform, "squared")

@@ -24,7 +24,7 @@ class Newton:
     feature_clip: float = 1.0
     intercept: float = 0.0
     initial_bias: float = 0.0
-    hessian_share: float = 0.5
+    hessian_share: float = 0.2
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-newton"
 
@@ -49,7 +49,7 @@ class Newton:
             params = Params(transform, weights.astype(np.float32))
             g = yield Ask("gradient", gradient, params)
             h = yield Ask("hessians", hessians, params)
-            ridge = ridge_for(facts, h.noise_sd, g.noise_sd, self.ridge)
+            ridge = ridge_for(facts, h.noise_sd, self.ridge)
             for j in range(facts.n_classes):
                 factor = cho_factor(symmetric_positive(h.value[j], ridge), overwrite_a=True, check_finite=False)
                 weights[:, j] -= self.learning_rate * cho_solve(factor, g.value[:, j], check_finite=False)
