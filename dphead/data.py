@@ -24,7 +24,7 @@ class ArrayRows:
             raise ValueError(f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape them.")
         with np.errstate(over="ignore"):
             self._x = np.ascontiguousarray(x, np.float32)
-        self._y = y.astype(np.int32)
+        self._y = np.where((y >= 0) & (y < 2**31), y, -1).astype(np.int32)  # 2**32 must not come round to class 0
         self.n_rows, self.n_features = x.shape
         self._block_rows = _block_rows(block_rows, self.n_rows)
 

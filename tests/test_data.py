@@ -1,0 +1,130 @@
+"""Rows as blocks: each slot once, fixed shapes, the values as they are, from memory and from disk."""
+
+import numpy as np
+import pytest
+
+from dphead.data import ArrayRows, FeaturesRows, load_features, split_slots
+from dphead.privacy.sums import CHUNK
+from extract.format import FormatError, write_features
+
+
+def collect(rows, indices=None):
+    """(index, x, y) of every used row, and the shapes of the blocks."""
+    blocks = list(rows.blocks(indices))
+    used = [b.index >= 0 for b in blocks]
+    if not blocks:
+        return np.array([], int), np.zeros((0, rows.n_features), np.float32), np.array([], int), set()
+    parts = [np.concatenate([getattr(b, n)[u] for b, u in zip(blocks, used, strict=True)]) for n in ("index", "x", "y")]
+    return *parts, {b.x.shape for b in blocks}
+
+
+def data(n, d=5, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, d)).astype(np.float32), rng.integers(0, 3, n)
+
+
+@pytest.mark.parametrize("n", [1, 127, 128, 129, 1000])
+@pytest.mark.parametrize("block_rows", [1, 128, 300, 5000])
+def test_blocks_hold_every_row_once_as_it_is(n, block_rows):
+    """Nothing is centred, scaled or shuffled on the way (defect 15), and every block has the same shape."""
+    x, y = data(n)
+    rows = ArrayRows(x, y, block_rows)
+    index, xs, ys, shapes = collect(rows)
+    assert np.array_equal(index, np.arange(n)) and np.array_equal(xs, x) and np.array_equal(ys, y)
+    assert len(shapes) == 1 and next(iter(shapes))[0] % CHUNK == 0
+
+
+def test_blocks_of_chosen_rows_hold_those_once():
+    x, y = data(1000)
+    rows = ArrayRows(x, y, 128)
+    for chosen in (np.array([], int), np.array([999]), np.arange(0, 1000, 3), np.arange(1000)):
+        index, xs, ys, shapes = collect(rows, chosen)
+        assert np.array_equal(index, chosen) and np.array_equal(xs, x[chosen]) and np.array_equal(ys, y[chosen])
+        assert shapes <= {(128, 5)}  # no shape depends on how many were drawn
+
+
+def test_padding_is_marked_and_has_no_label():
+    x, y = data(130)
+    last = list(ArrayRows(x, y, 128).blocks())[-1]
+    assert np.all(last.index[2:] == -1) and np.all(last.y[2:] == -1) and not last.x[2:].any()
+
+
+@pytest.mark.parametrize(
+    "label, kept",
+    [(2, 2), (-1, -1), (2**32, -1), (2**32 + 1, -1), (-(2**32), -1), (2**31, -1), (2**31 - 1, 2**31 - 1)],
+)
+def test_a_label_beyond_32_bits_does_not_come_round_to_a_class(label, kept):
+    rows = ArrayRows(np.zeros((1, 2), np.float32), np.array([label], np.int64))
+    assert next(rows.blocks()).y[0] == kept
+
+
+def test_labels_that_are_no_numbers_count_zero_without_a_warning(recwarn):
+    rows = ArrayRows(np.zeros((2, 2), np.float32), np.array([np.nan, 1.0]))
+    assert next(rows.blocks()).y[:2].tolist() == [-1, 1]
+    assert not recwarn
+
+
+def test_values_beyond_float32_become_infinite_without_a_warning(recwarn):
+    rows = ArrayRows(np.array([[1e300, 1.0]]), np.array([0]))
+    assert np.isinf(next(rows.blocks()).x[0, 0])
+    assert not recwarn
+
+
+def test_shapes_that_do_not_match_are_refused():
+    for x, y in ((np.zeros(3), np.zeros(3)), (np.zeros((3, 2)), np.zeros(2)), (np.zeros((3, 2)), np.zeros((3, 1)))):
+        with pytest.raises(ValueError, match="Reshape"):
+            ArrayRows(x, y)
+
+
+@pytest.fixture(params=["float32", "float16"])
+def path(tmp_path, request):
+    """5,000 rows in two interleaved splits, some unreadable."""
+    x, y = data(5000, 6)
+    split = np.arange(5000) % 3 // 2
+    valid = np.ones(5000, bool)
+    valid[[4, 4999]] = False
+    x[~valid] = 0
+    write_features(
+        tmp_path / "f.h5",
+        x.astype(request.param),
+        y,
+        ["a", "b", "c"],
+        split=split,
+        split_names=["train", "test"],
+        valid=valid,
+    )
+    return tmp_path / "f.h5", x.astype(request.param).astype(np.float32), y, split, valid
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_a_split_on_disk_is_the_same_rows_streamed_or_loaded(path, memory):
+    path, x, y, split, valid = path
+    rows, file = load_features(path, "train", memory)
+    with file:
+        wanted = np.flatnonzero(split == 0)
+        assert rows.n_rows == len(wanted)  # an unreadable image keeps its place, so n is public
+        for chosen in (None, np.arange(0, len(wanted), 7), np.array([], int)):
+            index, xs, ys, _ = collect(rows, chosen)
+            slots = wanted if chosen is None else wanted[chosen]
+            assert np.array_equal(index, np.arange(len(wanted)) if chosen is None else chosen)
+            assert np.array_equal(xs, x[slots]) and xs.dtype == np.float32
+            assert np.array_equal(ys, np.where(valid, y, -1)[slots])
+        assert np.array_equal(rows.features(), x[wanted])
+        assert np.array_equal(rows.labels(), np.where(valid, y, -1)[wanted])
+
+
+def test_a_file_with_several_splits_needs_a_name(path):
+    with load_features(path[0], "test")[1] as file:
+        for name in (None, "validation"):
+            with pytest.raises(FormatError, match="split"):
+                split_slots(file, name)
+
+
+def test_the_reader_does_not_outlive_an_error(path):
+    """An error of the consumer ends the read-ahead thread instead of hanging."""
+    rows, file = load_features(path[0], "train", 0)
+    with file:
+        blocks = rows.blocks()
+        next(blocks)
+        blocks.close()
+    assert isinstance(rows, FeaturesRows)
