@@ -118,6 +118,7 @@ class Centering:
         unit = RowTransform(unit_norm=True)
         answer = yield Ask("feature mean", ChannelMoment(facts.n_classes), Params(unit))
         center = _shrunk(answer.value[:, 0], answer.noise_sd) / facts.n_rows
+        center /= max(1.0, float(np.linalg.norm(center)))  # a mean of unit rows lies in the unit ball
         return RowTransform(True, center.astype(np.float32), None, append)
 
 

@@ -1,0 +1,127 @@
+"""What every solver shares: it asks for its plan in order, ignores everything but answers, and its head scores rows."""
+
+import numpy as np
+import pytest
+from core import toy
+
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import RowTransform
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
+from dphead.solvers.base import Answer, Centering, center_classes, split_intercept
+from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.ridge import symmetric_positive
+
+N, D, M = 600, 8, 4
+FACTS = PublicFacts(N, D, M)
+X, Y = toy(N, D, M, seed=1)
+RAW = Centering(0.0, unit_norm=False)
+SOLVERS = {
+    "sgd": GradientDescent(steps=30),
+    "adam": GradientDescent("adam", steps=30, learning_rate=0.1),
+    "sigmoid": GradientDescent(steps=30, loss="sigmoid", intercept=0.5),
+    "mean": GradientDescent(steps=30, average="mean"),
+    "ema": GradientDescent(steps=30, average="ema", normalize=True),
+    "fc": DPFC(),
+    "fc sigmoid": DPFC(loss="sigmoid", intercept=0.5, initial_bias=-1.0),
+    "fc squared": DPFC(loss="squared"),
+    "ls": LeastSquares(),
+    "ls class grams": LeastSquares(class_grams=True, intercept=0.5),
+    "newton": Newton(steps=3, intercept=0.5),
+    "cosine": Prototypes(),
+    "nearest": Prototypes("nearest"),
+    "normalised": DPFC(centering=ChannelNormalization(4, 10.0, 50.0, 500.0), clip_norm=5.0, feature_clip=5.0),
+}
+
+
+def fit(solver, x=X, y=Y, epsilon=np.inf, facts=FACTS, seed=1, **more):
+    return fit_head(solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed), **more).head
+
+
+def accuracy(head, x=X, y=Y):
+    return float(np.mean(head.scores(x).argmax(axis=1) == y))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_separable_rows_are_learnt_without_noise_and_at_a_large_epsilon(name):
+    assert accuracy(fit(SOLVERS[name])) > 0.9
+    assert accuracy(fit(SOLVERS[name], epsilon=50.0)) > 0.8
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
+    solver = SOLVERS[name]
+    rng = np.random.default_rng(0)
+    steps, answer, asked = solver.solve(FACTS), None, []
+    while True:
+        try:
+            ask = steps.send(answer)
+        except StopIteration as stop:
+            head = stop.value
+            break
+        asked.append((ask.label, ask.query))
+        shape = ask.query.shape(ask.params.transform.width(D))
+        value = rng.standard_normal(shape)  # pure noise must not crash a solver either
+        answer = Answer((value + np.swapaxes(value, -1, -2)) / 2 if ask.query.symmetric else value, 1.0)
+    assert asked == [(p.label, p.query) for p in solver.plan(FACTS)]
+    assert np.isfinite(head.scores(X)).all() and head.weights.shape == (D, M) and head.intercept.shape == (M,)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_hopeless_budget_gives_finite_scores(name):
+    assert np.isfinite(fit(SOLVERS[name], epsilon=0.01).scores(X)).all()
+
+
+@pytest.mark.parametrize("name", ["fc", "ls", "newton", "cosine", "nearest"])
+def test_classes_without_rows_and_empty_data_are_no_error(name):
+    for labels in (np.where(Y == M - 1, 0, Y), np.full(N, -1)):
+        assert np.isfinite(fit(SOLVERS[name], y=labels, epsilon=1.0).scores(X)).all()
+
+
+def test_scores_are_the_transform_times_the_weights_and_do_not_depend_on_the_block():
+    rng = np.random.default_rng(0)
+    w, b, center = rng.standard_normal((D, M)), rng.standard_normal(M), rng.standard_normal(D).astype(np.float32)
+    head = LinearHead(w, b, RowTransform(True, center, None, 0.5))
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True) - center
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    np.testing.assert_allclose(head.scores(X), unit @ w + b, atol=1e-5)
+    np.testing.assert_allclose(head.scores(X, block=7), head.scores(X), atol=1e-6)
+    bad = np.array([[np.nan] * D, [np.inf] * D], np.float32)
+    np.testing.assert_array_equal(head.scores(bad), np.tile(b.astype(np.float32), (2, 1)))
+
+
+def test_the_centre_is_the_mean_of_unit_rows_shrunk_by_its_noise():
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    np.testing.assert_allclose(fit(LeastSquares()).transform.center, unit.mean(axis=0), atol=1e-6)
+    for seed in range(8):  # noise alone is hardly subtracted, and never more than a mean of unit rows can be
+        assert np.linalg.norm(fit(LeastSquares(), epsilon=0.001, seed=seed).transform.center) <= 1 + 1e-6
+    at_half = [np.linalg.norm(fit(LeastSquares(), epsilon=0.05, seed=s).transform.center) for s in range(8)]
+    assert min(at_half) == 0
+    assert fit(LeastSquares(centering=Centering(0.0))).transform.center is None
+
+
+def test_channel_normalization_is_the_papers():
+    solver = SOLVERS["normalised"]
+    transform = fit(solver).transform
+    channels = X.reshape(N, 4, 2)
+    mean = channels.mean(axis=(0, 2))
+    var = (channels**2).mean(axis=(0, 2)) - mean**2
+    np.testing.assert_allclose(transform.center, np.repeat(mean, 2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(transform.scale, np.repeat(1 / np.sqrt(var), 2), rtol=1e-4)
+    with pytest.raises(ValueError, match="n_channels"):
+        ChannelNormalization(3, 1.0, 1.0).plan(FACTS, 1.0)
+
+
+def test_small_helpers():
+    value = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_allclose(center_classes(value).sum(axis=1), 0)
+    weights, intercept = split_intercept(value, 0.5)
+    assert np.array_equal(weights, value[:1]) and np.array_equal(intercept, value[1] * 0.5)
+    assert np.array_equal(split_intercept(value, 0.0)[0], value)
+    rng = np.random.default_rng(0)
+    noisy = rng.standard_normal((20, 20))
+    for gram in (noisy + noisy.T, np.zeros((20, 20)), 50 * np.eye(20)):
+        repaired = symmetric_positive(gram, 0.1)
+        assert np.linalg.eigvalsh(repaired).min() >= 0.05 * (1 - 1e-9)
+    np.testing.assert_allclose(symmetric_positive(50 * np.eye(20), 0.1), 50.1 * np.eye(20))
