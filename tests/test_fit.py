@@ -1,0 +1,158 @@
+"""The one loop, and what leaves it."""
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from core import toy
+
+from dphead import report, run
+from dphead.data import ArrayRows
+from dphead.fit import FitResult, fit_head, reserve
+from dphead.metrics import evaluate_scores
+from dphead.plan import make_plan
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
+
+N, D, M = 400, 6, 3
+FACTS = PublicFacts(N, D, M)
+X, Y = toy(N, D, M)
+SOLVERS = [GradientDescent(steps=5), DPFC(steps=3), LeastSquares(), Newton(), Prototypes()]
+
+
+class Counting(ArrayRows):
+    """Rows that count the passes over them."""
+
+    passes = 0
+
+    def blocks(self, indices=None):
+        self.passes += 1
+        return super().blocks(indices)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+def test_a_fit_reads_the_rows_once_a_release_and_prints_nothing(solver, capfd):
+    """Training accuracy, norms and losses are private: nothing is printed, and no pass is made to compute them
+    (defect 14)."""
+    rows = Counting(X, Y)
+    result = fit_head(solver, rows, FACTS, epsilon=1.0)
+    assert rows.passes == len(result.plan.specs)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_leaves_a_fit_is_the_head_and_public_facts():
+    names = {f.name for f in dataclasses.fields(FitResult)}
+    assert names == {"head", "plan", "ledger", "fit_id", "private_noise", "seconds"}
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+def test_a_seeded_fit_repeats_and_an_unseeded_one_does_not(solver):
+    def weights(seed):
+        return fit_head(solver, ArrayRows(X, Y), FACTS, epsilon=1.0, noise=NoiseSource(seed)).head.weights
+
+    assert np.array_equal(weights(7), weights(7))
+    assert not np.allclose(weights(7), weights(8))
+    assert not np.allclose(weights(None), weights(None))
+
+
+def test_without_a_noise_source_a_fit_is_private():
+    """No default seed (defect 6)."""
+    results = [fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0) for _ in range(2)]
+    assert all(r.private_noise for r in results)
+    assert not np.allclose(results[0].head.weights, results[1].head.weights)
+
+
+def test_a_refused_budget_reads_nothing():
+    rows = Counting(X, Y)
+    ledger = Ledger()
+    ledger.set_budget(0.5, 1e-5)
+    with pytest.raises(LedgerError, match="exceeded"):
+        fit_head(LeastSquares(), rows, FACTS, epsilon=1.0, ledger=ledger)
+    assert rows.passes == 0
+
+
+def test_progress_tells_public_numbers():
+    seen = []
+    fit_head(DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a))
+    assert seen == [(1, 4, "feature mean"), (2, 4, "gram"), (3, 4, "gradient"), (4, 4, "gradient")]
+
+
+def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
+    solver, plan = DPFC(steps=3), make_plan(DPFC(steps=3), FACTS, epsilon=1.0, delta=1e-5)
+    whole = fit_head(solver, ArrayRows(X, Y), FACTS, plan=plan, noise=NoiseSource(4)).head.weights
+
+    class Interrupted(ArrayRows):
+        left = 3
+
+        def blocks(self, indices=None):
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return super().blocks(indices)
+
+    ledger = Ledger(tmp_path / "l.sqlite")
+    fit = reserve(solver, plan, ledger, seed=4, store=tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        fit_head(solver, Interrupted(X, Y), FACTS, plan=plan, charged=fit, noise=NoiseSource(4))
+    fit._lock.close()
+    again = ledger.resume(plan.digest(solver, "", 4), fit.fit_id, tmp_path / "run")
+    rows = Counting(X, Y)
+    resumed = fit_head(solver, rows, FACTS, plan=plan, charged=again, noise=NoiseSource(4))
+    assert np.array_equal(resumed.head.weights, whole)
+    assert rows.passes == 2 and len(ledger.fits()) == 1
+
+
+def test_row_order_and_block_size_do_not_matter():
+    order = np.random.default_rng(0).permutation(N)
+    heads = [
+        fit_head(Newton(), rows, FACTS, noise=NoiseSource(2)).head.weights
+        for rows in (ArrayRows(X, Y), ArrayRows(X, Y, 128), ArrayRows(X[order], Y[order]))
+    ]
+    for other in heads[1:]:
+        np.testing.assert_allclose(other, heads[0], rtol=0, atol=1e-3 * np.abs(heads[0]).max())
+
+
+# --- what the run adds: classes, test rows, the report --------------------------------------------------------------
+
+
+def test_classes_are_declared_and_never_read_off_the_labels():
+    """Defect 10: the set of labels that occur is private."""
+    file = SimpleNamespace(class_names=[], labels=np.array([0, 1, 2]), valid=np.ones(3, bool))
+    with pytest.raises(ValueError, match="public classes"):
+        run.class_names(file, None)
+    assert run.class_names(file, ("a", "b", "c", "d")) == ["a", "b", "c", "d"]
+    with pytest.raises(ValueError, match="--classes"):
+        run.class_names(SimpleNamespace(class_names=["a", "b"]), ("b", "a"))
+
+
+def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
+    """Not the best of several on the test rows (defect 9)."""
+    head = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=0.05, noise=NoiseSource(1)).head
+    metrics = run.evaluate(head, (X, Y), M)
+    assert metrics == evaluate_scores(head.scores(X), Y)
+
+
+@pytest.mark.parametrize("test_is", ["private", "public"])
+def test_private_test_figures_stay_out_of_the_report(test_is):
+    result = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS)
+    figures = {"accuracy": 0.123456}
+    built = report.build(
+        result, method={}, data={"n_rows": N}, seed=None, tuning="none", warnings=[], test=figures, test_is=test_is
+    )
+    assert ("0.123456" in repr(built)) == (test_is == "public")
+
+
+def test_the_report_counts_the_ledger_that_was_charged():
+    ledger = Ledger()
+    for _ in range(2):
+        result = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger)
+    built = report.build(
+        result, method={}, data={"n_rows": N}, seed=None, tuning="none", warnings=[], test=None, test_is=None
+    )
+    assert built["ledger"]["fits"] == 2 and built["guarantee"]["epsilon"] <= 1.0
+    mu = math.sqrt(sum(e.count / e.noise_multiplier**2 for e in ledger.events()))
+    assert mu == pytest.approx(math.sqrt(2) * built["guarantee"]["mu"])
+    assert built["ledger"]["total_epsilon"] > 1.3
