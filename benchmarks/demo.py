@@ -1,4 +1,4 @@
-"""`make demo`: scikit-learn's digits become features, and the features private heads, by the commands a user would type."""
+"""`make demo`: scikit-learn's digits become features, and those private heads, by the commands a user would type."""
 
 import json
 import os

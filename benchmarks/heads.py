@@ -69,7 +69,7 @@ def sweep(
 
 
 def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int) -> None:
-    """Wall seconds and peak memory of `dphead fit`, as a whole process, at epsilon = 1; appended to results/cost.jsonl."""
+    """Wall seconds and peak memory of `dphead fit`, whole process, at epsilon = 1, into results/cost.jsonl."""
     for method in methods:
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +108,8 @@ def describe(file: FeaturesFile, facts: PublicFacts) -> dict[str, Any]:
 def provenance() -> dict[str, Any]:
     """Commit, date and machine of a result."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
     return {
         "commit": commit, "date": time.strftime("%Y-%m-%d"),
         "machine": f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}",

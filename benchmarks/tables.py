@@ -46,7 +46,7 @@ def render() -> dict[str, str]:
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
         commits = ", ".join(sorted({r["commit"] for r in rows}))
-        note = f"Test accuracy in %, mean ± sd over noise draws (one number: one draw). Commit {commits}; {rows[0]['machine']}."
+        note = f"Test accuracy in %, mean ± sd over noise draws. Commit {commits}; {rows[0]['machine']}."
         tables[path.stem] = f"{accuracy_table(rows)}\n\n{note}"
     costs = read(RESULTS / "cost.jsonl")
     if costs:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dphead.plan import Plan, make_plan
-from dphead.privacy.ledger import FitLedger, Ledger
+from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
 from dphead.privacy.mechanism import BlockSum, Rows, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Answer, LinearHead, PublicFacts, Solver
@@ -83,12 +83,14 @@ def reserve(
     description: str | None = None,
 ) -> FitLedger:
     """Charge every release of the plan in the ledger, or raise `LedgerError` with nothing charged."""
+    if seed is not None and ledger.budget() is not None:
+        raise LedgerError(f"a ledger with a budget takes private fits only, got {seed=}. Use no seed, or no budget.")
     return ledger.reserve(
         [s.row() for s in plan.specs],
         epsilon=plan.epsilon,
         delta=plan.delta,
         relation=plan.relation,
-        description=description or solver.name,
+        description=(description or solver.name) + ("" if seed is None else f" (seed {seed}: not private)"),
         plan_hash=plan.digest(solver, feature_space, seed),
         store=store,
     )

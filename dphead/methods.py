@@ -1,5 +1,6 @@
 """From a method's name, a preset and options to a solver and what was decided."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +18,18 @@ SOLVERS: dict[str, Any] = {
     "prototypes": Prototypes,
 }
 ADAM = {"optimizer": "adam", "learning_rate": 0.1}
+PREPARATION = {"unit_norm", "center_share", "normalization"}
+INSTEAD = {"epochs": "steps", "base_learning_rate": "learning_rate", "batch_size": "sampling_prob"}
+RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(["steps"], ("a whole number of at least 1", lambda v: v >= 1 and v % 1 == 0)),
+    **dict.fromkeys(
+        ["batch_size", "epochs", "learning_rate", "base_learning_rate", "ridge"],
+        ("positive and finite", lambda v: 0 < v < float("inf")),
+    ),
+    **dict.fromkeys(["alpha", "weight_decay", "intercept"], ("at least 0, finite", lambda v: 0 <= v < float("inf"))),
+    **dict.fromkeys(["momentum", "beta2", "center_share"], ("in [0, 1)", lambda v: 0 <= v < 1)),
+    **dict.fromkeys(["gram_share", "hessian_share"], ("in (0, 1)", lambda v: 0 < v < 1)),
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,9 @@ def make_method(name: str, facts: PublicFacts, options: dict[str, Any], preset: 
     if name not in SOLVERS:
         raise ValueError(f"method must be one of {sorted(SOLVERS)}, got method={name!r}. Choose one of them.")
     options = {k: v for k, v in options.items() if v is not None}
+    for one, other in INSTEAD.items():
+        if one in options and other in options:
+            raise ValueError(f"{one} and {other} say the same thing twice, got both. Give one of them.")
     settings: dict[str, Any] = dict(ADAM) if name == "dp-adam" else {}
     accountant, source = "auto", "dphead's defaults"
     if preset is not None:
@@ -46,18 +62,32 @@ def make_method(name: str, facts: PublicFacts, options: dict[str, Any], preset: 
             have = sorted(k for k in data if k in SOLVERS)
             raise ValueError(f"preset {preset} must have the method, got method={name!r}. It has {have}.")
         settings |= data[name]
-        missing = [k for k in settings.pop("left_to_the_user", []) if k not in options]
+        missing = [k for k in settings.pop("left_to_the_user", []) if not {k, INSTEAD.get(k, k)} & set(options)]
         if missing:
             raise ValueError(f"the paper does not print {missing}, got preset={preset!r} without them. Give each one.")
         accountant, source = data["accountant"], data["source"]
+    for one, other in INSTEAD.items():  # a user's setting also replaces one of the preset that says it otherwise
+        settings.pop(other if one in options else one if other in options else "", None)
     settings |= options
+    _check_settings(name, settings)
     _resolve_batches(settings, facts)
     settings["centering"] = _row_preparation(settings)
-    known = {f.name for f in fields(SOLVERS[name])} - {"name"}
+    return Method(SOLVERS[name](**settings), accountant, source)
+
+
+def _check_settings(name: str, settings: dict[str, Any]) -> None:
+    """Raise ValueError for a setting that the method does not have, or one out of its range."""
+    own = {f.name for f in fields(SOLVERS[name])}
+    known = (own - {"name", "centering"}) | PREPARATION | {one for one, other in INSTEAD.items() if other in own}
+    if "sampling_prob" not in own:
+        known.discard("base_learning_rate")
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ValueError(f"{name} must have every option given, got {unknown}. It has {sorted(known)}.")
-    return Method(SOLVERS[name](**settings), accountant, source)
+    for key, value in settings.items():
+        text, holds = RANGES.get(key, ("", lambda _: True))
+        if value is not None and not holds(value):
+            raise ValueError(f"{key} must be {text}, got {key}={value}. Correct it.")
 
 
 def _resolve_batches(settings: dict[str, Any], facts: PublicFacts) -> None:

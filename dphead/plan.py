@@ -9,7 +9,7 @@ import numpy as np
 
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.mechanism import ReleaseSpec
+from dphead.privacy.mechanism import ReleaseSpec, noise_scale
 from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
 
 
@@ -35,6 +35,14 @@ class Plan:
             key = (s.noise_multiplier, s.sampling_prob)
             counts[key] = counts.get(key, 0) + 1
         return [GaussianEvent(sigma, prob, count) for (sigma, prob), count in counts.items()]
+
+    def epsilon_spent(self) -> float:
+        """Epsilon of the plan at delta: exact, or PLD, or RDP where PLD cannot resolve delta; inf without noise."""
+        if not self.private:
+            return float("inf")
+        events = self.events()
+        tiny = self.delta < accounting.PLD_MIN_DELTA and any(e.sampling_prob < 1 for e in events)
+        return accounting.epsilon(events, self.delta, self.relation, "rdp" if tiny else "auto")
 
     def digest(self, solver: Solver, feature_space: str, seed: int | None) -> str:
         """Identifies the plan for a resume: the solver's settings, every release, the features and the test seed."""
@@ -84,6 +92,8 @@ def make_plan(
         )
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
+    for p, spec in dict(zip(wanted, specs, strict=True)).items():
+        noise_scale(p.query, spec, 0.0, facts.n_features + 1)  # refuses a width whose rounding it could not bound
     return Plan(specs, epsilon, delta, relation, accountant)
 
 
@@ -93,6 +103,24 @@ def check_budget(epsilon: float, delta: float) -> None:
         raise ValueError(f"epsilon must be > 0, got {epsilon=}. Use a positive number, or inf for no privacy.")
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta=}. A value well below 1/n is usual.")
+
+
+def check_facts(facts: PublicFacts) -> None:
+    """Raise ValueError unless there are at least two classes and as many rows as classes."""
+    n_classes = facts.n_classes
+    if n_classes < 2:
+        raise ValueError(f"a classifier needs at least two classes, got {n_classes} class. Declare the others.")
+    if facts.n_rows < n_classes:
+        raise ValueError(
+            f"there must be a row for each class, got n_samples={facts.n_rows}, {n_classes=}. Use more rows."
+        )
+
+
+def large_delta(epsilon: float, delta: float, n_rows: int) -> str | None:
+    """What to say of a delta at or above 1/n, with which a mechanism may publish a whole row; None below it."""
+    if np.isinf(epsilon) or delta < 1 / n_rows:
+        return None
+    return f"delta must be below 1/n = {1 / n_rows:.3g}, got delta={delta:g}."
 
 
 def _calibrated(

@@ -29,10 +29,9 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
     seed; epsilon is then not a guarantee.
     """
     events = plan.events()
-    epsilon = accounting.epsilon(events, plan.delta, plan.relation) if plan.private else float("inf")
     return {
         "private": plan.private and private_noise,
-        "epsilon": epsilon,
+        "epsilon": plan.epsilon_spent(),
         "delta": plan.delta,
         "mu": accounting.total_mu(events) if plan.private else None,
         "rho": accounting.total_rho(events) if plan.private else None,
@@ -57,9 +56,10 @@ def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded:
         )
     relation = RELATION_MEANING[g["neighboring_relation"]]
     count = "" if g["neighboring_relation"] == "add_remove" else f" The number of training images, {n_rows}, is public."
+    limit = ", within the budget fixed before the first" if ledger["budget"] else ", with no limit fixed beforehand"
     across = (
         f"Other fits from the same data are counted in the ledger {ledger['path']}, whose total stands at "
-        f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}."
+        f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}{limit}."
         if ledger["path"] != ":memory:"
         else "Only this fit is counted: other fits from the same data add to it."
     )

@@ -18,7 +18,7 @@ from dphead.fit import FitResult, Progress, fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.methods import Method, make_method
 from dphead.metrics import evaluate_scores
-from dphead.plan import Plan, make_plan
+from dphead.plan import Plan, check_facts, large_delta, make_plan
 from dphead.privacy.ledger import FitLedger, Ledger
 from dphead.privacy.mechanism import BlockSum, numpy_block_sum
 from dphead.privacy.noise import NoiseSource
@@ -31,6 +31,7 @@ class FitOptions:
     """Everything that decides a fit. settings: the method's options; None values take its defaults.
 
     classes: public class names if the file declares none. nominal_n: replaces n under add_remove. seed: for tests.
+    tuning: how the settings were chosen; None says "none" for the data set's first fit if it uses defaults only.
     """
 
     features: Path
@@ -50,7 +51,7 @@ class FitOptions:
     test_is: str = "private"
     ledger: Path | None = None
     seed: int | None = None
-    tuning: str = "NOT ACCOUNTED"
+    tuning: str | None = None
     allow_large_delta: bool = False
     memory: int = 1 << 30
     backend: str = "numpy"
@@ -104,7 +105,7 @@ def fit_files(
             data={"n_rows": facts.n_rows, "n_features": facts.n_features, "n_classes": facts.n_classes}
             | {"class_names": classes, "dataset_id": file.dataset_id, "feature_space": space},
             seed=options.seed,
-            tuning=options.tuning,
+            tuning=options.tuning or _tuning(options, ledger),
             warnings=warnings,
             test=metrics,
             test_is=options.test_is if test is not None else None,
@@ -135,20 +136,17 @@ def public_facts(options: FitOptions, rows: FeaturesRows, n_classes: int) -> Pub
             f"nominal_n must be given exactly when relation is add_remove (n is then private), got "
             f"relation={options.relation}, nominal_n={options.nominal_n}. Correct one."
         )
-    n = options.nominal_n or rows.n_rows
-    if n < n_classes:
-        raise ValueError(f"there must be at least as many rows as classes, got n_rows={n}, n_classes={n_classes}.")
-    return PublicFacts(n, rows.n_features, n_classes)
+    facts = PublicFacts(rows.n_rows if options.nominal_n is None else options.nominal_n, rows.n_features, n_classes)
+    check_facts(facts)
+    return facts
 
 
 def check_delta(options: FitOptions, facts: PublicFacts) -> list[str]:
-    """A delta at or above 1/n lets a mechanism publish a whole row: it must be confirmed."""
-    if np.isinf(options.epsilon) or options.delta < 1 / facts.n_rows:
-        return []
-    text = f"delta must be below 1/n = {1 / facts.n_rows:.3g}, got delta={options.delta:g}."
-    if not options.allow_large_delta:
+    """A delta at or above 1/n must be confirmed; then it is a warning in the report."""
+    text = large_delta(options.epsilon, options.delta, facts.n_rows)
+    if text is not None and not options.allow_large_delta:
         raise ValueError(text + " Use a smaller delta, or confirm with --allow-large-delta.")
-    return [text]
+    return [text] if text else []
 
 
 def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -210,8 +208,8 @@ def block_sum(backend: str) -> BlockSum:
 
 def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, space: str) -> FitLedger:
     """Reserve the plan, or continue the interrupted fit that this folder holds."""
-    store, marker = options.out / "releases", options.out / "fit.json"
-    if marker.exists():
+    store, marker = options.out / "releases" if plan.private else None, options.out / "fit.json"
+    if store is not None and marker.exists():
         fit_id = json.loads(marker.read_text())["fit_id"]
         return ledger.resume(plan.digest(method.solver, space, options.seed), fit_id, store)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -224,6 +222,8 @@ def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, spac
         store=store,
         description=f"{options.method} {options.preset or ''}".strip(),
     )
+    if store is None:  # exact sums must not reach the disk, so there is nothing to resume from
+        return charged
     with open(marker, "w") as file:
         json.dump({"fit_id": charged.fit_id}, file)
         file.flush()
@@ -243,6 +243,45 @@ def write_records(out: Path, report: dict[str, Any], result: FitResult) -> None:
     reports.write(out / "report.json", report)
     shutil.rmtree(out / "releases", ignore_errors=True)
     (out / "fit.json").unlink(missing_ok=True)
+
+
+def _tuning(options: FitOptions, ledger: Ledger) -> str:
+    """Defaults, on data that no earlier fit has seen, leave nothing that could have been tuned."""
+    chosen = options.preset is not None or any(v is not None for v in options.settings.values())
+    return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"
+
+
+def extract_like(run: Path, source: Path, output: Path, weights: Path | None, device: str) -> Path:
+    """Turn images into a features file with the network and settings that the head in `run` belongs to."""
+    from extract.backbones import BackboneOptions
+    from extract.images import Classes
+    from extract.rowwise import RowNorm
+    from extract.run import ExtractOptions, extract
+
+    facts = load_head(run)[1]["extraction"]
+    backbone, arguments = facts["backbone"], dict(facts["backbone_kwargs"])
+    if backbone == "scatternet":
+        options = BackboneOptions(backbone, scatter_j=arguments["J"], scatter_l=arguments["L"])
+    else:
+        t = facts["transform"]
+        options = BackboneOptions(
+            backbone, weights, arguments, tuple(t["mean"]), tuple(t["std"]), t["interpolation"], t["crop_pct"],
+            t["input_size"][-1],
+        )  # fmt: skip
+    normalization = dict(facts["normalization"])
+    row_norm = RowNorm(normalization.pop("kind"), **normalization)
+    extract(
+        ExtractOptions(
+            source,
+            output,
+            options,
+            classes=Classes.parse(None, False, True),
+            normalize=row_norm,
+            device=device,
+            check=False,
+        )
+    )
+    return output
 
 
 def _settings(method: Method) -> dict[str, Any]:

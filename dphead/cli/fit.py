@@ -40,13 +40,7 @@ def _bytes(_: Any, __: Any, text: str) -> int:
 @click.option("--test-split", help="Its split, or a split of FEATURES.")
 @click.option("--test-is", type=click.Choice(["private", "public"]), default="private", show_default=True)
 @click.option("--ledger", type=PATH, help="The data set's ledger (default: one for each dataset id, in DPHEAD_HOME).")
-@click.option(
-    "--tuning",
-    type=click.Choice(TUNING),
-    default="NOT ACCOUNTED",
-    show_default=True,
-    help="How the settings were chosen; the report says it.",
-)
+@click.option("--tuning", type=click.Choice(TUNING), help="How the settings were chosen; the report says it.")
 @click.option("--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n.")
 @click.option("--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private.")
 @click.option("--memory", default="1GB", show_default=True, callback=_bytes, help="Features beyond it are streamed.")
@@ -136,16 +130,18 @@ def show(console: Any, out: Path, result: dict[str, Any]) -> None:
     rho = "-" if g["rho"] is None else f"{g['rho']:.4g}"
     label = "epsilon" if g["private"] else "epsilon (NOT PRIVATE)"
     console.print(
-        f"\n{label} {g['epsilon']:.5g}   delta {g['delta']:g}   mu {mu}   rho {rho}   relation {g['neighboring_relation']}"
+        f"\n{label} {g['epsilon']:.5g}   delta {g['delta']:g}   mu {mu}   rho {rho}   "
+        f"relation {g['neighboring_relation']}"
     )
     others = [f"{k} {v:.4g}" for k, v in g["profiles"].items() if isinstance(v, float)]
     if others:
         console.print("the same run under other accountants: " + ", ".join(others))
     if test is not None:
         scope = "public" if report["test_is"] == "public" else "private: for you alone, not in the report"
+        worst = report["data"]["class_names"][test["worst_class"]]
         console.print(
             f"test accuracy {100 * test['accuracy']:.2f} ± {100 * test['accuracy_se']:.2f} %   worst class "
-            f"{100 * test['worst_class_accuracy']:.1f} % ({report['data']['class_names'][test['worst_class']]})   ({scope})"
+            f"{100 * test['worst_class_accuracy']:.1f} % ({worst})   ({scope})"
         )
     console.print(f"tuning: {report['tuning']}   ledger total: epsilon {report['ledger']['total_epsilon']:.5g}")
     for warning in report["warnings"]:

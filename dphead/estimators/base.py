@@ -20,7 +20,7 @@ from dphead.fit import fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.methods import make_method
 from dphead.metrics import accuracy, probabilities
-from dphead.plan import check_budget, make_plan
+from dphead.plan import check_budget, check_facts, large_delta, make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import PublicFacts
@@ -171,20 +171,16 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
                 "nominal_n must be given exactly when the number of rows is private, got "
                 f"relation={self.relation!r}, nominal_n={self.nominal_n}. Correct one of them."
             )
-        n_rows, n_classes = self.nominal_n if self.nominal_n is not None else data.n_rows, len(data.classes)
-        if n_classes < 2:
-            raise ValueError(f"a classifier needs at least two classes, got {n_classes} class. Declare the others.")
-        if n_rows < n_classes:
-            raise ValueError(
-                f"there must be a row for each class, got n_samples={n_rows}, {n_classes=}. Use more rows."
-            )
-        return PublicFacts(n_rows, data.n_features, n_classes)
+        n_rows = self.nominal_n if self.nominal_n is not None else data.n_rows
+        facts = PublicFacts(n_rows, data.n_features, len(data.classes))
+        check_facts(facts)
+        return facts
 
     def _check_delta(self, n_rows: int) -> str:
         """A delta of 1/n or more is an error, or a warning once it is confirmed."""
-        if self.delta < 1 / n_rows:
+        text = large_delta(self.epsilon, self.delta, n_rows)
+        if text is None:
             return ""
-        text = f"delta must be below 1/n = {1 / n_rows:.3g} to protect each row, got delta={self.delta:g}."
         if not self.allow_large_delta:
             raise ValueError(f"{text} Use a smaller one, or confirm with allow_large_delta=True.")
         warnings.warn(text, PrivacyWarning, stacklevel=3)

@@ -58,10 +58,10 @@ def privacy_of(plan: Plan, *, n_rows: int, seeded: bool, counted: bool, classes_
     ]
     return Privacy(
         private=plan.private and not seeded and not classes_seen,
-        epsilon=accounting.epsilon(events, plan.delta, plan.relation) if plan.private else float("inf"),
+        epsilon=plan.epsilon_spent(),
         delta=plan.delta,
-        mu=accounting.total_mu(events),
-        rho=accounting.total_rho(events),
+        mu=accounting.total_mu(events) if plan.private else None,
+        rho=accounting.total_rho(events) if plan.private else None,
         neighboring_relation=plan.relation,
         n_rows=n_rows,
         releases=plan.summary(),
