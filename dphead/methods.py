@@ -65,6 +65,8 @@ def make_method(name: str, facts: PublicFacts, options: dict[str, Any], preset: 
         missing = [k for k in settings.pop("left_to_the_user", []) if not {k, INSTEAD.get(k, k)} & set(options)]
         if missing:
             raise ValueError(f"the paper does not print {missing}, got preset={preset!r} without them. Give each one.")
+        if settings.pop("equal_noise", False):
+            settings |= {"hessian_share": 0.5} if name == "dp-newton" else {"gram_share": None}
         accountant, source = data["accountant"], data["source"]
     for one, other in INSTEAD.items():  # a user's setting also replaces one of the preset that says it otherwise
         settings.pop(other if one in options else one if other in options else "", None)
