@@ -1,0 +1,79 @@
+"""Helpers of the command-line tests: a small features file, a command in this process, what a folder holds."""
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from dphead.cli import main
+from dphead.ledgers import default_ledger_path
+from dphead.privacy.ledger import Ledger
+from extract.format import write_features
+
+CLASSES = ["cat", "dog", "owl"]
+
+
+class Done(NamedTuple):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def dphead(*arguments) -> Done:
+    """Run `dphead arguments` in this process, through the entry point that turns errors into exit codes."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["dphead", *(str(a) for a in arguments)]
+    with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = 0 if stop.code is None else int(stop.code)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def fitted(*arguments) -> Done:
+    """The same for a command that must succeed."""
+    done = dphead(*arguments)
+    assert done.code == 0, done.err
+    return done
+
+
+def rows(n=240, d=12, m=3, seed=0):
+    """Features (n, d) float32 in [0, 1) whose first m columns tell the class, and labels (n,)."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, m, n)
+    x = rng.random((n, d), np.float32)
+    x[np.arange(n), y] += 2
+    return x / 3, y
+
+
+def features_file(path: Path, n=240, d=12, m=3, seed=0, classes=CLASSES, **more) -> Path:
+    """A features file of `rows`; `more` goes to `write_features`."""
+    x, y = rows(n, d, m, seed)
+    write_features(path, x, y, classes, **more)
+    return path
+
+
+def report_of(run: Path) -> dict:
+    return json.loads((run / "report.json").read_text())
+
+
+def ledger_of(features: Path) -> Ledger:
+    """The default ledger of a features file's data set."""
+    from extract.format import open_features
+
+    with open_features(features) as file:
+        return Ledger(default_ledger_path(file.dataset_id))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by relative path."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
