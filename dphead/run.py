@@ -123,9 +123,11 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
         raise ValueError(
             f"--classes must equal the file's, got {list(given)[:5]}. The file says {file.class_names[:5]}."
         )
-    classes = file.class_names or list(given or ())
-    if len(classes) < 2:
-        raise ValueError(f"a fit needs at least two public classes, got classes={classes}. Give them with --classes.")
+    classes = list(given or ()) or (file.class_names if file.classes_public else None) or []
+    if len(set(classes)) < max(2, len(classes)):
+        raise ValueError(
+            f"a fit needs at least two public classes, distinct, got classes={classes}. Give them with --classes."
+        )
     return classes
 
 
@@ -160,9 +162,18 @@ def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> t
             raise ValueError(
                 f"test features must come from the same network and settings, got test={path}. Extract them alike."
             )
-        if file.class_names and file.class_names != classes:
-            raise ValueError(f"test classes must equal the training ones, got {file.class_names[:5]}.")
+        check_labels(file, rows, classes, path)
         return rows.features(), rows.labels()
+
+
+def check_labels(file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path) -> None:
+    """ValueError unless rows to measure on have the head's classes, and at least one of them a label."""
+    if file.class_names and file.class_names != classes:
+        raise ValueError(f"test classes must equal the training ones, got {file.class_names[:5]}. Extract them alike.")
+    if not np.any((rows.labels() >= 0) & (rows.labels() < len(classes))):
+        raise ValueError(
+            f"rows to measure on need labels of the classes, got none in {path}. Extract them with labels."
+        )
 
 
 def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int) -> dict[str, Any]:
