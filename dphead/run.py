@@ -19,7 +19,7 @@ from dphead.ledgers import open_ledger
 from dphead.methods import Method, make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, check_facts, large_delta, make_plan
-from dphead.privacy.ledger import FitLedger, Ledger
+from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
 from dphead.privacy.mechanism import BlockSum, numpy_block_sum
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import LinearHead, PublicFacts
@@ -220,26 +220,40 @@ def block_sum(backend: str) -> BlockSum:
 def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, space: str) -> FitLedger:
     """Reserve the plan, or continue the interrupted fit that this folder holds."""
     store, marker = options.out / "releases" if plan.private else None, options.out / "fit.json"
-    if store is not None and marker.exists():
+    if marker.exists():
+        if store is None:
+            raise ValueError(f"an interrupted fit continues with its own settings, got epsilon=inf in {options.out}.")
         fit_id = json.loads(marker.read_text())["fit_id"]
         return ledger.resume(plan.digest(method.solver, space, options.seed), fit_id, store)
+    made = not options.out.exists()
     options.out.mkdir(parents=True, exist_ok=True)
-    charged = reserve(
-        method.solver,
-        plan,
-        ledger,
-        feature_space=space,
-        seed=options.seed,
-        store=store,
-        description=f"{options.method} {options.preset or ''}".strip(),
-    )
-    if store is None:  # exact sums must not reach the disk, so there is nothing to resume from
-        return charged
-    with open(marker, "w") as file:
-        json.dump({"fit_id": charged.fit_id}, file)
+    try:
+        charged = reserve(
+            method.solver,
+            plan,
+            ledger,
+            feature_space=space,
+            seed=options.seed,
+            store=store,
+            description=f"{options.method} {options.preset or ''}".strip(),
+        )
+    except LedgerError:
+        if made:
+            options.out.rmdir()
+        raise
+    if store is not None:  # exact sums must not reach the disk: without noise there is nothing to resume from
+        _write_marker(marker, charged.fit_id)
+    return charged
+
+
+def _write_marker(marker: Path, fit_id: str) -> None:
+    """Durably, and whole or not at all."""
+    partial = marker.with_suffix(".part")
+    with open(partial, "w") as file:
+        json.dump({"fit_id": fit_id}, file)
         file.flush()
         os.fsync(file.fileno())
-    return charged
+    os.replace(partial, marker)
 
 
 def extraction(file: FeaturesFile) -> dict[str, Any]:
@@ -306,6 +320,8 @@ def _check_folder(out: Path, plan: Plan, method: Method, facts: PublicFacts) -> 
     parent = out
     while not parent.exists():
         parent = parent.parent
+    if not parent.is_dir():
+        raise ValueError(f"the run folder must be a folder, got out={out} where {parent} is a file. Choose another.")
     width = facts.n_features + 1
     need = 64 << 20
     for release in method.solver.plan(facts):
