@@ -170,7 +170,7 @@ class Ledger:
             spent = accounting.epsilon(new, delta, relation, "auto")
         else:
             order = budget["order"]
-            curve = accounting.rdp_curve([*old, *new], np.array([order]), relation)
+            curve = accounting.rdp_curve([*old, *new], [order], relation)
             spent = accounting.rdp_epsilon(order, float(curve[0]), delta)
         if spent > target * (1 + 1e-9):
             raise LedgerError(
@@ -181,7 +181,9 @@ class Ledger:
     def fits(self) -> list[dict[str, Any]]:
         """Every fit with its releases and their states, oldest first: plain data for `dphead ledger show`."""
         names = ("fit_id", "created", "epsilon", "delta", "relation", "plan_hash", "description")
-        fits = [dict(zip(names, r, strict=True)) for r in self._db.execute("SELECT * FROM fits ORDER BY created")]
+        fits: list[dict[str, Any]] = [
+            dict(zip(names, r, strict=True)) for r in self._db.execute("SELECT * FROM fits ORDER BY created")
+        ]
         for fit in fits:
             states = dict(
                 self._db.execute("SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id", (fit["fit_id"],))

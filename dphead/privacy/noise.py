@@ -6,6 +6,7 @@ is shared between releases, processes or forks and no generator state can be rep
 
 import hashlib
 import secrets
+from typing import Any
 
 import numpy as np
 from randomgen import ChaCha
@@ -38,7 +39,8 @@ class NoiseSource:
             key = secrets.token_bytes(32)
         else:
             key = hashlib.blake2b(f"{self.seed}/{sequence}/{purpose}".encode(), digest_size=32).digest()
-        return np.random.Generator(ChaCha(key=int.from_bytes(key, "little"), rounds=20))
+        chacha: Any = ChaCha(key=int.from_bytes(key, "little"), rounds=20)
+        return np.random.Generator(chacha)
 
 
 def gaussian(generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool) -> np.ndarray:
