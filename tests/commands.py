@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from dphead.cli import main
-from dphead.ledgers import default_ledger_path
+from dphead.ledgers import default_ledger_path, ledger_home
 from dphead.privacy.ledger import Ledger
 from extract.format import write_features
 
@@ -77,3 +77,18 @@ def ledger_of(features: Path) -> Ledger:
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, by relative path."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def charges() -> int:
+    """Fits in all ledgers under DPHEAD_HOME."""
+    return sum(len(Ledger(path).fits()) for path in ledger_home().rglob("*.sqlite"))
+
+
+def refused(done: Done) -> str:
+    """The one line on stderr of a command that refused its input."""
+    assert done.code == 2, (done.code, done.out, done.err)
+    lines = done.err.strip().splitlines()
+    usage = [line for line in lines if line.startswith(("Usage:", "Try "))]  # click's own lines before its error
+    errors = [line for line in lines if line and line not in usage]
+    assert len(errors) == 1 and errors[0].startswith("Error: "), done.err
+    return errors[0]
