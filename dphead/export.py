@@ -29,6 +29,7 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> No
 
 def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
     """Read a head and its facts. Raises ValueError if the folder does not hold one."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     folder = Path(folder)
@@ -39,7 +40,7 @@ def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
             raise ValueError(f"the head's format must be {FORMAT}, got format={facts['format']}. Update dphead.")
         transform = RowTransform(facts["unit_norm"], tensors.get("center"), tensors.get("scale"))
         return LinearHead(tensors["weights"], tensors["intercept"], transform, facts["loss"]), facts
-    except (OSError, KeyError, json.JSONDecodeError) as error:
+    except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
         raise ValueError(
             f"a run folder must hold head.json and head.safetensors, got path={folder} ({error!r}). Fit first."
         ) from error
