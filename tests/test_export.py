@@ -1,0 +1,102 @@
+"""Heads on disk."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dphead.export import load_head, save_head
+from dphead.privacy.queries import RowTransform
+from dphead.solvers.base import LinearHead
+
+FACTS = {"class_names": ["a", "b", "c"], "feature_space": "space"}
+RNG = np.random.default_rng(0)
+CENTER, SCALE = RNG.normal(size=4).astype(np.float32), RNG.random(4, np.float32)
+HEADS = {
+    "bare": RowTransform(),
+    "unit": RowTransform(unit_norm=True),
+    "centred": RowTransform(True, CENTER),
+    "normalised": RowTransform(False, CENTER, SCALE, 1.0),  # the appended constant is in the intercept by then
+}
+
+
+def head(transform, loss="softmax"):
+    return LinearHead(RNG.normal(size=(4, 3)), RNG.normal(size=3), transform, loss)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "squared"])
+def test_a_head_comes_back_and_scores_the_same(tmp_path, name, loss):
+    saved = head(HEADS[name], loss)
+    save_head(tmp_path, saved, FACTS)
+    loaded, facts = load_head(tmp_path)
+    x = RNG.normal(size=(20, 4)).astype(np.float32)
+    assert np.array_equal(loaded.scores(x), saved.scores(x))
+    assert loaded.weights.dtype == np.float64 and np.array_equal(loaded.weights, saved.weights)
+    assert loaded.loss == loss and facts["class_names"] == FACTS["class_names"] and facts["feature_space"] == "space"
+
+
+def test_the_files_are_what_docs_report_says(tmp_path):
+    """Readable with numpy and JSON alone: the row transform, then x @ weights + intercept."""
+    from safetensors.numpy import load_file
+
+    saved = head(HEADS["centred"])
+    save_head(tmp_path, saved, FACTS)
+    tensors, facts = load_file(tmp_path / "head.safetensors"), json.loads((tmp_path / "head.json").read_text())
+    assert {k: v.shape for k, v in tensors.items()} == {"weights": (4, 3), "intercept": (3,), "center": (4,)}
+    assert facts["unit_norm"] is True and facts["loss"] == "softmax"
+    x = RNG.normal(size=(5, 4))
+    rows = x / np.linalg.norm(x, axis=1, keepdims=True) - tensors["center"]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(saved.scores(x), rows @ tensors["weights"] + tensors["intercept"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_transposed_head_is_saved_as_it_is(tmp_path):
+    """safetensors stores memory, not views."""
+    saved = LinearHead(RNG.normal(size=(3, 4)).T, RNG.normal(size=6)[::2])
+    save_head(tmp_path, saved, FACTS)
+    loaded = load_head(tmp_path)[0]
+    assert np.array_equal(loaded.weights, saved.weights) and np.array_equal(loaded.intercept, saved.intercept)
+
+
+def cut_tensors(folder):
+    path = folder / "head.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def no_tensors(folder):
+    (folder / "head.safetensors").write_bytes(b"")
+
+
+def other_format(folder):
+    facts = json.loads((folder / "head.json").read_text())
+    (folder / "head.json").write_text(json.dumps(facts | {"format": 2}))
+
+
+def not_facts(folder):
+    (folder / "head.json").write_text("[1]")
+
+
+def cut_facts(folder):
+    (folder / "head.json").write_text('{"format": 1,')
+
+
+def no_weights(folder):
+    from safetensors.numpy import save_file
+
+    save_file({"intercept": np.zeros(3)}, folder / "head.safetensors")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda f: (f / "head.json").unlink(),
+        lambda f: (f / "head.safetensors").unlink(),
+        cut_tensors, no_tensors, other_format, not_facts, cut_facts, no_weights,
+    ],
+)  # fmt: skip
+def test_what_is_no_head_is_refused(tmp_path, damage):
+    save_head(tmp_path, head(HEADS["unit"]), FACTS)
+    damage(tmp_path)
+    with pytest.raises(ValueError, match="must"):
+        load_head(tmp_path)

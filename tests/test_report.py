@@ -1,0 +1,179 @@
+"""report.json, against its documentation, and the paragraph that states the guarantee."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import features_file, fitted, report_of
+from core import toy
+
+from dphead import report
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.plan import make_plan
+from dphead.privacy import accounting
+from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, PublicFacts
+
+FACTS = PublicFacts(400, 6, 3)
+X, Y = toy(400, 6, 3)
+SGD = GradientDescent(steps=4, sampling_prob=0.25)
+
+
+def built(solver=None, *, ledger=None, seed=None, test=None, test_is=None, tuning="none", **plan):
+    solver = solver or LeastSquares()
+    made = make_plan(solver, FACTS, **{"epsilon": 1.0, "delta": 1e-5} | plan)
+    result = fit_head(solver, ArrayRows(X, Y), FACTS, plan=made, ledger=ledger, noise=NoiseSource(seed))
+    return report.build(
+        result, method={}, data={"n_rows": 400}, seed=seed, tuning=tuning, warnings=[], test=test, test_is=test_is
+    )
+
+
+# --- the documented keys ----------------------------------------------------------------------------------------------
+
+
+def documented():
+    """Keys of docs/report.md's table: {"": top level, "guarantee": ..., ...}."""
+    text = (Path(report.__file__).parents[1] / "docs" / "report.md").read_text()
+    keys: dict[str, set[str]] = {"": set(), "guarantee": set()}
+    for line in text.splitlines():
+        if not line.startswith("| `"):
+            continue
+        left, right = (cell.strip() for cell in line.strip("|").split("|", 1))
+        for name in re.findall(r"`([^`]+)`", left):
+            name = "guarantee" + name if name.startswith(".") else name
+            top, _, inner = name.partition(".")
+            keys[""].add(top)
+            if inner:
+                keys[top].add(inner.removesuffix("[]"))
+        inside = left.strip("`").removesuffix("[]")
+        if inside in ("method", "data", "ledger", "guarantee.releases"):
+            keys[inside] = set(re.findall(r"`([^`]+)`", right))
+    return keys
+
+
+@pytest.mark.parametrize("options", ["", "--epsilon inf", "--test-is public", "--method dp-sgd --batch-size 60"])
+def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
+    features = features_file(tmp_path / "f.h5")
+    fitted("fit", features, "-o", tmp_path / "run", "--steps", 3, "--test", features, *options.split())
+    found, keys = report_of(tmp_path / "run"), documented()
+    assert set(found) == keys[""]
+    for part in ("guarantee", "method", "data", "ledger"):
+        assert set(found[part]) == keys[part], part
+    for row in found["guarantee"]["releases"]:
+        assert set(row) == keys["guarantee.releases"]
+    assert found["schema"] == report.SCHEMA == 1
+    assert re.search(r"`schema` is (\d+)", (Path(report.__file__).parents[1] / "docs/report.md").read_text())[1] == "1"
+
+
+def test_the_report_is_strict_json(tmp_path):
+    features = features_file(tmp_path / "f.h5")
+    fitted("fit", features, "-o", tmp_path / "run", "--method", "dp-ls", "--epsilon", "inf")
+
+    def constant(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    for name in ("report.json", "ledger.json", "head.json"):
+        json.loads((tmp_path / "run" / name).read_text(), parse_constant=constant)
+
+
+def test_values_become_plain_json():
+    value = {"a": np.float32(0.5), "b": (np.int64(3), np.bool_(True)), "c": np.array([1.0, np.inf]), "d": float("nan")}
+    assert report.plain(value) == {"a": 0.5, "b": [3, True], "c": [1.0, "inf"], "d": "nan"}
+    assert json.loads(json.dumps(report.plain(value), allow_nan=False))["c"][1] == "inf"
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relation", accounting.RELATIONS)
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_the_guarantee_is_the_plans_and_not_above_what_was_asked_for(relation, epsilon):
+    g = built(DPFC(steps=3), relation=relation, epsilon=epsilon)["guarantee"]
+    assert epsilon * (1 - 1e-6) <= g["epsilon"] <= epsilon == g["target_epsilon"]
+    assert g["mu"] == pytest.approx(accounting.mu_from_epsilon(g["epsilon"], 1e-5), rel=1e-6)
+    assert g["rho"] == pytest.approx(g["mu"] ** 2 / 2)
+    assert g["mu"] ** 2 == pytest.approx(sum(r["count"] * r["mu"] ** 2 for r in g["releases"]))
+    assert g["neighboring_relation"] == relation and g["private"]
+
+
+def test_a_papers_accountant_sets_the_noise_and_the_epsilon_is_still_the_exact_one():
+    g = built(accountant="zcdp")["guarantee"]
+    assert g["profiles"]["zcdp"] == pytest.approx(1.0, rel=1e-6) and g["calibrated_with"] == "zcdp"
+    assert g["epsilon"] == g["profiles"]["exact"] < 0.8
+
+
+def test_poisson_batches_have_no_mu():
+    g = built(SGD)["guarantee"]
+    assert g["mu"] is None and g["rho"] is None and g["profiles"]["exact"] is None
+    assert g["epsilon"] == pytest.approx(g["profiles"]["pld"]) and g["epsilon"] <= 1.0
+
+
+@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 3), (float("inf"), None), (float("inf"), 3)])
+def test_what_is_not_private_says_so(epsilon, seed):
+    found = built(epsilon=epsilon, seed=seed)
+    assert not found["guarantee"]["private"] and "not private" in found["statement"].lower()
+    assert "differentially private" not in found["statement"] and "Do not publish" in found["statement"]
+
+
+def test_the_total_is_over_every_fit_of_the_ledger():
+    ledger = Ledger()
+    totals = [built(ledger=ledger, epsilon=e)["ledger"]["total_epsilon"] for e in (1.0, 0.5, 1.0)]
+    mu = np.sqrt(sum(accounting.mu_from_epsilon(e, 1e-5) ** 2 for e in (1.0, 0.5, 1.0)))
+    assert totals[0] == pytest.approx(1.0, rel=1e-6)
+    assert totals == sorted(totals) and totals[2] == pytest.approx(accounting.epsilon_from_mu(mu, 1e-5), rel=1e-6)
+    assert built(ledger=ledger, epsilon=float("inf"))["ledger"]["total_epsilon"] == float("inf")
+
+
+def test_the_total_of_sampled_fits_allows_choices_that_depend_on_earlier_ones():
+    """Renyi where it applies; PLD, which needs fixed noise, only under replace_one."""
+    events = [GaussianEvent(4.0, 0.1, 10)]
+    for relation, accountant in (("zero_out", "rdp"), ("replace_one", "pld")):
+        expected = accounting.epsilon(events, 1e-5, relation, accountant)
+        assert report.ledger_epsilon(events, 1e-5, relation) == pytest.approx(expected)
+    assert report.ledger_epsilon([], 1e-5, "zero_out") == 0.0
+
+
+def test_a_budgets_delta_is_the_totals():
+    ledger = Ledger()
+    ledger.set_budget(3.0, 1e-6)
+    found = built(ledger=ledger)["ledger"]
+    assert found["delta"] == 1e-6 and found["budget"]["epsilon"] == 3.0
+    assert 1.0 < found["total_epsilon"] < 1.5  # the same noise costs more at a smaller delta
+
+
+# --- the paragraph ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relation", accounting.RELATIONS)
+def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
+    text = built(relation=relation, ledger=Ledger(tmp_path / "book.sqlite"))["statement"]
+    for part in (
+        "(1, 1e-05)-differentially private", report.RELATION_MEANING[relation], "one row (image)", "several images",
+        "any other knowledge", "are not protected", "may be published", "book.sqlite", "total stands at epsilon = 1 ",
+    ):  # fmt: skip
+        assert part in text, part
+    assert ("400" in text) == (relation != "add_remove")
+
+
+def test_a_fit_that_counts_only_itself_says_so():
+    assert "Only this fit is counted" in built()["statement"]
+
+
+@pytest.mark.parametrize(
+    ("test_is", "part"), [("private", "is not covered"), ("public", "declared public"), (None, "may be published")]
+)
+def test_the_statement_says_what_the_test_rows_are(test_is, part):
+    text = built(test_is=test_is, test={"accuracy": 0.5} if test_is else None)["statement"]
+    assert part in text and ("test" in text.replace("latest", "")) == (test_is is not None)
+
+
+def test_tuning_is_one_of_the_documented_words():
+    for word in report.TUNING:
+        assert built(tuning=word)["tuning"] == word
+    with pytest.raises(ValueError, match="tuning must be one of"):
+        built(tuning="a little")
