@@ -284,17 +284,21 @@ def extract_like(run: Path, source: Path, output: Path, weights: Path | None, de
     from extract.run import ExtractOptions, extract
 
     facts = load_head(run)[1]["extraction"]
-    backbone, arguments = facts["backbone"], dict(facts["backbone_kwargs"])
+    backbone, arguments, t = facts["backbone"], dict(facts["backbone_kwargs"]), dict(facts["transform"])
+    if "mean" not in t:
+        raise ValueError(f"images need a head of features that were extracted from images, got backbone={backbone!r}.")
+    mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
     if backbone == "scatternet":
-        options = BackboneOptions(backbone, scatter_j=arguments["J"], scatter_l=arguments["L"])
-    else:
-        t = facts["transform"]
+        size = t["image_size"][0] if t["interpolation"] else None  # without one, images were taken at their own size
         options = BackboneOptions(
-            backbone, weights, arguments, tuple(t["mean"]), tuple(t["std"]), t["interpolation"], t["crop_pct"],
-            t["input_size"][-1],
-        )  # fmt: skip
-    normalization = dict(facts["normalization"])
-    row_norm = RowNorm(normalization.pop("kind"), **normalization)
+            backbone, None, {}, mean, std, t["interpolation"], None, size, arguments["J"], arguments["L"]
+        )
+    else:
+        options = BackboneOptions(
+            backbone, weights, arguments, mean, std, t["interpolation"], t["crop_pct"], t["input_size"][-1]
+        )
+    normalization = facts["normalization"]
+    row_norm = RowNorm(normalization["kind"], normalization.get("groups", 0))
     extract(
         ExtractOptions(
             source,
