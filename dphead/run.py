@@ -169,7 +169,9 @@ def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> t
 def check_labels(file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path) -> None:
     """ValueError unless rows to measure on have the head's classes, and at least one of them a label."""
     if file.class_names and file.class_names != classes:
-        raise ValueError(f"test classes must equal the training ones, got {file.class_names[:5]}. Extract them alike.")
+        raise ValueError(
+            f"test classes must equal the head's, in its order, got {file.class_names[:5]}. Extract them alike."
+        )
     if not np.any((rows.labels() >= 0) & (rows.labels() < len(classes))):
         raise ValueError(
             f"rows to measure on need labels of the classes, got none in {path}. Extract them with labels."
@@ -184,9 +186,12 @@ def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: i
 
 
 def open_matching(
-    run: Path, features: Path, split: str | None
+    run: Path, features: Path, split: str | None, labelled: bool = False
 ) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
-    """(head, its facts, x, y) of a run folder and a features file of the same feature space, or ValueError."""
+    """(head, its facts, x, y) of a run folder and a features file of the same feature space, or ValueError.
+
+    labelled: the rows are to be measured on, so they must also have labels of the head's classes.
+    """
     head, facts = load_head(run)
     rows, file = load_features(features, split, memory=0)
     with file:
@@ -195,6 +200,8 @@ def open_matching(
                 f"features must come from the head's own network and settings ({facts['extraction']['backbone']}), got "
                 f"features={features} ({file.attrs['backbone']}). Extract them alike."
             )
+        if labelled:
+            check_labels(file, rows, facts["class_names"], features)
         return head, facts, rows.features(), rows.labels()
 
 

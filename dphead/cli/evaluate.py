@@ -22,7 +22,7 @@ def evaluate(run: Path, features: Path, split: str | None, as_json: bool) -> Non
     from dphead.run import evaluate as measure
     from dphead.run import open_matching
 
-    head, facts, x, y = open_matching(run, features, split)
+    head, facts, x, y = open_matching(run, features, split, labelled=True)
     metrics = measure(head, (x, y), len(facts["class_names"]))
     if as_json:
         import json
