@@ -291,6 +291,8 @@ def extract_like(run: Path, source: Path, output: Path, weights: Path | None, de
     from extract.run import ExtractOptions, extract
 
     facts = load_head(run)[1]["extraction"]
+    if not source.exists():
+        raise ValueError(f"images or a features file must exist, got {source}. Check the path.")
     backbone, arguments, t = facts["backbone"], dict(facts["backbone_kwargs"]), dict(facts["transform"])
     if "mean" not in t:
         raise ValueError(f"images need a head of features that were extracted from images, got backbone={backbone!r}.")
