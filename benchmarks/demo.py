@@ -22,7 +22,7 @@ def main() -> None:
     FOLDER.mkdir()
     write_digits(FOLDER / "digits.npz")
     features = FOLDER / "features.h5"
-    dphead(f"extract {FOLDER}/digits.npz -o {features} --backbone scatternet --model-arg J=1 --classes 10")
+    dphead(f"extract {FOLDER}/digits.npz -o {features} --backbone scatternet --scatter-j 1 --classes 10")
     rows = []
     for method in METHODS:
         for epsilon in EPSILONS:

@@ -132,7 +132,13 @@ class Query:
                 phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)
                 squared = squared + b * b
             left, right = self.factors(xp, params, phi, xp.where(keep, squared, xp.float32(0)), y, keep, clip_norm)
-        return gram_sum(xp, left, right, out) if self.kind == "gram" else outer_sum(xp, left, right, out)
+        if self.kind == "gram":
+            return gram_sum(xp, left, right, out, self.same(params))
+        return outer_sum(xp, left, right, out)
+
+    def same(self, params: Params) -> list[int]:
+        """For each class, the first with the same weighted Gram matrix whatever the rows are (public numbers only)."""
+        return list(range(self.n_classes))
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Row vectors (left, right) whose outer products are the statistics ("outer"), or rows and weights ("gram")."""
@@ -252,6 +258,13 @@ class SigmoidHessians(Query):
         """The rows, and weights p(1-p) (k, n_classes)."""
         p = _probabilities(xp, matmul(xp, phi, xp.asarray(params.weights, dtype=xp.float32)), "sigmoid")
         return phi, xp.where(keep[:, None] & xp.isfinite(p), p * (1 - p), xp.float32(0))
+
+    def same(self, params: Params) -> list[int]:
+        """Classes of equal weights have equal Hessians: all of them at the zero start."""
+        if not isinstance(params.weights, np.ndarray):  # traced by jax: unknown
+            return super().same(params)
+        columns = [column.tobytes() for column in params.weights.T]
+        return [columns.index(column) for column in columns]
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,23 @@ def outer_sum(xp: Any, left: Any, right: Any, out: Any) -> Any:
     return _add(xp, out, matmul(xp, a.T, b))
 
 
-def gram_sum(xp: Any, rows: Any, weights: Any, out: Any) -> Any:
-    """Add sum_i w_i rows_i rows_iᵀ to out (float64): (d, d) without weights, (m, d, d) for weights (k, m) ≥ 0."""
+def gram_sum(xp: Any, rows: Any, weights: Any, out: Any, same: list[int]) -> Any:
+    """Add sum_i w_i rows_i rows_iᵀ to out (float64): (d, d) without weights, (m, d, d) for weights (k, m) ≥ 0.
+
+    same: for each class the first one known, from public numbers, to have the same weights: one product serves them.
+    """
     rows = rows.astype(xp.float64)
     if weights is None:
         return _add(xp, out, matmul(xp, rows.T, rows))
     roots = xp.sqrt(weights.astype(xp.float64))
-    for j in range(weights.shape[1]):  # one class at a time bounds the memory
-        scaled = rows * roots[:, j : j + 1]
+    for first in sorted(set(same)):  # one class at a time bounds the memory
+        scaled = rows * roots[:, first : first + 1]
         product = matmul(xp, scaled.T, scaled)
-        if xp is np:
-            out[j] += product
-        else:
-            out = out.at[j].add(product)
+        for j in (j for j, k in enumerate(same) if k == first):
+            if xp is np:
+                out[j] += product
+            else:
+                out = out.at[j].add(product)
     return out
 
 
