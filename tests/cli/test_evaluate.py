@@ -1,0 +1,134 @@
+"""`dphead evaluate` and `dphead predict`."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import CLASSES, charges, contents, dphead, features_file, fitted, refused, rows
+
+from dphead.export import load_head
+from dphead.metrics import probabilities
+from extract.format import write_features
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(run folder, test file): one fit for all tests of this file, which only read them."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    features, test = features_file(folder / "train.h5"), features_file(folder / "test.h5", n=90, seed=5)
+    options = ("--method", "dp-ls", "--epsilon", 4, "--backend", "numpy", "--ledger", folder / "ledger.sqlite")
+    fitted("fit", features, "-o", folder / "run", *options)
+    return folder / "run", test
+
+
+def scores(run, n=90, seed=5):
+    x, y = rows(n, seed=seed)
+    return load_head(run)[0].scores(x), y
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_evaluate_measures_the_head_on_the_rows(made):
+    run, test = made
+    z, y = scores(run)
+    found = json.loads(fitted("evaluate", run, test, "--json").out)
+    assert found["accuracy"] == (z.argmax(1) == y).mean() and found["n"] == 90
+    assert found["per_class_n"] == np.bincount(y).tolist() and found["top5"] is None
+    text = fitted("evaluate", run, test).out
+    assert f"{100 * found['accuracy']:.2f}" in text and CLASSES[found["worst_class"]] in text
+    assert "guarantee does not cover them" in text
+
+
+def test_evaluate_and_predict_store_nothing_and_charge_nothing(made):
+    run, test = made
+    before = contents(run.parent)
+    fitted("evaluate", run, test)
+    fitted("predict", run, test)
+    assert contents(run.parent) == before and charges() == 0
+
+
+def test_rows_without_a_label_are_left_out(made, tmp_path):
+    run, _ = made
+    x, y = rows(90, seed=5)
+    labels = np.where(np.arange(90) < 40, -1, y)
+    write_features(tmp_path / "half.h5", x, labels, CLASSES)
+    found = json.loads(fitted("evaluate", run, tmp_path / "half.h5", "--json").out)
+    assert found["n"] == 50 and found["accuracy"] == (scores(run)[0].argmax(1) == y)[40:].mean()
+
+
+def test_predict_writes_a_row_for_each_row(made, tmp_path):
+    run, test = made
+    z, _ = scores(run)
+    printed = fitted("predict", run, test).out
+    fitted("predict", run, test, "-o", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == printed
+    found = table(printed)
+    assert [int(r["row"]) for r in found] == list(range(90))
+    assert [r["class"] for r in found] == [CLASSES[k] for k in z.argmax(1)]
+    top = probabilities(z, "squared").max(1)
+    np.testing.assert_allclose([float(r["probability"]) for r in found], top, atol=5.1e-5)  # four digits are printed
+
+
+def test_predict_needs_no_labels_or_classes(made, tmp_path):
+    run, _ = made
+    write_features(tmp_path / "bare.h5", rows(90, seed=5)[0])
+    found = table(fitted("predict", run, tmp_path / "bare.h5").out)
+    assert [r["class"] for r in found] == [CLASSES[k] for k in scores(run)[0].argmax(1)]
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-4000])
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_unusable_input_is_refused(made, tmp_path, command):
+    run, _ = made
+    other = features_file(tmp_path / "other.h5", backbone="resnet18")
+    splits = features_file(tmp_path / "splits.h5", split=np.arange(240) % 2, split_names=("train", "test"))
+    cut = features_file(tmp_path / "cut.h5")
+    truncated(cut)
+    for arguments, message in (
+        ((run, other), "own network"),
+        ((run, cut), "cut short"),
+        ((run, splits), "--split"),
+        ((run, splits, "--split", "third"), "split must be one of"),
+        ((run, tmp_path / "missing.h5"), "missing.h5"),
+        ((tmp_path, splits, "--split", "test"), "Fit first"),
+        ((tmp_path / "nowhere", splits, "--split", "test"), "Fit first"),
+    ):
+        assert message in refused(dphead(command, *arguments))
+    fitted(command, run, splits, "--split", "test")
+
+
+def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path):
+    """The labels of another order of classes are other labels."""
+    run, _ = made
+    x, y = rows(90, seed=5)
+    write_features(tmp_path / "renamed.h5", x, y, ["owl", "dog", "cat"])
+    write_features(tmp_path / "bare.h5", x, None, CLASSES)
+    assert "classes must equal" in refused(dphead("evaluate", run, tmp_path / "renamed.h5"))
+    assert "label" in refused(dphead("evaluate", run, tmp_path / "bare.h5"))
+
+
+def test_a_damaged_head_is_refused(made, tmp_path):
+    run, test = made
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name, data in contents(run).items():
+        (copy / name).write_bytes(data)
+    truncated_head = copy / "head.safetensors"
+    truncated_head.write_bytes(truncated_head.read_bytes()[:-8])
+    assert "run folder must hold" in refused(dphead("evaluate", copy, test))
+
+
+def test_predict_that_is_refused_writes_no_file(made, tmp_path):
+    run, _ = made
+    other = features_file(tmp_path / "other.h5", backbone="resnet18")
+    refused(dphead("predict", run, other, "-o", tmp_path / "out.csv"))
+    assert not Path(tmp_path / "out.csv").exists()
+    refused(dphead("predict", run, features_file(tmp_path / "f.h5"), "-o", tmp_path / "nowhere" / "out.csv"))
