@@ -1,6 +1,7 @@
 """`report.json` and the paragraph that states the guarantee. The schema is in docs/report.md."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,10 @@ def ledger_epsilon(events: list[accounting.GaussianEvent], delta: float, relatio
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write JSON with `inf` as a string, since JSON has none."""
-    path.write_text(json.dumps(plain(report), indent=2, sort_keys=True, allow_nan=False) + "\n")
+    """Write JSON with `inf` as a string, since JSON has none. The file is there whole or not at all."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(plain(report), indent=2, sort_keys=True, allow_nan=False) + "\n")
+    os.replace(partial, path)
 
 
 def plain(value: Any) -> Any:

@@ -81,6 +81,23 @@ def test_the_report_is_strict_json(tmp_path):
         json.loads((tmp_path / "run" / name).read_text(), parse_constant=constant)
 
 
+def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """A half report would make its folder look like a finished run."""
+    write_text = Path.write_text
+
+    def full_disk(path, text):
+        write_text(path, text[: len(text) // 2])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        report.write(tmp_path / "report.json", {"a": 1})
+    assert not (tmp_path / "report.json").exists()
+    monkeypatch.undo()
+    report.write(tmp_path / "report.json", {"a": 1})
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["report.json"]
+
+
 def test_values_become_plain_json():
     value = {"a": np.float32(0.5), "b": (np.int64(3), np.bool_(True)), "c": np.array([1.0, np.inf]), "d": float("nan")}
     assert report.plain(value) == {"a": 0.5, "b": [3, True], "c": [1.0, "inf"], "d": "nan"}
