@@ -34,7 +34,7 @@ def made(tmp_path_factory):
 
 
 def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
-    """At epsilon = 8 least squares gets 86 to 89 % of 150 digits right over eight draws of the noise; chance is 10 %."""
+    """At epsilon = 8 least squares gets 86 to 89 % of 150 digits right over eight draws; chance is 10 %."""
     features, run = made / "f.h5", tmp_path / "run"
     assert dphead("verify", features).code == 0
     options = ("--method", "dp-ls", "--epsilon", 8, "--split", "train", "--test-split", "test", "--test-is", "public")

@@ -59,12 +59,12 @@ def run(tmp_path):
 # --- killed -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("when", "committed"), [("before", 4), ("after", 5)])
-def test_a_killed_fit_continues_under_the_same_charge(features, run, tmp_path, when, committed):
-    """In seeded mode the head is bit for bit that of a run that was not killed."""
+@pytest.mark.parametrize(("when", "sequence", "committed"), [("before", 4, 4), ("after", 7, 8)])
+def test_a_killed_fit_continues_under_the_same_charge(features, run, tmp_path, when, sequence, committed):
+    """In the middle, or after the last release; in seeded mode the head is bit for bit that of an unkilled run."""
     command = ("fit", features, "-o", run, *FC, "--seed", 4)
     fitted("fit", features, "-o", tmp_path / "whole", *FC, "--seed", 4, "--ledger", tmp_path / "whole.sqlite")
-    killed(when, 4, *command)
+    killed(when, sequence, *command)
     book = ledger_of(features)
     states = [r["state"] for r in book.fits()[0]["releases"]]
     assert states.count("committed") == committed and not (run / "report.json").exists()
