@@ -120,7 +120,7 @@ def test_row_order_and_block_size_do_not_matter():
 
 def test_classes_are_declared_and_never_read_off_the_labels():
     """Defect 10: the set of labels that occur is private."""
-    file = SimpleNamespace(class_names=[], labels=np.array([0, 1, 2]), valid=np.ones(3, bool))
+    file = SimpleNamespace(class_names=[], classes_public=False, labels=np.array([0, 1, 2]), valid=np.ones(3, bool))
     with pytest.raises(ValueError, match="public classes"):
         run.class_names(file, None)
     assert run.class_names(file, ("a", "b", "c", "d")) == ["a", "b", "c", "d"]
