@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from dphead.privacy.queries import Gradient, Gram, Loss, Params, RowTransform
 from dphead.solvers.base import (
@@ -17,7 +16,7 @@ from dphead.solvers.base import (
     split_intercept,
 )
 from dphead.solvers.normalization import ChannelNormalization
-from dphead.solvers.ridge import ridge_for, symmetric_positive
+from dphead.solvers.ridge import RidgeSolver, ridge_for
 
 
 @dataclass(frozen=True)
@@ -130,10 +129,10 @@ class DPFC:
         rate = self.learning_rate or {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}[self.loss]
         weights = _start(facts, transform, self.initial_bias)
         ridge = ridge_for(facts, gram.noise_sd, self.ridge)
-        factor = cho_factor(symmetric_positive(gram.value, ridge), overwrite_a=True, check_finite=False)
+        solve = RidgeSolver(gram.value, ridge)
         for _ in range(self.steps):
             answer = yield Ask("gradient", query, Params(transform, weights.astype(np.float32)))
-            weights = weights - rate * cho_solve(factor, answer.value, check_finite=False)
+            weights = weights - rate * solve(answer.value)
         return _head(weights, transform, self.loss)
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from dphead.privacy.queries import ClassGrams, ClassSums, Gram, Params
 from dphead.solvers.base import (
@@ -17,7 +16,7 @@ from dphead.solvers.base import (
     split_intercept,
 )
 from dphead.solvers.normalization import ChannelNormalization
-from dphead.solvers.ridge import ridge_for, symmetric_positive
+from dphead.solvers.ridge import RidgeSolver, ridge_for
 
 
 @dataclass(frozen=True)
@@ -63,15 +62,10 @@ class LeastSquares:
             columns = []
             for j in range(m):
                 total = class_grams.value[j] + self.alpha * gram.value
-                columns.append(_solve(total, ridge, sums.value[:, j]))
+                columns.append(RidgeSolver(total, ridge)(sums.value[:, j]))
             weights = np.stack(columns, axis=1)
         else:
             ridge = ridge_for(facts, gram.noise_sd, self.ridge)
-            weights = _solve(gram.value, ridge, center_classes(sums.value))
+            weights = RidgeSolver(gram.value, ridge)(center_classes(sums.value))
         coefficients, intercept = split_intercept(weights, transform.append)
         return LinearHead(coefficients, intercept, transform, "squared")
-
-
-def _solve(gram: np.ndarray, ridge: float, right: np.ndarray) -> np.ndarray:
-    factor = cho_factor(symmetric_positive(gram, ridge), overwrite_a=True, check_finite=False)
-    return cho_solve(factor, right, check_finite=False)

@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from dphead.privacy.queries import Gradient, Params, SigmoidHessians
 from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
-from dphead.solvers.ridge import ridge_for, symmetric_positive
+from dphead.solvers.ridge import RidgeSolver, ridge_for
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class Newton:
             h = yield Ask("hessians", hessians, params)
             ridge = ridge_for(facts, h.noise_sd, self.ridge)
             for j in range(facts.n_classes):
-                factor = cho_factor(symmetric_positive(h.value[j], ridge), overwrite_a=True, check_finite=False)
-                weights[:, j] -= self.learning_rate * cho_solve(factor, g.value[:, j], check_finite=False)
+                weights[:, j] -= self.learning_rate * RidgeSolver(h.value[j], ridge)(g.value[:, j])
         coefficients, intercept = split_intercept(weights, transform.append)
         return LinearHead(coefficients, intercept, transform, "sigmoid")
 

@@ -1,0 +1,39 @@
+"""The ridge of noisy Gram matrices."""
+
+import numpy as np
+import pytest
+
+from dphead.solvers import ridge
+from dphead.solvers.base import PublicFacts
+from dphead.solvers.ridge import RidgeSolver, ridge_for
+
+
+def test_a_positive_matrix_is_solved_as_it_is():
+    gram, right = 50 * np.eye(20), np.arange(20.0)
+    np.testing.assert_allclose(RidgeSolver(gram, 0.1)(right), right / 50.1)
+
+
+@pytest.mark.parametrize("widest", [64, 4], ids=["spectrum raised", "ridge grown"])
+def test_a_matrix_that_noise_made_indefinite_gives_a_bounded_positive_solve(widest, monkeypatch):
+    """The solve is symmetric positive definite, and no larger than the ridge allows where the spectrum is raised."""
+    monkeypatch.setattr(ridge, "SPECTRAL_MAX", widest)
+    noise = np.random.default_rng(0).standard_normal((20, 20))
+    for gram in (noise + noise.T, np.zeros((20, 20))):
+        inverse = RidgeSolver(gram, 0.1)(np.eye(20))
+        values = np.linalg.eigvalsh((inverse + inverse.T) / 2)
+        assert values.min() > 0
+        if widest == 64:
+            assert values.max() <= 1 / 0.05 * (1 + 1e-9)  # eigenvalues are raised to half the ridge
+
+
+def test_without_a_ridge_a_singular_matrix_still_ends():
+    assert np.all(np.isfinite(RidgeSolver(np.ones((30, 30)), 1e-300)(np.ones(30))))
+
+
+def test_the_rule_looks_at_public_numbers_only():
+    facts = PublicFacts(1000, 50, 10)
+    assert ridge_for(facts, 0.0, None) == pytest.approx(ridge.FLOOR * 1000)
+    assert ridge_for(facts, 2.0, None) == pytest.approx(ridge.FLOOR * 1000 + ridge.EDGE * 20)
+    wide = PublicFacts(1000, 5000, 10)
+    assert ridge_for(wide, 2.0, None) == pytest.approx(ridge.FLOOR * 1000 + ridge.EDGE_WIDE * 200)
+    assert ridge_for(facts, 2.0, 0.01) == 10
