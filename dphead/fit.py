@@ -7,10 +7,11 @@ from pathlib import Path
 
 from dphead.plan import Plan, make_plan
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
-from dphead.privacy.mechanism import BlockSum, Rows, numpy_block_sum, release
+from dphead.privacy.mechanism import BlockSum, NumpySums, Rows, release
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Answer, LinearHead, PublicFacts, Solver
 
+KEEP = 1 << 30  # bytes of transformed rows kept between passes
 Progress = Callable[[int, int, str], None]
 
 
@@ -40,16 +41,17 @@ def fit_head(
     charged: FitLedger | None = None,
     noise: NoiseSource | None = None,
     progress: Progress | None = None,
-    block_sum: BlockSum = numpy_block_sum,
+    block_sum: BlockSum | None = None,
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
     plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
+    block_sum: how blocks are summed; None is numpy, with up to 1 GB of transformed rows kept between passes.
     ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
     Raises ValueError before anything is read or charged when the budget does not allow the plan.
     """
     plan = plan or make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=accountant)
-    noise = noise or NoiseSource()
+    noise, block_sum = noise or NoiseSource(), block_sum or NumpySums(memory=KEEP)
     if charged is None:
         charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dphead.methods import Method, make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, check_facts, large_delta, make_plan
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
-from dphead.privacy.mechanism import BlockSum, numpy_block_sum
+from dphead.privacy.mechanism import BlockSum, NumpySums
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import LinearHead, PublicFacts
 from extract.format import FeaturesFile
@@ -96,7 +97,7 @@ def fit_files(
             charged=charged,
             noise=NoiseSource(options.seed),
             progress=progress,
-            block_sum=block_sum(options.backend),
+            block_sum=block_sum(options.backend, max(0, options.memory - 4 * rows.n_rows * rows.n_features)),
         )
         metrics = evaluate(result.head, test, len(classes)) if test is not None else None
         report = reports.build(
@@ -213,15 +214,16 @@ def is_features_file(path: Path) -> bool:
         return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
-def block_sum(backend: str) -> BlockSum:
-    """numpy, jax, or auto: jax where it finds an accelerator."""
-    if backend == "numpy":
-        return numpy_block_sum
+def block_sum(backend: str, memory: int) -> BlockSum:
+    """numpy, jax, or auto: jax where it finds an accelerator. memory: bytes that kept rows may take with numpy."""
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
+    if backend == "numpy" or (backend == "auto" and not any(find_spec(name) for name in plugins)):
+        return NumpySums(memory)
     import jax
 
     from dphead.privacy.sums_jax import jax_block_sum
 
-    return jax_block_sum if backend == "jax" or jax.default_backend() != "cpu" else numpy_block_sum
+    return jax_block_sum if backend == "jax" or jax.default_backend() != "cpu" else NumpySums(memory)
 
 
 def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, space: str) -> FitLedger:

@@ -125,7 +125,9 @@ def test_classes_are_declared_and_never_read_off_the_labels():
         run.class_names(file, None)
     assert run.class_names(file, ("a", "b", "c", "d")) == ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match="--classes"):
-        run.class_names(SimpleNamespace(class_names=["a", "b"]), ("b", "a"))
+        run.class_names(SimpleNamespace(class_names=["a", "b"], classes_public=True), ("b", "a"))
+    with pytest.raises(ValueError, match="public classes"):  # names of folders that nobody declared public
+        run.class_names(SimpleNamespace(class_names=["a", "b"], classes_public=False), None)
 
 
 def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():

@@ -89,16 +89,44 @@ class Released:
 BlockSum = Callable[[Query, Params, Block, np.ndarray, float, Any], Any]
 
 
-def numpy_block_sum(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-    """Add a block's clipped statistics to `out` with numpy. `sums_jax.jax_block_sum` is the same on an accelerator.
+class NumpySums:
+    """Adds a block's clipped statistics to a sum with numpy; `sums_jax.jax_block_sum` does it on an accelerator.
 
-    Gram matrices want large blocks; everything else is bound by memory, and runs on rows that stay in the cache.
+    memory: bytes of transformed rows kept between passes, for solvers that ask again with the same transform.
+    Guarantee: a kept row is used for the same slot and the same transform object only, and is masked and clipped anew.
     """
-    step = len(block.x) if query.kind == "gram" else 2 * CHUNK
-    for i in range(0, len(block.x), step):
-        part = slice(i, i + step)
-        out = query.clipped_sum(params, block.x[part], block.y[part], keep[part], clip_norm, out)
-    return out
+
+    def __init__(self, memory: int = 0) -> None:
+        self._free, self._memory, self._transform = memory, memory, None
+        self._kept: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+
+    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
+        """Gram matrices want large blocks; all else is bound by memory, and runs on rows that stay in the cache."""
+        step = len(block.x) if query.kind == "gram" else 2 * CHUNK
+        for i in range(0, len(block.x), step):
+            part = slice(i, i + step)
+            prepared = None if query.kind == "gram" else self._prepared(params, block.index[part], block.x[part])
+            out = query.clipped_sum(params, block.x[part], block.y[part], keep[part], clip_norm, out, np, prepared)
+        return out
+
+    def _prepared(self, params: Params, index: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The transformed rows of consecutive slots, kept if there is room."""
+        start = int(index[0])
+        if self._memory == 0 or start < 0 or not np.array_equal(index, np.arange(start, start + len(index))):
+            return None
+        if self._transform is not params.transform:
+            self._transform, self._kept, self._free = params.transform, {}, self._memory
+        prepared = self._kept.get((start, len(index)))
+        if prepared is None:
+            with np.errstate(all="ignore"):
+                prepared = params.transform.apply(np, x)
+            if self._free >= prepared[0].nbytes:
+                self._free -= prepared[0].nbytes
+                self._kept[start, len(index)] = prepared
+        return prepared
+
+
+numpy_block_sum = NumpySums()
 
 
 def sensitivity(query: Query, spec: ReleaseSpec, append: float) -> float:
@@ -187,7 +215,7 @@ def _clipped_sum(
             np.add.at(seen, block.index[used], 1)
             yield block, used
 
-    if query.kind == "gram" or block_sum is not numpy_block_sum:  # these use every core by themselves
+    if query.kind == "gram" or not isinstance(block_sum, NumpySums):  # these use every core by themselves
         for block, used in checked():
             total = block_sum(query, params, block, used, spec.clip_norm, total)
     else:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dphead.privacy.sums import gram_sum, matmul, outer_sum, squares
+from dphead.privacy.sums import gram_sum, masked, matmul, outer_sum, squares
 
 Loss = Literal["softmax", "sigmoid", "squared"]
 NOTHING = (
@@ -49,16 +49,20 @@ class RowTransform:
         squared = squares(xp, x)
         bad = squared - squared  # nan where not finite, 0 elsewhere
         if self.unit_norm:
-            x = x * _inverse_norm(xp, squared)[:, None]
+            x = x * _inverse_norm(xp, squared)[:, None]  # a new array: numpy may write to it from here on
         if self.center is not None:
-            x = x - xp.asarray(self.center, dtype=x.dtype)[None, :]
+            center = xp.asarray(self.center, dtype=x.dtype)[None, :]
+            if self.unit_norm:
+                x -= center
+            else:
+                x = x - center
         if self.scale is not None:
             x = x * xp.asarray(self.scale, dtype=x.dtype)[None, :]
         if self.unit_norm or self.center is not None or self.scale is not None:
             squared = squares(xp, x)
         if self.unit_norm and self.center is not None:
             bad = bad + (squared - squared)
-            x = x * _inverse_norm(xp, squared)[:, None]
+            x *= _inverse_norm(xp, squared)[:, None]
             squared = xp.where(squared > NOTHING, xp.ones_like(squared), squared - squared)
         return x, squared + bad
 
@@ -114,19 +118,30 @@ class Query:
     def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
         raise NotImplementedError
 
-    def clipped_sum(self, params: Params, x: Any, y: Any, keep: Any, clip_norm: float, out: Any, xp: Any = np) -> Any:
+    def clipped_sum(
+        self,
+        params: Params,
+        x: Any,
+        y: Any,
+        keep: Any,
+        clip_norm: float,
+        out: Any,
+        xp: Any = np,
+        prepared: tuple[Any, Any] | None = None,
+    ) -> Any:
         """Add the clipped statistics of a block of rows to `out` (float64, `shape`) and return it.
 
         x: (k, n_features) float32, y: (k,) int, keep: (k,) bool: other rows contribute exactly zero. 128 divides k.
+        prepared: `params.transform.apply(xp, x)` if it is known; it is not changed.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
-            phi, squared = params.transform.apply(xp, x)
+            phi, squared = prepared or params.transform.apply(xp, x)
             keep = keep & xp.isfinite(squared) & (y >= 0) & (y < self.n_classes)
-            factor = xp.ones_like(squared)
             if self.clips == "features":
                 factor = _factor(xp, clip_norm, squared)
                 squared = squared * factor * factor
-            phi = xp.where(keep[:, None], phi * factor[:, None], xp.float32(0))
+                phi = phi * factor[:, None]
+            phi = masked(xp, keep, phi)
             if params.transform.append:
                 b = xp.float32(params.transform.append)
                 phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)

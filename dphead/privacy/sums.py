@@ -78,6 +78,14 @@ def squares(xp: Any, x: Any) -> Any:
     return np.einsum("ij,ij->i", x, x) if xp is np else (x * x).sum(axis=1)
 
 
+def masked(xp: Any, keep: Any, rows: Any) -> Any:
+    """Rows (k, d) float32 where keep (k,), exact zeros elsewhere, whatever stands there (nan too)."""
+    if xp is np:  # five times faster than np.where
+        bits = np.where(keep, np.int32(-1), np.int32(0))[:, None]
+        return (rows.view(np.int32) & bits).view(np.float32)
+    return xp.where(keep[:, None], rows, xp.float32(0))
+
+
 def matmul(xp: Any, a: Any, b: Any) -> Any:
     """a @ b at the highest precision (no TF32, no bfloat16)."""
     return np.matmul(a, b) if xp is np else xp.matmul(a, b, precision="highest")

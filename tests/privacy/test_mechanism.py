@@ -9,7 +9,7 @@ from core import NAMES, QUERIES, D, M, clipped_sum, release_one, reserve, spec_o
 
 from dphead.data import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import Block, ReleaseSpec, noise_scale, numpy_block_sum, release
+from dphead.privacy.mechanism import Block, NumpySums, ReleaseSpec, noise_scale, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource, gaussian
 from dphead.privacy.queries import ClassCounts, ClassSums, Gradient, Gram, Params, Query, RowTransform
 from dphead.privacy.sums_jax import jax_block_sum
@@ -247,3 +247,23 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows):
     with pytest.raises(ValueError, match="grid"):
         release(ClassSums(M), Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1))
     assert Counted.reads == 0
+
+
+def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sample():
+    """Bit for bit, over passes with one transform, a second one, a Poisson sample, and a limit."""
+    rng = np.random.default_rng(5)
+    x, y = rng.standard_normal((1000, 6)).astype(np.float32), rng.integers(-1, 3, 1000)
+    x[7], x[8] = np.nan, np.inf
+    rows = ArrayRows(x, y, 512)
+    transforms = [RowTransform(True, rng.standard_normal(6).astype(np.float32)), RowTransform(True), RowTransform()]
+    for memory in (1 << 20, 256 * 6 * 4):
+        kept = NumpySums(memory)
+        for transform in [transforms[0], *transforms, transforms[0]]:
+            for sampling_prob in (1.0, 0.5, 1.0):
+                weights = rng.standard_normal((6, 3)).astype(np.float32)
+                sums = [
+                    release_one(Gradient(3), Params(transform, weights), rows, 3, b, sampling_prob=sampling_prob)
+                    for b in (kept, NumpySums())
+                ]
+                assert np.array_equal(sums[0].value, sums[1].value)
+        assert sum(phi.nbytes for phi, _ in kept._kept.values()) <= memory
