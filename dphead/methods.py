@@ -109,6 +109,8 @@ def _resolve_batches(settings: dict[str, Any], facts: PublicFacts) -> None:
 def _row_preparation(settings: dict[str, Any]) -> Centering | ChannelNormalization:
     unit_norm, share = settings.pop("unit_norm", True), settings.pop("center_share", None)
     normalization = settings.pop("normalization", None)
+    if share and (normalization is not None or not unit_norm):
+        raise ValueError(f"center_share needs unit_norm and no normalization, got center_share={share}. Leave it out.")
     if normalization is not None:
         return ChannelNormalization(**normalization)
     return Centering(Centering.share if share is None else share, unit_norm)

@@ -46,14 +46,14 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
 
 def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded: bool, test_is: str | None) -> str:
     """The guarantee as a paragraph for a reader who is not an engineer."""
+    if np.isinf(g["target_epsilon"]):
+        return (
+            "Not private: noise and clipping were off (epsilon = inf). Do not publish this head if images are private."
+        )
     if seeded:
         return (
             "Reproducible, not private: the noise was drawn from a fixed seed, for tests. Whoever knows the seed can "
             "remove the noise. Do not publish this head."
-        )
-    if not g["private"]:
-        return (
-            "Not private: noise and clipping were off (epsilon = inf). Do not publish this head if images are private."
         )
     relation = RELATION_MEANING[g["neighboring_relation"]]
     count = "" if g["neighboring_relation"] == "add_remove" else f" The number of training images, {n_rows}, is public."

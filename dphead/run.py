@@ -88,7 +88,7 @@ def fit_files(
         if announce is not None:
             announce(plan, method)
         ledger = open_ledger(options.ledger, file.dataset_id)
-        charged = charge(options, method, plan, ledger, space)
+        charged = charge(options, method, plan, ledger, f"{space}/{options.split}")
         result = fit_head(
             method.solver,
             rows,

@@ -62,19 +62,24 @@ def show(which: Path, as_json: bool) -> None:
 @click.option("--delta", type=float, required=True)
 def budget(which: Path, epsilon: float, delta: float) -> None:
     """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
-    book = _open(which)
+    book = _open(which, create=True)
     book.set_budget(epsilon, delta)
     click.echo(f"{book.path}: all fits together stay within epsilon {epsilon:g} at delta {delta:g}")
 
 
-def _open(which: Path):
-    from dphead.ledgers import open_ledger
+def _open(which: Path, create: bool = False):
+    from dphead.ledgers import default_ledger_path, open_ledger
     from dphead.run import is_features_file
     from extract.format import open_features
 
     if is_features_file(which):
         with open_features(which) as file:
-            return open_ledger(None, file.dataset_id)
+            dataset_id = file.dataset_id
+        if not create and not default_ledger_path(dataset_id).exists():
+            raise ValueError(
+                f"a ledger must exist to be shown, got none for {which}. Nothing was released from it here."
+            )
+        return open_ledger(None, dataset_id)
     if not which.exists():
         raise ValueError(f"a ledger or features file must exist, got {which}. Check the path.")
     return open_ledger(which)
