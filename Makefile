@@ -1,6 +1,6 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo test lint bench
+.PHONY: install demo test lint bench mutants
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
@@ -22,3 +22,6 @@ lint: install
 
 bench: install
 	$(PY) -m benchmarks
+
+mutants: install
+	$(PY) -m mutants

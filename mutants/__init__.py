@@ -1,0 +1,1 @@
+"""Seeded defects that the tests must find: `python -m mutants`."""
