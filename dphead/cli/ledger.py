@@ -76,9 +76,8 @@ def _open(which: Path, create: bool = False):
         with open_features(which) as file:
             dataset_id = file.dataset_id
         if not create and not default_ledger_path(dataset_id).exists():
-            raise ValueError(
-                f"a ledger must exist to be shown, got none for {which}. Nothing was released from it here."
-            )
+            click.echo("no ledger yet: nothing was released from this data set here")
+            return open_ledger(":memory:", dataset_id)
         return open_ledger(None, dataset_id)
     if not which.exists():
         raise ValueError(f"a ledger or features file must exist, got {which}. Check the path.")
