@@ -66,8 +66,8 @@ def write(readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.
     )
     text = readme.read_text()
     for name, table in tables.items():
-        pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(pattern, lambda m, t=table: m.group(1) + t + m.group(2), text, flags=re.DOTALL)
+        pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)"
+        text = re.sub(pattern, lambda m, t=table: m.group(1) + t + "\n" + m.group(2), text, flags=re.DOTALL)
     readme.write_text(text)
 
 
