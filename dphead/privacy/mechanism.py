@@ -97,8 +97,8 @@ class NumpySums:
     """
 
     def __init__(self, memory: int = 0) -> None:
-        self._free, self._memory, self._transform = memory, memory, None
-        self._kept: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._memory = memory
+        self._kept: tuple[Any, dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]] = (None, {})
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
         """Gram matrices want large blocks; all else is bound by memory, and runs on rows that stay in the cache."""
@@ -114,15 +114,16 @@ class NumpySums:
         start = int(index[0])
         if self._memory == 0 or start < 0 or not np.array_equal(index, np.arange(start, start + len(index))):
             return None
-        if self._transform is not params.transform:
-            self._transform, self._kept, self._free = params.transform, {}, self._memory
-        prepared = self._kept.get((start, len(index)))
+        transform, kept = self._kept  # one reference: several threads are here at once
+        if transform is not params.transform:
+            kept = {}
+            self._kept = params.transform, kept
+        prepared = kept.get((start, len(index)))
         if prepared is None:
             with np.errstate(all="ignore"):
                 prepared = params.transform.apply(np, x)
-            if self._free >= prepared[0].nbytes:
-                self._free -= prepared[0].nbytes
-                self._kept[start, len(index)] = prepared
+            if (len(kept) + 1) * prepared[0].nbytes <= self._memory:
+                kept[start, len(index)] = prepared
         return prepared
 
 

@@ -266,4 +266,29 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
                     for b in (kept, NumpySums())
                 ]
                 assert np.array_equal(sums[0].value, sums[1].value)
-        assert sum(phi.nbytes for phi, _ in kept._kept.values()) <= memory
+        assert sum(phi.nbytes for phi, _ in kept._kept[1].values()) <= memory
+
+
+def test_rows_kept_between_passes_are_never_those_of_another_transform():
+    """Blocks of one pass are summed by several threads: the first to see a new transform must not let another thread
+    find the old rows under it. A thread switch after every few instructions; there is no false alarm."""
+    import sys
+    from concurrent.futures import ThreadPoolExecutor
+
+    x, _ = toy(512)
+    sums, transforms = (
+        NumpySums(1 << 20),
+        [RowTransform(), RowTransform(True), RowTransform(False, np.ones(D, np.float32))],
+    )
+    wanted = [t.apply(np, x[:128])[0] for t in transforms]
+    index, interval, wrong = np.arange(128), sys.getswitchinterval(), 0
+    sys.setswitchinterval(1e-7)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for i in range(1500):
+                params = Params(transforms[i % 3])
+                got = list(pool.map(lambda _, p=params: sums._prepared(p, index, x[:128])[0], range(4)))
+                wrong += sum(not np.array_equal(g, wanted[i % 3]) for g in got)
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == 0
