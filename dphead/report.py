@@ -32,6 +32,7 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
     events = plan.events()
     return {
         "private": plan.private and private_noise,
+        "seeded": not private_noise,
         "epsilon": plan.epsilon_spent(),
         "delta": plan.delta,
         "mu": accounting.total_mu(events) if plan.private else None,
@@ -93,8 +94,9 @@ def build(
     warnings: list[str],
     test: dict[str, Any] | None,
     test_is: str | None,
+    test_rows: str | None = None,
 ) -> dict[str, Any]:
-    """The whole report. test: metrics on the test rows, kept only if they are public."""
+    """The whole report. test: metrics on the test rows, kept only if they are public; test_rows: their origin."""
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
     g = guarantee(result.plan, result.private_noise)
@@ -122,6 +124,7 @@ def build(
         "warnings": warnings,
         "test": test if test_is == "public" else None,
         "test_is": test_is,
+        "test_rows": test_rows,
     }
 
 

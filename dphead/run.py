@@ -24,7 +24,7 @@ from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
 from dphead.privacy.mechanism import BlockSum, NumpySums
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import LinearHead, PublicFacts
-from extract.format import FeaturesFile
+from extract.format import FeaturesFile, open_features
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def fit_files(
             accountant=options.accountant or method.accountant,
         )
         test = open_test(options, file, classes)
+        origin = test_origin(options, file) if test is not None else None
         warnings = check_delta(options, facts)
         space = file.feature_space
         _check_folder(options.out, plan, method, facts)
@@ -104,12 +105,14 @@ def fit_files(
             result,
             method={"name": options.method, "preset": options.preset, "source": method.source} | _settings(method),
             data={"n_rows": facts.n_rows, "n_features": facts.n_features, "n_classes": facts.n_classes}
-            | {"class_names": classes, "dataset_id": file.dataset_id, "feature_space": space},
+            | {"class_names": classes, "dataset_id": file.dataset_id, "feature_space": space}
+            | {"classes_declared": classes_declared(file), "extraction": extraction(file)},
             seed=options.seed,
             tuning=options.tuning or _tuning(options, ledger),
             warnings=warnings,
             test=metrics,
             test_is=options.test_is if test is not None else None,
+            test_rows=origin,
         )
         save_head(
             options.out, result.head, {"class_names": classes, "feature_space": space, "extraction": extraction(file)}
@@ -130,6 +133,12 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
             f"a fit needs at least two public classes, distinct, got classes={classes}. Give them with --classes."
         )
     return classes
+
+
+def classes_declared(file: FeaturesFile) -> str:
+    """Who declared the classes public: the file ("classes-flag", "folder-names-flag") or the fit ("fit-flag")."""
+    declared = file.class_names and file.classes_public
+    return file.attrs["classes_declared"] if declared else "fit-flag"
 
 
 def public_facts(options: FitOptions, rows: FeaturesRows, n_classes: int) -> PublicFacts:
@@ -165,6 +174,15 @@ def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> t
             )
         check_labels(file, rows, classes, path)
         return rows.features(), rows.labels()
+
+
+def test_origin(options: FitOptions, train: FeaturesFile) -> str:
+    """Whether the test rows are "training rows", "another split" of their data set, or "another data set"."""
+    with open_features(options.test or options.features) as file:
+        if file.dataset_id != train.dataset_id:
+            return "another data set"
+        split = options.split or train.split_names[0]
+        return "training rows" if split == (options.test_split or file.split_names[0]) else "another split"
 
 
 def check_labels(file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path) -> None:
