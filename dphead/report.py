@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.profiles import all_profiles
+from dphead.analysis.profiles import all_profiles, ledger_epsilon
 from dphead.fit import FitResult
 from dphead.plan import Plan
 from dphead.privacy import accounting
@@ -126,17 +126,6 @@ def build(
         "test_is": test_is,
         "test_rows": test_rows,
     }
-
-
-def ledger_epsilon(events: list[accounting.GaussianEvent], delta: float, relation: str) -> float:
-    """Total epsilon of everything in a ledger: exact for full batches, else RDP, which allows adaptive choices."""
-    if any(e.noise_multiplier == 0 for e in events):
-        return float("inf")
-    if not events:
-        return 0.0
-    if accounting.total_mu(events) is not None:
-        return accounting.epsilon(events, delta, relation, "exact")
-    return accounting.epsilon(events, delta, relation, "rdp" if relation != "replace_one" else "pld")
 
 
 def write(path: Path, report: dict[str, Any]) -> None:

@@ -69,6 +69,17 @@ def all_profiles(events: Sequence[GaussianEvent], delta: float, relation: str = 
     return {name: outcome.epsilon for name, outcome in all_outcomes(events, delta, relation).items()}
 
 
+def ledger_epsilon(events: Sequence[GaussianEvent], delta: float, relation: str) -> float:
+    """Total epsilon of everything in a ledger: exact for full batches, else RDP, which allows adaptive choices."""
+    if any(e.noise_multiplier == 0 for e in events):
+        return math.inf
+    if not events:
+        return 0.0
+    if total_mu(events) is not None:
+        return epsilon(events, delta, relation, "exact")
+    return epsilon(events, delta, relation, "rdp" if relation != "replace_one" else "pld")
+
+
 class Shuffled(NamedTuple):
     """Guarantee of shuffled batches, and what the papers print in its place."""
 

@@ -26,7 +26,8 @@ def show(which: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dphead.report import ledger_epsilon, plain
+    from dphead.analysis.profiles import ledger_epsilon
+    from dphead.report import plain
 
     book = _open(which)
     fits = book.fits()
