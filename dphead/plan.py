@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dphead.calibration import calibrate
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.mechanism import ReleaseSpec, noise_scale
@@ -134,7 +135,7 @@ def _calibrated(
         kinds.setdefault((float(relative), p.sampling_prob, fixed), []).append(i)
     events = [GaussianEvent(relative, prob, len(where)) for (relative, prob, _), where in kinds.items()]
     frozen = [k for k, (_, _, fixed) in enumerate(kinds) if fixed]
-    scale = accounting.calibrate(events, epsilon, delta, relation, accountant, fixed=frozen)
+    scale = calibrate(events, epsilon, delta, relation, accountant, fixed=frozen)
     sigmas = [0.0] * len(wanted)
     for (relative, _, fixed), where in kinds.items():
         for i in where:

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BELOW_FIT = {"dphead.data", "dphead.plan", "dphead.methods", "dphead.presets", "dphead.solvers", "dphead.privacy"}
+BELOW_FIT = {
+    "dphead.data",
+    "dphead.calibration",
+    "dphead.plan",
+    "dphead.methods",
+    "dphead.presets",
+    "dphead.solvers",
+    "dphead.privacy",
+}
 FIT = {"dphead.fit", "dphead.ledgers", *BELOW_FIT}
 ESTIMATORS = {"dphead.metrics", "dphead.analysis", *FIT}
 REPORT = {"dphead.privacy", "dphead.analysis", "dphead.metrics", "dphead.plan", "dphead.fit"}  # fit: FitResult only
@@ -24,10 +32,11 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.data": {"extract.format", "dphead.privacy.mechanism", "dphead.privacy.sums"},  # Block, and its rows' grain
     "dphead.solvers": {"dphead.privacy.queries"},
     "dphead.methods": {"dphead.presets", "dphead.solvers"},
-    "dphead.plan": {"dphead.solvers", "dphead.privacy", "dphead.presets"},
+    "dphead.calibration": {"dphead.privacy"},
+    "dphead.plan": {"dphead.solvers", "dphead.calibration", "dphead.privacy", "dphead.presets"},
     "dphead.ledgers": {"dphead.privacy.ledger"},
     "dphead.fit": {"dphead.plan", "dphead.data", "dphead.solvers", "dphead.privacy"},
-    "dphead.analysis": {"dphead.privacy", "dphead.plan"},
+    "dphead.analysis": {"dphead.privacy", "dphead.calibration", "dphead.plan", "dphead.solvers"},
     "dphead.estimators": ESTIMATORS,
     "dphead.endtoend": ESTIMATORS,
     "dphead.report": REPORT,

@@ -10,6 +10,7 @@ from commands import features_file, fitted, report_of
 from core import toy
 
 from dphead import report
+from dphead.calibration import mu_from_epsilon
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.plan import make_plan
@@ -112,7 +113,7 @@ def test_values_become_plain_json():
 def test_the_guarantee_is_the_plans_and_not_above_what_was_asked_for(relation, epsilon):
     g = built(DPFC(steps=3), relation=relation, epsilon=epsilon)["guarantee"]
     assert epsilon * (1 - 1e-6) <= g["epsilon"] <= epsilon == g["target_epsilon"]
-    assert g["mu"] == pytest.approx(accounting.mu_from_epsilon(g["epsilon"], 1e-5), rel=1e-6)
+    assert g["mu"] == pytest.approx(mu_from_epsilon(g["epsilon"], 1e-5), rel=1e-6)
     assert g["rho"] == pytest.approx(g["mu"] ** 2 / 2)
     assert g["mu"] ** 2 == pytest.approx(sum(r["count"] * r["mu"] ** 2 for r in g["releases"]))
     assert g["neighboring_relation"] == relation and g["private"]
@@ -140,7 +141,7 @@ def test_what_is_not_private_says_so(epsilon, seed):
 def test_the_total_is_over_every_fit_of_the_ledger():
     ledger = Ledger()
     totals = [built(ledger=ledger, epsilon=e)["ledger"]["total_epsilon"] for e in (1.0, 0.5, 1.0)]
-    mu = np.sqrt(sum(accounting.mu_from_epsilon(e, 1e-5) ** 2 for e in (1.0, 0.5, 1.0)))
+    mu = np.sqrt(sum(mu_from_epsilon(e, 1e-5) ** 2 for e in (1.0, 0.5, 1.0)))
     assert totals[0] == pytest.approx(1.0, rel=1e-6)
     assert totals == sorted(totals) and totals[2] == pytest.approx(accounting.epsilon_from_mu(mu, 1e-5), rel=1e-6)
     assert built(ledger=ledger, epsilon=float("inf"))["ledger"]["total_epsilon"] == float("inf")

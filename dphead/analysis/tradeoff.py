@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dphead.privacy.accounting import GaussianEvent, delta_from_mu, loss_distribution, total_mu
+from dphead.privacy.accounting import GaussianEvent, check, log_delta, loss_distribution, total_mu
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
@@ -15,6 +15,17 @@ def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarra
     Source: Dong, Roth, Su 2022, equation 6.
     """
     return ndtr(-ndtri(np.asarray(fpr, float)) - mu) if mu > 0 else 1 - np.asarray(fpr, float)
+
+
+def delta_from_mu(mu: float, epsilon: float) -> float:
+    """Delta of a mu-GDP mechanism at `epsilon` (Balle, Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 1).
+
+    Guarantee: never below the true value; above it by rounding only.
+    """
+    check(epsilon=epsilon, mu=mu)
+    if mu == 0 or (math.isinf(epsilon) and not math.isinf(mu)):
+        return 0.0
+    return 1.0 if mu > 1e100 and epsilon < mu else math.exp(log_delta(mu, epsilon))
 
 
 def delta_curve(

@@ -62,6 +62,7 @@ def _account(
     accountant: str,
 ) -> dict[str, Any]:
     from dphead.analysis.profiles import PROFILES, all_outcomes, shuffled_epsilon
+    from dphead.calibration import calibrate
     from dphead.privacy import accounting
     from dphead.privacy.accounting import GaussianEvent
 
@@ -70,7 +71,7 @@ def _account(
         wanted = [GaussianEvent(1.0, sampling_prob, steps), *fixed]
         held = range(1, len(wanted))
         assert epsilon is not None  # one of the two was given
-        noise_multiplier = accounting.calibrate(wanted, epsilon, delta, relation, accountant, held)
+        noise_multiplier = calibrate(wanted, epsilon, delta, relation, accountant, held)
     events = [GaussianEvent(noise_multiplier, sampling_prob, steps), *fixed]
     found: dict[str, Any] = {
         "noise_multiplier": noise_multiplier,

@@ -1,4 +1,4 @@
-"""From the list of releases to (epsilon, delta), and from a budget to the noise.
+"""From the list of releases to (epsilon, delta): what decides a charge. `dphead/calibration.py` goes back.
 
 Where floating point or a grid leaves a doubt, answers are rounded to the safe side. Sources: Dong, Roth, Su 2022 (GDP);
 Balle, Wang 2018 (Theorem 8); Mironov, Talwar, Zhang 2019 (RDP of Poisson batches); Zhu, Dong, Wang 2022 (dominating
@@ -8,12 +8,11 @@ pairs); Doroshenko et al. 2022 (connect the dots, as in dp_accounting).
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
 
 RELATIONS = ("zero_out", "add_remove", "replace_one")
@@ -38,24 +37,26 @@ class GaussianEvent:
     count: int = 1
 
     def __post_init__(self):
-        _require(self.noise_multiplier >= 0, "noise_multiplier must be at least 0", "noise_multiplier", self)
-        _require(0 < self.sampling_prob <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", self)
-        _require(0 <= self.count < math.inf and self.count == int(self.count), "count must be whole", "count", self)
+        require(self.noise_multiplier >= 0, "noise_multiplier must be at least 0", "noise_multiplier", self)
+        require(0 < self.sampling_prob <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", self)
+        require(0 <= self.count < math.inf and self.count == int(self.count), "count must be whole", "count", self)
 
 
-def _require(ok: bool, what: str, name: str, value: object, hint: str = "Correct it.") -> None:
+def require(ok: bool, what: str, name: str, value: object, hint: str = "Correct it.") -> None:
+    """ValueError unless ok: `what` must hold, got value (or its attribute `name`)."""
     if not ok:
         raise ValueError(f"{what}, got {name}={getattr(value, name, value)!r}. {hint}")
 
 
-def _check(epsilon: float = 1.0, delta: float = 0.5, mu: float = 1.0, relation: str = "zero_out") -> None:
-    _require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
-    _require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, "Use less than 1 / (number of rows).")
-    _require(mu >= 0, "mu must be at least 0", "mu", mu)
-    _require(relation in RELATIONS, f"relation must be one of {RELATIONS}", "relation", relation)
+def check(epsilon: float = 1.0, delta: float = 0.5, mu: float = 1.0, relation: str = "zero_out") -> None:
+    """ValueError for a value outside its range."""
+    require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
+    require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, "Use less than 1 / (number of rows).")
+    require(mu >= 0, "mu must be at least 0", "mu", mu)
+    require(relation in RELATIONS, f"relation must be one of {RELATIONS}", "relation", relation)
 
 
-def _log_delta(mu: float, epsilon: float) -> float:
+def log_delta(mu: float, epsilon: float) -> float:
     """Upper bound, tight to rounding, on log delta(epsilon) of mu-GDP (0 < mu < inf).
 
     With t = mu/2 - epsilon/mu and Mills' ratio R(x) = Phi(x)/phi(x), e^epsilon phi(t - mu) = phi(t), so that
@@ -71,51 +72,21 @@ def _log_delta(mu: float, epsilon: float) -> float:
     return min(0.0, log_phi + math.log(max(mills - tail, 0.0) + 8e-16 * mills) + slack)
 
 
-def delta_from_mu(mu: float, epsilon: float) -> float:
-    """Delta of a mu-GDP mechanism at `epsilon` (Balle, Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 1).
-
-    Guarantee: never below the true value; above it by rounding only.
-    """
-    _check(epsilon=epsilon, mu=mu)
-    if mu == 0 or (math.isinf(epsilon) and not math.isinf(mu)):
-        return 0.0
-    return 1.0 if mu > 1e100 and epsilon < mu else math.exp(_log_delta(mu, epsilon))
-
-
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """Smallest epsilon at which a mu-GDP mechanism is (epsilon, delta)-DP. Source: as `delta_from_mu`.
+    """Smallest epsilon at which a mu-GDP mechanism is (epsilon, delta)-DP. Source: Balle, Wang 2018, Theorem 8.
 
     Guarantee: never below the true value; infinite when that exceeds 1e12.
     """
-    _check(delta=delta, mu=mu)
+    check(delta=delta, mu=mu)
     target = math.log(delta)
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * target)  # zCDP's conversion is above the exact one
     if not high < 1e12:
         return math.inf
-    if mu == 0 or _log_delta(mu, 0.0) <= target:
+    if mu == 0 or log_delta(mu, 0.0) <= target:
         return 0.0
     while low < (middle := (low + high) / 2) < high:
-        low, high = (low, middle) if _log_delta(mu, middle) <= target else (middle, high)
+        low, high = (low, middle) if log_delta(mu, middle) <= target else (middle, high)
     return high
-
-
-def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Largest mu whose GDP guarantee implies (epsilon, delta)-DP. Source: as `delta_from_mu`.
-
-    Guarantee: epsilon_from_mu(result, delta) <= epsilon; infinite only for an infinite epsilon.
-    """
-    _check(epsilon=epsilon, delta=delta)
-    if math.isinf(epsilon):
-        return math.inf
-    epsilon, target = min(epsilon, 1e11), math.log(delta)
-    low, high, step = 0.0, 1.0, 1e-15
-    while _log_delta(high, epsilon) <= target:
-        low, high = high, 2 * high
-    while low < (middle := (low + high) / 2) < high and high > 1e-150:
-        low, high = (middle, high) if _log_delta(middle, epsilon) <= target else (low, middle)
-    while epsilon_from_mu(low, delta) > epsilon:
-        low, step = low * (1 - step), 2 * step
-    return low
 
 
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:
@@ -162,12 +133,12 @@ def rdp_curve(events: Sequence[GaussianEvent], orders: Sequence[float], relation
     Poisson batches under replace_one are refused (ValueError): dp_accounting has no RDP bound for that pair.
     Guarantee: an upper bound at each order, for zero_out and add_remove; for full batches under every relation.
     """
-    _check(relation=relation)
+    check(relation=relation)
     total = np.zeros(len(orders))
     for event in (e for e in events if e.count):
         if event.sampling_prob < 1:
             known = relation != "replace_one"
-            _require(known, "RDP of Poisson batches needs zero_out or add_remove", "relation", relation, "Use pld.")
+            require(known, "RDP of Poisson batches needs zero_out or add_remove", "relation", relation, "Use pld.")
             one = _poisson_rdp(event.sampling_prob, event.noise_multiplier, tuple(orders))
             total = total + event.count * one
         else:
@@ -180,8 +151,8 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
 
     Guarantee: (result, delta)-DP follows from (order, rdp)-RDP.
     """
-    _check(delta=delta)
-    _require(order > 1, "order must be above 1", "order", order)
+    check(delta=delta)
+    require(order > 1, "order must be above 1", "order", order)
     return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
 
 
@@ -192,7 +163,7 @@ def epsilon_from_rdp(
 
     Guarantee: an upper bound when every order's divergence is one.
     """
-    _check(delta=delta)
+    check(delta=delta)
     if not np.any(rdp):
         return 0.0
     pairs = [(a, float(r)) for a, r in zip(orders, rdp, strict=True)]
@@ -205,8 +176,8 @@ def filter_order(epsilon: float, delta: float) -> float:
     Source: Feldman, Zrnic 2021 fix the order beforehand. Multiples of 0.1 up to 10, whole numbers up to 8,192.
     Guarantee: none needed; any order fixed beforehand is valid, this one loses least.
     """
-    _check(delta=delta)
-    _require(0 < epsilon < math.inf, "epsilon must be positive and finite", "epsilon", epsilon)
+    check(delta=delta)
+    require(0 < epsilon < math.inf, "epsilon must be positive and finite", "epsilon", epsilon)
     orders = [x / 10 for x in range(11, 101)] + [*range(11, 64)] + [round(2 ** (x / 8)) for x in range(48, 105)]
     return float(max(orders, key=lambda a: (epsilon - math.log1p(-1 / a) + math.log(delta * a) / (a - 1)) / a))
 
@@ -226,7 +197,7 @@ def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out
     from dp_accounting import NeighboringRelation as Relation
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    _check(relation=relation)
+    check(relation=relation)
     kind = Relation.REPLACE_ONE if relation == "replace_one" else Relation.ADD_OR_REMOVE_ONE
     kind = Relation.REPLACE_SPECIAL if relation == "zero_out" else kind
     full = total_mu([e for e in events if e.sampling_prob == 1]) or 0.0
@@ -264,11 +235,11 @@ def epsilon(
     Steinke 2016, Proposition 1.3). ValueError where an accountant does not apply. Infinite when a release has no noise.
     Guarantee: an upper bound, for noise multipliers and sampling probabilities fixed before the data were read.
     """
-    _check(delta=delta, relation=relation)
-    _require(accountant in ACCOUNTANTS, f"accountant must be one of {ACCOUNTANTS}", "accountant", accountant)
+    check(delta=delta, relation=relation)
+    require(accountant in ACCOUNTANTS, f"accountant must be one of {ACCOUNTANTS}", "accountant", accountant)
     mu = total_mu(events)
     if mu is None and accountant in ("exact", "zcdp"):
-        _require(False, f"{accountant} needs full batches", "events", "Poisson batches", "Use pld or rdp.")
+        require(False, f"{accountant} needs full batches", "events", "Poisson batches", "Use pld or rdp.")
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
     if mu is not None and accountant in ("auto", "exact"):
@@ -277,73 +248,6 @@ def epsilon(
         return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     if accountant in ("rdp", "rdp-classic"):
         return epsilon_from_rdp(RDP_ORDERS, rdp_curve(events, RDP_ORDERS, relation), delta, accountant == "rdp-classic")
-    _require(delta >= PLD_MIN_DELTA, f"pld needs delta of at least {PLD_MIN_DELTA}", "delta", delta, "Use rdp.")
+    require(delta >= PLD_MIN_DELTA, f"pld needs delta of at least {PLD_MIN_DELTA}", "delta", delta, "Use rdp.")
     distribution = loss_distribution(events, relation, coarser)
     return math.inf if distribution is None else float(distribution.get_epsilon_for_delta(delta - 1e-13))
-
-
-_spent = epsilon  # `calibrate` has an argument of that name
-
-
-def _smallest_scale(cost: Callable[[float], float], target: float, guess: float, tolerance: float) -> float:
-    """Smallest s, to a relative tolerance and on the safe side, with cost(s) <= target; `cost` decreases."""
-    cost = lru_cache(cost)  # brentq asks for its ends again
-
-    def excess(log_scale: float) -> float:
-        return math.log(min(max(cost(math.exp(log_scale)), 1e-12), 1e12) / target)
-
-    low = high = math.log(guess)
-    step, sign = 4 * tolerance, 1 if excess(low) > 0 else -1
-    while (excess(high := low + sign * step) > 0) == (sign > 0):
-        low, step = high, min(4 * step, 0.5)
-        _require(abs(low) < 200, "the budget must be reachable by scaling the noise", "epsilon", target, "Change it.")
-    root = float(brentq(excess, low, high, xtol=tolerance / 8)) + tolerance / 8  # type: ignore[arg-type]
-    while cost(math.exp(root)) > target:
-        root += tolerance / 4
-    return math.exp(root)
-
-
-def calibrate(
-    events: Sequence[GaussianEvent],
-    epsilon: float,
-    delta: float,
-    relation: str = "zero_out",
-    accountant: str = "auto",
-    fixed: Collection[int] = (),
-) -> float:
-    """Smallest s such that multiplying every noise multiplier not in `fixed` (indices) by s meets the budget.
-
-    0 for an infinite epsilon. Relative error 1e-7 (1e-4 with pld). ValueError if `fixed` leaves nothing.
-    Source: bracketing and Brent's method on log epsilon against log s; full batches have a closed form.
-    Guarantee: `epsilon` of the scaled events, with the same accountant, is at most the target.
-    """
-    _check(delta=delta, relation=relation)
-    _require(epsilon > 0, "epsilon must be positive to calibrate noise", "epsilon", epsilon)
-    held = [e for i, e in enumerate(events) if i in fixed]
-    free = [e for i, e in enumerate(events) if i not in fixed and e.count]
-    _require(bool(free), "at least one release must be free to scale", "fixed", tuple(fixed))
-    if math.isinf(epsilon):
-        return 0.0
-    sigmas = [e.noise_multiplier for e in free]
-    _require(
-        0 < min(sigmas) <= max(sigmas) < math.inf, "noise to be scaled must be positive and finite", "noise", sigmas
-    )
-    held_cost = _spent(held, delta, relation, accountant)
-    hint = f"The fixed ones cost {held_cost:.6g}: raise the budget or their noise."
-    _require(held_cost < epsilon, "the budget must exceed what the fixed releases cost", "epsilon", epsilon, hint)
-
-    def cost(scale: float, accountant: str = accountant, coarser: float = 1.0) -> float:
-        scaled = [replace(e, noise_multiplier=e.noise_multiplier * scale) for e in free]
-        return _spent(held + scaled, delta, relation, accountant, coarser)
-
-    mu_free, mu_held = total_mu(free), total_mu(held)
-    if accountant in ("auto", "exact") and mu_free is not None and mu_held is not None:
-        target = mu_from_epsilon(epsilon, delta)
-        scale, step = mu_free / math.sqrt((target - mu_held) * (target + mu_held)), 1e-15
-        while cost(scale) > epsilon:
-            scale, step = scale * (1 + step), 2 * step
-        return scale
-    if accountant in ("auto", "pld"):
-        guess = _smallest_scale(lambda s: cost(s, "pld", coarser=10), epsilon, 1.0, 1e-2)
-        return _smallest_scale(cost, epsilon, guess, 1e-4)
-    return _smallest_scale(cost, epsilon, 1.0, 1e-7)

@@ -1,8 +1,8 @@
 """What may be asked of the private rows: clipped sums of per-row statistics, and how far one row can move them.
 
 Every statistic here is an outer product of two row vectors, so its norm is the product of theirs and its clipped sum is
-one matrix product: no per-row gradient, Gram matrix or Hessian is ever formed. `per_example` is the definition, one row
-in float64, to be read against the papers; `factors` and `clipped_sum` are the same thing fast; tests hold them equal.
+one matrix product: no per-row gradient, Gram matrix or Hessian is ever formed. `dphead/analysis/definitions.py` says
+the same one row at a time in float64, to be read against the papers; tests hold the two equal.
 
 Symbols (ALGORITHMS.md): x a row of n_features numbers after its transform, y its class, R or C the clip norm.
 """
@@ -15,9 +15,7 @@ import numpy as np
 from dphead.privacy.sums import gram_sum, masked, matmul, outer_sum, squares
 
 Loss = Literal["softmax", "sigmoid", "squared"]
-NOTHING = (
-    1e-30  # float32 cannot divide by a smaller squared norm accurately: `unit_norm` calls it zero, clips call it this
-)
+NOTHING = 1e-30  # float32 cannot divide by a smaller squared norm well: `unit_norm` calls it zero, clips call it this
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +78,7 @@ class Params:
 
 @dataclass(frozen=True)
 class Query:
-    """A sum over rows. Subclasses give `sensitivity`, `shape`, `per_example` (slow) and `factors` (fast).
+    """A sum over rows. Subclasses give `sensitivity`, `shape` and `factors`.
 
     n_classes: the number of public classes. A row whose label is outside 0..n_classes-1 contributes zero.
     """
@@ -88,7 +86,11 @@ class Query:
     n_classes: int
     kind: ClassVar[Literal["outer", "gram"]] = "outer"
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
-    symmetric: ClassVar[bool] = False
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the sum is a symmetric matrix (or one a class), and its noise too."""
+        return self.kind == "gram"
 
     @property
     def name(self) -> str:
@@ -100,23 +102,8 @@ class Query:
         raise NotImplementedError
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """Shape of the sum, for rows of `width` columns after the transform."""
-        raise NotImplementedError
-
-    def per_example(self, params: Params, x: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        """The statistic of one row, clipped, in float64: the definition. Zero for a row that does not count."""
-        phi = _transformed_row(params.transform, np.asarray(x, np.float64))
-        if phi is None or not 0 <= y < self.n_classes:
-            width = params.transform.width(len(x))
-            return np.zeros(self.shape(width))
-        if self.clips == "features":
-            phi = _clip(phi, clip_norm)
-        if params.transform.append:
-            phi = np.append(phi, params.transform.append)
-        return self._statistic(params, phi, y, clip_norm)
-
-    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        raise NotImplementedError
+        """Shape of the sum, for rows of `width` columns after the transform: (width, n_classes) if not overridden."""
+        return (width, self.n_classes)
 
     def clipped_sum(
         self,
@@ -183,11 +170,6 @@ class ChannelMoment(Query):
         """(n_channels, 1)."""
         return (self.n_channels or width, 1)
 
-    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        channels = self.n_channels or len(phi)
-        moments = (phi.reshape(channels, -1) ** self.power).mean(axis=1)
-        return (_clip(moments, clip_norm) if _counts(moments) else np.zeros(channels))[:, None]
-
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: the moments (k, channels); right: the clip factor (k, 1)."""
         channels = self.n_channels or phi.shape[1]
@@ -204,7 +186,6 @@ class Gram(Query):
     """The Gram matrix G = sum of x xᵀ, rows clipped to R [FC23 Algorithms 3 and 4]."""
 
     kind: ClassVar[Literal["outer", "gram"]] = "gram"
-    symmetric: ClassVar[bool] = True
 
     def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
         """R²; replace-one sqrt(2) R², since ||xxᵀ - zzᵀ||² = ||x||⁴ + ||z||⁴ - 2(x·z)²."""
@@ -215,34 +196,21 @@ class Gram(Query):
         """(width, width)."""
         return (width, width)
 
-    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        return np.outer(phi, phi)
-
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """The rows themselves, all of weight one."""
         return phi, None
 
 
 @dataclass(frozen=True)
-class ClassGrams(Query):
-    """Gram matrices A_j = sum of x xᵀ over class j, shape (n_classes, width, width) [FC23 Algorithm 3]."""
+class ClassGrams(Gram):
+    """Gram matrices A_j = sum of x xᵀ over class j, shape (n_classes, width, width) [FC23 Algorithm 3].
 
-    kind: ClassVar[Literal["outer", "gram"]] = "gram"
-    symmetric: ClassVar[bool] = True
-
-    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
-        """R² (one label a row); replace-one sqrt(2) R²."""
-        radius2 = clip_norm**2 + append**2
-        return radius2 * (np.sqrt(2.0) if relation == "replace_one" else 1.0)
+    One label a row: the sensitivity is the Gram matrix's.
+    """
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(n_classes, width, width)."""
         return (self.n_classes, width, width)
-
-    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        value = np.zeros(self.shape(len(phi)))
-        value[y] = np.outer(phi, phi)
-        return value
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """The rows, and their class as 0/1 weights: every class costs a full pass, so no shape depends on labels."""
@@ -250,24 +218,12 @@ class ClassGrams(Query):
 
 
 @dataclass(frozen=True)
-class SigmoidHessians(Query):
+class SigmoidHessians(ClassGrams):
     """Hessians of the n_classes one-vs-rest logistic losses: p(1-p) x xᵀ at each class, jointly [FC23 Algorithm 2]."""
-
-    kind: ClassVar[Literal["outer", "gram"]] = "gram"
-    symmetric: ClassVar[bool] = True
 
     def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
         """sqrt(m) R²/4; replace-one sqrt(2m) R²/4 (AUDIT.md, claim H)."""
-        radius2 = clip_norm**2 + append**2
-        return np.sqrt(self.n_classes) * radius2 / 4 * (np.sqrt(2.0) if relation == "replace_one" else 1.0)
-
-    def shape(self, width: int) -> tuple[int, ...]:
-        """(n_classes, width, width)."""
-        return (self.n_classes, width, width)
-
-    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        p = _probabilities(np, phi @ np.asarray(params.weights, np.float64), "sigmoid")
-        return (p * (1 - p))[:, None, None] * np.outer(phi, phi)
+        return np.sqrt(self.n_classes) / 4 * super().sensitivity(clip_norm, relation, append)
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """The rows, and weights p(1-p) (k, n_classes)."""
@@ -290,13 +246,6 @@ class ClassSums(Query):
         """sqrt(R²+b²) (one label a row); replace-one max(2R, sqrt(2) sqrt(R²+b²)), b the appended constant."""
         radius = float(np.hypot(clip_norm, append))
         return max(2 * clip_norm, np.sqrt(2.0) * radius) if relation == "replace_one" else radius
-
-    def shape(self, width: int) -> tuple[int, ...]:
-        """(width, n_classes)."""
-        return (width, self.n_classes)
-
-    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        return np.outer(phi, np.eye(self.n_classes)[y])
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: the rows; right: one-hot classes."""
@@ -333,15 +282,6 @@ class Gradient(Query):
             single = residual * float(np.hypot(clip_norm, append))
         return single * (2.0 if relation == "replace_one" else 1.0)
 
-    def shape(self, width: int) -> tuple[int, ...]:
-        """(width, n_classes)."""
-        return (width, self.n_classes)
-
-    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        z = phi @ np.asarray(params.weights, np.float64)
-        gradient = np.outer(phi, _probabilities(np, z, self.loss) - np.eye(self.n_classes)[y])
-        return _clip(gradient, clip_norm) if self.clip == "rows" else gradient
-
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: the rows; right: the residuals times min(1, C / (||r|| ||x||))."""
         z = matmul(xp, phi, xp.asarray(params.weights, dtype=xp.float32))
@@ -368,9 +308,6 @@ class ClassCounts(Query):
         """(n_classes, 1)."""
         return (self.n_classes, 1)
 
-    def _statistic(self, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-        return np.eye(self.n_classes)[y][:, None]
-
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: one-hot classes; right: ones."""
         return self._one_hot(xp, y, keep), keep[:, None].astype(xp.float32)
@@ -387,35 +324,6 @@ def _factor(xp: Any, clip_norm: float, *squared: Any) -> Any:
 
 def _inverse_norm(xp: Any, squared: Any) -> Any:
     return xp.where(squared > NOTHING, 1 / xp.sqrt(squared), xp.zeros_like(squared))
-
-
-def _clip(value: np.ndarray, clip_norm: float) -> np.ndarray:
-    norm = float(np.linalg.norm(value))
-    return value if norm <= clip_norm else value * (clip_norm / norm)
-
-
-def _counts(v: np.ndarray) -> bool:
-    """Whether a row's squared norm is finite in float32: what is larger contributes nothing."""
-    return bool(np.all(np.isfinite(v))) and float(v @ v) <= float(np.finfo(np.float32).max)
-
-
-def _transformed_row(transform: RowTransform, x: np.ndarray) -> np.ndarray | None:
-    """The transform's definition for one row; None for a row whose squared norm is not finite in float32."""
-
-    def unit(v: np.ndarray) -> np.ndarray:
-        return v / np.linalg.norm(v) if v @ v > NOTHING else np.zeros_like(v)
-
-    if not _counts(x):
-        return None
-    if transform.unit_norm:
-        x = unit(x)
-    if transform.center is not None:
-        x = x - transform.center
-    if transform.scale is not None:
-        x = x * transform.scale
-    if not _counts(x):
-        return None
-    return unit(x) if transform.unit_norm and transform.center is not None else x
 
 
 def _probabilities(xp: Any, z: Any, loss: Loss) -> Any:

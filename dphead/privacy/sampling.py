@@ -10,8 +10,3 @@ def poisson_sample(n_rows: int, sampling_prob: float, generator: np.random.Gener
     it is (0 included), is secret, and is never stored. No row is dropped to fit a batch.
     """
     return np.flatnonzero(generator.random(n_rows) < sampling_prob)
-
-
-def poisson_sample_slow(n_rows: int, sampling_prob: float, generator: np.random.Generator) -> list[int]:
-    """The definition: a coin per row, in order."""
-    return [i for i in range(n_rows) if generator.random() < sampling_prob]

@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from dphead.analysis.tradeoff import delta_from_mu
+from dphead.calibration import calibrate, mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
-    calibrate,
-    delta_from_mu,
     epsilon,
     epsilon_from_mu,
     epsilon_from_rdp,
     filter_order,
     loss_distribution,
-    mu_from_epsilon,
     rdp_curve,
     rdp_epsilon,
     total_mu,
@@ -260,43 +259,6 @@ def test_replace_one_poisson_needs_pld():
 
 
 # Calibration.
-
-
-@pytest.mark.parametrize("accountant", ["auto", "exact", "rdp", "rdp-classic", "zcdp", "pld"])
-@pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
-def test_calibrated_noise_meets_the_budget_from_below(accountant, eps):
-    events = [GaussianEvent(1.0, 1.0, 10), GaussianEvent(3.0)]
-    scale = calibrate(events, eps, 1e-5, accountant=accountant)
-    scaled = [GaussianEvent(e.noise_multiplier * scale, 1.0, e.count) for e in events]
-    spent = epsilon(scaled, 1e-5, accountant=accountant)
-    assert eps * (1 - (1e-3 if accountant == "pld" else 1e-6)) <= spent <= eps
-
-
-@given(st.floats(0.05, 50), st.lists(st.floats(0.1, 10), min_size=1, max_size=4), deltas)
-@fast
-def test_exact_calibration_is_one_sided(eps, sigmas, delta):
-    scale = calibrate([GaussianEvent(s) for s in sigmas], eps, delta)
-    assert eps * (1 - 1e-6) <= epsilon([GaussianEvent(s * scale) for s in sigmas], delta) <= eps
-
-
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_poisson_calibration_keeps_the_fixed_releases(relation):
-    scale = calibrate([GaussianEvent(1.0, 0.1, 300), GaussianEvent(8.0)], 2.0, 1e-5, relation, fixed=(1,))
-    spent = epsilon([GaussianEvent(scale, 0.1, 300), GaussianEvent(8.0)], 1e-5, relation)
-    assert 2.0 * (1 - 1e-3) <= spent <= 2.0
-
-
-def test_calibration_refuses_what_cannot_be():
-    one = [GaussianEvent(1.0), GaussianEvent(1.0)]
-    with pytest.raises(ValueError, match="exceed what the fixed releases cost"):
-        calibrate(one, 1.0, 1e-5, fixed=(0,))
-    with pytest.raises(ValueError, match="at least one release must be free"):
-        calibrate(one, 1.0, 1e-5, fixed=(0, 1))
-    with pytest.raises(ValueError, match="positive and finite"):
-        calibrate([GaussianEvent(0.0)], 1.0, 1e-5)
-    with pytest.raises(ValueError, match="epsilon must be positive"):
-        calibrate(one, 0.0, 1e-5)
-    assert calibrate(one, math.inf, 1e-5) == 0.0
 
 
 # The filter's order, and the edges.

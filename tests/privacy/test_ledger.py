@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from core import M, python, reserve, spec_of, toy
 
+from dphead.calibration import mu_from_epsilon
 from dphead.data import ArrayRows
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -103,7 +104,7 @@ def test_one_ledger_holds_one_relation(path):
 
 
 def sigma_for(epsilon, count=1):
-    return math.sqrt(count) / accounting.mu_from_epsilon(epsilon, DELTA)
+    return math.sqrt(count) / mu_from_epsilon(epsilon, DELTA)
 
 
 def test_the_budget_is_the_exact_total_over_all_fits(path):

@@ -8,6 +8,7 @@ from core import NAMES, QUERIES, D, M, clipped_sum, one_block, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dphead.analysis.definitions import per_example
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.mechanism import numpy_block_sum
 from dphead.privacy.queries import (
@@ -129,7 +130,7 @@ def test_the_fast_sum_is_the_sum_of_the_definition(query, transform, specs, clip
     weights = np.random.default_rng(seed).standard_normal((width, M)).astype(np.float32)
     params = Params(transform, weights)
     x, y = np.stack([r[0] for r in rows]), np.array([r[1] for r in rows])
-    slow = [query.per_example(params, xi, int(yi), clip_norm) for xi, yi in zip(x, y, strict=True)]
+    slow = [per_example(query, params, xi, int(yi), clip_norm) for xi, yi in zip(x, y, strict=True)]
     fast = clipped_sum(query, params, x, y, clip_norm)
     unit = 2.0**-24
     tolerance = 0.0
@@ -159,7 +160,7 @@ def test_the_fast_sum_of_ordinary_rows_is_the_definition_closely(query, transfor
     x, y = toy(300)
     weights = np.random.default_rng(0).standard_normal((transform.width(D), M)).astype(np.float32)
     params = Params(transform, weights)
-    slow = sum(query.per_example(params, xi, int(yi), 0.7) for xi, yi in zip(x, y, strict=True))
+    slow = sum(per_example(query, params, xi, int(yi), 0.7) for xi, yi in zip(x, y, strict=True))
     np.testing.assert_allclose(clipped_sum(query, params, x, y, 0.7), slow, rtol=0, atol=300 * 3e-7)
 
 
@@ -309,6 +310,6 @@ def test_classes_of_equal_weights_share_one_hessian_product(columns):
     query, params = SigmoidHessians(3), Params(RowTransform(), weights)
     x, y = rng.standard_normal((128, 5)).astype(np.float32), rng.integers(0, 3, 128)
     fast = query.clipped_sum(params, x, y, np.ones(128, bool), 1.0, np.zeros(query.shape(5)))
-    slow = sum(query.per_example(params, x[i], y[i], 1.0) for i in range(128))
+    slow = sum(per_example(query, params, x[i], y[i], 1.0) for i in range(128))
     assert query.same(params) == columns
     np.testing.assert_allclose(fast, slow, atol=128 * 2e-7)

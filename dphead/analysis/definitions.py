@@ -1,0 +1,120 @@
+"""What each query of `dphead.privacy.queries` means, one row at a time in float64: to be read against the papers.
+
+Nothing runs on these: tests hold `Query.clipped_sum` equal to the sum of `per_example` over rows, hostile ones too.
+Symbols (ALGORITHMS.md): phi a row after transform, clip and appended constant; y its class; C or R the clip norm.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dphead.privacy.queries import (
+    NOTHING,
+    ChannelMoment,
+    ClassCounts,
+    ClassGrams,
+    ClassSums,
+    Gradient,
+    Gram,
+    Loss,
+    Params,
+    Query,
+    RowTransform,
+    SigmoidHessians,
+)
+
+
+def per_example(query: Query, params: Params, x: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    """The clipped statistic of one row x (n_features,), of shape `query.shape(width)`; zero if it does not count."""
+    phi = transformed_row(params.transform, np.asarray(x, np.float64))
+    if phi is None or not 0 <= y < query.n_classes:
+        return np.zeros(query.shape(params.transform.width(len(x))))
+    if query.clips == "features":
+        phi = clip(phi, clip_norm)
+    if params.transform.append:
+        phi = np.append(phi, params.transform.append)
+    return STATISTICS[type(query)](query, params, phi, y, clip_norm)
+
+
+def transformed_row(transform: RowTransform, x: np.ndarray) -> np.ndarray | None:
+    """The row after its transform, (n_features,); None if its squared norm is not finite in float32."""
+
+    def unit(v: np.ndarray) -> np.ndarray:
+        return v / np.linalg.norm(v) if v @ v > NOTHING else np.zeros_like(v)
+
+    if not counts(x):
+        return None
+    if transform.unit_norm:
+        x = unit(x)
+    if transform.center is not None:
+        x = x - transform.center
+    if transform.scale is not None:
+        x = x * transform.scale
+    if not counts(x):
+        return None
+    return unit(x) if transform.unit_norm and transform.center is not None else x
+
+
+def counts(v: np.ndarray) -> bool:
+    """Whether a vector's squared norm is finite in float32: a larger one contributes nothing."""
+    return bool(np.all(np.isfinite(v))) and float(v @ v) <= float(np.finfo(np.float32).max)
+
+
+def clip(value: np.ndarray, clip_norm: float) -> np.ndarray:
+    """value, scaled down to the norm `clip_norm` if its own is larger."""
+    norm = float(np.linalg.norm(value))
+    return value if norm <= clip_norm else value * (clip_norm / norm)
+
+
+def predictions(scores: np.ndarray, loss: Loss) -> np.ndarray:
+    """Probabilities (m,) of scores (m,): softmax; m independent sigmoids; or the scores themselves (squared loss)."""
+    if loss == "softmax":
+        e = np.exp(scores - scores.max())
+        return e / e.sum()
+    return 0.5 + 0.5 * np.tanh(scores / 2) if loss == "sigmoid" else scores
+
+
+def _channel_moment(query: ChannelMoment, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    channels = query.n_channels or len(phi)
+    moments = (phi.reshape(channels, -1) ** query.power).mean(axis=1)
+    return (clip(moments, clip_norm) if counts(moments) else np.zeros(channels))[:, None]
+
+
+def _gram(query: Gram, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    return np.outer(phi, phi)
+
+
+def _class_grams(query: ClassGrams, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    value = np.zeros(query.shape(len(phi)))
+    value[y] = np.outer(phi, phi)
+    return value
+
+
+def _hessians(query: SigmoidHessians, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    p = predictions(phi @ np.asarray(params.weights, np.float64), "sigmoid")
+    return (p * (1 - p))[:, None, None] * np.outer(phi, phi)
+
+
+def _class_sums(query: ClassSums, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    return np.outer(phi, np.eye(query.n_classes)[y])
+
+
+def _gradient(query: Gradient, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    p = predictions(phi @ np.asarray(params.weights, np.float64), query.loss)
+    gradient = np.outer(phi, p - np.eye(query.n_classes)[y])
+    return clip(gradient, clip_norm) if query.clip == "rows" else gradient
+
+
+def _class_counts(query: ClassCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    return np.eye(query.n_classes)[y][:, None]
+
+
+STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
+    ChannelMoment: _channel_moment,
+    Gram: _gram,
+    ClassGrams: _class_grams,
+    SigmoidHessians: _hessians,
+    ClassSums: _class_sums,
+    Gradient: _gradient,
+    ClassCounts: _class_counts,
+}
