@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dphead.privacy.mechanism import Block
+from dphead.privacy.sampling import within_cap
 from dphead.privacy.sums import CHUNK
 from extract.format import FeaturesFile, FormatError, open_features
 
@@ -16,15 +17,25 @@ BLOCK_ROWS = 2048
 class ArrayRows:
     """Rows in memory. x: (n_rows, n_features) float; y: (n_rows,) int class positions, anything else counts zero.
 
+    groups: (n_rows,) int, negative for a row on its own; with group_cap only the first so many rows of each count.
     Kept as float32: a float64 value beyond float32's range becomes infinite, and its row counts zero.
     """
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, block_rows: int = BLOCK_ROWS) -> None:
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        block_rows: int = BLOCK_ROWS,
+        groups: np.ndarray | None = None,
+        group_cap: int | None = None,
+    ) -> None:
         if x.ndim != 2 or y.shape != (x.shape[0],):
             raise ValueError(f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape them.")
         with np.errstate(over="ignore"):
             self._x = np.ascontiguousarray(x, np.float32)
         self._y = np.where((y >= 0) & (y < 2**31), y, -1).astype(np.int32)  # 2**32 must not come round to class 0
+        self._y = _capped(self._y, groups, group_cap)
+        self.group_cap = group_cap
         self.n_rows, self.n_features = x.shape
         self._block_rows = _block_rows(block_rows, self.n_rows)
 
@@ -42,19 +53,26 @@ class FeaturesRows:
     """Rows of one split of a features.h5, streamed from disk with one block read ahead, or loaded if they fit.
 
     split: the name of the split to use. memory: bytes that the loaded features may take; beyond it they are streamed.
+    group_cap: only the first so many rows of each of the file's groups count; FormatError if it has none.
     Unreadable images are rows that count zero, so n_rows stays the public number of images.
     """
 
-    def __init__(self, file: FeaturesFile, split: str | None = None, memory: int = 2 << 30) -> None:
+    def __init__(
+        self, file: FeaturesFile, split: str | None = None, memory: int = 2 << 30, group_cap: int | None = None
+    ) -> None:
         self._file = file
         self._slots = split_slots(file, split)
         self.n_rows, self.n_features = len(self._slots), file.n_features
         self._y = np.where(file.valid, file.labels, -1).astype(np.int32)[self._slots]
+        if group_cap is not None and file.group is None:
+            raise FormatError(f"group_cap needs a file with groups, got {group_cap=}. Extract with a group column.")
+        self._y = _capped(self._y, None if file.group is None else file.group[self._slots], group_cap)
+        self.group_cap = group_cap
         self._contiguous = bool(np.all(np.diff(self._slots) == 1))
         self._block_rows = _block_rows(BLOCK_ROWS, self.n_rows)
         self._loaded = None
         if self.n_rows * self.n_features * 4 <= memory:
-            self._loaded = ArrayRows(self.features(), self._y)
+            self._loaded = ArrayRows(self.features(), self._y)  # the cap is in the labels
 
     def features(self) -> np.ndarray:
         """All rows, (n_rows, n_features) float32."""
@@ -108,11 +126,20 @@ def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
 
 
 def load_features(
-    path: str | Path, split: str | None = None, memory: int = 2 << 30
+    path: str | Path, split: str | None = None, memory: int = 2 << 30, group_cap: int | None = None
 ) -> tuple[FeaturesRows, FeaturesFile]:
     """Open a features file and one of its splits."""
     file = open_features(path)
-    return FeaturesRows(file, split, memory), file
+    return FeaturesRows(file, split, memory, group_cap), file
+
+
+def _capped(y: np.ndarray, groups: np.ndarray | None, group_cap: int | None) -> np.ndarray:
+    """Class positions with -1 for rows beyond the cap of their group."""
+    if group_cap is None:
+        return y
+    if groups is None or groups.shape != y.shape or groups.dtype.kind != "i":
+        raise ValueError(f"group_cap needs a group for each row, got {group_cap=} and no int64 (n,) groups. Give them.")
+    return np.where(within_cap(groups, group_cap), y, -1)
 
 
 def _block_rows(wanted: int, n_rows: int) -> int:

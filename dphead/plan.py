@@ -23,6 +23,7 @@ class Plan:
     delta: float
     relation: str
     accountant: str
+    group_cap: int | None = None
 
     @property
     def private(self) -> bool:
@@ -35,7 +36,7 @@ class Plan:
         for s in self.specs:
             key = (s.noise_multiplier, s.sampling_prob)
             counts[key] = counts.get(key, 0) + 1
-        return [GaussianEvent(sigma, prob, count) for (sigma, prob), count in counts.items()]
+        return [GaussianEvent(sigma, prob, count, self.group_cap or 1) for (sigma, prob), count in counts.items()]
 
     def epsilon_spent(self) -> float:
         """Epsilon of the plan at delta: exact, or PLD, or RDP where PLD cannot resolve delta; inf without noise."""
@@ -56,7 +57,7 @@ class Plan:
         for s in self.specs:
             row = s.row()
             key = tuple(row.values())
-            mu = 1 / s.noise_multiplier if s.noise_multiplier and s.sampling_prob == 1 else None
+            mu = (s.group_cap or 1) / s.noise_multiplier if s.noise_multiplier and s.sampling_prob == 1 else None
             rows.setdefault(key, {**row, "count": 0, "mu": mu})["count"] += 1
         return list(rows.values())
 
@@ -69,18 +70,22 @@ def make_plan(
     delta: float,
     relation: str = "zero_out",
     accountant: str = "auto",
+    group_cap: int | None = None,
 ) -> Plan:
     """Calibrate the solver's releases to (epsilon, delta). epsilon = inf turns noise and clipping off.
 
+    group_cap: None protects a row; otherwise a group, of which at most so many rows count.
     accountant: what the calibration uses ("auto": exact for full batches, PLD for Poisson ones).
     Raises ValueError for an epsilon or delta outside its range, or if fixed noise alone exceeds the budget.
     """
     check_budget(epsilon, delta)
+    if group_cap is not None and group_cap < 1:
+        raise ValueError(f"a group must keep at least one row, got {group_cap=}. Use 1 or more.")
     wanted = solver.plan(facts)
     if np.isinf(epsilon):
         sigmas = [0.0] * len(wanted)
     else:
-        sigmas = _calibrated(wanted, epsilon, delta, relation, accountant)
+        sigmas = _calibrated(wanted, epsilon, delta, relation, accountant, group_cap or 1)
     specs = [
         ReleaseSpec(
             p.label,
@@ -90,12 +95,13 @@ def make_plan(
             facts.n_rows,
             p.sampling_prob,
             relation,
+            group_cap,
         )
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.query, spec, 0.0, facts.n_features + 1)  # refuses a width whose rounding it could not bound
-    return Plan(specs, epsilon, delta, relation, accountant)
+    return Plan(specs, epsilon, delta, relation, accountant, group_cap)
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -125,7 +131,7 @@ def large_delta(epsilon: float, delta: float, n_rows: int) -> str | None:
 
 
 def _calibrated(
-    wanted: list[PlannedRelease], epsilon: float, delta: float, relation: str, accountant: str
+    wanted: list[PlannedRelease], epsilon: float, delta: float, relation: str, accountant: str, rows_per_unit: int
 ) -> list[float]:
     """Noise multipliers: proportional to 1/sqrt(weight), except the fixed ones."""
     kinds: dict[tuple[float, float, bool], list[int]] = {}
@@ -133,7 +139,7 @@ def _calibrated(
         fixed = p.noise_multiplier is not None
         relative = p.noise_multiplier if p.noise_multiplier is not None else 1 / np.sqrt(p.weight)
         kinds.setdefault((float(relative), p.sampling_prob, fixed), []).append(i)
-    events = [GaussianEvent(relative, prob, len(where)) for (relative, prob, _), where in kinds.items()]
+    events = [GaussianEvent(relative, prob, len(where), rows_per_unit) for (relative, prob, _), where in kinds.items()]
     frozen = [k for k, (_, _, fixed) in enumerate(kinds) if fixed]
     scale = calibrate(events, epsilon, delta, relation, accountant, fixed=frozen)
     sigmas = [0.0] * len(wanted)

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.privacy": set(),
     "dphead.metrics": set(),
     "dphead.presets": set(),
-    "dphead.data": {"extract.format", "dphead.privacy.mechanism", "dphead.privacy.sums"},  # Block, and its rows' grain
+    "dphead.data": {f"dphead.privacy.{n}" for n in ("mechanism", "sampling", "sums")} | {"extract.format"},
     "dphead.solvers": {"dphead.privacy.queries"},
     "dphead.methods": {"dphead.presets", "dphead.solvers"},
     "dphead.calibration": {"dphead.privacy"},

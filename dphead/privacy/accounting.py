@@ -29,17 +29,20 @@ class GaussianEvent:
 
     Full batch: the sensitivity is the relation's own, so the same event holds under every relation. Poisson batches
     (sampling_prob < 1): it is the zero-out one (the clip norm C), also under replace_one. 0 noise is not private.
+    rows_per_unit: the most rows that one protected unit (a row, or a group of them) has among those that count.
     Guarantee: none by itself; it is what the accountants see of a release.
     """
 
     noise_multiplier: float
     sampling_prob: float = 1.0
     count: int = 1
+    rows_per_unit: int = 1
 
     def __post_init__(self):
         require(self.noise_multiplier >= 0, "noise_multiplier must be at least 0", "noise_multiplier", self)
         require(0 < self.sampling_prob <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", self)
         require(0 <= self.count < math.inf and self.count == int(self.count), "count must be whole", "count", self)
+        require(1 <= self.rows_per_unit < 2**31, "a protected unit must have a row", "rows_per_unit", self)
 
 
 def require(ok: bool, what: str, name: str, value: object, hint: str = "Correct it.") -> None:
@@ -90,15 +93,17 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:
-    """GDP parameter of the composition, sqrt(sum count / noise_multiplier^2); None if a batch is sampled.
+    """GDP parameter of the composition, sqrt(sum count (rows_per_unit / noise_multiplier)^2); None for sampled batches.
 
-    Source: Dong, Roth, Su 2022, Corollary 2.
+    Source: Dong, Roth, Su 2022, Corollary 2 and, for groups, Theorem 6.
     Guarantee: exact for full batches with noise fixed beforehand, also when a query depends on earlier results.
     """
     events = [e for e in events if e.count]
     if any(e.sampling_prob < 1 for e in events):
         return None
-    terms = [math.sqrt(e.count) / e.noise_multiplier if e.noise_multiplier else math.inf for e in events]
+    terms = [
+        e.rows_per_unit * math.sqrt(e.count) / e.noise_multiplier if e.noise_multiplier else math.inf for e in events
+    ]
     return math.hypot(*terms)
 
 
@@ -139,6 +144,8 @@ def rdp_curve(events: Sequence[GaussianEvent], orders: Sequence[float], relation
         if event.sampling_prob < 1:
             known = relation != "replace_one"
             require(known, "RDP of Poisson batches needs zero_out or add_remove", "relation", relation, "Use pld.")
+            one_row = event.rows_per_unit == 1
+            require(one_row, "RDP of Poisson batches needs units of one row", "rows_per_unit", event, "Use pld.")
             one = _poisson_rdp(event.sampling_prob, event.noise_multiplier, tuple(orders))
             total = total + event.count * one
         else:
@@ -192,7 +199,9 @@ def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out
     gamma >= 1 the hockey stick is q E[1 - gamma e^V - c e^U]_+ with c >= 0 and (V, U) Gaussian, of means minus half
     their variances and covariance the Gram matrix of (x' - x, -x). Each entry of that matrix can only raise this
     expectation (a convex function of a sum of martingales), and x = -x', |x| = C makes all entries largest at once.
-    `coarser` widens the grid. Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding).
+    A unit of k rows in Poisson batches is N(0) against the mixture of N(jC), j binomial (k, q), by the same argument
+    (AUDIT.md, "Groups"). ValueError for such units under replace_one. `coarser` widens the grid.
+    Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding).
     """
     from dp_accounting import NeighboringRelation as Relation
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -203,10 +212,14 @@ def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out
     full = total_mu([e for e in events if e.sampling_prob == 1]) or 0.0
     poisson = Counter()
     for e in (e for e in events if e.sampling_prob < 1 and e.noise_multiplier < math.inf and e.count):
-        poisson[e.noise_multiplier, e.sampling_prob] += int(e.count)
+        known = e.rows_per_unit == 1 or relation != "replace_one"
+        require(
+            known, "groups in Poisson batches need zero_out or add_remove", "relation", relation, "Use full batches."
+        )
+        poisson[e.noise_multiplier, e.sampling_prob, e.rows_per_unit] += int(e.count)
     # The size of the losses sets the width of the grid and nothing else; replace_one counts as half the noise.
     half, orders = 0.5 if relation == "replace_one" else 1.0, (2, 4, 8, 16, 32, 64)
-    curve = rdp_curve([GaussianEvent(s * half, q, k) for (s, q), k in poisson.items()], orders)
+    curve = rdp_curve([GaussianEvent(s * half / k, q, count) for (s, q, k), count in poisson.items()], orders)
     size = epsilon_from_rdp(orders, curve + np.asarray(orders) * (full * full / 2), 1e-15)
     if not size < 1e6:
         return None
@@ -214,10 +227,14 @@ def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out
     result = pld.identity(value_discretization_interval=interval)
     if full > 1e-100:
         result = pld.from_gaussian_mechanism(1 / full, value_discretization_interval=interval)
-    for (sd, q), count in poisson.items():
-        one = pld.from_gaussian_mechanism(
-            sd, sampling_prob=q, value_discretization_interval=interval, neighboring_relation=kind
-        )
+    for (sd, q, k), count in poisson.items():
+        if k > 1:
+            sums = [math.comb(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
+            one = pld.from_mixture_gaussian_mechanism(sd, range(k + 1), sums, value_discretization_interval=interval)
+        else:
+            one = pld.from_gaussian_mechanism(
+                sd, sampling_prob=q, value_discretization_interval=interval, neighboring_relation=kind
+            )
         result = result.compose(one.self_compose(count))
     return result
 

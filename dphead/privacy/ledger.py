@@ -68,7 +68,7 @@ class Ledger:
             )
 
     def meta(self, key: str) -> str | None:
-        """A fact fixed once: dataset_id, relation, accounting ("gdp" or "rdp"), budget (JSON), or None."""
+        """A fact fixed once: dataset_id, relation, group_cap, accounting ("gdp" or "rdp"), budget (JSON), or None."""
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
@@ -102,7 +102,11 @@ class Ledger:
         rows = self._db.execute(
             "SELECT noise_multiplier, sampling_prob, COUNT(*) FROM releases GROUP BY noise_multiplier, sampling_prob"
         )
-        return [GaussianEvent(sigma, prob, count) for sigma, prob, count in rows]
+        return [GaussianEvent(sigma, prob, count, self.group_cap() or 1) for sigma, prob, count in rows]
+
+    def group_cap(self) -> int | None:
+        """None: the protected unit is a row. Otherwise a group, of which at most so many rows count in every fit."""
+        return json.loads(self.meta("group_cap") or "null")
 
     def reserve(
         self,
@@ -119,14 +123,23 @@ class Ledger:
 
         Guarantee: after it returns, the sum of all fits ever reserved is within the budget, whatever happens next.
         """
-        if any(s["relation"] != relation for s in specs):
-            raise LedgerError(f"every release must have the fit's neighbouring relation, got {relation=}. Plan anew.")
-        fit_id = uuid.uuid4().hex
-        new = [GaussianEvent(s["noise_multiplier"], s["sampling_prob"]) for s in specs]
+        caps = {s["group_cap"] for s in specs}
+        if any(s["relation"] != relation for s in specs) or len(caps) > 1:
+            raise LedgerError(
+                f"every release must have the fit's relation and unit, got {relation=}, {caps=}. Plan anew."
+            )
+        fit_id, cap = uuid.uuid4().hex, next(iter(caps), None)
+        new = [GaussianEvent(s["noise_multiplier"], s["sampling_prob"], 1, cap or 1) for s in specs]
         with self._transaction():
             if self._set_once("relation", relation) != relation:
                 raise LedgerError(
                     f"one ledger holds one neighbouring relation, got {relation=}. It holds {self.meta('relation')}."
+                )
+            if self.meta("group_cap") is None and self._db.execute("SELECT 1 FROM fits").fetchone():
+                self._set_once("group_cap", "null")  # fits from before there were groups
+            if self._set_once("group_cap", json.dumps(cap)) != json.dumps(cap):
+                raise LedgerError(
+                    f"one ledger protects one unit, got group_cap={cap}. It has group_cap={self.group_cap()}."
                 )
             self._check(new, relation)
             self._db.execute(

@@ -32,10 +32,14 @@ class Block:
 
 
 class Rows(Protocol):
-    """Private rows. `blocks(None)` yields each row slot once; `blocks(indices)` each named slot once."""
+    """Private rows. `blocks(None)` yields each row slot once; `blocks(indices)` each named slot once.
+
+    group_cap: rows beyond so many of a group (`sampling.within_cap`) have no class, so that they count zero; or None.
+    """
 
     n_rows: int
     n_features: int
+    group_cap: int | None
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Yield blocks that together hold each slot exactly once (checked by `release`)."""
@@ -49,6 +53,7 @@ class ReleaseSpec:
     label: what the solver calls it. query: `Query.name`. clip_norm: R or C (`inf` only with no noise).
     noise_multiplier: noise sd over sensitivity; 0 turns the noise off and is recorded as not private.
     sampling_prob: 1 for the full batch. relation: the neighbouring relation. n_rows: public n, or `nominal_n`.
+    group_cap: None if a row is the protected unit, else a group is, of which at most so many rows count.
     """
 
     label: str
@@ -58,6 +63,7 @@ class ReleaseSpec:
     n_rows: int
     sampling_prob: float = 1.0
     relation: str = "zero_out"
+    group_cap: int | None = None
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
@@ -71,7 +77,7 @@ class ReleaseSpec:
 
     def event(self) -> GaussianEvent:
         """What the accountant sees."""
-        return GaussianEvent(self.noise_multiplier, self.sampling_prob)
+        return GaussianEvent(self.noise_multiplier, self.sampling_prob, rows_per_unit=self.group_cap or 1)
 
     def row(self) -> dict[str, Any]:
         """Plain data for the ledger and the report."""
@@ -178,6 +184,8 @@ def release(
         raise ValueError(f"the query must be the planned one, got query={query.name}. The plan says {spec.query}.")
     if spec.relation != "add_remove" and rows.n_rows != spec.n_rows:
         raise ValueError(f"n_rows must be the planned one, got {rows.n_rows}. The plan says {spec.n_rows}.")
+    if rows.group_cap != spec.group_cap:
+        raise ValueError(f"group_cap must be the planned one, got {rows.group_cap}. The plan says {spec.group_cap}.")
     transform = params.transform
     sd, grid = noise_scale(query, spec, transform.append, transform.width(rows.n_features))
     sequence, committed = ledger.begin(spec.row())

@@ -1,4 +1,4 @@
-"""Which rows take part in a release: all of them, or a secret Poisson sample."""
+"""Which rows take part in a release: all of them, at most so many of a group, or a secret Poisson sample."""
 
 import numpy as np
 
@@ -10,3 +10,18 @@ def poisson_sample(n_rows: int, sampling_prob: float, generator: np.random.Gener
     it is (0 included), is secret, and is never stored. No row is dropped to fit a batch.
     """
     return np.flatnonzero(generator.random(n_rows) < sampling_prob)
+
+
+def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
+    """(n,) bool: the first `cap` rows of each group. groups: (n,) int; a negative one is a group of this row alone.
+
+    Guarantee: at most `cap` rows of a group are kept, and which of them depends on that group's slots alone.
+    """
+    if cap < 1:
+        raise ValueError(f"a group must keep at least one row, got group_cap={cap}. Use 1 or more.")
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    rank = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    kept = np.empty(len(groups), bool)
+    kept[order] = (rank < cap) | (ordered < 0)
+    return kept

@@ -25,7 +25,7 @@ class Custom:
     """A row source that hands out the blocks it is given."""
 
     def __init__(self, n_rows, *blocks):
-        self.n_rows, self.n_features, self.given = n_rows, D, blocks
+        self.n_rows, self.n_features, self.group_cap, self.given = n_rows, D, None, blocks
 
     def blocks(self, indices=None):
         yield from self.given
