@@ -1,0 +1,57 @@
+"""mutants.toml is not stale: every edit applies to the code as it is, and every test that it names exists.
+
+That the tests find the defects is checked by `make mutants`, which takes minutes.
+"""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mutants.__main__ import edited, first_failure, load
+
+ROOT = Path(__file__).parents[1]
+MUTANTS = load()
+
+
+def test_there_are_enough_and_all_fifteen_defects_of_published_code_are_among_them():
+    assert len(MUTANTS) >= 20
+    assert {m["defect"] for m in MUTANTS if "defect" in m} == {str(i) for i in range(1, 16)}
+    assert [name for name, count in Counter(m["name"] for m in MUTANTS).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m["name"])
+def test_every_edit_applies_and_leaves_python(mutant):
+    texts = {}
+    for edit in mutant["edit"]:
+        text = texts.get(edit["file"]) or (ROOT / edit["file"]).read_text()
+        texts[edit["file"]], problem = edited(text, edit)
+        assert not problem
+        assert texts[edit["file"]] != text
+    for text in texts.values():
+        ast.parse(text)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m["name"])
+def test_every_test_that_should_kill_exists(mutant):
+    assert mutant["tests"]
+    for test in mutant["tests"]:
+        file, name = test.split("[")[0].split("::")
+        tree = ast.parse((ROOT / file).read_text())
+        assert name in {f.name for f in tree.body if isinstance(f, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(
+    "tag, message, kills",
+    [("failure", "AssertionError: assert 1 == 2", True), ("failure", "assert 1 == 2", True),
+     ("failure", "Failed: DID NOT RAISE <class 'ValueError'>", True), ("failure", "TypeError: no", False),
+     ("error", "AssertionError: in a fixture", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["tests.privacy.test_noise", "mutants.alive"])
+def test_only_an_assertion_of_a_test_kills(tmp_path, where, tag, message, kills):
+    report = tmp_path / "report.xml"
+    case = f'<testcase classname="{where}" name="test_a"><{tag} message="{message.replace("<", "&lt;")}"/></testcase>'
+    report.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    killer, reason = first_failure(report)
+    assert bool(killer) == (kills and where != "mutants.alive") and bool(killer) != bool(reason)
