@@ -58,13 +58,19 @@ def make_method(name: str, facts: PublicFacts, options: dict[str, Any], preset: 
     accountant, source = "auto", "dphead's defaults"
     if preset is not None:
         data = presets.load(preset)
+        if "needs" in data:
+            raise ValueError(
+                f"preset must be a head's, got preset={preset!r}, which needs {data['needs']}. Choose another."
+            )
         if name not in data:
             have = sorted(k for k in data if k in SOLVERS)
             raise ValueError(f"preset {preset} must have the method, got method={name!r}. It has {have}.")
         settings |= data[name]
         missing = [k for k in settings.pop("left_to_the_user", []) if not {k, INSTEAD.get(k, k)} & set(options)]
         if missing:
-            raise ValueError(f"the paper does not print {missing}, got preset={preset!r} without them. Give each one.")
+            printed = {k: v for k, v in data.get("columns", {}).items() if k == "epsilon" or k in missing}
+            why = f"the paper has several {printed}" if printed else f"the paper does not print {missing}"
+            raise ValueError(f"{why}, got preset={preset} without {missing}. Give each one.")
         if settings.pop("equal_noise", False):
             settings |= {"hessian_share": 0.5} if name == "dp-newton" else {"gram_share": None}
         accountant, source = data["accountant"], data["source"]

@@ -130,9 +130,24 @@ def test_de22_is_table_21(epsilon, steps, sigma):
 
 def test_every_preset_loads_and_says_where_it_comes_from():
     assert set(presets.names()) >= {"fc23", "tb21", "tb21-mnist", "tb21-fashion-mnist", "tb21-cifar10", "de22"}
+    data = {"source", "accountant", "delta", "needs", "unreadable", "columns", "search"}
     for name in presets.names():
         preset = presets.load(name)
-        assert "Table" in preset["source"] and set(preset) - {"source", "accountant"} <= set(SOLVERS)
+        assert "Table" in preset["source"] and {"source", "accountant"} < set(preset) <= data | set(SOLVERS)
+
+
+def test_a_preset_that_no_head_can_follow_is_refused():
+    with pytest.raises(ValueError, match="end-to-end training"):
+        make_method("dp-sgd", FACTS, {}, "de22-14")
+
+
+def test_a_preset_whose_settings_depend_on_epsilon_shows_them():
+    with pytest.raises(ValueError, match=r"several .*'epsilon': \[0.1, .*'learning_rate': \[30, .*'steps': \[100, "):
+        make_method("dp-sgd", FACTS, {}, "de22-22")
+    column = presets.column("de22-22", epsilon=4.0)
+    options = {k: column[k] for k in ("steps", "learning_rate")}
+    solver = make_method("dp-sgd", FACTS, options, "de22-22").solver
+    assert isinstance(solver, GradientDescent) and (solver.steps, solver.learning_rate) == (1000, 100)
 
 
 def test_the_command_line_offers_the_methods_that_there_are():

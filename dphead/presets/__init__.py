@@ -1,27 +1,57 @@
-"""The papers' settings, once, as data: `load(name)` reads `<name>.toml`."""
+"""The papers' settings, once, as data: a file a paper, a table a preset.
+
+A preset has a `source` (paper and table), an `accountant`, perhaps the paper's `delta`, and a table of settings for
+each method. `left_to_the_user` there names settings that are not one number in the paper: it does not print them, or
+they are in `columns`, a list for each quantity that changes over the columns of the paper's table (such as epsilon,
+steps and noise_multiplier), or in `search`, what the paper searched. `needs` says why no head can be fitted with it,
+`unreadable` what the text of the paper has lost. A preset with a `base` changes that one.
+"""
 
 import tomllib
+from functools import cache
 from importlib import resources
 from typing import Any
 
 
 def names() -> list[str]:
     """The presets there are."""
-    return sorted(p.name[:-5] for p in resources.files(__name__).iterdir() if p.name.endswith(".toml"))
+    return sorted(_presets())
 
 
 def load(name: str) -> dict[str, Any]:
-    """A preset: `source`, `accountant`, and a table of settings for each method.
+    """A preset, with what it takes from its base.
 
-    A table's `left_to_the_user` names settings that the paper does not print. A preset with a `base` changes that one.
-    Raises ValueError for an unknown name.
+    A method's settings are merged with the base's, less those left to the user; `columns` and `search` replace the
+    base's. Raises ValueError for an unknown name.
     """
     if name not in names():
         raise ValueError(f"preset must be one of {names()}, got preset={name!r}. Choose one of them.")
-    preset = tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text())
-    if "base" not in preset:
-        return preset
-    merged = load(preset.pop("base"))
+    preset = dict(_presets()[name])
+    base = load(preset.pop("base")) if "base" in preset else {}
     for key, value in preset.items():
-        merged[key] = {**merged[key], **value} if isinstance(value, dict) else value
-    return merged
+        if isinstance(value, dict) and key not in ("columns", "search"):
+            settings = base.get(key, {}) | value
+            open_ = settings.get("left_to_the_user", [])
+            preset[key] = {k: v for k, v in settings.items() if k not in open_}
+    return base | preset
+
+
+def column(name: str, **where: Any) -> dict[str, Any]:
+    """The settings in one column of a preset's table, such as `column("de22", epsilon=1.0)`.
+
+    Raises ValueError unless exactly one column has these values.
+    """
+    columns = load(name).get("columns", {})
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    found = [row for row in rows if where.items() <= row.items()]
+    if len(found) != 1:
+        raise ValueError(
+            f"preset {name} must have one column where {where}, got {len(found)} of {rows}. Choose another."
+        )
+    return found[0]
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    files = [p for p in resources.files(__name__).iterdir() if p.name.endswith(".toml")]
+    return {name: preset for file in files for name, preset in tomllib.loads(file.read_text()).items()}
