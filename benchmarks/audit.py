@@ -52,17 +52,18 @@ def cells() -> list[dict[str, Any]]:
     """Every cell: name, sizes, method, settings, epsilon and the number of fits in each world (0: one run)."""
     table = []
     for epsilon in (8.0, 1.0):
-        table += [_cell(n, SMALL, *how, epsilon, 100_000) for n, how in TIGHT.items()]
+        table += [_cell(n, SMALL, how, epsilon, 100_000) for n, how in TIGHT.items()]
     for epsilon in EPSILONS:
-        table += [_cell(n, SMALL, *how, epsilon, 5_000) for n, how in MORE.items()]
-    table += [_cell("one run", USER, method, {}, 8.0, 0) for method in ONE_RUN]
-    table += [_cell(n, USER, *how, 8.0, 1_000) for n, how in AT_USER_SIZE.items()]
-    return table + [_cell(n, SMALL, *how, 0.1, 2_000_000) for n, how in TIGHT.items()]
+        table += [_cell(n, SMALL, how, epsilon, 5_000) for n, how in MORE.items()]
+    table += [_cell("one run", USER, (method, {}), 8.0, 0) for method in ONE_RUN]
+    table += [_cell(n, USER, how, 8.0, 1_000) for n, how in AT_USER_SIZE.items()]
+    return table + [_cell(n, SMALL, how, 0.1, 2_000_000) for n, how in TIGHT.items()]
 
 
 def _cell(
-    name: str, sizes: tuple[int, int, int], method: str, settings: dict[str, Any], epsilon: float, fits: int
+    name: str, sizes: tuple[int, int, int], how: tuple[str, dict[str, Any]], epsilon: float, fits: int
 ) -> dict[str, Any]:
+    method, settings = how
     return {
         "name": name, "sizes": list(sizes), "method": method, "settings": settings, "epsilon": epsilon,
         "fits": fits, "chunks": [min(CHUNK, fits - i) for i in range(0, fits, CHUNK)] or [0],

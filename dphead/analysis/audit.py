@@ -6,10 +6,11 @@ It is for public or synthetic rows only: a thousand fits are a thousand releases
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dphead.analysis.audit_bounds import (
     CASUAL,
@@ -62,6 +63,7 @@ class AuditRows:
 
     def __init__(self, x: np.ndarray, y: np.ndarray, n_rows: int) -> None:
         self.n_rows, self.n_features = n_rows, x.shape[1]
+        self.group_cap: int | None = None  # a row is the protected unit
         self._missing = n_rows - len(x)
         self._x, self._y = np.ascontiguousarray(x, np.float32), np.asarray(y, np.int32)
         size = min(BLOCK_ROWS, CHUNK * -(-n_rows // CHUNK))
@@ -154,18 +156,18 @@ class Problem:
         return AuditRows(np.vstack([self.x, x]), np.append(self.y, label), self.facts.n_rows)
 
 
-def worst_case(facts: PublicFacts, plan: Plan, *, norm: float = 1.0, agree: bool = False) -> Problem:
+def worst_case(facts: PublicFacts, plan: Plan, *, agree: bool = False) -> Problem:
     """A synthetic problem whose canary is as visible as the method's clips allow.
 
-    The canary is the first axis times `norm` with class 0. The others are the same row with class 1, which keeps its
-    residual large while a head is trained, or with its own class (`agree`). With Poisson batches there are no others:
-    which of them were sampled is secret, and their noise would only hide the canary.
+    The canary lies on the first axis, as long as the largest clip norm, and has class 0. The others are the same row
+    with class 1, which keeps its residual large while a head is trained, or with its own class (`agree`). With Poisson
+    batches there are no others: which of them were sampled is secret, and would only hide the canary.
     Under replace_one the neighbour is the opposite row, or one at 120 degrees where a second moment is released.
     """
     sampled = any(s.sampling_prob < 1 for s in plan.specs)
     count = 0 if sampled else min(OTHERS, facts.n_rows - 1)
     row = np.zeros(facts.n_features, np.float32)
-    row[0] = norm
+    row[0] = norm = max(1.0, *(s.clip_norm for s in plan.specs))
     neighbour = None
     if plan.relation == "replace_one":
         moments = facts.n_features > 1 and any("Gram" in s.query for s in plan.specs)
@@ -175,6 +177,17 @@ def worst_case(facts: PublicFacts, plan: Plan, *, norm: float = 1.0, agree: bool
     return Problem(
         facts, plan.relation, np.tile(row, (count, 1)), np.full(count, 0 if agree else 1), (row, 0), neighbour
     )
+
+
+def among(problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray) -> Problem:
+    """The problem with public rows in place of the synthetic ones; its canary takes the last row's slot.
+
+    x: (n_rows, n_features), y: (n_rows,). Raises ValueError for Poisson batches: which rows were sampled is secret, so
+    the likelihood would be a sum over all subsets.
+    """
+    if any(s.sampling_prob < 1 for s in plan.specs):
+        raise ValueError("audits of Poisson batches need synthetic rows, got public ones. Give the sizes instead.")
+    return replace(problem, x=x[:-1].astype(np.float32), y=y[:-1])
 
 
 class _Witness:
@@ -239,14 +252,16 @@ def scores(
     witness, noise = _Witness(problem), NoiseSource()
     worlds = [_Sums(problem.world(inside)) for inside in (False, True)]
     ratios, own = np.zeros((2, fits)), np.zeros((2, fits))
-    for k in range(fits):
-        for world, sums in enumerate(worlds):
-            for seen in transcript(solver, problem.facts, specs, noise, sums):
-                ratio, distance = witness.score(*seen)
-                ratios[world, k] += ratio
-                own[world, k] += distance
-        if progress is not None:
-            progress(k + 1)
+    small = problem.facts.n_features <= 64  # where starting a thread takes longer than the product
+    with threadpool_limits(1 if small else None, "blas"):
+        for k in range(fits):
+            for world, sums in enumerate(worlds):
+                for seen in transcript(solver, problem.facts, specs, noise, sums):
+                    ratio, distance = witness.score(*seen)
+                    ratios[world, k] += ratio
+                    own[world, k] += distance
+            if progress is not None:
+                progress(k + 1)
     return ratios, own
 
 

@@ -1,0 +1,187 @@
+"""`dphead audit`: attack a method's own releases on public or synthetic rows, and bound epsilon from below."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dphead.cli.fit import METHODS, RELATIONS
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command(short_help="Attack a method's own releases on synthetic rows; lower bounds on epsilon.")
+@click.option("--method", type=click.Choice(METHODS), default="dp-fc", show_default=True)
+@click.option("--preset", help="A paper's settings, as for fit.")
+@click.option("--epsilon", type=float, default=1.0, show_default=True, help="The claim to be audited.")
+@click.option("--delta", type=float, default=1e-5, show_default=True)
+@click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
+@click.option("--n-rows", type=click.IntRange(min=2), help="Rows of the synthetic problem.")
+@click.option("--n-features", type=click.IntRange(min=1))
+@click.option("--n-classes", type=click.IntRange(min=2))
+@click.option("--features", type=PATH, help="Use the rows of this features file instead; needs --public-rows.")
+@click.option(
+    "--public-rows", is_flag=True, help="Declare the rows of --features public: nobody's privacy is at stake."
+)
+@click.option("--split", help="Split of --features, if it has several.")
+@click.option("--fits", type=click.IntRange(min=1), default=1000, show_default=True, help="Fits in each of two worlds.")
+@click.option("--one-run", is_flag=True, help="Audit a single fit with many canaries instead.")
+@click.option("--canaries", type=click.IntRange(min=2), help="Of --one-run (default: as many as features).")
+@click.option("--confidence", type=float, default=0.9999, show_default=True, help="Of the two bounds together.")
+@click.option("-o", "--output", "out", type=PATH, help="Folder for audit.json and audit.png.")
+@click.option("--steps", type=int)
+@click.option("--learning-rate", type=float)
+@click.option("--ridge", type=float)
+@click.option("--loss", type=click.Choice(["softmax", "sigmoid", "squared"]))
+@click.option("--clip-norm", type=float, help="A small one lets the canary reach the bound.")
+@click.option("--feature-clip", type=float)
+@click.option("--momentum", type=float)
+@click.option("--batch-size", type=int, help="Expected size of Poisson batches (default: the full batch).")
+@click.option("--epochs", type=float)
+@click.option("--unit-norm/--no-unit-norm", default=None)
+@click.option("--intercept", type=float)
+@click.option("--gram-share", type=float)
+@click.option("--center-share", type=float)
+@click.option("--class-grams/--no-class-grams", default=None)
+def audit(out: Path | None, **given: Any) -> None:
+    """Run a method many times with a worst-case canary and without it, and bound epsilon and mu from below.
+
+    Fits go through the same release and the same noise as `dphead fit`, and nothing is charged: rows are synthetic, or
+    declared public. Exit code 1 if a bound exceeds the claim.
+
+    \b
+    dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 --n-classes 2 --fits 100000 -o audit/
+    """
+    import json
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(highlight=False)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("fits", total=None if given["one_run"] else given["fits"])
+        result, claim = _audit(lambda done: bar.update(task, completed=done), **given)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "audit.json").write_text(json.dumps(result, indent=2) + "\n")
+    _print(console, result)
+    if out is not None:
+        console.print(f"{out}: audit.json{_plot(result, claim, out)}", soft_wrap=True)
+    if not result["passed"]:
+        raise click.exceptions.Exit(1)
+
+
+def _audit(
+    progress: Any,
+    method: str,
+    preset: str | None,
+    epsilon: float,
+    delta: float,
+    relation: str,
+    fits: int,
+    one_run: bool,
+    canaries: int | None,
+    confidence: float,
+    **rest: Any,
+) -> tuple[dict[str, Any], Any]:
+    from dphead.analysis import audit as auditing
+    from dphead.analysis.audit_bounds import statements
+    from dphead.methods import make_method
+    from dphead.plan import make_plan
+
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"confidence must lie in (0.5, 1), got {confidence=}. 0.9999 is usual.")
+    sizes = {k: rest.pop(k) for k in ("n_rows", "n_features", "n_classes", "features", "public_rows", "split")}
+    facts, rows = _rows(**sizes)
+    made = make_method(method, facts, rest, preset)
+    plan = make_plan(made.solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=made.accountant)
+    claim = auditing.claim_of(plan)
+    told = {"method": method, "solver": repr(made.solver), "n_rows": facts.n_rows, "n_features": facts.n_features}
+    told |= {"n_classes": facts.n_classes, "rows": "synthetic" if rows is None else "declared public"}
+    if one_run:
+        found = auditing.one_run(made.solver, plan, facts, canaries or min(facts.n_features, facts.n_rows), confidence)
+        return told | found, claim
+    problem = auditing.worst_case(facts, plan)
+    if rows is not None:
+        problem = auditing.among(problem, plan, *rows)
+    counts = auditing.count(made.solver, plan, problem, fits, confidence=confidence, progress=progress)
+    return told | statements(counts, claim, confidence), claim
+
+
+def _rows(
+    n_rows: int | None,
+    n_features: int | None,
+    n_classes: int | None,
+    features: Path | None,
+    public_rows: bool,
+    split: str | None,
+) -> tuple[Any, Any]:
+    """(public facts, None or public rows (x, y)) from sizes or from a file whose rows are declared public."""
+    from dphead.solvers.base import PublicFacts
+
+    if features is None:
+        if n_rows is None or n_features is None or n_classes is None:
+            raise ValueError(
+                f"an audit needs --n-rows, --n-features and --n-classes, got {n_rows=}, {n_features=}, {n_classes=}. "
+                "Give the sizes of your data: the rows are made up."
+            )
+        return PublicFacts(n_rows, n_features, n_classes), None
+    if not public_rows:
+        raise ValueError(
+            f"audited rows must be public or synthetic, got features={features} without --public-rows. An audit "
+            "releases the rows a thousand times: give --n-rows, --n-features and --n-classes instead, or declare them."
+        )
+    from dphead.data import load_features
+
+    rows, file = load_features(features, split)
+    classes = n_classes or len(file.class_names or [])
+    return PublicFacts(rows.n_rows, rows.n_features, classes), (rows.features(), rows.labels())
+
+
+def _plot(result: dict[str, Any], claim: Any, out: Path) -> str:
+    """Write audit.png; returns what to say of it."""
+    if "histogram" not in result:
+        return ""
+    try:
+        from dphead.analysis.audit_plot import plot_audit
+
+        plot_audit(result, claim, out / "audit.png", f"{result['method']}, epsilon = {result['epsilon']:g}")
+    except ImportError:
+        return "   (no plot: pip install 'dphead[plots]')"
+    return " audit.png"
+
+
+def _print(console: Any, r: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    verdict = "passed: no bound exceeds the claim" if r["passed"] else "FAILED: a bound exceeds the claim"
+    table = Table(show_edge=False, pad_edge=False)
+    for name, side in (("", "left"), ("measured", "right"), ("perfect attack", "right"), ("claim", "right")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    if "canaries" in r:
+        console.print(
+            f"{r['method']}, one run, {r['canaries']} canaries, {r['guesses']} guesses, {r['correct']} right",
+            soft_wrap=True,
+        )
+        table.add_row("epsilon at least", *_cells(r["epsilon_lower_bound"], r["ceiling"], r["epsilon"]))
+        table.add_row("the same at 95 %", *_cells(r["epsilon_lower_bound_95"], r["ceiling_95"], r["epsilon"]))
+        odds = r["false_alarm_odds"]
+    else:
+        c = r["ceilings"]
+        console.print(f"{r['method']}, {r['fits_in_each_world']:,} fits with the canary and as many without")
+        table.add_row("epsilon at least", *_cells(r["epsilon_lower_bound"], c["epsilon_lower_bound"], r["epsilon"]))
+        table.add_row(
+            "the same at 95 %", *_cells(r["epsilon_lower_bound_95"], c["epsilon_lower_bound_95"], r["epsilon"])
+        )
+        table.add_row("mu at least", *_cells(r["mu_lower_bound"], c["mu_lower_bound"], r["mu"]))
+        table.add_row("epsilon of that mu", *_cells(r["epsilon_from_mu"], c["epsilon_from_mu"], r["epsilon"]))
+        table.add_row("AUC", *_cells(r["auc"], c["auc"], None))
+        table.add_row("advantage", *_cells(r["advantage"], c["advantage"], c["advantage_of_epsilon_delta"]))
+        table.add_row("the canary's own mu", *_cells(r["canary_mu"]["mean"], None, r["mu"]))
+        odds = r["false_alarm_odds"]["both"]
+    console.print(table)
+    console.print(f"{verdict} (a correct method fails with odds of at most {odds:.1g})", soft_wrap=True)
+
+
+def _cells(*values: float | None) -> list[str]:
+    return ["-" if v is None else f"{v:.4g}" for v in values]

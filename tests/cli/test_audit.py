@@ -1,0 +1,57 @@
+"""`dphead audit`: what it prints and writes, and that it refuses private rows."""
+
+import json
+
+import pytest
+from commands import dphead, features_file
+
+SIZES = ("--n-rows", 32, "--n-features", 3, "--n-classes", 2)
+
+
+def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
+    """Odds of a false alarm 1e-4."""
+    done = dphead("audit", "--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 300, "-o", tmp_path / "a")
+    assert done.code == 0, done.err
+    for text in ("epsilon at least", "perfect attack", "advantage", "passed", "odds of at most 0.0001"):
+        assert text in done.out
+    found = json.loads((tmp_path / "a" / "audit.json").read_text())
+    assert found["rows"] == "synthetic" and found["passed"] and found["epsilon_lower_bound"] <= 8
+    assert found["false_alarm_odds"]["both"] == pytest.approx(1e-4)
+    pytest.importorskip("matplotlib")
+    assert (tmp_path / "a" / "audit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_run(tmp_path):
+    """Odds of a false alarm 1e-4."""
+    sizes = ("--n-rows", 200, "--n-features", 64, "--n-classes", 2)
+    done = dphead("audit", "--method", "dp-newton", "--epsilon", 8, *sizes, "--one-run", "-o", tmp_path)
+    assert done.code == 0, done.err
+    assert "64 canaries" in done.out
+    assert json.loads((tmp_path / "audit.json").read_text())["canaries"] == 64
+
+
+def test_a_violation_ends_with_code_1(monkeypatch):
+    """Noise at 0.3 sigma; missed with odds below 1e-9."""
+    from dphead.privacy import mechanism
+
+    real = mechanism.gaussian
+    monkeypatch.setattr(mechanism, "gaussian", lambda g, shape, sd, symmetric: real(g, shape, 0.3 * sd, symmetric))
+    done = dphead("audit", "--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 200)
+    assert done.code == 1 and "FAILED" in done.out
+
+
+def test_private_rows_are_refused_and_public_ones_are_not(tmp_path):
+    """Odds of a false alarm 1e-4."""
+    features = features_file(tmp_path / "x.h5", n=60, d=4)
+    command = ("audit", "--method", "dp-ls", "--features", features, "--fits", 20)
+    done = dphead(*command)
+    assert done.code == 2 and "must be public or synthetic" in done.err and "--public-rows" in done.err
+    done = dphead(*command, "--public-rows")
+    assert done.code == 0, done.err
+
+
+def test_missing_sizes_and_a_silly_confidence_say_what_to_do():
+    done = dphead("audit", "--n-rows", 10)
+    assert done.code == 2 and "--n-features" in done.err
+    done = dphead("audit", *SIZES, "--confidence", 2)
+    assert done.code == 2 and "confidence must lie in" in done.err
