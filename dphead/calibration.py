@@ -33,7 +33,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     return low
 
 
-def _smallest_scale(cost: Callable[[float], float], target: float, guess: float, tolerance: float) -> float:
+def smallest_scale(cost: Callable[[float], float], target: float, guess: float, tolerance: float) -> float:
     """Smallest s, to a relative tolerance and on the safe side, with cost(s) <= target; `cost` decreases."""
     cost = lru_cache(cost)  # brentq asks for its ends again
 
@@ -92,6 +92,6 @@ def calibrate(
             scale, step = scale * (1 + step), 2 * step
         return scale
     if accountant in ("auto", "pld"):
-        guess = _smallest_scale(lambda s: cost(s, "pld", coarser=10), epsilon, 1.0, 1e-2)
-        return _smallest_scale(cost, epsilon, guess, 1e-4)
-    return _smallest_scale(cost, epsilon, 1.0, 1e-7)
+        guess = smallest_scale(lambda s: cost(s, "pld", coarser=10), epsilon, 1.0, 1e-2)
+        return smallest_scale(cost, epsilon, guess, 1e-4)
+    return smallest_scale(cost, epsilon, 1.0, 1e-7)
