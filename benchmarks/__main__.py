@@ -1,4 +1,4 @@
-"""`python -m benchmarks heads | cost | tables`."""
+"""`python -m benchmarks heads | cost | tables | accounting`."""
 
 from pathlib import Path
 
@@ -44,6 +44,15 @@ def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: 
 def tables() -> None:
     """Write TABLES.md and the README's tables from the stored rows."""
     t.write()
+
+
+@main.command()
+def accounting() -> None:
+    """Write the plots that need no data to results/accounting (half a minute)."""
+    from benchmarks.accounting import write
+
+    for path in write():
+        click.echo(path)
 
 
 main()

@@ -8,6 +8,8 @@ from scipy.special import ndtr, ndtri
 
 from dphead.privacy.accounting import GaussianEvent, check, log_delta, loss_distribution, total_mu
 
+RATES = (0.001, 0.01, 0.1)  # false positive rates at which `dphead account` prints the limit on true positives
+
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
     """Least false negative rate at each false positive rate, Phi(Phi^-1(1 - fpr) - mu).

@@ -1,33 +1,66 @@
 """`dphead account`: epsilon for a noise, or the noise for a budget, under every accountant. No data is needed."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import click
 
 RELATIONS = ("zero_out", "add_remove", "replace_one")
 ACCOUNTANTS = ("auto", "exact", "pld", "rdp", "rdp-classic", "zcdp")
+METHODS = ("dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes")
+SIZES = ("n_rows", "n_features", "n_classes")
+PATH = click.Path(path_type=Path, dir_okay=False)
+
+
+def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE pairs; a value is read as JSON where it is JSON (10, 0.5, true), else as text."""
+    import json
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"write NAME=VALUE, got {pair!r}")
+        try:
+            found[name.replace("-", "_")] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name.replace("-", "_")] = value
+    return found
 
 
 @click.command(short_help="Noise for a budget, or epsilon for a noise; needs no data.")
 @click.option("--epsilon", type=float, help="Budget: print the noise multiplier that meets it.")
 @click.option("--noise-multiplier", type=float, help="Noise: print the epsilon that it costs.")
 @click.option("--delta", type=float, required=True, help="Less than 1 / (number of rows).")
-@click.option(
-    "--sampling-prob", type=float, default=1.0, show_default=True, help="Of a Poisson batch; 1 is full batch."
-)
-@click.option("--steps", type=click.IntRange(min=0), default=1, show_default=True, help="Releases with this noise.")
+@click.option("--sampling-prob", type=float, help="Of a Poisson batch (default 1: full batch).")
+@click.option("--steps", type=click.IntRange(min=0), help="Releases with this noise (default 1).")
 @click.option(
     "--gaussian", type=float, multiple=True, help="A further full-batch release with this fixed noise multiplier."
 )
 @click.option("--shuffled-epochs", type=click.IntRange(min=1), help="Batches were shuffled, not sampled: epochs run.")
 @click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
+@click.option("--accountant", type=click.Choice(ACCOUNTANTS), help="Meets the budget (default: auto, or the preset's).")
+@click.option("--method", type=click.Choice(METHODS), help="Show what this method would release for --epsilon.")
+@click.option("--preset", help="With --method: a paper's settings.")
+@click.option("--n-rows", type=int, help="With --method: public number of rows, or a nominal one.")
+@click.option("--n-features", type=int, help="With --method.")
+@click.option("--n-classes", type=int, help="With --method.")
 @click.option(
-    "--accountant", type=click.Choice(ACCOUNTANTS), default="auto", show_default=True, help="Meets the budget."
+    "--set", "settings", multiple=True, callback=_settings, metavar="NAME=VALUE", help="With --method: batch_size=4096."
 )
+@click.option("--select-mean", type=float, help="The above is one of a random number of runs; the best one is kept.")
+@click.option(
+    "--select-distribution",
+    type=click.Choice(["geometric", "logarithmic", "poisson"]),
+    default="geometric",
+    show_default=True,
+    help="Of the number of runs.",
+)
+@click.option("--plot", type=PATH, help="Draw the trade-off curve (png, svg or pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def account(as_json: bool, **arguments: Any) -> None:
-    """Print epsilon under every accountant, side by side.
+def account(as_json: bool, plot: Path | None, **given: Any) -> None:
+    """Print epsilon under every accountant, side by side, and what any membership attack is limited to.
 
     A noise multiplier is the noise's standard deviation over the sensitivity: the relation's own for full batches, the
     clip norm for Poisson batches.
@@ -35,14 +68,20 @@ def account(as_json: bool, **arguments: Any) -> None:
     \b
     dphead account --delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 --steps 360 --gaussian 8 --gaussian 8
     dphead account --delta 1e-5 --epsilon 3 --sampling-prob 0.16384 --steps 360
+    dphead account --delta 1e-5 --epsilon 1 --method dp-fc --n-rows 50000 --n-features 1280 --n-classes 10
+    dphead account --delta 1e-5 --noise-multiplier 40 --steps 100 --gaussian 100 --select-mean 10
     """
     import json
 
-    if (arguments["epsilon"] is None) == (arguments["noise_multiplier"] is None):
-        raise click.UsageError("Exactly one of --epsilon and --noise-multiplier must be given.")
+    _check_together(given, plot)
     try:
-        found = _account(**arguments)
-    except ValueError as error:
+        found, events = _account(given)
+        if plot is not None:
+            from dphead.plots import tradeoff_plot
+
+            title = f"ε = {found['epsilon']:.4g} at δ = {found['delta']:g}, {found['relation']}"
+            tradeoff_plot(plot, events, found["relation"], title)
+    except (ValueError, ImportError) as error:
         raise click.UsageError(str(error)) from None
     if as_json:
         click.echo(json.dumps(_plain(found), indent=2, allow_nan=False))
@@ -50,71 +89,196 @@ def account(as_json: bool, **arguments: Any) -> None:
         _print(found)
 
 
-def _account(
-    epsilon: float | None,
-    noise_multiplier: float | None,
-    delta: float,
-    sampling_prob: float,
-    steps: int,
-    gaussian: tuple[float, ...],
-    shuffled_epochs: int | None,
-    relation: str,
-    accountant: str,
-) -> dict[str, Any]:
-    from dphead.analysis.profiles import PROFILES, all_outcomes, shuffled_epsilon
-    from dphead.calibration import calibrate
-    from dphead.privacy import accounting
-    from dphead.privacy.accounting import GaussianEvent
+def _check_together(given: dict[str, Any], plot: Path | None) -> None:
+    """Refuse options that say different things, or too little."""
+    if (given["epsilon"] is None) == (given["noise_multiplier"] is None):
+        raise click.UsageError("Exactly one of --epsilon and --noise-multiplier must be given.")
+    alone = ("noise_multiplier", "sampling_prob", "shuffled_epochs", "select_mean")
+    with_method = [name for name in alone if given[name] is not None] + ["gaussian"] * bool(given["gaussian"])
+    missing = [name for name in SIZES if given[name] is None]
+    extra = [name for name in (*SIZES, "preset") if given[name] is not None] + ["set"] * bool(given["settings"])
+    problem = ""
+    if given["method"] is not None and (with_method or missing):
+        problem = (
+            f"--method must have {', '.join(SIZES)} and no other noise, got missing={missing}, with {with_method}."
+        )
+    elif given["method"] is None and extra:
+        problem = f"a method's settings must have --method, got {extra} without it."
+    elif given["select_mean"] is not None and (plot or given["shuffled_epochs"] or given["accountant"]):
+        problem = "--select-mean must go without --plot, --shuffled-epochs and --accountant: it has an RDP bound only."
+    if problem:
+        raise click.UsageError(problem.replace("_", "-") + " Correct the options.")
 
-    fixed = [GaussianEvent(sigma) for sigma in gaussian]
-    if noise_multiplier is None:
-        wanted = [GaussianEvent(1.0, sampling_prob, steps), *fixed]
-        held = range(1, len(wanted))
-        assert epsilon is not None  # one of the two was given
-        noise_multiplier = calibrate(wanted, epsilon, delta, relation, accountant, held)
-    events = [GaussianEvent(noise_multiplier, sampling_prob, steps), *fixed]
-    found: dict[str, Any] = {
-        "noise_multiplier": noise_multiplier,
-        "sampling_prob": sampling_prob,
-        "steps": steps,
-        "gaussian": list(gaussian),
+
+def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """What is printed, and the events that it describes."""
+    from dphead.analysis.profiles import PROFILES, all_outcomes
+    from dphead.analysis.tradeoff import RATES, tradeoff
+    from dphead.privacy import accounting
+
+    if given["method"] is not None:
+        found, events = _method(given)
+    elif given["select_mean"] is not None:
+        return _selection(given), []
+    else:
+        found, events = _releases(given)
+    delta, relation = given["delta"], given["relation"]
+    found |= {
         "relation": relation,
         "delta": delta,
-        "accountant": accountant,
-        "epsilon": accounting.epsilon(events, delta, relation, accountant),
         "mu": accounting.total_mu(events),
         "rho": accounting.total_rho(events),
         "profiles": {
             name: {"epsilon": outcome.epsilon, "reason": outcome.reason, "what": PROFILES[name][2]}
             for name, outcome in all_outcomes(events, delta, relation).items()
         },
+        "tpr_at_fpr": {
+            f"{rate:g}": float(1 - fnr) for rate, fnr in zip(RATES, tradeoff(events, RATES, relation), strict=True)
+        },
     }
-    if shuffled_epochs is not None:
-        found["shuffled"] = shuffled_epsilon(noise_multiplier, shuffled_epochs, delta, relation, fixed)._asdict()
-        found["shuffled"]["poisson_convention"] = found["epsilon"] if sampling_prob < 1 else None
-    return found
+    return found, events
+
+
+def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Equal releases with one noise, and further ones with their own."""
+    from dphead.analysis.profiles import shuffled_epsilon
+    from dphead.calibration import calibrate
+    from dphead.privacy import accounting
+    from dphead.privacy.accounting import GaussianEvent
+
+    delta, relation, accountant = given["delta"], given["relation"], given["accountant"] or "auto"
+    events = _events(given, 1.0 if given["noise_multiplier"] is None else given["noise_multiplier"])
+    noise = given["noise_multiplier"]
+    if noise is None:
+        noise = calibrate(events, given["epsilon"], delta, relation, accountant, range(1, len(events)))
+        events[0] = GaussianEvent(noise, events[0].sampling_prob, events[0].count)
+    found: dict[str, Any] = {
+        "noise_multiplier": noise,
+        "sampling_prob": events[0].sampling_prob,
+        "steps": events[0].count,
+        "gaussian": list(given["gaussian"]),
+        "accountant": accountant,
+        "epsilon": accounting.epsilon(events, delta, relation, accountant),
+    }
+    if given["shuffled_epochs"] is not None:
+        found["shuffled"] = shuffled_epsilon(noise, given["shuffled_epochs"], delta, relation, events[1:])._asdict()
+        found["shuffled"]["poisson_convention"] = found["epsilon"] if events[0].sampling_prob < 1 else None
+    return found, events
+
+
+def _events(given: dict[str, Any], noise: float) -> list[Any]:
+    from dphead.privacy.accounting import GaussianEvent
+
+    prob = 1.0 if given["sampling_prob"] is None else given["sampling_prob"]
+    steps = 1 if given["steps"] is None else given["steps"]
+    return [GaussianEvent(noise, prob, steps), *(GaussianEvent(sigma) for sigma in given["gaussian"])]
+
+
+def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """The plan of a method, as `dphead fit` would charge it."""
+    from dphead.methods import make_method
+    from dphead.plan import check_facts, large_delta, make_plan
+    from dphead.solvers.base import PublicFacts
+
+    facts = PublicFacts(given["n_rows"], given["n_features"], given["n_classes"])
+    check_facts(facts)
+    settings = given["settings"] | ({} if given["steps"] is None else {"steps": given["steps"]})
+    method = make_method(given["method"], facts, settings, given["preset"])
+    accountant = given["accountant"] or method.accountant
+    plan = make_plan(
+        method.solver,
+        facts,
+        epsilon=given["epsilon"],
+        delta=given["delta"],
+        relation=given["relation"],
+        accountant=accountant,
+    )
+    found = {name: given[name] for name in ("method", "preset", *SIZES)} | {
+        "source": method.source,
+        "accountant": accountant,
+        "releases": plan.summary(),
+        "epsilon": plan.epsilon_spent(),
+        "warning": large_delta(given["epsilon"], given["delta"], facts.n_rows),
+    }
+    return found, plan.events()
+
+
+def _selection(given: dict[str, Any]) -> dict[str, Any]:
+    """The total of keeping the best of a random number of runs. A budget scales the noise that was not fixed."""
+    from dphead.analysis.selection import SHAPES, selection_calibrate, selection_epsilon
+    from dphead.privacy import accounting
+
+    mean, shape = given["select_mean"], SHAPES[given["select_distribution"]]
+    delta, relation, noise = given["delta"], given["relation"], given["noise_multiplier"]
+    if noise is None:
+        trial, held = _events(given, 1.0), range(1, 1 + len(given["gaussian"]))
+        noise = selection_calibrate(trial, mean, given["epsilon"], delta, shape, relation, held)
+    trial = _events(given, noise)
+    each = math.ceil(mean)
+    return {
+        "noise_multiplier": noise,
+        "sampling_prob": trial[0].sampling_prob,
+        "steps": trial[0].count,
+        "gaussian": list(given["gaussian"]),
+        "relation": relation,
+        "delta": delta,
+        "accountant": "rdp",
+        "epsilon": selection_epsilon(trial, mean, delta, shape, relation),
+        "mu": None,
+        "select_mean": mean,
+        "select_distribution": given["select_distribution"],
+        "every_run": {"runs": each, "epsilon": accounting.epsilon(trial * each, delta, relation)},
+    }
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(highlight=False)
-    batch = "full batch" if found["sampling_prob"] == 1 else f"Poisson batches, q = {found['sampling_prob']:g}"
-    console.print(f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} releases, {batch})")
-    for sigma in found["gaussian"]:
-        console.print(f"and one full-batch release with noise multiplier {sigma:g}")
+    if "releases" in found:
+        from dphead.cli.fit import releases_table
+
+        title = f"{found['method']} would release ({found['source']})"
+        console.print(releases_table(found["releases"], title))
+        if found["warning"]:
+            console.print(f"warning: {found['warning']}")
+    else:
+        batch = "full batch" if found["sampling_prob"] == 1 else f"Poisson batches, q = {found['sampling_prob']:g}"
+        console.print(f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} releases, {batch})")
+        for sigma in found["gaussian"]:
+            console.print(f"and one full-batch release with noise multiplier {sigma:g}")
+    if "select_mean" in found:
+        runs = f"{found['select_distribution']} number of runs, {found['select_mean']:g} on average"
+        console.print(
+            f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, {found['relation']}: the total of keeping "
+            f"the best of a secret {runs}; nothing else of the runs may leave",
+            soft_wrap=True,
+        )
+        every = found["every_run"]
+        text = f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
+        console.print(text + (", which is less" if every["epsilon"] < found["epsilon"] else ""))
+        return
     console.print(
         f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, {found['relation']}, {found['accountant']}"
     )
     if found["mu"] is not None:
         console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
+    limits = [f"{100 * tpr:.3g} % at FPR {100 * float(fpr):g} %" for fpr, tpr in found["tpr_at_fpr"].items()]
+    console.print("any attack's TPR is at most  " + ", ".join(limits), soft_wrap=True)
+    _print_profiles(console, found)
+
+
+def _print_profiles(console: Any, found: dict[str, Any]) -> None:
+    from rich.table import Table
+
     table = Table(show_edge=False)
     table.add_column("accountant", no_wrap=True)
     table.add_column("epsilon", justify="right", no_wrap=True)

@@ -7,9 +7,13 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from scipy.special import ndtr, ndtri
 
-from dphead.cli.account import ACCOUNTANTS, RELATIONS, account
+from dphead.cli.account import ACCOUNTANTS, METHODS, RELATIONS, account
+from dphead.methods import SOLVERS, make_method
+from dphead.plan import make_plan
 from dphead.privacy import accounting
+from dphead.solvers.base import PublicFacts
 
 TB21 = "--delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 --steps 360 --gaussian 8 --gaussian 8"
 
@@ -49,6 +53,65 @@ def test_relation_accountant_and_shuffled_batches():
     assert json.loads(run("--delta 1e-5 --epsilon inf --json").output)["epsilon"] == "inf"
 
 
+FC23 = {"preset": "fc23", "learning_rate": 1, "ridge": 1}
+METHOD = "--delta 1e-5 --epsilon 1 --n-rows 400 --n-features 6 --n-classes 3"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--method dp-ls", {}),
+        ("--method dp-fc --steps 3 --relation replace_one", {"steps": 3}),
+        ("--method dp-sgd --set batch_size=40 --set steps=5 --accountant rdp", {"batch_size": 40, "steps": 5}),
+        ("--method dp-newton --preset fc23 --set learning_rate=1 --set ridge=1", FC23),
+    ],
+)
+def test_a_methods_plan_is_the_one_that_a_fit_charges(options, expected):
+    facts, relation = PublicFacts(400, 6, 3), "replace_one" if "replace_one" in options else "zero_out"
+    settings = {name: value for name, value in expected.items() if name != "preset"}
+    method = make_method(options.split()[1], facts, settings, expected.get("preset"))
+    accountant = "rdp" if "rdp" in options else method.accountant
+    plan = make_plan(method.solver, facts, epsilon=1.0, delta=1e-5, relation=relation, accountant=accountant)
+    found = json.loads(run(f"{METHOD} {options} --json").output)
+    assert found["releases"] == plan.summary() and found["epsilon"] == plan.epsilon_spent()
+    assert found["relation"] == relation and set(found["profiles"]) >= {"exact", "pld", "paper:fc23"}
+
+
+def test_a_methods_plan_is_a_table():
+    text = run(METHOD + " --method dp-ls").output
+    for part in ("feature mean", "gram", "class sums", "dphead's defaults", "mu  0.268051", "paper:fc23"):
+        assert part in text, part
+
+
+def test_a_methods_delta_is_held_against_its_rows():
+    assert "below 1/n" in run(METHOD.replace("1e-5", "0.01") + " --method dp-ls").output
+    assert "warning" not in run(METHOD + " --method dp-ls").output
+
+
+def test_the_limit_on_any_attack_is_printed_and_drawn(tmp_path):
+    """For mu-GDP it is Phi(Phi^-1(fpr) + mu); mu = 0.268 at epsilon = 1."""
+    arguments = f"--epsilon 1 --delta 1e-5 --plot {tmp_path / 'curve.png'}"
+    found = json.loads(run(arguments + " --json").output)
+    for rate in (0.001, 0.01, 0.1):
+        assert found["tpr_at_fpr"][f"{rate:g}"] == pytest.approx(ndtr(ndtri(rate) + 0.26805112321), rel=1e-6)
+    assert "0.238 % at FPR 0.1 %, 1.98 % at FPR 1 %, 15.5 % at FPR 10 %" in run(arguments).output
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+    assert set(json.loads(run("--delta 1e-5 --epsilon inf --json").output)["tpr_at_fpr"].values()) == {1.0}
+
+
+def test_a_choice_among_runs_shows_its_total():
+    trial = "--delta 1e-5 --noise-multiplier 40 --steps 100 --gaussian 100"
+    found = json.loads(run(trial + " --select-mean 10 --json").output)
+    alone = json.loads(run(trial + " --json").output)
+    assert found["epsilon"] == pytest.approx(2.15541, abs=1e-4) and found["epsilon"] > 2 * alone["epsilon"]
+    assert found["every_run"]["runs"] == 10 and found["every_run"]["epsilon"] == pytest.approx(3.34446, abs=1e-4)
+    text = run(trial + " --select-mean 2").output  # two runs cost less in plain composition, and both may leave
+    assert "secret geometric number of runs, 2 on average" in text and "which is less" in text
+    assert "which is less" not in run(trial + " --select-mean 2 --select-distribution poisson").output
+    back = json.loads(run("--delta 1e-5 --epsilon 3 --steps 100 --gaussian 100 --select-mean 10 --json").output)
+    assert back["noise_multiplier"] == pytest.approx(28.7961, rel=1e-4) and 2.9999 < back["epsilon"] <= 3
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -67,6 +130,23 @@ def test_relation_accountant_and_shuffled_batches():
         ("--delta 1e-5 --epsilon 1 --sampling-prob .1 --accountant exact", "full batches"),
         ("--delta 1e-5 --noise-multiplier 1 --relation swap", "swap"),
         ("--delta 1e-5 --noise-multiplier 1 --relation add_remove --shuffled-epochs 3", "shuffled batches need"),
+        ("--delta 1e-5 --noise-multiplier 1 --plot curve.txt", "a plot must be one of"),
+        ("--delta 1e-5 --epsilon 1 --method dp-ls", "missing=['n-rows', 'n-features', 'n-classes']"),
+        ("--delta 1e-5 --epsilon 1 --n-rows 50", "without it"),
+        ("--delta 1e-5 --epsilon 1 --preset fc23", "without it"),
+        ("--delta 1e-5 --epsilon 1 --set steps=3", "without it"),
+        (METHOD + " --method dp-ls --gaussian 3", "no other noise"),
+        (METHOD + " --method dp-ls --sampling-prob 0.1", "no other noise"),
+        (METHOD + " --method dp-ls --select-mean 3", "no other noise"),
+        (METHOD + " --method dp-ls --set colour=3", "must have every option"),
+        (METHOD + " --method dp-ls --set ridge=-1", "ridge must be"),
+        (METHOD + " --method dp-ls --set ridge", "NAME=VALUE"),
+        (METHOD + " --method dp-ls --preset nobody", "nobody"),
+        (METHOD + " --method dp-ls --n-classes 1", "at least two classes"),
+        ("--delta 1e-5 --noise-multiplier 1 --select-mean 0.5", "mean number of runs"),
+        ("--delta 1e-5 --noise-multiplier 1 --select-mean 3 --accountant pld", "RDP bound only"),
+        ("--delta 1e-5 --noise-multiplier 1 --select-mean 3 --plot x.png", "RDP bound only"),
+        ("--delta 1e-5 --epsilon 1 --select-mean 3 --gaussian 1", "fixed releases costs"),
     ],
 )
 def test_wrong_arguments_exit_with_2(arguments, message):
@@ -77,5 +157,6 @@ def test_wrong_arguments_exit_with_2(arguments, message):
 
 def test_the_module_is_light_and_its_choices_are_the_accountants():
     assert RELATIONS == accounting.RELATIONS and ACCOUNTANTS == accounting.ACCOUNTANTS
+    assert tuple(SOLVERS) == METHODS
     heavy = "import sys, dphead.cli.account; print([m for m in ('numpy', 'scipy', 'rich', 'jax') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout.strip() == "[]"
