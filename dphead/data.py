@@ -64,8 +64,7 @@ class FeaturesRows:
         self._slots = split_slots(file, split)
         self.n_rows, self.n_features = len(self._slots), file.n_features
         self._y = np.where(file.valid, file.labels, -1).astype(np.int32)[self._slots]
-        if group_cap is not None and file.group is None:
-            raise FormatError(f"group_cap needs a file with groups, got {group_cap=}. Extract with a group column.")
+        check_groups(file, group_cap)
         self._y = _capped(self._y, None if file.group is None else file.group[self._slots], group_cap)
         self.group_cap = group_cap
         self._contiguous = bool(np.all(np.diff(self._slots) == 1))
@@ -110,6 +109,12 @@ class FeaturesRows:
         if self._contiguous and len(slots) == slots[-1] - slots[0] + 1:
             return dataset[slots[0] : slots[-1] + 1].astype(np.float32)
         return dataset[slots].astype(np.float32)
+
+
+def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
+    """FormatError if groups are to be capped and the file has none."""
+    if group_cap is not None and file.group is None:
+        raise FormatError(f"group_cap needs a file with groups, got {group_cap=}. Extract with a group column.")
 
 
 def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:

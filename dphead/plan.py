@@ -30,6 +30,13 @@ class Plan:
         """Whether every release carries noise."""
         return all(s.noise_multiplier > 0 for s in self.specs)
 
+    @property
+    def protected_unit(self) -> str:
+        """Whom the guarantee is about, in words."""
+        if self.group_cap is None:
+            return "one image"
+        return f"one group with all its images, of which at most {self.group_cap} count"
+
     def events(self) -> list[GaussianEvent]:
         """What the accountant sees, equal releases together."""
         counts: dict[tuple[float, float], int] = {}

@@ -38,6 +38,8 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
         "mu": accounting.total_mu(events) if plan.private else None,
         "rho": accounting.total_rho(events) if plan.private else None,
         "neighboring_relation": plan.relation,
+        "protected_unit": plan.protected_unit,
+        "group_cap": plan.group_cap,
         "calibrated_with": plan.accountant,
         "target_epsilon": plan.epsilon,
         "profiles": all_profiles(events, plan.delta, plan.relation) if plan.private else {},
@@ -56,7 +58,12 @@ def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded:
             "Reproducible, not private: the noise was drawn from a fixed seed, for tests. Whoever knows the seed can "
             "remove the noise. Do not publish this head."
         )
-    relation = RELATION_MEANING[g["neighboring_relation"]]
+    relation, grouped = RELATION_MEANING[g["neighboring_relation"]], g["group_cap"] is not None
+    unit, people = "one row (image) of the features file", "people with several images have the guarantee for each "
+    people += "image, not for all of them together"
+    if grouped:
+        relation = relation.replace("one image", "one group")
+        unit, people = f"{g['protected_unit']}, as the features file's group column says", "nor is a wrong group column"
     count = "" if g["neighboring_relation"] == "add_remove" else f" The number of training images, {n_rows}, is public."
     limit = ", within the budget fixed before the first" if ledger["budget"] else ", with no limit fixed beforehand"
     across = (
@@ -73,12 +80,12 @@ def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded:
     }[test_is]
     return (
         f"The head is ({g['epsilon']:.4g}, {g['delta']:g})-differentially private with respect to the training images "
-        f"and their labels. Protected unit: one row (image) of the features file; neighbouring data sets differ in "
+        f"and their labels. Protected unit: {unit}; neighbouring data sets differ in "
         f"{relation}. Whoever sees the head and this report, with any other knowledge and any computing power, can "
         f"tell the two cases apart only as well as this bound allows. Everything that was computed from the training "
         f"rows was released with Gaussian noise by the releases listed here, and no other number that depends on them "
         f"leaves the run.{count} The class names, the settings and the frozen network are public and are not "
-        f"protected; people with several images have the guarantee for each image, not for all of them together. "
+        f"protected; {people}. "
         f"Hyper-parameters: see `tuning`. {across}{test} The run's noisy releases, head and report may be published; "
         f"features, row digests, timings and the machine's memory may not."
     )

@@ -31,7 +31,8 @@ from extract.format import FeaturesFile, open_features
 class FitOptions:
     """Everything that decides a fit. settings: the method's options; None values take its defaults.
 
-    classes: public class names if the file declares none. nominal_n: replaces n under add_remove. seed: for tests.
+    classes: public class names if the file declares none. group_cap: protects groups of the file's group column, of
+    which the first so many rows count; None protects each row. nominal_n: replaces n under add_remove. seed: for tests.
     tuning: how the settings were chosen; None says "none" for the data set's first fit if it uses defaults only.
     """
 
@@ -44,6 +45,7 @@ class FitOptions:
     delta: float = 1e-5
     relation: str = "zero_out"
     nominal_n: int | None = None
+    group_cap: int | None = None
     accountant: str | None = None
     classes: tuple[str, ...] | None = None
     split: str | None = None
@@ -68,7 +70,7 @@ def fit_files(
     A run that was interrupted after its charge continues under the same charge when the same command is given again.
     """
     start = time.perf_counter()
-    rows, file = load_features(options.features, options.split, options.memory)
+    rows, file = load_features(options.features, options.split, options.memory, options.group_cap)
     with file:
         classes = class_names(file, options.classes)
         facts = public_facts(options, rows, len(classes))
@@ -80,10 +82,11 @@ def fit_files(
             delta=options.delta,
             relation=options.relation,
             accountant=options.accountant or method.accountant,
+            group_cap=options.group_cap,
         )
         test = open_test(options, file, classes)
         origin = test_origin(options, file) if test is not None else None
-        warnings = check_delta(options, facts)
+        warnings = check_delta(options, facts) + check_groups(options, file)
         space = file.feature_space
         _check_folder(options.out, plan, method, facts)
         if announce is not None:
@@ -159,6 +162,13 @@ def check_delta(options: FitOptions, facts: PublicFacts) -> list[str]:
     if text is not None and not options.allow_large_delta:
         raise ValueError(text + " Use a smaller delta, or confirm with --allow-large-delta.")
     return [text] if text else []
+
+
+def check_groups(options: FitOptions, file: FeaturesFile) -> list[str]:
+    """Groups that the file knows and the fit does not protect are a warning in the report."""
+    if file.group is None or options.group_cap is not None or np.isinf(options.epsilon):
+        return []
+    return ["the features file has groups, and each image is protected for itself alone: --group-cap protects groups."]
 
 
 def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> tuple[np.ndarray, np.ndarray] | None:

@@ -448,3 +448,17 @@ def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
     for bad in ("../x", "", "a/b"):
         with pytest.raises(LedgerError, match="dataset_id"):
             default_ledger_path(bad)
+
+
+def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
+    x, y = blobs
+    groups = np.arange(300) // 3
+    make = dphead.DPLeastSquaresClassifier
+    model = make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(x, y, groups=groups)
+    assert model.privacy_.protected_unit == "one group with all its images, of which at most 2 count"
+    assert model.privacy_.mu == pytest.approx(make(epsilon=4.0, delta=1e-4, classes=range(3)).fit(x, y).privacy_.mu)
+    for cap, given in ((None, groups), (2, None)):
+        with pytest.raises(ValueError, match="given together"):
+            make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=cap).fit(x, y, groups=given)
+    with pytest.raises(ValueError, match="signed integers"):
+        make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(x, y, groups=groups.astype(str))

@@ -48,6 +48,8 @@ def profile_epsilon(name: str, events: Sequence[GaussianEvent], delta: float, re
         return Outcome(None, "some batches are sampled; it counts full batches only")
     if sampled and relation == "replace_one" and accountant.startswith("rdp"):
         return Outcome(None, "no Renyi bound for Poisson batches under replace_one")
+    if sampled and accountant.startswith("rdp") and any(e.rows_per_unit > 1 for e in events):
+        return Outcome(None, "no Renyi bound for groups in Poisson batches")
     try:
         if orders is None:
             return Outcome(epsilon(events, delta, relation, accountant), "")
@@ -77,7 +79,8 @@ def ledger_epsilon(events: Sequence[GaussianEvent], delta: float, relation: str)
         return 0.0
     if total_mu(events) is not None:
         return epsilon(events, delta, relation, "exact")
-    return epsilon(events, delta, relation, "rdp" if relation != "replace_one" else "pld")
+    renyi = relation != "replace_one" and all(e.rows_per_unit == 1 for e in events)
+    return epsilon(events, delta, relation, "rdp" if renyi else "pld")
 
 
 class Shuffled(NamedTuple):

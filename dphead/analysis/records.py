@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,13 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
     """What the accountant sees of fits of a ledger."""
-    counts = Counter((r["noise_multiplier"], r["sampling_prob"]) for f in fits for r in f["releases"])
-    return [GaussianEvent(sigma, prob, count) for (sigma, prob), count in counts.items()]
+    counts = Counter(ReleaseSpec(**_spec(r)).event() for f in fits for r in f["releases"])
+    return [replace(event, count=count) for event, count in counts.items()]
+
+
+def _spec(release: dict[str, Any]) -> dict[str, Any]:
+    """A ledger's release without its sequence number and state."""
+    return {k: v for k, v in release.items() if k not in ("sequence", "state")}
 
 
 def _json(file: Path, what: str) -> Any:
@@ -132,7 +137,8 @@ def _plan(report: dict[str, Any], file: Path) -> Plan:
             if type(count) is not int or not 1 <= count <= 10**6:
                 raise ValueError(f"{count=}")
             specs += [ReleaseSpec(**row)] * count
-        return Plan(specs, g["target_epsilon"], g["delta"], g["neighboring_relation"], g["calibrated_with"])
+        guarantee = (g["target_epsilon"], g["delta"], g["neighboring_relation"], g["calibrated_with"])
+        return Plan(specs, *guarantee, g["group_cap"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"a report's releases must be those of a fit, got {error} in {file}. Restore the file."
@@ -144,6 +150,8 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
     g = report["guarantee"]
     if not plan.specs or {s.relation for s in plan.specs} != {plan.relation}:
         raise _changed(file, "neighboring_relation", plan.relation, "its releases have another or are missing")
+    if {s.group_cap for s in plan.specs} != {plan.group_cap}:
+        raise _changed(file, "group_cap", plan.group_cap, "its releases have another")
     events = plan.events()
     expected = {
         "epsilon": plan.epsilon_spent(),
@@ -166,7 +174,7 @@ def _recorded(report: dict[str, Any], plan: Plan, fits: list[dict[str, Any]], fi
     (fit,) = [f for f in fits if f["fit_id"] == report["ledger"]["fit_id"]] or [None]
     if fit is None:
         return None
-    charged = [{k: v for k, v in r.items() if k not in ("sequence", "state")} for r in fit["releases"]]
+    charged = [_spec(r) for r in fit["releases"]]
     if Counter(map(_key, charged)) != Counter(_key(s.row()) for s in plan.specs):
         raise _changed(file, "releases", f"{len(plan.specs)} releases", f"the ledger charged {len(charged)} others")
     if report["guarantee"]["private"] and "not private" in fit["description"]:

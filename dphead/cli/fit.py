@@ -33,6 +33,9 @@ def _bytes(_: Any, __: Any, text: str) -> int:
 @click.option("--delta", type=float, default=1e-5, show_default=True)
 @click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
 @click.option("--nominal-n", type=int, help="Public stand-in for n, which add_remove keeps private.")
+@click.option(
+    "--group-cap", type=click.IntRange(min=1), help="Protect groups (patients): at most so many images of each count."
+)
 @click.option("--accountant", type=click.Choice(["auto", "exact", "pld", "rdp", "rdp-classic", "zcdp"]))
 @click.option("--classes", callback=_classes, help="Public class names a,b,c if the file declares none.")
 @click.option("--split", help="Split of FEATURES to train on, if it has several.")
@@ -134,7 +137,7 @@ def show(console: Any, out: Path, result: dict[str, Any]) -> None:
     label = "epsilon" if g["private"] else "epsilon (NOT PRIVATE)"
     console.print(
         f"\n{label} {g['epsilon']:.5g}   delta {g['delta']:g}   mu {mu}   rho {rho}   "
-        f"relation {g['neighboring_relation']}"
+        f"relation {g['neighboring_relation']}   protects {g['protected_unit']}"
     )
     others = [f"{k} {v:.4g}" for k, v in g["profiles"].items() if isinstance(v, float)]
     if others:

@@ -41,6 +41,7 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         sorted. A features file brings its own, in its order.
     relation: the neighbouring relation, "zero_out", "add_remove" or "replace_one".
     nominal_n: a public number in place of the number of rows, which is private under add_remove, and only there.
+    group_cap: None protects each row. An int protects groups of rows (patients), of which the first so many count.
     accountant: "auto" is the preset's, else exact for full batches and PLD for Poisson ones.
     ledger: the data set's ledger, a path or a `Ledger`. None: a features file's own; for arrays, only this fit counts.
         A `Ledger` is shared by clones, and cannot be sent to another process: give a path there.
@@ -63,6 +64,7 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
     classes: Sequence[Any] | np.ndarray | None = None
     relation: Literal["zero_out", "add_remove", "replace_one"] = "zero_out"
     nominal_n: int | None = None
+    group_cap: int | None = None
     accountant: str = "auto"
     ledger: str | Path | Ledger | None = None
     split: str | None = None
@@ -73,15 +75,17 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
     center_share: float | None = None
     normalization: dict[str, Any] | None = None
 
-    def fit(self, X: Any, y: Any = None) -> "DPClassifier":
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> "DPClassifier":
         """Charge the ledger, then fit. X: (n, d) numbers and y: (n,) labels, or X the path of a features file.
 
+        groups: (n,) whole numbers, one for each patient or other group, negative for a row on its own; needed with
+        group_cap, and no use without. A features file brings its own.
         Raises ValueError, with nothing charged, for settings, shapes or dtypes that cannot be used, fewer rows than
         classes, a delta of 1/n or more, and (LedgerError) a budget that would be exceeded.
         """
         check_budget(self.epsilon, self.delta)
         seed = self._seed()
-        with self._training_data(X, y) as data:
+        with self._training_data(X, y, groups) as data:
             facts, warning = self._public_facts(data), ""
             if np.isfinite(self.epsilon):
                 warning = self._check_delta(facts.n_rows)
@@ -94,6 +98,7 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
                 delta=self.delta,
                 relation=self.relation,
                 accountant=method.accountant if self.accountant == "auto" else self.accountant,
+                group_cap=self.group_cap,
             )
             ledger = self._open_ledger(data.dataset_id)
             charged = reserve(
@@ -157,13 +162,13 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
             self._ledger = Ledger(self._ledger)
         return self._ledger
 
-    def _training_data(self, X: Any, y: Any) -> AbstractContextManager[TrainingData]:
+    def _training_data(self, X: Any, y: Any, groups: Any) -> AbstractContextManager[TrainingData]:
         if not is_path(X):
-            return nullcontext(from_arrays(self, X, y, self.classes, bool(np.isfinite(self.epsilon))))
-        if y is not None:
-            raise ValueError("a features file has its own labels, got y besides. Leave y out.")
+            return nullcontext(from_arrays(self, X, y, groups, self.classes, bool(np.isfinite(self.epsilon))))
+        if y is not None or groups is not None:
+            raise ValueError("a features file has its own labels and groups, got y or groups besides. Leave them out.")
         vars(self).pop("feature_names_in_", None)
-        return from_file(X, self.split, self.classes)
+        return from_file(X, self.split, self.classes, self.group_cap)
 
     def _public_facts(self, data: TrainingData) -> PublicFacts:
         if (self.relation == "add_remove") != (self.nominal_n is not None):

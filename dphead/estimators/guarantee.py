@@ -30,6 +30,7 @@ class Privacy:
     mu: float | None
     rho: float | None
     neighboring_relation: str
+    protected_unit: str
     n_rows: int
     releases: list[dict[str, Any]] = field(repr=False)
     notes: tuple[str, ...]
@@ -63,6 +64,7 @@ def privacy_of(plan: Plan, *, n_rows: int, seeded: bool, counted: bool, classes_
         mu=accounting.total_mu(events) if plan.private else None,
         rho=accounting.total_rho(events) if plan.private else None,
         neighboring_relation=plan.relation,
+        protected_unit=plan.protected_unit,
         n_rows=n_rows,
         releases=plan.summary(),
         notes=tuple(notes),

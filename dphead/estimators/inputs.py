@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
-from dphead.data import ArrayRows, FeaturesRows, open_features, split_slots
+from dphead.data import ArrayRows, FeaturesRows, check_groups, open_features, split_slots
 from dphead.privacy.mechanism import Rows
 
 
@@ -37,8 +37,11 @@ def is_path(x: Any) -> bool:
     return isinstance(x, str | PathLike)
 
 
-def from_arrays(estimator: Any, x: Any, y: Any, classes: Any, private: bool) -> TrainingData:
+def from_arrays(estimator: Any, x: Any, y: Any, groups: Any, classes: Any, private: bool) -> TrainingData:
     """Arrays or data frames. private: no check may depend on a value; otherwise scikit-learn's own checks run."""
+    cap = estimator.group_cap
+    if (groups is None) != (cap is None):
+        raise ValueError(f"groups and group_cap must be given together, got group_cap={cap}. Give both, or neither.")
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None. Pass the labels.")
     if classes is None and private:
@@ -57,15 +60,26 @@ def from_arrays(estimator: Any, x: Any, y: Any, classes: Any, private: bool) -> 
     names = _declared(classes) if classes is not None else np.unique(y)
     _require_same_kind(y, names)
     n_rows, n_features = x.shape
+    if groups is not None:
+        groups = np.asarray(groups)
+        if groups.shape != (n_rows,) or groups.dtype.kind != "i":
+            raise ValueError(
+                f"groups must be (n,) signed integers, got {groups.shape=}, {groups.dtype=}. Convert them."
+            )
     return TrainingData(
-        n_rows, n_features, names, lambda: ArrayRows(x, positions(y, names)), classes_seen=classes is None
+        n_rows,
+        n_features,
+        names,
+        lambda: ArrayRows(x, positions(y, names), groups=groups, group_cap=cap),
+        classes_seen=classes is None,
     )
 
 
 @contextmanager
-def from_file(path: Any, split: str | None, classes: Any) -> Iterator[TrainingData]:
+def from_file(path: Any, split: str | None, classes: Any, group_cap: int | None) -> Iterator[TrainingData]:
     """A split of a features file. classes: the file's declared ones, or, if it declares none, one for each position."""
     with open_features(Path(path)) as file:
+        check_groups(file, group_cap)
         names = classes if classes is not None else file.class_names if file.classes_public else None
         if names is None:
             raise ValueError(f"classes must be declared public, got {file.classes_public=}. Pass classes=.")
@@ -77,7 +91,7 @@ def from_file(path: Any, split: str | None, classes: Any) -> Iterator[TrainingDa
             len(split_slots(file, split)),
             file.n_features,
             np.asarray(list(names)),
-            lambda: FeaturesRows(file, split),
+            lambda: FeaturesRows(file, split, group_cap=group_cap),
             file.dataset_id,
             file.feature_space,
         )

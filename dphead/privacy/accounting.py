@@ -223,7 +223,8 @@ def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out
     size = epsilon_from_rdp(orders, curve + np.asarray(orders) * (full * full / 2), 1e-15)
     if not size < 1e6:
         return None
-    interval = PLD_INTERVAL * coarser * max(1.0, size / 100)
+    wide = 10 if any(k > 1 for _, _, k in poisson) else 1  # a mixture's losses take seconds to invert
+    interval = PLD_INTERVAL * coarser * wide * max(1.0, size / 100)
     result = pld.identity(value_discretization_interval=interval)
     if full > 1e-100:
         result = pld.from_gaussian_mechanism(1 / full, value_discretization_interval=interval)

@@ -361,3 +361,27 @@ def test_defaults_on_fresh_data_were_not_tuned_and_a_second_fit_may_have_been(fe
         assert report_of(tmp_path / name)["tuning"] == tuning
     fitted("fit", features, "-o", tmp_path / "three", *LS, "--tuning", "public data")
     assert report_of(tmp_path / "three")["tuning"] == "public data"
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
+    file = features_file(tmp_path / "train.h5", group=np.arange(240) // 6)
+    done = fitted("fit", file, "-o", run, *LS, "--epsilon", 4, "--delta", "1e-4", "--group-cap", 2)
+    g, report = report_of(run)["guarantee"], report_of(run)
+    assert g["protected_unit"] == "one group with all its images, of which at most 2 count" and g["group_cap"] == 2
+    assert g["protected_unit"] in " ".join(done.out.split()) and "differ in one group's" in report["statement"]
+    assert {r["group_cap"] for r in g["releases"]} == {2} and not report["warnings"]
+    assert g["mu"] == pytest.approx(2 * np.sqrt(sum(r["count"] / r["noise_multiplier"] ** 2 for r in g["releases"])))
+    code, out, err = dphead("check", run)
+    assert "one image" not in out + err and code in (0, 1)
+
+
+def test_a_cap_without_groups_is_refused_and_groups_without_a_cap_are_a_warning(tmp_path, run, features):
+    assert "group_cap needs a file with groups" in refused(dphead("fit", features, "-o", run, *LS, "--group-cap", 2))
+    assert charges() == 0 and not run.exists()
+    grouped = features_file(tmp_path / "grouped.h5", group=np.arange(240) // 6)
+    fitted("fit", grouped, "-o", run, *LS, "--delta", "1e-4")
+    assert any("--group-cap" in w for w in report_of(run)["warnings"])
+    assert report_of(run)["guarantee"]["protected_unit"] == "one image"
