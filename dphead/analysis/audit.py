@@ -21,116 +21,14 @@ from dphead.analysis.audit_bounds import (
     one_run_guesses,
     one_run_plan,
 )
+from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Sums, UnrecordedSpec, start_of
 from dphead.plan import Plan
-from dphead.privacy.mechanism import Block, Released, ReleaseSpec, release
+from dphead.privacy.mechanism import Released, ReleaseSpec, release
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import Params, Query
-from dphead.privacy.sums import CHUNK
 from dphead.solvers.base import Answer, PublicFacts, Solver
 
-BLOCK_ROWS = 2048
 OTHERS = 15  # rows of synthetic problems beside the canary; the rest are slots of unreadable images
-NO_CLASS = -1  # the label of a row that counts zero
-
-
-class NoLedger:
-    """Stands in for a fit's ledger and records nothing: audited rows are public or synthetic, and cost no budget."""
-
-    def __init__(self) -> None:
-        self._next = -1
-
-    def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
-        """The next sequence number; nothing was ever committed."""
-        self._next += 1
-        return self._next, None
-
-    def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Forget the value."""
-
-
-class _UnrecordedSpec(ReleaseSpec):
-    """A planned release without the row that a ledger would store: making it would double the time of a small fit."""
-
-    def row(self) -> dict[str, Any]:
-        return {}
-
-
-class AuditRows:
-    """Public rows in memory, in blocks that stay the same objects. x: (n, d) float32, y: (n,) int.
-
-    n_rows may exceed n: the missing slots come first and have no class. A block of such slots has `zeros` as its x.
-    """
-
-    def __init__(self, x: np.ndarray, y: np.ndarray, n_rows: int) -> None:
-        self.n_rows, self.n_features = n_rows, x.shape[1]
-        self.group_cap: int | None = None  # a row is the protected unit
-        self._missing = n_rows - len(x)
-        self._x, self._y = np.ascontiguousarray(x, np.float32), np.asarray(y, np.int32)
-        size = min(BLOCK_ROWS, CHUNK * -(-n_rows // CHUNK))
-        self.zeros = np.zeros((size, x.shape[1]), np.float32)
-        order = np.arange(n_rows)
-        self._all = [self._block(order[i : i + size], size) for i in range(0, n_rows, size)]
-
-    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
-        """Every slot once, or each of `indices` once."""
-        if indices is None:
-            yield from self._all
-            return
-        size = len(self.zeros)
-        for i in range(0, len(indices), size):
-            yield self._block(indices[i : i + size], size)
-
-    def _block(self, index: np.ndarray, size: int) -> Block:
-        index, y = np.pad(index, (0, size - len(index)), constant_values=-1), np.full(size, NO_CLASS, np.int32)
-        here = np.flatnonzero(index >= self._missing)
-        if len(here) == 0:
-            return Block(index, self.zeros, y)
-        x = np.zeros_like(self.zeros)
-        x[here], y[here] = self._x[index[here] - self._missing], self._y[index[here] - self._missing]
-        return Block(index, x, y)
-
-
-def _start(query: Query, params: Params, clip_norm: float) -> tuple[Any, ...] | None:
-    """Names the public parameters that every fit starts from; None where they depend on releases."""
-    t, w = params.transform, params.weights
-    if t.center is not None or t.scale is not None or (w is not None and w.any()):
-        return None
-    return query, t.unit_norm, t.append, clip_norm
-
-
-class _Sums:
-    """The queries' clipped sums over `rows`, without thread pools; the first pass's are kept.
-
-    At the zero start with no centre the sum of a fixed block depends on public numbers alone and is the same in every
-    fit. Blocks that only fill up n_rows count zero and are skipped. `release` still checks every slot, and its noise
-    is new each time.
-    """
-
-    def __init__(self, rows: AuditRows) -> None:
-        self.rows = rows
-        self._kept: dict[Any, np.ndarray] = {}
-        self._fixed = {id(block) for block in rows.blocks()}  # they live as long as the rows; Poisson batches do not
-
-    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        if block.x is self.rows.zeros:
-            return out
-        start = _start(query, params, clip_norm) if id(block) in self._fixed else None
-        if start is None:
-            return query.clipped_sum(params, block.x, block.y, keep, clip_norm, out)
-        key = (id(block), *start)
-        value = self._kept.get(key)
-        if value is None:
-            value = query.clipped_sum(params, block.x, block.y, keep, clip_norm, np.zeros_like(out))
-            self._kept[key] = value
-        out += value
-        return out
-
-    def total(self, query: Query, params: Params, clip_norm: float) -> np.ndarray:
-        """The sum over all rows, which is what the auditor knows."""
-        out = np.zeros(query.shape(params.transform.width(self.rows.n_features)))
-        for block in self.rows.blocks():
-            out = self(query, params, block, block.index >= 0, clip_norm, out)
-        return out
 
 
 @dataclass(frozen=True)
@@ -197,7 +95,7 @@ class _Witness:
         nothing = (np.zeros(problem.facts.n_features, np.float32), NO_CLASS)
         rows = [(problem.x, problem.y)]
         rows += [(x[None, :], np.array([y])) for x, y in (problem.neighbour or nothing, problem.canary)]
-        self._sums = [_Sums(AuditRows(x, y, max(1, len(x)))) for x, y in rows]
+        self._sums = [Sums(AuditRows(x, y, max(1, len(x)))) for x, y in rows]
         self._kept: dict[Any, tuple[np.ndarray, ...]] = {}
 
     def score(self, query: Query, params: Params, spec: ReleaseSpec, released: Released) -> tuple[float, float]:
@@ -206,7 +104,7 @@ class _Witness:
         Symmetric noise has half the variance off the diagonal, and each such entry appears twice: the sums over all
         entries below are those over the independent ones.
         """
-        start = _start(query, params, spec.clip_norm)
+        start = start_of(query, params, spec.clip_norm)
         known = None if start is None else self._kept.get(start)
         if known is None:
             known = tuple(sums.total(query, params, spec.clip_norm).ravel() for sums in self._sums)
@@ -217,18 +115,21 @@ class _Witness:
         own = float(difference @ difference) / variance
         if spec.sampling_prob == 1:
             return float(difference @ (value - without)) / variance - own / 2, own
-        ratios = [_log_mixture(value, shift, variance, spec.sampling_prob) for shift in (without, inside)]
+        ratios = [
+            _log_mixture(float(shift @ value), float(shift @ shift), variance, spec.sampling_prob)
+            for shift in (without, inside)
+        ]
         return ratios[1] - ratios[0], own
 
 
-def _log_mixture(value: np.ndarray, shift: np.ndarray, variance: float, prob: float) -> float:
-    """Log density of (1 - q) N(0) + q N(shift) over that of N(0)."""
-    ratio = float(shift @ value - shift @ shift / 2) / variance
-    return float(np.logaddexp(np.log1p(-prob), np.log(prob) + ratio))
+def _log_mixture(along: float, length2: float, variance: float, prob: float) -> float:
+    """Log density of (1 - q) N(0) + q N(shift) over that of N(0); along: the value's inner product with the shift."""
+    ratio = (along - length2 / 2) / variance
+    return ratio if prob == 1 else float(np.logaddexp(np.log1p(-prob), np.log(prob) + ratio))
 
 
 def transcript(
-    solver: Solver, facts: PublicFacts, specs: list[ReleaseSpec], noise: NoiseSource, sums: _Sums
+    solver: Solver, facts: PublicFacts, specs: list[ReleaseSpec], noise: NoiseSource, sums: Sums
 ) -> Iterator[tuple[Query, Params, ReleaseSpec, Released]]:
     """One fit through `release`, without its head: each release as it happens, with what it was asked at."""
     ledger: Any = NoLedger()
@@ -248,9 +149,9 @@ def scores(
     solver: Solver, plan: Plan, problem: Problem, fits: int, progress: Callable[[int], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(log-likelihood ratios (2, fits), the canary's own mu squared (2, fits)); row 1 is the world with the canary."""
-    specs: list[ReleaseSpec] = [_UnrecordedSpec(**vars(s)) for s in plan.specs]
+    specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
     witness, noise = _Witness(problem), NoiseSource()
-    worlds = [_Sums(problem.world(inside)) for inside in (False, True)]
+    worlds = [Sums(problem.world(inside)) for inside in (False, True)]
     ratios, own = np.zeros((2, fits)), np.zeros((2, fits))
     small = problem.facts.n_features <= 64  # where starting a thread takes longer than the product
     with threadpool_limits(1 if small else None, "blas"):
@@ -305,18 +206,18 @@ def one_run(
     inside = noise.generator(0, "coins").random(canaries) < 0.5
     x = np.eye(canaries, facts.n_features, dtype=np.float32)
     y = np.arange(canaries) % facts.n_classes
-    specs: list[ReleaseSpec] = [_UnrecordedSpec(**vars(s)) for s in plan.specs]
+    specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
     single = [AuditRows(x[i : i + 1], y[i : i + 1], 1) for i in range(canaries)]
+    everyone = AuditRows(x, y, canaries)
     ratios = np.zeros(canaries)
-    all_sums = _Sums(AuditRows(x, np.where(inside, y, NO_CLASS), facts.n_rows))
+    all_sums = Sums(AuditRows(x, np.where(inside, y, NO_CLASS), facts.n_rows))
     for query, params, spec, released in transcript(solver, facts, specs, noise, all_sums):
-        value = released.value.ravel()
+        half = spec.sampling_prob / 2  # what is expected of each of the others, whose coins the auditor does not know
+        rest = (released.value - half * Sums(everyone).total(query, params, spec.clip_norm)).ravel()
         for i, row in enumerate(single):
-            shift = _Sums(row).total(query, params, spec.clip_norm).ravel()
-            if spec.sampling_prob < 1:
-                ratios[i] += _log_mixture(value, shift, released.noise_sd**2, spec.sampling_prob)
-            else:
-                ratios[i] += float(shift @ value - shift @ shift / 2) / released.noise_sd**2
+            shift = Sums(row).total(query, params, spec.clip_norm).ravel()
+            value = float(shift @ rest) + half * float(shift @ shift)
+            ratios[i] += _log_mixture(value, float(shift @ shift), released.noise_sd**2, spec.sampling_prob)
     results: dict[str, Any] = {"canaries": canaries, "confidence": confidence, "false_alarm_odds": 1 - confidence}
     for name, level in (("", confidence), ("_95", 1 - CASUAL)):
         guesses, ceiling = one_run_plan(canaries, claim.equivalent_mu, plan.delta, level)

@@ -99,7 +99,7 @@ def test_null_worlds_give_zero_through_release():
     values = np.zeros((2, 1500))
     specs, noise = plan.specs, audit.NoiseSource()
     for world in (0, 1):
-        sums = audit._Sums(empty.world(bool(world)))
+        sums = audit.Sums(empty.world(bool(world)))
         for i in range(values.shape[1]):
             seen = list(audit.transcript(solver, SMALL, specs, noise, sums))
             values[world, i] = sum(scorer.score(*s)[0] for s in seen)
@@ -268,11 +268,11 @@ def test_one_run_bounds_keep_their_coverage_on_randomised_response():
 
 
 def test_one_run_of_a_method_stays_under_its_claim_and_comes_near_its_ceiling():
-    """One fit with 256 canaries: odds of a false alarm 1e-4; near half of the 95 % ceiling but for odds of 1e-4."""
+    """One fit with 256 canaries: odds of a false alarm 1e-4; too few right guesses with odds below 1e-6."""
     facts = PublicFacts(400, 256, 4)
     solver, plan = planned("prototypes", FLAT, facts=facts)
     found = audit.one_run(solver, plan, facts, 256)
     assert found["passed"] and found["guesses"] == one_run_plan(256, mu_from_epsilon(8.0, 1e-5), 1e-5, 0.9999)[0]
-    assert found["correct_95"] > 0.72 * found["guesses_95"]
+    assert found["correct_95"] > 0.75 * found["guesses_95"]
     with pytest.raises(ValueError, match="canaries must be from 2 to"):
         audit.one_run(solver, plan, facts, 257)
