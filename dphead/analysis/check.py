@@ -73,7 +73,9 @@ def unaccounted_tuning(run: Run) -> Iterator[Finding]:
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
     why = "A choice among runs on the same rows is one more function of these rows"
     if tuning == "NOT ACCOUNTED":
-        todo = "Charge every trial to the same ledger and state its total, or choose on public data; then fit --tuning"
+        todo = (
+            "Charge every trial to the same ledger and state its total, or choose on public data; say so with --tuning"
+        )
         yield Finding("unaccounted tuning", "nothing says how the settings were chosen", why, todo)
     elif tuning == "charged" and fits < 2:
         what = f"tuning is said to be charged, and the ledger held {fits} fit"
@@ -94,7 +96,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
     facts: dict[str, Any] | None = run.report["data"].get("extraction") or (run.head or {}).get("extraction")
     name, why = (
         "data-dependent preprocessing",
-        "What was fitted to the rows before the head is released with it for free",
+        "What was fitted to the rows beforehand leaves with the head, uncharged",
     )
     if not facts:
         yield Finding(name, "how the features were made is not recorded", why, "Use `dphead extract`, and fit again")
