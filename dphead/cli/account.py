@@ -40,6 +40,7 @@ def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
 )
 @click.option("--shuffled-epochs", type=click.IntRange(min=1), help="Batches were shuffled, not sampled: epochs run.")
 @click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
+@click.option("--group-cap", type=click.IntRange(min=1), help="Protect groups, of which at most so many rows count.")
 @click.option("--accountant", type=click.Choice(ACCOUNTANTS), help="Meets the budget (default: auto, or the preset's).")
 @click.option("--method", type=click.Choice(METHODS), help="Show what this method would release for --epsilon.")
 @click.option("--preset", help="With --method: a paper's settings.")
@@ -104,6 +105,8 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
         )
     elif given["method"] is None and extra:
         problem = f"a method's settings must have --method, got {extra} without it."
+    elif given["group_cap"] is not None and (given["shuffled_epochs"] or given["select_mean"] is not None):
+        problem = "--group-cap must go without --shuffled-epochs and --select-mean, which count single rows."
     elif given["select_mean"] is not None and (plot or given["shuffled_epochs"] or given["accountant"]):
         problem = "--select-mean must go without --plot, --shuffled-epochs and --accountant: it has an RDP bound only."
     if problem:
@@ -125,6 +128,7 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     delta, relation = given["delta"], given["relation"]
     found |= {
         "relation": relation,
+        "group_cap": given["group_cap"],
         "delta": delta,
         "mu": accounting.total_mu(events),
         "rho": accounting.total_rho(events),
@@ -141,17 +145,18 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """Equal releases with one noise, and further ones with their own."""
+    from dataclasses import replace
+
     from dphead.analysis.profiles import shuffled_epsilon
     from dphead.calibration import calibrate
     from dphead.privacy import accounting
-    from dphead.privacy.accounting import GaussianEvent
 
     delta, relation, accountant = given["delta"], given["relation"], given["accountant"] or "auto"
     events = _events(given, 1.0 if given["noise_multiplier"] is None else given["noise_multiplier"])
     noise = given["noise_multiplier"]
     if noise is None:
         noise = calibrate(events, given["epsilon"], delta, relation, accountant, range(1, len(events)))
-        events[0] = GaussianEvent(noise, events[0].sampling_prob, events[0].count)
+        events[0] = replace(events[0], noise_multiplier=noise)
     found: dict[str, Any] = {
         "noise_multiplier": noise,
         "sampling_prob": events[0].sampling_prob,
@@ -171,7 +176,8 @@ def _events(given: dict[str, Any], noise: float) -> list[Any]:
 
     prob = 1.0 if given["sampling_prob"] is None else given["sampling_prob"]
     steps = 1 if given["steps"] is None else given["steps"]
-    return [GaussianEvent(noise, prob, steps), *(GaussianEvent(sigma) for sigma in given["gaussian"])]
+    unit = given["group_cap"] or 1
+    return [GaussianEvent(noise, prob, steps, unit), *(GaussianEvent(s, rows_per_unit=unit) for s in given["gaussian"])]
 
 
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -192,6 +198,7 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         delta=given["delta"],
         relation=given["relation"],
         accountant=accountant,
+        group_cap=given["group_cap"],
     )
     found = {name: given[name] for name in ("method", "preset", *SIZES)} | {
         "source": method.source,
@@ -268,6 +275,7 @@ def _print(found: dict[str, Any]) -> None:
         return
     console.print(
         f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, {found['relation']}, {found['accountant']}"
+        + (f", for groups of at most {found['group_cap']} rows that count" if found["group_cap"] else "")
     )
     if found["mu"] is not None:
         console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")

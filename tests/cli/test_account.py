@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from commands import dphead, fitted, refused
 from scipy.special import ndtr, ndtri
 
 from dphead.cli.account import ACCOUNTANTS, METHODS, RELATIONS, account
@@ -160,3 +161,28 @@ def test_the_module_is_light_and_its_choices_are_the_accountants():
     assert tuple(SOLVERS) == METHODS
     heavy = "import sys, dphead.cli.account; print([m for m in ('numpy', 'scipy', 'rich', 'jax') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_groups_cost_their_cap_times_the_mu_of_a_row():
+    one = json.loads(fitted("account", "--delta", "1e-5", "--noise-multiplier", 8, "--json").out)
+    four = json.loads(fitted("account", "--delta", "1e-5", "--noise-multiplier", 8, "--group-cap", 4, "--json").out)
+    assert four["mu"] == pytest.approx(4 * one["mu"]) and four["epsilon"] > 4 * one["epsilon"]
+    budget = ("account", "--delta", "1e-5", "--epsilon", 2, "--steps", 5)
+    noise = [json.loads(fitted(*budget, *more, "--json").out)["noise_multiplier"] for more in ((), ("--group-cap", 4))]
+    assert noise[1] == pytest.approx(4 * noise[0], rel=1e-6)
+    plan = [
+        "--method",
+        "dp-ls",
+        "--n-rows",
+        "900",
+        "--n-features",
+        "8",
+        "--n-classes",
+        "3",
+        "--delta",
+        "1e-5",
+        "--epsilon",
+        "1",
+    ]
+    assert "for groups of at most 3 rows" in " ".join(fitted("account", *plan, "--group-cap", 3).out.split())
+    assert "single rows" in refused(dphead("account", *budget, "--select-mean", 5, "--group-cap", 2))
