@@ -182,10 +182,11 @@ def test_a_budget_counts_the_whole_group():
 def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(given, planned):
     x, y = toy(40)
     rows = ArrayRows(x, y, groups=np.arange(40) // 4, group_cap=given)
-    rows.blocks = None  # type: ignore[assignment]  # reading would fail otherwise
     (spec,) = specs(planned)
+    fit = reserve([spec])
     with pytest.raises(ValueError, match="group_cap must be the planned one"):
-        release(ClassSums(M), Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1))
+        release(ClassSums(M), Params(), rows, spec, ledger=fit, noise=NoiseSource(1))
+    assert fit.ledger.fits()[0]["releases"][0]["state"] == "reserved"
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
