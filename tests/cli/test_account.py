@@ -170,6 +170,10 @@ def test_groups_cost_their_cap_times_the_mu_of_a_row():
     budget = ("account", "--delta", "1e-5", "--epsilon", 2, "--steps", 5)
     noise = [json.loads(fitted(*budget, *more, "--json").out)["noise_multiplier"] for more in ((), ("--group-cap", 4))]
     assert noise[1] == pytest.approx(4 * noise[0], rel=1e-6)
-    plan = ("--method", "dp-ls", *"--n-rows 900 --n-features 8 --n-classes 3 --delta 1e-5 --epsilon 1".split())
+    plan = (
+        "--method",
+        "dp-ls",
+        *["--n-rows", "900", "--n-features", "8", "--n-classes", "3", "--delta", "1e-5", "--epsilon", "1"],
+    )
     assert "for groups of at most 3 rows" in " ".join(fitted("account", *plan, "--group-cap", 3).out.split())
     assert "single rows" in refused(dphead(*budget, "--select-mean", 5, "--group-cap", 2))
