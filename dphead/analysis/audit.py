@@ -23,6 +23,7 @@ from dphead.analysis.audit_bounds import (
 )
 from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Sums, UnrecordedSpec, start_of
 from dphead.plan import Plan
+from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.mechanism import Released, ReleaseSpec, release
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import Params, Query
@@ -173,22 +174,34 @@ def claim_of(plan: Plan) -> Claim:
     return Claim(plan.epsilon, plan.delta, plan.relation, tuple(plan.events()))
 
 
+def thresholds(solver: Solver, plan: Plan, problem: Problem, fits: int, confidence: float) -> np.ndarray:
+    """Where to cut the scores of `count`, fixed before its fits: for the canary's own mu, which one fit tells exactly.
+
+    That mu is the same in every fit of the audits whose canary reaches its clips; elsewhere it is a good guess. It is
+    rounded, so that every chunk of an audit has the same thresholds.
+    """
+    claim = claim_of(plan)
+    if claim.mu is not None:
+        own = float(np.sqrt(scores(solver, plan, problem, 1)[1][0, 0]))
+        claim = replace(claim, events=(GaussianEvent(1 / max(round(own / claim.mu, 2) * claim.mu, 1e-9)),))
+    return claim.thresholds(fits, confidence)
+
+
 def count(
     solver: Solver,
     plan: Plan,
     problem: Problem,
     fits: int,
     *,
-    thresholds: np.ndarray | None = None,
+    cuts: np.ndarray | None = None,
     confidence: float = 0.9999,
     progress: Callable[[int], None] | None = None,
 ) -> Counts:
-    """Run `fits` fits in each world and keep counts. thresholds: of the whole audit, if this is a chunk of it."""
-    claim = claim_of(plan)
-    if thresholds is None:
-        thresholds = claim.thresholds(fits, confidence)
+    """Run `fits` fits in each world and keep counts. cuts: the `thresholds` of the whole audit, if this is a chunk."""
+    if cuts is None:
+        cuts = thresholds(solver, plan, problem, fits, confidence)
     ratios, own = scores(solver, plan, problem, fits, progress)
-    return Counts.of(ratios, own, thresholds, bin_edges(claim))
+    return Counts.of(ratios, own, cuts, bin_edges(claim_of(plan)))
 
 
 def one_run(

@@ -218,7 +218,9 @@ def statements(counts: Counts, claim: Claim, confidence: float) -> dict[str, Any
         "auc": auc, "auc_standard_error": auc_se,
         "advantage": float(hit - out), "advantage_standard_error": spread,
         "thresholds": counts.thresholds.tolist(), "ceilings": ceilings,
-        "canary_mu": own, "canary_share": own["mean"] / claim.mu if claim.mu else None,
+        "canary_mu": own,
+        "canary_epsilon": epsilon_from_mu(own["mean"], claim.delta) if claim.mu is not None else None,
+        "canary_share": own["mean"] / claim.mu if claim.mu else None,
         "counts": {"above_threshold": counts.above.tolist(), "positive": counts.positive.tolist()},
         "histogram": {
             "low": float(counts.edges[0]),

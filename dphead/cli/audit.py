@@ -178,6 +178,7 @@ def _print(console: Any, r: dict[str, Any]) -> None:
         table.add_row("AUC", *_cells(r["auc"], c["auc"], None))
         table.add_row("advantage", *_cells(r["advantage"], c["advantage"], c["advantage_of_epsilon_delta"]))
         table.add_row("the canary's own mu", *_cells(r["canary_mu"]["mean"], None, r["mu"]))
+        table.add_row("epsilon of the canary's mu", *_cells(r["canary_epsilon"], None, r["epsilon"]))
         odds = r["false_alarm_odds"]["both"]
     console.print(table)
     console.print(f"{verdict} (a correct method fails with odds of at most {odds:.1g})", soft_wrap=True)

@@ -169,6 +169,7 @@ def test_every_method_passes_and_its_canary_reaches_its_share(method, settings, 
     found = audited(method, settings, 150, relation=relation)
     assert found["passed"]
     assert found["canary_mu"]["largest"] <= found["mu"]
+    assert found["canary_epsilon"] <= 8
     if share < 1 and method == "dp-sgd":
         assert found["canary_share"] >= share
     else:
