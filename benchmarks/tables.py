@@ -6,10 +6,12 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from benchmarks import audit
 from benchmarks.heads import EPSILONS, METHODS, RESULTS, read
 
 TITLES = {
     "mnist-scatternet": "MNIST, ScatterNet (60,000 × 3,969)",
+    "audit": "Audit",
     "cifar10-mobilenetv2": "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)",
 }
 Row = dict[str, Any]
@@ -54,6 +56,9 @@ def render() -> dict[str, str]:
         tables["cost"] = (
             f"{cost_table(costs)}\n\nWhole process, from command to report. Commit {commits}; {costs[0]['machine']}."
         )
+    audits = read(RESULTS / "audit" / "audit.jsonl")
+    if audits:
+        tables["audit"] = audit.summary(audits)
     return tables
 
 
