@@ -118,6 +118,7 @@ def edited(text: str, edit: dict[str, str]) -> tuple[str, str]:
 def pytest(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in the copy, whose packages come before the installed ones."""
     env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
+    env["HYPOTHESIS_PROFILE"] = "mutants"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     try:
         return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=TIMEOUT)

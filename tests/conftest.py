@@ -15,6 +15,9 @@ import pytest
 hypothesis.settings.register_profile(
     "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
 )
+hypothesis.settings.register_profile(  # for `make mutants`: that an example fails is enough, however large it is
+    "mutants", hypothesis.settings.get_profile("fixed"), phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
+)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 

@@ -36,6 +36,10 @@ SHAPES = ["ones", "normal", "axis", "signs"]
 row = st.tuples(st.sampled_from(SHAPES), st.sampled_from(SIZES), st.integers(0, 5), st.integers(-1, M))
 bad_row = st.tuples(st.sampled_from(["nan", "inf", "-inf"]), st.just(1.0), st.integers(0, 5), st.integers(-1, M))
 a_row = st.one_of(row, row, row, bad_row)
+clipped_row = st.tuples(
+    st.sampled_from(["axis", *SHAPES]), st.sampled_from([7.0, 1e4, 1e15]), st.integers(0, 5), st.integers(0, M - 1)
+)
+some_rows = st.tuples(st.lists(a_row, max_size=4), st.one_of(clipped_row, clipped_row, a_row))
 
 
 def make(spec) -> tuple[np.ndarray, int]:
@@ -60,6 +64,8 @@ def neighbours(specs, other, relation):
         kind, spec = other
         if kind == "opposite":
             x2[-1] = -x[-1]
+        elif kind == "turned":  # orthogonal, for a row along an axis
+            x2[-1] = np.roll(x[-1], 1)
         elif kind == "flipped label":
             y2[-1] = (y[-1] + 1) % M
         else:
@@ -69,18 +75,20 @@ def neighbours(specs, other, relation):
     return x, y, x2, y2
 
 
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 @pytest.mark.parametrize("relation", RELATIONS)
-@settings(max_examples=600)
+@settings(max_examples=40)
 @given(
-    query=st.sampled_from(QUERIES), transform=st.sampled_from(TRANSFORMS),
-    specs=st.lists(a_row, min_size=1, max_size=5),
-    other=st.tuples(st.sampled_from(["opposite", "flipped label", "any"]), a_row),
+    transform=st.sampled_from(TRANSFORMS),
+    specs=some_rows.map(lambda rows: [*rows[0], rows[1]]),
+    other=st.tuples(st.sampled_from(["opposite", "turned", "flipped label", "any"]), a_row),
     clip_norm=st.sampled_from([1e-6, 0.03, 1.0, 1e3]), size=st.sampled_from([0.0, 1.0, 50.0, 1e19, 1e36]),
     seed=st.integers(0, 3),
 )  # fmt: skip
 def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
     relation, query, transform, specs, other, clip_norm, size, seed
 ):
+    """The last row is the one that differs: mostly one that is clipped, so that most examples come near the bound."""
     x, y, x2, y2 = neighbours(specs, other, relation)
     width = transform.width(D)
     if isinstance(query, ChannelMoment) and query.n_channels and width % query.n_channels:
