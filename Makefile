@@ -1,6 +1,6 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo test lint bench mutants
+.PHONY: install demo test lint bench tables mutants
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
@@ -22,6 +22,9 @@ lint: install
 
 bench: install
 	$(PY) -m benchmarks
+
+tables: install
+	$(PY) -m benchmarks tables
 
 mutants: install
 	$(PY) -m mutants

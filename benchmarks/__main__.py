@@ -1,4 +1,4 @@
-"""`python -m benchmarks heads | cost | tables | accounting`."""
+"""`python -m benchmarks run | tables | heads | cost | accounting`."""
 
 from pathlib import Path
 
@@ -41,6 +41,21 @@ def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: 
 
 
 @main.command()
+@click.argument("selector")
+@click.option("--images", type=PATH, help="Folder with mnist/, fashion_mnist/, cifar10/; default: ../shared/data.")
+@click.option("--processes", default=1, show_default=True, help="Fits at a time, one core each; 1: all cores for one.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would run, and for how many hours.")
+def run(selector: str, images: Path | None, processes: int, dry_run: bool) -> None:
+    """Fit what is missing of PAPER, PAPER/TABLE, PAPER/TABLE/DATASET or quick (ten minutes, two cores)."""
+    from benchmarks import runner
+
+    try:
+        runner.run(selector, images, processes, dry_run)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
 def tables() -> None:
     """Write TABLES.md and the README's tables from the stored rows."""
     t.write()
@@ -55,4 +70,5 @@ def accounting() -> None:
         click.echo(path)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -6,14 +6,23 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from benchmarks import audit
+from benchmarks import audit, claims, verdicts
 from benchmarks.heads import EPSILONS, METHODS, RESULTS, read
+from benchmarks.runner import stored
 
 TITLES = {
     "mnist-scatternet": "MNIST, ScatterNet (60,000 × 3,969)",
     "audit": "Audit",
     "cifar10-mobilenetv2": "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)",
 }
+INTRODUCTION = """# The papers' tables
+
+Claimed beside measured, in %: mean ± sd over paired noise draws (draw k has seed k). Verdict: *reproduced* if the
+difference is at most max(0.3, 2 √(sd²/k + sd_claim²)), else *above* or *below*. Each claim was run with noise
+calibrated by the paper's own accountant, and again with the tightest one (exact, or PLD for Poisson batches); the ε of
+each run under both is beside it. `python -m benchmarks run PAPER/TABLE` runs what is missing; every row, with its
+settings, commit, machine and ε under every profile, is in `results/claims/`.
+"""
 Row = dict[str, Any]
 
 
@@ -66,6 +75,8 @@ def write(readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.
     """Write TABLES.md, and replace what stands between `<!-- table: NAME -->` and `<!-- end -->` in the README."""
     tables = render()
     parts = [f"## {TITLES.get(name, name)}\n\n{text}\n" for name, text in tables.items()]
+    rows = stored()
+    parts += [INTRODUCTION] + [verdicts.paper_section(paper, rows) for paper in claims.PAPERS]
     out.write_text(
         "# Measured results\n\n`make tables` writes this file from `benchmarks/results/`.\n\n" + "\n".join(parts)
     )

@@ -1,0 +1,126 @@
+"""Images and features for the benchmarks, made once and kept in $DPHEAD_CACHE (default ~/.cache/dphead).
+
+Images come from a folder given by the user, from `../shared/data` (unpacked by its unpack.py), or, for the digits, from
+scikit-learn; features from the real `dphead extract`.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.demo import write_digits
+from benchmarks.heads import describe
+from dphead.data import ArrayRows, load_features
+from dphead.solvers.base import PublicFacts
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA, WEIGHTS = ROOT.parent / "shared" / "data", ROOT.parent / "shared" / "weights"
+FOLDERS = {"mnist": "mnist", "fashion-mnist": "fashion_mnist", "cifar10": "cifar10"}
+FACTS = {  # (rows, features) of ScatterNet, so that a dry run needs no data
+    "mnist": (60_000, 3_969),
+    "fashion-mnist": (60_000, 3_969),
+    "cifar10": (50_000, 15_552),
+    "digits": (1_347, 324),
+}
+MOBILENET = (
+    "--backbone mobilenetv2_100 --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5 --image-size 128 --model-arg num_classes=1001 "
+    f"--model-arg pad_type=same --weights {shlex.quote(str(WEIGHTS / 'mobilenetv2_100.in1k.safetensors'))}"
+)
+BLOCK = 256  # rows of a block: it stays in the cache between the two products
+
+
+class Loaded(NamedTuple):
+    """Training rows, held-out features (n, d) and labels (n,), public sizes, and what the training file is."""
+
+    rows: ArrayRows
+    x: np.ndarray
+    y: np.ndarray
+    facts: PublicFacts
+    described: dict
+
+
+def cache() -> Path:
+    """The folder of images and features."""
+    return Path(os.environ.get("DPHEAD_CACHE", Path.home() / ".cache" / "dphead"))
+
+
+def extract_options(dataset: str, features: str) -> str:
+    """Options of `dphead extract` for `scatternet`, `scatternet-gN` (group norm, N groups) or `mobilenetv2-128`."""
+    name, _, groups = features.partition("-g")
+    if features == "mobilenetv2-128":
+        return MOBILENET
+    if name != "scatternet" or (groups and not groups.isdecimal()):
+        raise ValueError(f"features must be scatternet, scatternet-gN or mobilenetv2-128, got {features=}. Choose one.")
+    options = "--backbone scatternet" + (" --scatter-j 1" if dataset == "digits" else "")
+    return options + (f" --normalize group --groups {groups}" if groups else "")
+
+
+def facts_of(dataset: str, features: str) -> PublicFacts:
+    """Public sizes, known without the data."""
+    n_rows, n_features = FACTS[dataset]
+    return PublicFacts(n_rows, 1280 if features.startswith("mobilenet") else n_features, 10)
+
+
+def images(dataset: str, folder: Path | None) -> Path:
+    """Where a data set's images are; unpacked or written to the cache if need be."""
+    if dataset == "digits":
+        path = cache() / "images" / "digits.npz"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_digits(path)
+        return path
+    name = FOLDERS[dataset]
+    source = (folder or cache() / "images") / name
+    if folder is None and not source.exists():
+        unpack = DATA / "unpack.py"
+        if not unpack.exists():
+            raise FileNotFoundError(f"images must be at hand, got no {unpack}. Give --images DIR with {name}/ in it.")
+        partial = cache() / "images.part"
+        subprocess.run([sys.executable, str(unpack), str(partial), name], check=True, stdout=subprocess.DEVNULL)
+        source.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(partial / name, source)
+        shutil.rmtree(partial, ignore_errors=True)
+    return source
+
+
+def files(dataset: str, features: str, folder: Path | None = None, tell: Callable[[str], None] = print) -> list[Path]:
+    """The train and test features files, extracted if they are missing."""
+    paths = [cache() / "features" / f"{dataset}-{features}-{split}.h5" for split in ("train", "test")]
+    for path, split in zip(paths, ("train", "test"), strict=True):
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tell(f"extracting {path.name}")
+        command = [sys.executable, "-m", "dphead", "extract", str(images(dataset, folder)), "-o", str(path)]
+        command += f"--classes 10 --dtype float16 --split {split} {extract_options(dataset, features)}".split()
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            path.unlink(missing_ok=True)
+            raise RuntimeError(f"{' '.join(command)} must succeed, got: {done.stderr}. Correct its cause.")
+    return paths
+
+
+@lru_cache(maxsize=1)
+def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
+    """Features in memory, as float32. held_out: a fixed fifth of the training rows in place of the test set."""
+    train, test = (load_features(path, memory=0) for path in files(dataset, features))
+    x, y = train[0].features(), train[0].labels()
+    n_classes = len(train[1].class_names or [])
+    described = describe(train[1], PublicFacts(len(x), x.shape[1], n_classes))
+    if held_out:
+        order = np.random.default_rng(0).permutation(len(x))
+        fifth = len(x) // 5
+        held, kept = np.sort(order[:fifth]), np.sort(order[fifth:])
+        test_x, test_y, x, y = x[held], y[held], x[kept], y[kept]
+    else:
+        test_x, test_y = test[0].features(), test[0].labels()
+    facts = PublicFacts(len(x), x.shape[1], n_classes)
+    return Loaded(ArrayRows(x, y, BLOCK), test_x, test_y, facts, described)

@@ -1,0 +1,180 @@
+"""What can be run here: from a claim to the fits that measure it, or to why there are none."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import claims
+from benchmarks.claims import Claim
+from benchmarks.features import facts_of
+from dphead import presets
+from dphead.methods import make_method
+from dphead.solvers.base import Solver
+
+CHOSEN = Path(__file__).parent / "claims" / "chosen.toml"
+PAPER, EXACT = "the paper's", "exact"  # accountings
+ACCOUNTANTS = {"TB21": "rdp-classic", "FC23": "zcdp", "De22": "rdp", "TAN23": "rdp"}
+DRAWS = 5
+IMAGES = ("mnist", "fashion-mnist", "cifar10")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fit, to be repeated over noise draws (draw k uses seed k, whatever the job, so that jobs are paired).
+
+    features: a name of `features.extract_options`. settings: over the preset's. accountant: what calibrates the noise
+    ("auto": exact for full batches, PLD for Poisson ones). clip_only: gradients are clipped, there is no noise.
+    held_out: a fifth of the training rows stands in for the test set (for choosing settings). label: what tables say.
+    """
+
+    dataset: str
+    features: str
+    method: str
+    epsilon: float
+    delta: float = 1e-5
+    preset: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    accountant: str = "auto"
+    clip_only: bool = False
+    held_out: bool = False
+    draws: int = field(default=DRAWS, compare=False)
+    label: str = field(default="", compare=False)
+
+    def described(self) -> dict[str, Any]:
+        """Everything that decides the result, as JSON data."""
+        data = asdict(self) | {"epsilon": str(float(self.epsilon))}
+        return {k: v for k, v in data.items() if k not in ("draws", "label")}
+
+    @property
+    def key(self) -> str:
+        """Identifies the job in stored rows."""
+        return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def solver(self) -> Solver:
+        """The solver, for the data set's public sizes."""
+        facts = facts_of(self.dataset, self.features)
+        return make_method(self.method, facts, dict(self.settings), self.preset).solver
+
+    def size(self) -> float:
+        """Rows times features that a fit passes over: a measure of its time."""
+        facts = facts_of(self.dataset, self.features)
+        width = {"gram": facts.n_features / 40}
+        passes = sum(p.sampling_prob * width.get(p.query.kind, 1.0) for p in self.solver().plan(facts))
+        return passes * facts.n_rows * facts.n_features
+
+
+def why_not(claim: Claim) -> str:
+    """Why a claim has no job here, or ""."""
+    if claim.source:
+        return f"cited by the paper from {claim.source}"
+    if claim.unreadable:
+        return f"the paper's text is damaged: {claim.unreadable}"
+    if claim.features != "ScatterNet":
+        needs = [v for k, v in claim.needs.items() if k in ("weights", "device") and v not in ("none", "cpu")]
+        return "needs: " + "; ".join(needs) if needs else "not a head on features"
+    if claim.dataset not in IMAGES:
+        return f"needs {claim.needs['data']}"
+    if not list(_tb21(claim)):
+        return _UNBUILT.get((claim.table, str(claim.settings.get("sampling", ""))), "not built")
+    return ""
+
+
+def jobs_of(claim: Claim) -> list[Job]:
+    """The jobs that measure a claim; none if `why_not` says why."""
+    return [] if why_not(claim) else list(_tb21(claim))
+
+
+_UNBUILT = {
+    ("2", ""): "the paper prints no number of epochs for its best",
+    ("3", ""): "the search of 360 settings takes days on two cores",
+    ("11", ""): "the paper prints no number of epochs for its best",
+    (
+        "19",
+        "shuffle",
+    ): "dphead has no shuffled batches: one row meets one batch an epoch, which is not Poisson's epsilon",
+}
+
+
+def _tb21(claim: Claim) -> Iterator[Job]:
+    """TB21's linear heads on ScatterNet features: Table 2 without noise, Tables 1 and 19 under both accountings."""
+    if claim.table == "2" and "normalization" in claim.settings:
+        yield from _table2(claim)
+    if claim.table == "1" or (claim.table == "19" and claim.settings.get("sampling") == "poisson"):
+        features = "scatternet-g27" if claim.dataset == "fashion-mnist" else "scatternet"
+        delta, epsilon = float(claim.delta), float(claim.epsilon)
+        table13: dict[str, Any] = {
+            "features": features,
+            "preset": f"tb21-{claim.dataset}",
+            "label": "settings of Table 13",
+        }
+        chosen: list[dict[str, Any]] = [{**c, "preset": "tb21"} for c in _chosen(claim.dataset, epsilon)]
+        for accounting, accountant in ((PAPER, ACCOUNTANTS["TB21"]), (EXACT, "auto")):
+            for how in (table13, *chosen):
+                yield Job(
+                    claim.dataset, how["features"], "dp-sgd", epsilon, delta, how["preset"], how.get("settings", {}),
+                    accountant, draws=3 if claim.dataset == "cifar10" else DRAWS,
+                    label=f"{how['label']}, {accounting} accounting",
+                )  # fmt: skip
+
+
+def _table2(claim: Claim) -> Iterator[Job]:
+    printed = presets.column("tb21-10", dataset=claim.dataset)
+    kind, features = claim.settings["normalization"], "scatternet"
+    settings = {k: printed[k] for k in ("clip_norm", "momentum", "epochs", "batch_size", "learning_rate")}
+    settings |= {"unit_norm": False, "intercept": 1.0}
+    if kind == "group":
+        features = f"scatternet-g{printed['groups']}"
+    if kind == "data":
+        channels = 243 if claim.dataset == "cifar10" else 81
+        settings["normalization"] = {"n_channels": channels, "mean_clip": 1e6, "square_clip": 1e6}
+    if kind in ("none", "group", "data"):
+        yield Job(
+            claim.dataset, features, "dp-sgd", float("inf"), settings=settings, clip_only=True,
+            label="settings of Table 10, no noise",
+        )  # fmt: skip
+
+
+def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
+    """Settings chosen on held-out training rows, for this data set and budget."""
+    rows = tomllib.loads(CHOSEN.read_text())["chosen"] if CHOSEN.exists() else []
+    return [r for r in rows if r["dataset"] == dataset and epsilon in r["epsilons"]]
+
+
+def quick() -> list[Job]:
+    """Ten minutes on two cores from nothing: digits, and one row of TB21's Table 1."""
+    small = [
+        Job("digits", "scatternet", method, epsilon, label="defaults", draws=3)
+        for method in ("dp-fc", "dp-ls", "dp-adam")
+        for epsilon in (1.0, 8.0)
+    ]
+    claim = next(c for c in claims.load("TB21") if c.table == "1" and c.epsilon == "2.93" and not c.source)
+    mnist = [job for job in jobs_of(claim) if job.accountant == "auto"]
+    return small + [Job(**{**asdict(job), "draws": 1}) for job in mnist[-1:]]
+
+
+def select(selector: str) -> list[tuple[Claim | None, Job]]:
+    """The (claim, job) pairs of `paper`, `paper/table`, `paper/table/dataset` or `quick`, in printed order.
+
+    Raises ValueError if it names nothing.
+    """
+    if selector == "quick":
+        return [(None, job) for job in quick()]
+    return [(claim, job) for claim in selected(selector) for job in jobs_of(claim)]
+
+
+def selected(selector: str) -> list[Claim]:
+    """The claims that a selector names, runnable or not."""
+    paper, *rest = selector.split("/")
+    found = [c for c in claims.load() if c.paper.lower() == paper.lower()]
+    for name, wanted in zip(("table", "dataset"), rest, strict=False):
+        found = [c for c in found if getattr(c, name).lower() == wanted.lower()]
+    if not found or len(rest) > 2:
+        raise ValueError(
+            f"a selector must be PAPER, PAPER/TABLE, PAPER/TABLE/DATASET or quick, got {selector=}. The papers are "
+            f"{', '.join(claims.PAPERS)}."
+        )
+    return found

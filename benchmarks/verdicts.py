@@ -1,0 +1,99 @@
+"""What the papers claim beside what was measured here: the tables of TABLES.md, one a table of a paper."""
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from benchmarks import claims
+from benchmarks.claims import Claim
+from benchmarks.jobs import Job, jobs_of, why_not
+
+NOTES = Path(__file__).parent / "claims" / "notes.toml"
+FLOOR = 0.3  # points within which a number counts as reproduced, whatever the noise draws say
+HEADER = "| row | ε | claimed | measured | settings | ε exact | ε as the paper counts | verdict |"
+Row = dict[str, Any]
+
+
+def verdict(claimed: float, claimed_sd: float, values: Sequence[float]) -> str:
+    """reproduced, above or below. values: one measured number a noise draw, in the claim's unit (points)."""
+    sd = stdev(values) if len(values) > 1 else 0.0
+    allowed = max(FLOOR, 2 * (sd**2 / len(values) + claimed_sd**2) ** 0.5)
+    difference = mean(values) - claimed
+    if abs(difference) <= allowed + 1e-9:
+        return "reproduced"
+    return "above" if difference > 0 else "below"
+
+
+def paper_section(paper: str, rows: Iterable[Row]) -> str:
+    """A paper's tables, in printed order."""
+    by_key: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_key[row["key"]].append(row)
+    tables: dict[str, list[Claim]] = {}
+    for claim in claims.load(paper):
+        tables.setdefault(claim.table, []).append(claim)
+    parts = [f"## {paper}\n"]
+    for table, found in tables.items():
+        parts.append(f"### {paper}, Table {table}\n\n{claims_table(found, by_key)}\n")
+        parts += [f"{text}\n" for text in notes(paper, table)]
+    return "\n".join(parts)
+
+
+def claims_table(found: list[Claim], by_key: dict[str, list[Row]]) -> str:
+    """Runnable claims, a line for each way they were run; then the others, a line for each printed row and reason."""
+    lines, others = [], defaultdict(list)
+    for claim in found:
+        why = why_not(claim)
+        if why:
+            others[claim.row, why].append(claim)
+        else:
+            lines += [_line(claim, job, by_key.get(job.key, [])) for job in jobs_of(claim)]
+    table = [HEADER, "|---" * 8 + "|", *lines] if lines else []
+    if others:
+        table += [""] if table else []
+        table += ["| row | claimed | not runnable here |", "|---|---|---|"]
+        table += [f"| {_name(r)} | {_claimed_list(c)} | {why} |" for (r, why), c in others.items()]
+    return "\n".join(table)
+
+
+def notes(paper: str, table: str) -> list[str]:
+    """What was tested about a table's differences."""
+    data = tomllib.loads(NOTES.read_text()) if NOTES.exists() else {}
+    return [note["text"].strip() for note in data.get("note", []) if (note["paper"], note["table"]) == (paper, table)]
+
+
+def _line(claim: Claim, job: Job, rows: list[Row]) -> str:
+    values = [100 * r["accuracy"] for r in rows]
+    column = claim.settings.get("normalization") or claim.settings.get("sampling") or ""
+    name = " ".join(filter(None, [_name(claim.row), str(column)]))
+    cells = [name, "∞" if claim.epsilon == "inf" else claim.epsilon, _claimed(claim)]
+    if not values:
+        return "| " + " | ".join([*cells, "—", job.label, "—", "—", "not run yet"]) + " |"
+    profile = rows[0]["profiles"].get(f"paper:{claim.paper.lower()}")
+    exact = rows[0]["exact_epsilon"]
+    cells += [
+        measured(values), job.label, f"{exact:.3g}" if exact < float("inf") else "∞",
+        f"{profile:.3g}" if profile else "—", verdict(float(claim.value), float(claim.sd or 0), values),
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def measured(values: Sequence[float]) -> str:
+    """Mean ± sd (k draws)."""
+    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{mean(values):.2f}{spread} ({len(values)} draw{'s' if len(values) > 1 else ''})"
+
+
+def _name(row: str) -> str:
+    return row.replace(" | ", ", ") or "—"
+
+
+def _claimed(claim: Claim) -> str:
+    return ("≤ " if claim.at_most else "") + claim.value + (f" ± {claim.sd}" if claim.sd else "")
+
+
+def _claimed_list(found: list[Claim]) -> str:
+    return "; ".join(_claimed(c) for c in found if c.value) or "—"

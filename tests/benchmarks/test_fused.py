@@ -1,0 +1,54 @@
+"""The benchmarks' fast sums are the audited ones up to rounding, and turn a fit into the same head."""
+
+import numpy as np
+import pytest
+
+from benchmarks.fused import FusedSums
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.privacy.mechanism import Block, NumpySums
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import Gradient, Params, RowTransform
+from dphead.solvers import GradientDescent, PublicFacts
+from dphead.solvers.normalization import ChannelNormalization
+
+D, M = 12, 3
+
+
+def block(rng, rows=256):
+    x = rng.normal(size=(rows, D)).astype(np.float32)
+    x[3], x[4] = np.inf, np.nan
+    y = rng.integers(0, M, rows)
+    y[5] = M  # no class
+    index = np.arange(rows)
+    index[-20:] = -1
+    return Block(index, x, y)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("clip", [0.1, 5.0, np.inf])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_sums_are_the_audited_ones(loss, clip, scaled):
+    rng = np.random.default_rng(0)
+    rows, query = block(rng), Gradient(M, loss)
+    center, scale = (rng.normal(size=D).astype(np.float32), rng.uniform(0.5, 2, D).astype(np.float32))
+    transform = RowTransform(False, center, scale, 1.0) if scaled else RowTransform(append=1.0)
+    params = Params(transform, rng.normal(size=(D + 1, M)).astype(np.float32))
+    fused, keep = FusedSums(), rows.index >= 0
+    for _ in range(2):  # norms computed, and kept
+        found = fused(query, params, rows, keep, clip, np.zeros((D + 1, M)))
+        wanted = NumpySums()(query, params, rows, keep, clip, np.zeros((D + 1, M)))
+        np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_a_fit_gives_the_same_head():
+    rng = np.random.default_rng(1)
+    rows = ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300))
+    solver = GradientDescent(
+        steps=5, sampling_prob=0.5, clip_norm=0.1, intercept=1.0, centering=ChannelNormalization(4, 1.0, 1.0)
+    )
+    heads = [
+        fit_head(solver, rows, PublicFacts(300, D, M), epsilon=3, noise=NoiseSource(0), block_sum=sums).head
+        for sums in (None, FusedSums())
+    ]
+    np.testing.assert_allclose(heads[0].weights, heads[1].weights, atol=1e-3 * np.abs(heads[0].weights).max())

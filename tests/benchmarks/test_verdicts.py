@@ -1,0 +1,55 @@
+"""The rule of the verdicts, and how claims and rows are rendered."""
+
+from collections import defaultdict
+
+import pytest
+
+from benchmarks import claims, jobs, verdicts
+
+
+@pytest.mark.parametrize(
+    ("values", "sd", "wanted"),
+    [
+        ([98.0], 0.0, "reproduced"),
+        ([98.3], 0.0, "reproduced"),  # the floor
+        ([98.31], 0.0, "above"),
+        ([97.69], 0.0, "below"),
+        ([97.5], 0.25, "reproduced"),  # two standard deviations of the claim
+        ([97.0, 98.0], 0.0, "reproduced"),  # 2 √(0.5/2) = 1
+        ([96.0, 96.0], 0.0, "below"),
+    ],
+)
+def test_the_rule(values, sd, wanted):
+    assert verdicts.verdict(98.0, sd, values) == wanted
+
+
+def fake(job, accuracy, seed=0):
+    return {
+        "key": job.key, "seed": seed, "accuracy": accuracy, "exact_epsilon": 2.9, "profiles": {"paper:tb21": 3.01},
+    }  # fmt: skip
+
+
+def test_a_table_has_a_line_for_each_run_and_each_reason():
+    claim = next(c for c in claims.load("TB21") if c.table == "19" and c.dataset == "mnist" and not jobs.why_not(c))
+    job = jobs.jobs_of(claim)[0]
+    rows = defaultdict(list, {job.key: [fake(job, 0.986), fake(job, 0.988, 1)]})
+    found = [c for c in claims.load("TB21") if c.table == "19" and c.dataset == "mnist"]
+    text = verdicts.claims_table(found, rows)
+    assert "| MNIST poisson | 3 | 98.6 ± 0.1 | 98.70 ± 0.14 (2 draws) |" in text
+    assert "| 2.9 | 3.01 | reproduced |" in text
+    assert "not run yet" in text  # the other accounting
+    assert "| MNIST | 98.0 ± 0.1; 98.1 ± 0.0 | needs: accelerator |" in text
+
+
+@pytest.mark.parametrize("paper", claims.PAPERS)
+def test_a_paper_is_rendered_without_any_row(paper):
+    text = verdicts.paper_section(paper, [])
+    assert all(f"Table {c.table}\n" in text for c in claims.load(paper)) and "reproduced" not in text
+
+
+def test_notes_belong_to_tables():
+    tables = {(c.paper, c.table) for c in claims.load()}
+    import tomllib
+
+    notes = tomllib.loads(verdicts.NOTES.read_text())["note"] if verdicts.NOTES.exists() else []
+    assert {(n["paper"], n["table"]) for n in notes} <= tables
