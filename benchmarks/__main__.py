@@ -57,8 +57,12 @@ def run(selector: str, images: Path | None, processes: int, dry_run: bool) -> No
 
 @main.command()
 def tables() -> None:
-    """Write TABLES.md and the README's tables from the stored rows."""
+    """Write TABLES.md, the README's tables and results/figures from the stored rows."""
+    from benchmarks import figures
+
     t.write()
+    for path in figures.write():
+        click.echo(path)
 
 
 @main.command()

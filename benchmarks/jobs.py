@@ -74,8 +74,8 @@ def why_not(claim: Claim) -> str:
     if claim.unreadable:
         return f"the paper's text is damaged: {claim.unreadable}"
     if claim.features != "ScatterNet":
-        needs = [v for k, v in claim.needs.items() if k in ("weights", "device") and v not in ("none", "cpu")]
-        return "needs: " + "; ".join(needs) if needs else "not a head on features"
+        needs = [f"{k}: {v}" for k, v in claim.needs.items() if k != "data" and v not in ("none", "cpu")]
+        return "needs " + "; ".join(needs) if needs else "not a head on features"
     if claim.dataset not in IMAGES:
         return f"needs {claim.needs['data']}"
     if not list(_tb21(claim)):

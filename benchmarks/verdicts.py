@@ -96,4 +96,12 @@ def _claimed(claim: Claim) -> str:
 
 
 def _claimed_list(found: list[Claim]) -> str:
-    return "; ".join(_claimed(c) for c in found if c.value) or "—"
+    """The values of a printed row, each with what tells it from the others."""
+    told = []
+    for claim in (c for c in found if c.value):
+        parts = [claim.dataset] if len({c.dataset for c in found}) > 1 else []
+        parts += [claim.features] if len({c.features for c in found}) > 1 else []
+        if len({c.epsilon for c in found}) > 1:
+            parts.append("ε ∞" if claim.epsilon == "inf" else f"ε {claim.epsilon}")
+        told.append(_claimed(claim) + (f" ({', '.join(parts)})" if parts else ""))
+    return "; ".join(told) or "—"

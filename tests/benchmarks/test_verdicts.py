@@ -38,7 +38,7 @@ def test_a_table_has_a_line_for_each_run_and_each_reason():
     assert "| MNIST poisson | 3 | 98.6 ± 0.1 | 98.70 ± 0.14 (2 draws) |" in text
     assert "| 2.9 | 3.01 | reproduced |" in text
     assert "not run yet" in text  # the other accounting
-    assert "| MNIST | 98.0 ± 0.1; 98.1 ± 0.0 | needs: accelerator |" in text
+    assert "| MNIST | 98.0 ± 0.1; 98.1 ± 0.0 | needs device: accelerator |" in text
 
 
 @pytest.mark.parametrize("paper", claims.PAPERS)
