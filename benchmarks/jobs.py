@@ -20,6 +20,11 @@ PAPER, EXACT = "the paper's", "exact"  # accountings
 ACCOUNTANTS = {"TB21": "rdp-classic", "FC23": "zcdp", "De22": "rdp", "TAN23": "rdp"}
 DRAWS = 5
 IMAGES = ("mnist", "fashion-mnist", "cifar10")
+OWN_METHODS = (  # FC23's methods and epochs
+    ("dp-ls", 1), ("dp-newton", 1), ("dp-newton", 10), ("dp-fc", 1), ("dp-fc", 10),
+    ("dp-adam", 1), ("dp-adam", 10), ("dp-adam", 100),
+)  # fmt: skip
+OWN_EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,18 @@ def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
     return [r for r in rows if r["dataset"] == dataset and epsilon in r["epsilons"]]
 
 
+def own() -> list[Job]:
+    """FC23's Table 3 (CIFAR-10) with a network that is at hand: MobileNetV2 of ImageNet-1K, our defaults, no search."""
+    return [
+        Job(
+            "cifar10", "mobilenetv2-128", method, epsilon, settings={} if method == "dp-ls" else {"steps": epochs},
+            label=f"{method}, {epochs}", draws=1 if method == "dp-newton" else DRAWS,
+        )
+        for method, epochs in OWN_METHODS
+        for epsilon in OWN_EPSILONS
+    ]  # fmt: skip
+
+
 def quick() -> list[Job]:
     """Ten minutes on two cores from nothing: digits, and one row of TB21's Table 1."""
     small = [
@@ -163,7 +180,9 @@ def select(selector: str) -> list[tuple[Claim | None, Job]]:
     """
     if selector == "quick":
         return [(None, job) for job in quick()]
-    return [(claim, job) for claim in selected(selector) for job in jobs_of(claim)]
+    claimed: list[tuple[Claim | None, Job]] = [(c, job) for c in selected(selector) for job in jobs_of(c)]
+    ours = selector.lower() in ("fc23", "fc23/3", "fc23/3/cifar10")
+    return claimed + [(None, job) for job in (own() if ours else [])]
 
 
 def selected(selector: str) -> list[Claim]:

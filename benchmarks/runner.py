@@ -66,7 +66,8 @@ def missing(selector: str, out: Path = OUT) -> list[Task]:
     done = {(row["key"], row["seed"]) for row in stored(out)}
     tasks: dict[tuple[str, int], Task] = {}
     for _, job in j.select(selector):
-        for seed in range(1 if job.epsilon == float("inf") and not job.clip_only else job.draws):
+        once = job.epsilon == float("inf") and not job.clip_only  # without noise, full batches leave nothing to chance
+        for seed in range(1 if once else job.draws):
             if (job.key, seed) not in done:
                 tasks.setdefault((job.key, seed), (job, seed, str(path)))
     return sorted(tasks.values(), key=lambda t: (t[0].dataset, t[0].features, t[1]))

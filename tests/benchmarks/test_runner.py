@@ -55,6 +55,12 @@ def test_every_claim_has_jobs_or_a_reason():
         assert bool(jobs.why_not(claim)) != bool(jobs.jobs_of(claim)), claim
 
 
+def test_our_row_stands_beside_fc23s_cifar10():
+    own = [job for claim, job in jobs.select("FC23/3") if claim is None]
+    assert len(own) == 8 * 9 and {job.features for job in own} == {"mobilenetv2-128"}
+    assert jobs.select("FC23/2") == []
+
+
 def test_each_private_row_is_run_under_both_accountings():
     accountants = {j.accountant for _, j in jobs.select("TB21/1/mnist")}
     assert accountants == {"rdp-classic", "auto"}
