@@ -44,13 +44,14 @@ def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: 
 @click.argument("selector")
 @click.option("--images", type=PATH, help="Folder with mnist/, fashion_mnist/, cifar10/; default: ../shared/data.")
 @click.option("--processes", default=1, show_default=True, help="Fits at a time, one core each; 1: all cores for one.")
+@click.option("--max-draws", default=5, show_default=True, help="Noise draws at most: a first look at long tables.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would run, and for how many hours.")
-def run(selector: str, images: Path | None, processes: int, dry_run: bool) -> None:
+def run(selector: str, images: Path | None, processes: int, max_draws: int, dry_run: bool) -> None:
     """Fit what is missing of PAPER, PAPER/TABLE, PAPER/TABLE/DATASET or quick (ten minutes, two cores)."""
     from benchmarks import runner
 
     try:
-        runner.run(selector, images, processes, dry_run)
+        runner.run(selector, images, processes, dry_run, max_draws=max_draws)
     except (ValueError, OSError, RuntimeError) as error:
         raise click.ClickException(str(error)) from error
 

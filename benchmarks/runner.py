@@ -60,17 +60,17 @@ def out_file(selector: str, out: Path = OUT) -> Path:
     return out / f"{selector.split('/')[0].lower()}.jsonl"
 
 
-def missing(selector: str, out: Path = OUT) -> list[Task]:
+def missing(selector: str, out: Path = OUT, max_draws: int = j.DRAWS) -> list[Task]:
     """What a selector lacks, each fit once, grouped by features so that these are loaded once."""
     path = out_file(selector, out)
     done = {(row["key"], row["seed"]) for row in stored(out)}
     tasks: dict[tuple[str, int], Task] = {}
     for _, job in j.select(selector):
         once = job.epsilon == float("inf") and not job.clip_only  # without noise, full batches leave nothing to chance
-        for seed in range(1 if once else job.draws):
+        for seed in range(1 if once else min(max_draws, job.draws)):
             if (job.key, seed) not in done:
                 tasks.setdefault((job.key, seed), (job, seed, str(path)))
-    return sorted(tasks.values(), key=lambda t: (t[0].dataset, t[0].features, t[1]))
+    return sorted(tasks.values(), key=lambda t: (t[0].dataset, t[0].features, t[1], t[0].epsilon))
 
 
 def stored(out: Path = OUT) -> list[dict[str, Any]]:
@@ -117,9 +117,11 @@ def results(tasks: list[Task], processes: int) -> Iterator[str]:
     yield from Parallel(processes, return_as="generator_unordered")(delayed(_pinned)(t) for t in tasks)  # type: ignore
 
 
-def run(selector: str, images: Path | None, processes: int, dry_run: bool, out: Path = OUT) -> None:
+def run(
+    selector: str, images: Path | None, processes: int, dry_run: bool, out: Path = OUT, max_draws: int = j.DRAWS
+) -> None:
     """Run what is missing, with a progress bar; or tell what would run and for how long."""
-    tasks = missing(selector, out)
+    tasks = missing(selector, out, max_draws)
     skipped = [] if selector == "quick" else [(c, j.why_not(c)) for c in j.selected(selector)]
     reasons = sorted({why for _, why in skipped if why})
     click.echo(f"{selector}: {len(tasks)} fits missing, about {hours(tasks, out):.2f} hours on one run at a time")
