@@ -34,19 +34,20 @@ class ArrayRows:
         with np.errstate(over="ignore"):
             self._x = np.ascontiguousarray(x, np.float32)
         self._y = np.where((y >= 0) & (y < 2**31), y, -1).astype(np.int32)  # 2**32 must not come round to class 0
-        self._y = _capped(self._y, groups, group_cap)
-        self.group_cap = group_cap
+        self.within = _within(groups, group_cap, y.shape)
+        self._y[~self.within] = -1
+        self.group_cap, self._most = group_cap, block_rows
         self.n_rows, self.n_features = x.shape
-        self._block_rows = _block_rows(block_rows, self.n_rows)
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
         order = np.arange(self.n_rows) if indices is None else indices
-        for start in range(0, len(order), self._block_rows):
-            index = order[start : start + self._block_rows]
-            full = indices is None and len(index) == self._block_rows
-            x = self._x[start : start + self._block_rows] if full else self._x[index]
-            yield _padded(index, x, self._y[index], self._block_rows)
+        size = _block_rows(self._most, len(order))
+        for start in range(0, len(order), size):
+            index = order[start : start + size]
+            full = indices is None and len(index) == size
+            x = self._x[start : start + size] if full else self._x[index]
+            yield _padded(index, x, self._y[index], size)
 
 
 class FeaturesRows:
@@ -65,10 +66,10 @@ class FeaturesRows:
         self.n_rows, self.n_features = len(self._slots), file.n_features
         self._y = np.where(file.valid, file.labels, -1).astype(np.int32)[self._slots]
         check_groups(file, group_cap)
-        self._y = _capped(self._y, None if file.group is None else file.group[self._slots], group_cap)
+        self.within = _within(None if file.group is None else file.group[self._slots], group_cap, self._y.shape)
+        self._y[~self.within] = -1
         self.group_cap = group_cap
         self._contiguous = bool(np.all(np.diff(self._slots) == 1))
-        self._block_rows = _block_rows(BLOCK_ROWS, self.n_rows)
         self._loaded = None
         if self.n_rows * self.n_features * 4 <= memory:
             self._loaded = ArrayRows(self.features(), self._y)  # the cap is in the labels
@@ -76,8 +77,8 @@ class FeaturesRows:
     def features(self) -> np.ndarray:
         """All rows, (n_rows, n_features) float32."""
         x = np.empty((self.n_rows, self.n_features), np.float32)
-        for start in range(0, self.n_rows, self._block_rows):
-            index = np.arange(start, min(start + self._block_rows, self.n_rows))
+        for start in range(0, self.n_rows, BLOCK_ROWS):
+            index = np.arange(start, min(start + BLOCK_ROWS, self.n_rows))
             x[index[0] : index[-1] + 1] = self._read(index)
         return x
 
@@ -91,17 +92,18 @@ class FeaturesRows:
             yield from self._loaded.blocks(indices)
             return
         order = np.arange(self.n_rows) if indices is None else indices
-        parts = [order[i : i + self._block_rows] for i in range(0, len(order), self._block_rows)]
+        size = _block_rows(BLOCK_ROWS, len(order))
+        parts = [order[i : i + size] for i in range(0, len(order), size)]
         with ThreadPoolExecutor(1) as reader:
-            ahead = [reader.submit(self._block, p) for p in parts[:2]]
+            ahead = [reader.submit(self._block, p, size) for p in parts[:2]]
             for i in range(len(parts)):
                 block = ahead.pop(0).result()
                 if i + 2 < len(parts):
-                    ahead.append(reader.submit(self._block, parts[i + 2]))
+                    ahead.append(reader.submit(self._block, parts[i + 2], size))
                 yield block
 
-    def _block(self, index: np.ndarray) -> Block:
-        return _padded(index, self._read(index), self._y[index], self._block_rows)
+    def _block(self, index: np.ndarray, size: int) -> Block:
+        return _padded(index, self._read(index), self._y[index], size)
 
     def _read(self, index: np.ndarray) -> np.ndarray:
         slots = self._slots[index]
@@ -138,17 +140,17 @@ def load_features(
     return FeaturesRows(file, split, memory, group_cap), file
 
 
-def _capped(y: np.ndarray, groups: np.ndarray | None, group_cap: int | None) -> np.ndarray:
-    """Class positions with -1 for rows beyond the cap of their group."""
+def _within(groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, ...]) -> np.ndarray:
+    """(n,) bool: the rows within the cap of their group, all of them without a cap."""
     if group_cap is None:
-        return y
-    if groups is None or groups.shape != y.shape or groups.dtype.kind != "i":
+        return np.ones(shape, bool)
+    if groups is None or groups.shape != shape or groups.dtype.kind != "i":
         raise ValueError(f"group_cap needs a group for each row, got {group_cap=} and no int64 (n,) groups. Give them.")
-    return np.where(within_cap(groups, group_cap), y, -1)
+    return within_cap(groups, group_cap)
 
 
 def _block_rows(wanted: int, n_rows: int) -> int:
-    """A multiple of CHUNK, no larger than needed for n_rows."""
+    """A multiple of CHUNK, no larger than needed for the n_rows of a pass: all that it may depend on (AUDIT.md)."""
     return CHUNK * max(1, -(-min(wanted, n_rows) // CHUNK))
 
 

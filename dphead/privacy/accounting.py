@@ -42,7 +42,8 @@ class GaussianEvent:
         require(self.noise_multiplier >= 0, "noise_multiplier must be at least 0", "noise_multiplier", self)
         require(0 < self.sampling_prob <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", self)
         require(0 <= self.count < math.inf and self.count == int(self.count), "count must be whole", "count", self)
-        require(1 <= self.rows_per_unit < 2**31, "a protected unit must have a row", "rows_per_unit", self)
+        whole = type(self.rows_per_unit) is int and 1 <= self.rows_per_unit < 2**31
+        require(whole, "a protected unit must have a row, or a whole number (int) of them", "rows_per_unit", self)
 
 
 def require(ok: bool, what: str, name: str, value: object, hint: str = "Correct it.") -> None:
@@ -201,10 +202,12 @@ def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out
     expectation (a convex function of a sum of martingales), and x = -x', |x| = C makes all entries largest at once.
     A unit of k rows in Poisson batches is N(0) against the mixture of N(jC), j binomial (k, q), by the same argument
     (AUDIT.md, "Groups"). ValueError for such units under replace_one. `coarser` widens the grid.
-    Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding).
+    Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding, or 1e-11 with such units, whose
+    losses dp_accounting inverts by bisection).
     """
     from dp_accounting import NeighboringRelation as Relation
     from dp_accounting.pld import privacy_loss_distribution as pld
+    from scipy.stats import binom
 
     check(relation=relation)
     kind = Relation.REPLACE_ONE if relation == "replace_one" else Relation.ADD_OR_REMOVE_ONE
@@ -230,7 +233,8 @@ def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out
         result = pld.from_gaussian_mechanism(1 / full, value_discretization_interval=interval)
     for (sd, q, k), count in poisson.items():
         if k > 1:
-            sums = [math.comb(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
+            # dp_accounting loses chances below 1e-8. More sampling costs more: dropping rows again is a mixture.
+            sums = np.asarray(binom.pmf(range(k + 1), k, max(q, 1e-7))).tolist()
             one = pld.from_mixture_gaussian_mechanism(sd, range(k + 1), sums, value_discretization_interval=interval)
         else:
             one = pld.from_gaussian_mechanism(
@@ -268,4 +272,5 @@ def epsilon(
         return epsilon_from_rdp(RDP_ORDERS, rdp_curve(events, RDP_ORDERS, relation), delta, accountant == "rdp-classic")
     require(delta >= PLD_MIN_DELTA, f"pld needs delta of at least {PLD_MIN_DELTA}", "delta", delta, "Use rdp.")
     distribution = loss_distribution(events, relation, coarser)
-    return math.inf if distribution is None else float(distribution.get_epsilon_for_delta(delta - 1e-13))
+    rounding = 1e-11 if any(e.rows_per_unit > 1 and e.sampling_prob < 1 for e in events) else 1e-13
+    return math.inf if distribution is None else float(distribution.get_epsilon_for_delta(delta - rounding))

@@ -12,7 +12,8 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +210,16 @@ class Ledger:
             ]
         return fits
 
-    def _transaction(self) -> "_Transaction":
-        return _Transaction(self._db)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Everything or nothing, and one at a time: two processes cannot both pass the budget check."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""
@@ -304,19 +313,6 @@ class FitLedger:
             "INSERT INTO progress (fit_id, sequence, state, at, digest) VALUES (?, ?, ?, ?, ?)",
             (self.fit_id, sequence, state, time.time() // 3600 * 3600, digest),
         )
-
-
-class _Transaction:
-    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK on an error: two processes cannot both pass the budget check."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self.db = db
-
-    def __enter__(self) -> None:
-        self.db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self.db.execute("ROLLBACK" if kind else "COMMIT")
 
 
 def _digest(value: np.ndarray) -> str:

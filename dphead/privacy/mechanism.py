@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -42,8 +42,14 @@ class Rows(Protocol):
     group_cap: int | None
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
-        """Yield blocks that together hold each slot exactly once (checked by `release`)."""
+        """Yield blocks that together hold each slot once (checked by `release`), laid out by `indices` alone."""
         ...
+
+
+class GroupedRows(Rows, Protocol):
+    """Rows with a cap. within: (n_rows,) bool, `sampling.within_cap` of their groups."""
+
+    within: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -68,16 +74,16 @@ class ReleaseSpec:
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
             raise ValueError(f"relation must be one of {RELATIONS}, got relation={self.relation!r}. Choose one.")
-        if not 0 < self.sampling_prob <= 1:
-            raise ValueError(f"sampling_prob must be in (0, 1], got sampling_prob={self.sampling_prob}. Correct it.")
         if not 0 <= self.noise_multiplier < np.inf:
             raise ValueError(f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier=}. Correct it.")
         if self.noise_multiplier > 0 and not 1e-6 <= self.clip_norm <= 1e6:
             raise ValueError(f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. Rescale the features.")
+        self.event()  # refuses a sampling_prob or a group_cap that could not be charged
 
     def event(self) -> GaussianEvent:
         """What the accountant sees."""
-        return GaussianEvent(self.noise_multiplier, self.sampling_prob, rows_per_unit=self.group_cap or 1)
+        unit = 1 if self.group_cap is None else self.group_cap
+        return GaussianEvent(self.noise_multiplier, self.sampling_prob, rows_per_unit=unit)
 
     def row(self) -> dict[str, Any]:
         """Plain data for the ledger and the report."""
@@ -194,6 +200,8 @@ def release(
     indices = None
     if spec.sampling_prob < 1:
         indices = poisson_sample(rows.n_rows, spec.sampling_prob, noise.generator(sequence, "sample"))
+        if spec.group_cap is not None:  # a row beyond its cap must not even move the places of other rows
+            indices = indices[cast(GroupedRows, rows).within[indices]]
     value = _clipped_sum(query, params, rows, spec, indices, block_sum)
     if spec.noise_multiplier > 0:
         if query.symmetric:

@@ -55,9 +55,19 @@ def test_a_cap_below_one_is_refused():
         lambda: within_cap(np.zeros(3, int), 0),
         lambda: make_plan(LeastSquares(), PublicFacts(99, D, M), epsilon=1.0, delta=1e-5, group_cap=0),
         lambda: GaussianEvent(1.0, rows_per_unit=0),
+        lambda: specs(0),
     ):
         with pytest.raises(ValueError, match=r"at least one row|must have a row"):
             make()
+
+
+@pytest.mark.parametrize("cap", [2.5, 2.0, True, np.int64(2), -1])
+def test_a_cap_that_is_not_a_whole_number_is_refused(cap):
+    """2.5 would keep three rows of a group and charge two and a half."""
+    with pytest.raises(ValueError, match="whole number"):
+        specs(cap)
+    with pytest.raises(ValueError, match=r"whole number|at least one row"):
+        make_plan(LeastSquares(), PublicFacts(99, D, M), epsilon=1.0, delta=1e-5, group_cap=cap)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
@@ -127,6 +137,15 @@ def test_poisson_groups_lie_between_one_row_and_the_full_batch():
     assert one < two < five < epsilon([GaussianEvent(5.0, 1.0, 100, 5)], 1e-5)
 
 
+def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
+    """dp_accounting takes a chance below 1e-8 for none; a binomial coefficient of 1,030 does not fit a float."""
+    q = 1e-9
+    exact = 2 * q * (2 * norm.cdf(0.5) - 1)  # one row of two is sampled: the distance of N(0) and N(1)
+    assert loss_distribution([GaussianEvent(1.0, q, 1, 2)]).get_delta_for_epsilon(0.0) >= exact
+    few, many = (epsilon([GaussianEvent(1e4, 0.01, 10, k)], 1e-5) for k in (1000, 1100))
+    assert 0 < few < many
+
+
 def test_what_no_accountant_knows_of_groups_is_refused():
     event = [GaussianEvent(5.0, 0.05, 100, 2)]
     for accountant in ("rdp", "rdp-classic"):
@@ -187,6 +206,41 @@ def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(g
     with pytest.raises(ValueError, match="group_cap must be the planned one"):
         release(ClassSums(M), Params(), rows, spec, ledger=fit, noise=NoiseSource(1))
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "reserved"
+
+
+def test_rows_beyond_the_cap_are_not_sampled():
+    """They count zero, but would move the places of later rows, and with them the rounding of their sum."""
+    x, y = toy(200)
+    asked = []
+
+    class Watched(ArrayRows):
+        def blocks(self, indices=None):
+            asked.append(indices)
+            return super().blocks(indices)
+
+    groups = np.where(np.arange(200) < 50, 3, -1)
+    rows = Watched(x, y, groups=groups, group_cap=4)
+    spec = spec_of(ClassSums(M), 200, sampling_prob=0.9, group_cap=4)
+    fit = reserve([spec] * 20)
+    for _ in range(20):
+        release(ClassSums(M), Params(), rows, spec, ledger=fit, noise=NoiseSource())
+    sampled = np.bincount(np.concatenate(asked), minlength=200)
+    assert np.all(sampled[4:50] == 0) and np.all(sampled[:4] > 5) and np.all(sampled[50:] > 5)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_a_sample_has_the_same_sum_to_the_last_bit_whatever_else_is_there(query):
+    """More rows, or more of a group, may not change the blocks that hold the sampled rows."""
+    x, y = toy(1500, seed=5)
+    params = Params(weights=np.zeros((D, M)))
+    chosen = np.arange(3, 1200)
+    spec = spec_of(query, 1500)
+    sums = [
+        _clipped_sum(query, params, ArrayRows(x[:n], y[:n]), spec, chosen, numpy_block_sum) for n in (1200, 1290, 1500)
+    ]
+    assert np.array_equal(sums[0], sums[1]) and np.array_equal(sums[0], sums[2])
+    layouts = [[b.index.tolist() for b in ArrayRows(x[:n], y[:n]).blocks(chosen)] for n in (1200, 1500)]
+    assert layouts[0] == layouts[1]
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
