@@ -47,7 +47,7 @@ def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: 
 @click.option("--max-draws", default=5, show_default=True, help="Noise draws at most: a first look at long tables.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would run, and for how many hours.")
 def run(selector: str, images: Path | None, processes: int, max_draws: int, dry_run: bool) -> None:
-    """Fit what is missing of PAPER, PAPER/TABLE, PAPER/TABLE/DATASET or quick (ten minutes, two cores)."""
+    """Fit what is missing of PAPER, PAPER/TABLE, PAPER/TABLE/DATASET, quick (ten minutes) or search/DATASET."""
     from benchmarks import runner
 
     try:

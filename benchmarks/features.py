@@ -53,14 +53,12 @@ def cache() -> Path:
 
 
 def extract_options(dataset: str, features: str) -> str:
-    """Options of `dphead extract` for `scatternet`, `scatternet-gN` (group norm, N groups) or `mobilenetv2-128`."""
-    name, _, groups = features.partition("-g")
+    """Options of `dphead extract` for `scatternet` or `mobilenetv2-128`."""
     if features == "mobilenetv2-128":
         return MOBILENET
-    if name != "scatternet" or (groups and not groups.isdecimal()):
+    if features != "scatternet":
         raise ValueError(f"features must be scatternet, scatternet-gN or mobilenetv2-128, got {features=}. Choose one.")
-    options = "--backbone scatternet" + (" --scatter-j 1" if dataset == "digits" else "")
-    return options + (f" --normalize group --groups {groups}" if groups else "")
+    return "--backbone scatternet" + (" --scatter-j 1" if dataset == "digits" else "")
 
 
 def facts_of(dataset: str, features: str) -> PublicFacts:
@@ -92,7 +90,8 @@ def images(dataset: str, folder: Path | None) -> Path:
 
 
 def files(dataset: str, features: str, folder: Path | None = None, tell: Callable[[str], None] = print) -> list[Path]:
-    """The train and test features files, extracted if they are missing."""
+    """The train and test features files, extracted if they are missing; `load` normalises groups."""
+    features = features.partition("-g")[0]
     paths = [cache() / "features" / f"{dataset}-{features}-{split}.h5" for split in ("train", "test")]
     for path, split in zip(paths, ("train", "test"), strict=True):
         if path.exists():
@@ -112,7 +111,7 @@ def files(dataset: str, features: str, folder: Path | None = None, tell: Callabl
 def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
     """Features in memory, as float32. held_out: a fixed fifth of the training rows in place of the test set."""
     train, test = (load_features(path, memory=0) for path in files(dataset, features))
-    x, y = train[0].features(), train[0].labels()
+    x, y = grouped(train[0].features(), features), train[0].labels()
     n_classes = len(train[1].class_names or [])
     described = describe(train[1], PublicFacts(len(x), x.shape[1], n_classes))
     if held_out:
@@ -121,6 +120,23 @@ def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
         held, kept = np.sort(order[:fifth]), np.sort(order[fifth:])
         test_x, test_y, x, y = x[held], y[held], x[kept], y[kept]
     else:
-        test_x, test_y = test[0].features(), test[0].labels()
+        test_x, test_y = grouped(test[0].features(), features), test[0].labels()
     facts = PublicFacts(len(x), x.shape[1], n_classes)
     return Loaded(ArrayRows(x, y, BLOCK), test_x, test_y, facts, described)
+
+
+def grouped(x: np.ndarray, features: str) -> np.ndarray:
+    """ScatterNet rows (n, d), changed in place by `dphead extract --normalize group --groups N` for `scatternet-gN`."""
+    groups = features.partition("-g")[2]
+    if not groups:
+        return x
+    import torch
+
+    from extract.rowwise import RowNorm
+
+    normalize = RowNorm("group", int(groups))
+    channels = 243 if x.shape[1] == FACTS["cifar10"][1] else 81
+    for i in range(0, len(x), 1024):
+        part = x[i : i + 1024]
+        part[:] = normalize(torch.from_numpy(part).reshape(len(part), channels, -1)).numpy()
+    return x

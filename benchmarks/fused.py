@@ -1,73 +1,194 @@
 """Block sums for benchmarks only: the same clipped gradient sums, several times as fast, without the rounding bound.
 
 The row's map x → (x - c) ∘ s is folded into the weights and out of the sum, so that a batch is read twice and never
-copied, and products are float32. Sums differ from `NumpySums`' by rounding alone (tests/benchmarks/test_fused.py), but
-AUDIT.md, "Floating point", does not cover them: nothing that is to be private may use this.
+copied, products are float32, and several fits on the same batches share them (`Together`). Sums differ from
+`NumpySums`' by rounding alone (tests/benchmarks/test_fused.py), but AUDIT.md, "Floating point", does not cover them:
+nothing that is to be private may use this.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import Barrier, Lock
 from typing import Any
 
 import numpy as np
 
-from dphead.privacy.mechanism import Block, NumpySums
+from dphead.data import ArrayRows
+from dphead.privacy.mechanism import Block, BlockSum, NumpySums
 from dphead.privacy.queries import Gradient, Params, Query, RowTransform
+from dphead.privacy.sums import CHUNK
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A gradient sum that one fit wants of a block. out: (width, n_classes) float64, added to."""
+
+    query: Gradient
+    params: Params
+    clip_norm: float
+    out: np.ndarray
 
 
 class FusedSums:
-    """A `BlockSum`. It keeps the squared norm of each row after the transform, 8 bytes a row."""
+    """A `BlockSum`. It keeps the squared norm of each row after each transform, 8 bytes a row."""
 
-    def __init__(self) -> None:
-        self._exact = NumpySums(memory=1 << 30)
-        self._transform: RowTransform | None = None
-        self._squared = np.zeros(0)
+    def __init__(self, memory: int = 1 << 30) -> None:
+        self._exact = NumpySums(memory=memory)
+        self._squared: dict[tuple, np.ndarray] = {}
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        """Add the block's clipped statistics to out (width, n_classes) float64; other queries go to `NumpySums`."""
-        t = params.transform
-        if not isinstance(query, Gradient) or query.clip != "rows" or t.unit_norm or params.weights is None:
+        """Add the block's clipped statistics to out; other queries than gradients go to `NumpySums`."""
+        if not fusible(query, params):
             return self._exact(query, params, block, keep, clip_norm, out)
-        x = block.x
-        scale = np.ones(x.shape[1], np.float32) if t.scale is None else t.scale
-        center = None if t.center is None else t.center * scale
-        squared = self._norms(t, block)
-        ok = keep & np.isfinite(squared) & (block.y >= 0) & (block.y < query.n_classes)
-        if not np.isfinite(squared[keep]).all():
-            x = np.where(ok[:, None], x, np.float32(0))
-        weights = params.weights.astype(np.float32)
-        rows = weights[: x.shape[1]]
-        z = x @ (rows if t.scale is None else scale[:, None] * rows)
-        if center is not None:
-            z -= center @ rows
-        if t.append:
-            z += np.float32(t.append) * weights[-1]
-        residual = _residual(z, block.y, query.loss)
-        norm = np.sqrt((residual**2).sum(1) * np.where(ok, squared + t.append**2, 1))
-        residual *= np.where(ok, np.minimum(1, clip_norm / np.maximum(norm, 1e-30)), 0).astype(np.float32)[:, None]
-        total, value = residual.sum(0, dtype=np.float64), (residual.T @ x).T.astype(np.float64)
-        if t.scale is not None:
-            value *= t.scale[:, None]
-        if center is not None:
-            value -= np.outer(center, total)
-        out[: x.shape[1]] += value
-        if t.append:
-            out[-1] += t.append * total
+        self.add([Asked(query, params, clip_norm, out)], block, keep)  # type: ignore[arg-type]
         return out
+
+    def add(self, asks: list[Asked], block: Block, keep: np.ndarray) -> None:
+        """Add the block's clipped gradients of several fits, with one product for all of them."""
+        x = block.x
+        norms = [self._norms(a.params.transform, block) for a in asks]
+        finite = np.isfinite(np.sum(norms, axis=0))
+        if not finite[keep].all():
+            x = np.where((keep & finite)[:, None], x, np.float32(0))
+        folded = [_fold(a.params) for a in asks]
+        z = x @ np.hstack([weights for weights, _ in folded])
+        width, residuals = asks[0].query.n_classes, []
+        for i, (asked, squared, (_, offset)) in enumerate(zip(asks, norms, folded, strict=True)):
+            ok = keep & np.isfinite(squared) & (block.y >= 0) & (block.y < width)
+            residual = _residual(z[:, i * width : (i + 1) * width] + offset, block.y, asked.query.loss)
+            norm = np.sqrt((residual**2).sum(1) * np.where(ok, squared + asked.params.transform.append**2, 1))
+            factor = np.where(ok, np.minimum(1, asked.clip_norm / np.maximum(norm, 1e-30)), 0)
+            residuals.append(residual * factor.astype(np.float32)[:, None])
+        values = (np.hstack(residuals).T @ x).T
+        for i, (asked, residual) in enumerate(zip(asks, residuals, strict=True)):
+            _unfold(asked, values[:, i * width : (i + 1) * width].astype(np.float64), residual)
 
     def _norms(self, transform: RowTransform, block: Block) -> np.ndarray:
         """Squared norms (k,) of the transformed rows, computed when a row is first seen."""
-        if transform is not self._transform:
-            self._transform, self._squared = transform, np.zeros(0)
+        key = _content(transform)
+        squared = self._squared.get(key, np.zeros(0))
         last = int(block.index.max())
-        if last >= len(self._squared):
-            self._squared = np.append(self._squared, np.full(max(last + 1, 1 << 16) - len(self._squared), np.nan))
+        if last >= len(squared):
+            squared = np.append(squared, np.full(max(last + 1, 1 << 16) - len(squared), np.nan))
         used = block.index >= 0
-        new = np.flatnonzero(used & np.isnan(self._squared[block.index]))
+        new = np.flatnonzero(used & np.isnan(squared[block.index]))
         for i in range(0, len(new), 256):
             part = new[i : i + 256]
             with np.errstate(all="ignore"):
-                squared = transform.apply(np, block.x[part])[1]
-            self._squared[block.index[part]] = np.where(np.isfinite(squared), squared, np.inf)
-        return np.where(used, self._squared[block.index], 0)
+                found = transform.apply(np, block.x[part])[1]
+            squared[block.index[part]] = np.where(np.isfinite(found), found, np.inf)
+        self._squared[key] = squared
+        return np.where(used, squared[block.index], 0)
+
+
+class Together:
+    """`fits` fits on the same Poisson batches, each in a thread of its own: a batch is read once for all of them.
+
+    The fits must have the same seed, sampling probability and order of releases, so that they draw the same rows;
+    RuntimeError if one does not.
+    """
+
+    def __init__(self, rows: ArrayRows, fits: int) -> None:
+        self._rows, self._sums = rows, FusedSums(memory=0)
+        self._asked: list[tuple[Asked, np.ndarray] | None] = [None] * fits
+        self._barrier, self._lock = Barrier(fits, self._add), Lock()
+        self._known: dict[tuple, np.ndarray] = {}
+
+    def rows(self) -> "_Named":
+        """Rows for each of the fits: batches are only named, since `_add` reads them."""
+        return _Named(self._rows)
+
+    def block_sum(self, fit: int) -> BlockSum:
+        """How the fit of that position sums. If it fails, call `abort`, or the others wait for ever."""
+
+        def add(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
+            if block.x.strides[0]:  # rows that were read
+                return self._full(query, params, block, keep, clip_norm, out)
+            if not fusible(query, params):
+                raise TypeError(
+                    f"fits on common batches must ask for gradients, got {query.name}. Run them one by one."
+                )
+            self._asked[fit] = Asked(query, params, clip_norm, out), block.index[keep]  # type: ignore[arg-type]
+            self._barrier.wait()
+            return out
+
+        return add
+
+    def _full(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
+        """A block of a full batch. What needs no head is the same for every fit, and is computed once."""
+        if params.weights is not None:
+            return self._sums(query, params, block, keep, clip_norm, out)
+        key = query, clip_norm, int(block.index[0]), _content(params.transform), params.transform.unit_norm
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._sums(query, params, block, keep, clip_norm, np.zeros_like(out))
+        out += self._known[key]
+        return out
+
+    def abort(self) -> None:
+        """Let the other fits fail."""
+        self._barrier.abort()
+
+    def _add(self) -> None:
+        asked = [a for a in self._asked if a is not None]
+        indices = asked[0][1]
+        if not all(np.array_equal(other, indices) for _, other in asked):
+            raise RuntimeError("fits on common batches must draw the same rows, got different ones.")
+        for block in self._rows.blocks(indices):
+            self._sums.add([a for a, _ in asked], block, block.index >= 0)
+
+
+class _Named:
+    """Rows whose batches are one block of indices, with zeros that take no memory for features."""
+
+    def __init__(self, rows: ArrayRows) -> None:
+        self._rows, self.group_cap = rows, rows.group_cap
+        self.n_rows, self.n_features = rows.n_rows, rows.n_features
+
+    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+        if indices is None:
+            yield from self._rows.blocks()
+            return
+        size = CHUNK * max(1, -(-len(indices) // CHUNK))
+        index = np.append(indices, np.full(size - len(indices), -1))
+        yield Block(index, np.broadcast_to(np.float32(0), (size, self.n_features)), np.full(size, -1, np.int32))
+
+
+def fusible(query: Query, params: Params) -> bool:
+    """Whether the sum is one of clipped gradients of rows that are not scaled one by one."""
+    return isinstance(query, Gradient) and query.clip == "rows" and not params.transform.unit_norm and (
+        params.weights is not None
+    )  # fmt: skip
+
+
+def _content(transform: RowTransform) -> tuple:
+    """Equal for equal maps of a row, whatever they append."""
+    return tuple(None if v is None else v.tobytes() for v in (transform.center, transform.scale))
+
+
+def _fold(params: Params) -> tuple[np.ndarray, np.ndarray]:
+    """(weights (d, m) float32, offset (m,)) that give for a row what the head gives for the transformed row."""
+    t, weights = params.transform, np.asarray(params.weights, np.float32)
+    d = len(weights) - 1 if t.append else len(weights)
+    rows = weights[:d] if t.scale is None else t.scale[:, None] * weights[:d]
+    offset = np.zeros(weights.shape[1], np.float32)
+    if t.center is not None:
+        offset -= t.center @ rows
+    if t.append:
+        offset += np.float32(t.append) * weights[-1]
+    return rows, offset
+
+
+def _unfold(asked: Asked, value: np.ndarray, residual: np.ndarray) -> None:
+    """Add to asked.out what value (d, m), a sum over rows as they are, is for transformed rows."""
+    t, total = asked.params.transform, residual.sum(0, dtype=np.float64)
+    if t.center is not None:
+        value -= np.outer(t.center, total)
+    if t.scale is not None:
+        value *= t.scale[:, None]
+    asked.out[: len(value)] += value
+    if t.append:
+        asked.out[-1] += t.append * total
 
 
 def _residual(z: np.ndarray, y: np.ndarray, loss: str) -> np.ndarray:

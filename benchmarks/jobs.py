@@ -5,8 +5,11 @@ import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks import claims
 from benchmarks.claims import Claim
@@ -33,7 +36,8 @@ class Job:
 
     features: a name of `features.extract_options`. settings: over the preset's. accountant: what calibrates the noise
     ("auto": exact for full batches, PLD for Poisson ones). clip_only: gradients are clipped, there is no noise.
-    held_out: a fifth of the training rows stands in for the test set (for choosing settings). label: what tables say.
+    held_out: a fifth of the training rows stands in for the test set (for choosing settings). sampling: "poisson", or
+    "shuffle" (`benchmarks.shuffled`; the noise is calibrated as if batches were Poisson ones). label: what tables say.
     """
 
     dataset: str
@@ -46,13 +50,15 @@ class Job:
     accountant: str = "auto"
     clip_only: bool = False
     held_out: bool = False
+    sampling: str = "poisson"
     draws: int = field(default=DRAWS, compare=False)
     label: str = field(default="", compare=False)
 
     def described(self) -> dict[str, Any]:
         """Everything that decides the result, as JSON data."""
         data = asdict(self) | {"epsilon": str(float(self.epsilon))}
-        return {k: v for k, v in data.items() if k not in ("draws", "label")}
+        left_out = ("draws", "label") if self.sampling == "shuffle" else ("draws", "label", "sampling")
+        return {k: v for k, v in data.items() if k not in left_out}
 
     @property
     def key(self) -> str:
@@ -84,7 +90,7 @@ def why_not(claim: Claim) -> str:
     if claim.dataset not in IMAGES:
         return f"needs {claim.needs['data']}"
     if not list(_tb21(claim)):
-        return _UNBUILT.get((claim.table, str(claim.settings.get("sampling", ""))), "not built")
+        return _UNBUILT.get(claim.table, "not built")
     return ""
 
 
@@ -93,22 +99,17 @@ def jobs_of(claim: Claim) -> list[Job]:
     return [] if why_not(claim) else list(_tb21(claim))
 
 
-_UNBUILT = {
-    ("2", ""): "the paper prints no number of epochs for its best",
-    ("3", ""): "the search of 360 settings takes days on two cores",
-    ("11", ""): "the paper prints no number of epochs for its best",
-    (
-        "19",
-        "shuffle",
-    ): "dphead has no shuffled batches: one row meets one batch an epoch, which is not Poisson's epsilon",
-}
+_UNBUILT = {"2": "the paper prints no number of epochs for its best", "11": "the paper prints no number of epochs"}
+SWEEP = 36  # configurations of TB21's search that are fixed beforehand
 
 
 def _tb21(claim: Claim) -> Iterator[Job]:
     """TB21's linear heads on ScatterNet features: Table 2 without noise, Tables 1 and 19 under both accountings."""
     if claim.table == "2" and "normalization" in claim.settings:
         yield from _table2(claim)
-    if claim.table == "1" or (claim.table == "19" and claim.settings.get("sampling") == "poisson"):
+    if claim.table == "3":
+        yield from sweep(claim.dataset)
+    if claim.table in ("1", "19"):
         features = "scatternet-g27" if claim.dataset == "fashion-mnist" else "scatternet"
         delta, epsilon = float(claim.delta), float(claim.epsilon)
         table13: dict[str, Any] = {
@@ -121,9 +122,34 @@ def _tb21(claim: Claim) -> Iterator[Job]:
             for how in (table13, *chosen):
                 yield Job(
                     claim.dataset, how["features"], "dp-sgd", epsilon, delta, how["preset"], how.get("settings", {}),
-                    accountant, draws=3 if claim.dataset == "cifar10" else DRAWS,
+                    accountant, sampling=str(claim.settings.get("sampling", "poisson")),
                     label=f"{how['label']}, {accounting} accounting",
                 )  # fmt: skip
+
+
+def sweep(dataset: str, size: int | None = SWEEP) -> list[Job]:
+    """TB21's search at epsilon 3 under the paper's accounting: all of its 360 configurations, or `size` of them.
+
+    Which ones is fixed by a seed, whatever the results are. One noise draw each.
+    """
+    grid = presets.load("tb21")["search"][dataset]
+    clips = presets.load(f"tb21-{dataset}")["dp-sgd"].get("normalization", {}) | grid["normalization"]
+    clips.setdefault("n_channels", 81)
+    kinds: list[tuple[str, dict[str, Any]]] = [(f"scatternet-g{g}", {}) for g in grid["groups"]]
+    for sigma in grid["normalization"]["noise_multiplier"]:
+        kinds.append(("scatternet", {"normalization": clips | {"noise_multiplier": float(sigma)}}))
+    sizes = [512 << k for k in range(6)]
+    every = [
+        Job(
+            dataset, features, "dp-sgd", 3.0, preset="tb21", accountant=ACCOUNTANTS["TB21"], draws=1, label=PAPER,
+            settings={"batch_size": batch, "epochs": epochs, "base_learning_rate": float(rate)} | more,
+        )
+        for features, more in kinds
+        for batch, epochs, rate in product(sizes, grid["epochs"], grid["base_learning_rate"])
+    ]  # fmt: skip
+    if size is None:
+        return every
+    return [every[i] for i in sorted(np.random.default_rng(21).choice(len(every), size, replace=False))]
 
 
 def _table2(claim: Claim) -> Iterator[Job]:
@@ -161,6 +187,25 @@ def own() -> list[Job]:
     ]  # fmt: skip
 
 
+def search(dataset: str) -> list[Job]:
+    """Settings to choose from on held-out training rows: the product of the lists of each of the file's grids."""
+    jobs = []
+    for grid in (g for g in tomllib.loads(CHOSEN.read_text())["search"] if g["dataset"] == dataset):
+        varied = grid.get("varied", {})
+        for epsilon in grid["epsilons"]:
+            for values in product(*varied.values()):
+                settings = grid["settings"] | dict(zip(varied, values, strict=True))
+                if settings.get("average") == "ema":
+                    settings["ema_decay"] = grid["ema_decay"]
+                jobs.append(
+                    Job(
+                        dataset, grid["features"], "dp-sgd", epsilon, preset="tb21", settings=settings,
+                        held_out=True, draws=1,
+                    )
+                )  # fmt: skip
+    return jobs
+
+
 def quick() -> list[Job]:
     """Ten minutes on two cores from nothing: digits, and one row of TB21's Table 1."""
     small = [
@@ -174,12 +219,17 @@ def quick() -> list[Job]:
 
 
 def select(selector: str) -> list[tuple[Claim | None, Job]]:
-    """The (claim, job) pairs of `paper`, `paper/table`, `paper/table/dataset` or `quick`, in printed order.
+    """The (claim, job) pairs of `paper[/table[/dataset]]`, in printed order, or of `quick`, `search/dataset`,
+    `sweep/dataset`.
 
     Raises ValueError if it names nothing.
     """
     if selector == "quick":
         return [(None, job) for job in quick()]
+    if selector.startswith("sweep/"):
+        return [(None, job) for job in sweep(selector.removeprefix("sweep/"), None)]
+    if selector.startswith("search/"):
+        return [(None, job) for job in search(selector.removeprefix("search/"))]
     claimed: list[tuple[Claim | None, Job]] = [(c, job) for c in selected(selector) for job in jobs_of(c)]
     ours = selector.lower() in ("fc23", "fc23/3", "fc23/3/cifar10")
     return claimed + [(None, job) for job in (own() if ours else [])]

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,39 +15,94 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import features as f
 from benchmarks import jobs as j
-from benchmarks.fused import FusedSums
+from benchmarks.features import facts_of
+from benchmarks.fused import FusedSums, Together
 from benchmarks.heads import RESULTS, append, peak_memory_mb, provenance, read
-from dphead.fit import fit_head
+from benchmarks.shuffled import ShuffledBatches, true_epsilon
+from dphead.fit import FitResult, fit_head
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.report import guarantee
+from dphead.solvers.base import Solver
 
 OUT = RESULTS / "claims"
 SPEED = 1.5e-9  # seconds for a row times a feature, where nothing was measured yet
+TOGETHER = 20  # fits that read a batch together: more would not fit beside it in a core's cache
+_PLANS: dict[Any, Plan] = {}
 Task = tuple[j.Job, int, str]  # a job, its noise draw, and the file of its row
 
 
 def fit(job: j.Job, seed: int) -> dict[str, Any]:
     """Fit and measure: the row to store."""
     data = f.load(job.dataset, job.features, job.held_out)
-    solver = j.make_method(job.method, data.facts, dict(job.settings), job.preset).solver
-    plan = make_plan(solver, data.facts, epsilon=job.epsilon, delta=job.delta, accountant=job.accountant)
-    if job.clip_only:
-        plan = _clipped(plan, solver.plan(data.facts))
-    sums, poisson = None, any(s.sampling_prob < 1 for s in plan.specs)
-    if poisson or job.clip_only:
-        sums = FusedSums()
+    solver, plan = prepared(job, data)
+    sums = FusedSums() if job.clip_only or any(s.sampling_prob < 1 for s in plan.specs) else None
     with threadpool_limits(1 if sums else None, "blas"):  # threads that wait for each other stall on busy cores
-        result = fit_head(solver, data.rows, data.facts, plan=plan, noise=NoiseSource(seed), block_sum=sums)
-    metrics, g = evaluate_scores(result.head.scores(data.x), data.y), guarantee(plan)
+        result = fit_head(solver, data.rows, data.facts, plan=plan, noise=noise_of(job, seed, plan), block_sum=sums)
+    return row_of(job, seed, data, result, result.seconds, "fused" if sums else "audited")
+
+
+def fit_together(jobs: Sequence[j.Job], seed: int) -> list[dict[str, Any]]:
+    """The same for jobs of one `batches`: their batches are read once. seconds: the time of all, over their number."""
+    data = f.load(jobs[0].dataset, jobs[0].features, jobs[0].held_out)
+    together, ready = Together(data.rows, len(jobs)), [prepared(job, data) for job in jobs]
+
+    def one(i: int) -> FitResult:
+        solver, plan = ready[i]
+        try:
+            return fit_head(
+                solver, together.rows(), data.facts, plan=plan, noise=noise_of(jobs[i], seed, plan),
+                block_sum=together.block_sum(i),
+            )  # fmt: skip
+        except BaseException:
+            together.abort()
+            raise
+
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(jobs)) as pool:
+        results = list(pool.map(one, range(len(jobs))))
+    seconds = max(r.seconds for r in results) / len(jobs)
+    return [row_of(job, seed, data, r, seconds, "fused") for job, r in zip(jobs, results, strict=True)]
+
+
+def noise_of(job: j.Job, seed: int, plan: Plan) -> NoiseSource:
+    """Seeded noise, and the job's way of drawing batches."""
+    return ShuffledBatches(seed, plan) if job.sampling == "shuffle" else NoiseSource(seed)
+
+
+def prepared(job: j.Job, data: f.Loaded) -> tuple[Solver, Plan]:
+    """The solver and its plan, with noise."""
+    solver = j.make_method(job.method, data.facts, dict(job.settings), job.preset).solver
+    key = tuple(solver.plan(data.facts)), data.facts, job.epsilon, job.delta, job.accountant
+    if key not in _PLANS:  # seconds each, and many jobs have the same
+        _PLANS[key] = make_plan(solver, data.facts, epsilon=job.epsilon, delta=job.delta, accountant=job.accountant)
+    plan = _PLANS[key]
+    return solver, _clipped(plan, solver.plan(data.facts)) if job.clip_only else plan
+
+
+def row_of(job: j.Job, seed: int, data: f.Loaded, result: FitResult, seconds: float, sums: str) -> dict[str, Any]:
+    """What is stored of a fit."""
+    metrics, g = evaluate_scores(result.head.scores(data.x), data.y), guarantee(result.plan)
+    solver = j.make_method(job.method, data.facts, dict(job.settings), job.preset).solver
+    epsilon = true_epsilon(result.plan) if job.sampling == "shuffle" else g["epsilon"]
     return {
         "key": job.key, "job": job.described(), "seed": seed, "solver": repr(solver), "features": data.described,
-        "relation": plan.relation, "mu": g["mu"], "exact_epsilon": g["epsilon"], "profiles": g["profiles"],
-        "noise_multipliers": sorted({s.noise_multiplier for s in plan.specs}), "sums": "fused" if sums else "audited",
+        "relation": result.plan.relation, "mu": g["mu"], "exact_epsilon": epsilon, "profiles": g["profiles"],
+        "noise_multipliers": sorted({s.noise_multiplier for s in result.plan.specs}), "sums": sums,
         "accuracy": metrics["accuracy"], "worst_class": metrics["worst_class_accuracy"],
-        "seconds": result.seconds, "peak_memory_mb": peak_memory_mb(), **provenance(),
+        "seconds": seconds, "peak_memory_mb": peak_memory_mb(), **provenance(),
     }  # fmt: skip
+
+
+def batches(job: j.Job) -> tuple[Any, ...] | None:
+    """Jobs for which this is equal draw the same Poisson batches from the same seed; None: full batches."""
+    if job.clip_only:
+        return None
+    planned = job.solver().plan(facts_of(job.dataset, job.features))
+    if planned[-1].sampling_prob == 1:
+        return None
+    labels = tuple((p.label, p.sampling_prob) for p in planned)
+    return job.dataset, job.features, job.held_out, job.sampling, hash(labels)
 
 
 def _clipped(plan: Plan, wanted: list) -> Plan:
@@ -74,8 +130,20 @@ def missing(selector: str, out: Path = OUT, max_draws: int = j.DRAWS) -> list[Ta
 
 
 def stored(out: Path = OUT) -> list[dict[str, Any]]:
-    """Every stored fit of every paper."""
-    return [row for path in sorted(out.glob("*.jsonl")) for row in read(path) if "key" in row]
+    """Every stored fit of every paper, and those of `benchmarks heads` that are a job too."""
+    rows = [row for path in sorted(out.glob("*.jsonl")) for row in read(path) if "key" in row]
+    return rows + (reused() if out == OUT else [])
+
+
+def reused() -> list[dict[str, Any]]:
+    """Rows of `python -m benchmarks heads` that measure a cell of our own row of FC23's Table 3."""
+    jobs = {(repr(job.solver()), job.epsilon): job for job in j.own()}
+    found = []
+    for row in read(RESULTS / "heads" / "cifar10-mobilenetv2.jsonl"):
+        job = jobs.get((row["settings"], row["epsilon"]))
+        if job is not None:
+            found.append(row | {"key": job.key, "job": job.described()})
+    return found
 
 
 def hours(tasks: list[Task], out: Path = OUT) -> float:
@@ -92,23 +160,40 @@ def _job(row: dict[str, Any]) -> j.Job:
     return j.Job(**row["job"] | {"epsilon": float(row["job"]["epsilon"])})
 
 
-def work(task: Task) -> str:
-    """Run one fit and store its row; returns a line about it."""
-    job, seed, path = task
-    row = fit(job, seed)
-    append(Path(path), row)
-    return f"{job.dataset} {job.features} eps {job.epsilon:g} draw {seed}: {row['accuracy']:.4f} {row['seconds']:.0f} s"
+def groups(tasks: list[Task]) -> list[list[Task]]:
+    """Tasks that share their batches, together; at most TOGETHER of them, in the order of the first of each."""
+    found: dict[Any, list[Task]] = {}
+    for job, seed, path in tasks:
+        same = batches(job)
+        key = (same, seed) if same else (job.key, seed)
+        while len(found.get(key, [])) >= TOGETHER:
+            key = (*key, "more")
+        found.setdefault(key, []).append((job, seed, path))
+    return list(found.values())
 
 
-def _pinned(task: Task) -> str:
+def work(tasks: list[Task]) -> str:
+    """Run fits of one group and store their rows; returns a line about each."""
+    seed, path = tasks[0][1:]
+    jobs = [job for job, _, _ in tasks]
+    rows = fit_together(jobs, seed) if len(tasks) > 1 else [fit(jobs[0], seed)]
+    lines = []
+    for job, row in zip(jobs, rows, strict=True):
+        append(Path(path), row)
+        what = f"{job.dataset} {job.features} eps {job.epsilon:g} draw {seed}"
+        lines.append(f"{what}: {row['accuracy']:.4f} {row['seconds']:.0f} s")
+    return "\n".join(lines)
+
+
+def _pinned(tasks: list[Task]) -> str:
     """`work` in a process of its own, on one core: a fit would otherwise start a thread for each."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
-    return work(task)
+    return work(tasks)
 
 
-def results(tasks: list[Task], processes: int) -> Iterator[str]:
-    """Run the tasks: one after another on all cores, or `processes` at a time on one core each."""
+def results(tasks: list[list[Task]], processes: int) -> Iterator[str]:
+    """Run groups of tasks: one after another on all cores, or `processes` at a time on one core each."""
     if processes == 1:
         yield from map(work, tasks)
         return
@@ -122,7 +207,11 @@ def run(
 ) -> None:
     """Run what is missing, with a progress bar; or tell what would run and for how long."""
     tasks = missing(selector, out, max_draws)
-    skipped = [] if selector == "quick" else [(c, j.why_not(c)) for c in j.selected(selector)]
+    skipped = (
+        []
+        if selector.split("/")[0] in ("quick", "search", "sweep")
+        else [(c, j.why_not(c)) for c in j.selected(selector)]
+    )
     reasons = sorted({why for _, why in skipped if why})
     click.echo(f"{selector}: {len(tasks)} fits missing, about {hours(tasks, out):.2f} hours on one run at a time")
     for why in reasons:
@@ -134,11 +223,12 @@ def run(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("fits"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("groups of fits"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     start = time.perf_counter()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         for dataset, features in sorted({(job.dataset, job.features) for job, _, _ in tasks}):
             f.files(dataset, features, images, bar.console.print)
-        for line in bar.track(results(tasks, processes), total=len(tasks)):
-            bar.console.print(line)
+        together = groups(tasks)
+        for lines in bar.track(results(together, processes), total=len(together)):
+            bar.console.print(lines)
     click.echo(f"{selector}: done in {(time.perf_counter() - start) / 60:.1f} minutes")

@@ -1,15 +1,19 @@
 """The benchmarks' fast sums are the audited ones up to rounding, and turn a fit into the same head."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import BrokenBarrierError
+
 import numpy as np
 import pytest
 
-from benchmarks.fused import FusedSums
+from benchmarks.fused import FusedSums, Together
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.privacy.mechanism import Block, NumpySums
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import Gradient, Params, RowTransform
 from dphead.solvers import GradientDescent, PublicFacts
+from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
 D, M = 12, 3
@@ -52,3 +56,43 @@ def test_a_fit_gives_the_same_head():
         for sums in (None, FusedSums())
     ]
     np.testing.assert_allclose(heads[0].weights, heads[1].weights, atol=1e-3 * np.abs(heads[0].weights).max())
+
+
+def test_fits_on_common_batches_are_those_on_their_own():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(300, D))
+    x[7] = np.nan
+    rows, facts = ArrayRows(x, rng.integers(0, M, 300)), PublicFacts(300, D, M)
+    solvers = [
+        GradientDescent(steps=4, sampling_prob=0.4, clip_norm=0.1, learning_rate=rate, intercept=1.0, centering=c)
+        for rate, c in ((1.0, ChannelNormalization(4, 1.0, 1.0)), (8.0, ChannelNormalization(4, 2.0, 1.0, 4.0)))
+    ]
+    together = Together(rows, 2)
+
+    def fit(i: int):
+        return fit_head(
+            solvers[i], together.rows(), facts, epsilon=20, noise=NoiseSource(5), block_sum=together.block_sum(i)
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(fit, range(2)))
+    for solver, result in zip(solvers, found, strict=True):
+        alone = fit_head(solver, rows, facts, epsilon=20, noise=NoiseSource(5)).head.weights
+        np.testing.assert_allclose(result.head.weights, alone, atol=1e-3 * np.abs(alone).max())
+
+
+def test_fits_that_draw_other_rows_are_refused():
+    rows, facts = ArrayRows(np.ones((300, D)), np.zeros(300, int)), PublicFacts(300, D, M)
+    together = Together(rows, 2)
+
+    def fit(i: int):
+        solver = GradientDescent(steps=2, sampling_prob=(0.4, 0.5)[i], centering=Centering(0.0, False))
+        try:
+            fit_head(solver, together.rows(), facts, noise=NoiseSource(0), block_sum=together.block_sum(i))
+        except (RuntimeError, BrokenBarrierError) as error:
+            together.abort()
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        errors = list(pool.map(fit, range(2)))
+    assert all(errors) and any("must draw the same rows" in str(e) for e in errors)

@@ -72,6 +72,34 @@ def test_a_table_without_noise_clips_all_the_same():
     assert job.solver().clip_norm == 0.1 and job.solver().learning_rate == 2
 
 
+def test_jobs_on_the_same_batches_run_together_and_give_the_same_rows(tiny, tmp_path):
+    settings = {"batch_size": 50, "steps": 3, "unit_norm": False, "clip_norm": 0.1}
+    alike = [jobs.Job("digits", "scatternet", "dp-sgd", e, settings=settings) for e in (1.0, 3.0)]
+    other = jobs.Job("digits", "scatternet", "dp-sgd", 3.0, settings=settings | {"batch_size": 60})
+    tasks = [(job, seed, "x") for job in (*alike, other) for seed in (0, 1)]
+    assert sorted(len(g) for g in runner.groups(tasks)) == [1, 1, 2, 2]
+    for job, row in zip(alike, runner.fit_together(alike, 0), strict=True):
+        assert row["accuracy"] == runner.fit(job, 0)["accuracy"] and row["key"] == job.key
+
+
+def test_a_sweep_is_a_fixed_part_of_the_whole_grid():
+    every, part = jobs.sweep("cifar10", None), jobs.sweep("cifar10")
+    assert len({job.key for job in every}) == 360 and len(part) == jobs.SWEEP == 36
+    assert {job.key for job in part} <= {job.key for job in every} and part == jobs.sweep("cifar10")
+    assert {job.draws for job in part} == {1} and {job.epsilon for job in part} == {3.0}
+
+
+def test_group_norm_in_memory_is_the_extractors():
+    x = np.random.default_rng(0).normal(size=(5, 3969)).astype(np.float32)
+    rows = features.grouped(x.copy(), "scatternet-g27").reshape(5, 27, -1)
+    np.testing.assert_allclose(rows.mean(axis=2), 0, atol=1e-5)  # float32 means of 147 values
+    np.testing.assert_allclose(rows.var(axis=2), 1, atol=1e-3)  # EPSILON is added to the variance
+    groups = x.reshape(5, 27, -1)
+    one = (groups[2, 3] - groups[2, 3].mean()) / np.sqrt(groups[2, 3].var() + 1e-5)
+    np.testing.assert_allclose(rows[2, 3], one, atol=1e-5)
+    assert np.array_equal(features.grouped(x.copy(), "scatternet"), x)
+
+
 def test_equal_jobs_have_one_key_and_draws_do_not_change_it():
     one, two = SMALL[0], jobs.Job(**{**SMALL[0].__dict__, "draws": 9, "label": "x"})
     assert one.key == two.key != SMALL[1].key
@@ -122,6 +150,6 @@ def test_the_command_refuses_an_unknown_selector():
 
 
 def test_options_of_an_extraction():
-    assert features.extract_options("mnist", "scatternet-g27").endswith("--normalize group --groups 27")
+    assert features.extract_options("mnist", "scatternet") == "--backbone scatternet"
     with pytest.raises(ValueError, match="features must be"):
         features.extract_options("mnist", "resnet")

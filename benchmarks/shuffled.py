@@ -1,0 +1,55 @@
+"""NOT PRIVATE at the epsilon it is calibrated for: shuffled batches in place of Poisson ones, for TB21's Table 19.
+
+Most implementations shuffle the rows once an epoch and cut them into batches, and account for Poisson batches, which
+they do not draw. The accountant's amplification does not hold for them. What does hold is printed beside: a row is in
+one batch an epoch, so that `epochs` Gaussian releases compose without any amplification.
+"""
+
+from typing import Any, cast
+
+import numpy as np
+
+from dphead.plan import Plan
+from dphead.privacy import accounting
+from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.noise import NoiseSource
+
+
+class ShuffledBatches(NoiseSource):
+    """Noise of a fit, and batches that are parts of a shuffled epoch, equal in size up to one row."""
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        super().__init__(seed)
+        self._first = next(i for i, s in enumerate(plan.specs) if s.sampling_prob < 1)
+        self._parts = batches_per_epoch(plan)
+
+    def generator(self, sequence: int, purpose: str) -> Any:
+        """For a sample, uniforms that are 0 for the rows of the next batch and 1 for the others."""
+        if purpose != "sample":
+            return super().generator(sequence, purpose)
+        epoch, part = divmod(sequence - self._first, self._parts)
+        return _Batch(super().generator(epoch, "shuffle"), part, self._parts)
+
+
+class _Batch:
+    def __init__(self, generator: np.random.Generator, part: int, parts: int) -> None:
+        self._generator, self._part, self._parts = generator, part, parts
+
+    def random(self, n_rows: int) -> np.ndarray:
+        uniforms = np.ones(n_rows)
+        uniforms[self._generator.permutation(n_rows)[self._part :: self._parts]] = 0.0
+        return uniforms
+
+
+def batches_per_epoch(plan: Plan) -> int:
+    """Batches that a shuffled epoch is cut into: 1 / sampling probability, rounded up."""
+    return int(np.ceil(1 / min(s.sampling_prob for s in plan.specs) - 1e-9))
+
+
+def true_epsilon(plan: Plan) -> float:
+    """Epsilon of the plan's noise with shuffled batches, without amplification: each row is used once an epoch."""
+    events = [e for e in plan.events() if e.sampling_prob == 1]
+    for e in (e for e in plan.events() if e.sampling_prob < 1):
+        uses = int(np.ceil(e.count / batches_per_epoch(plan)))
+        events.append(GaussianEvent(e.noise_multiplier, 1.0, uses))
+    return accounting.epsilon_from_mu(cast(float, accounting.total_mu(events)), plan.delta)
