@@ -290,6 +290,22 @@ class FitLedger:
                 "Another process runs the same fit: its value counts, this one is discarded."
             ) from error
 
+    def forget(self, count: int) -> None:
+        """Delete the stored values of the first `count` releases, of which the caller keeps what it needs; go on after.
+
+        Guarantee: LedgerError unless all of them are committed, so that no release can be skipped or made twice.
+        """
+        row = self.ledger._db.execute(
+            "SELECT COUNT(*) FROM progress WHERE fit_id = ? AND state = 'committed' AND sequence < ?",
+            (self.fit_id, count),
+        ).fetchone()
+        if row[0] != count:
+            raise LedgerError(f"releases must be committed before they are forgotten, got {row[0]} of {count}. Resume.")
+        for file in self.store.glob("*.npy") if self.store is not None else ():
+            if int(file.stem) < count:
+                file.unlink()
+        self._next = max(self._next, count)
+
     def _load(self, sequence: int, digest: str) -> np.ndarray:
         value = None
         if self.store is not None and self._file(sequence).exists():

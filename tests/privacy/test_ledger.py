@@ -388,3 +388,25 @@ def test_the_record_is_plain_data_with_every_setting(path):
     assert fit["relation"] == "zero_out" and [r["sequence"] for r in fit["releases"]] == [0, 1]
     spec = {"label": "test", "query": QUERY.name, "clip_norm": 0.5, "noise_multiplier": 3.0, "n_rows": 40}
     assert fit["releases"][1].items() >= (spec | {"sampling_prob": 1.0}).items()
+
+
+def test_only_committed_releases_can_be_forgotten_and_none_is_made_twice(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    planned = [s.row() for s in specs(4)]
+    charged = ledger.reserve(
+        planned, epsilon=1.0, delta=1e-5, relation="zero_out", description="", plan_hash="p", store=tmp_path / "store"
+    )
+    for k in range(3):
+        sequence, _ = charged.begin(planned[k])
+        charged.commit(sequence, np.full(2, float(k)))
+    charged._lock.close()
+    again = ledger.resume("p", charged.fit_id, tmp_path / "store")
+    with pytest.raises(LedgerError, match="committed before they are forgotten"):
+        again.forget(4)
+    again.forget(2)
+    assert [p.name for p in (tmp_path / "store").glob("*.npy")] == ["000002.npy"]
+    sequence, value = again.begin(planned[2])
+    assert sequence == 2 and value.tolist() == [2.0, 2.0]
+    again.forget(1)  # it never goes back
+    assert again.begin(planned[3]) == (3, None)
+    assert len(ledger.fits()[0]["releases"]) == 4
