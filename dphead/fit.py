@@ -42,12 +42,14 @@ def fit_head(
     noise: NoiseSource | None = None,
     progress: Progress | None = None,
     block_sum: BlockSum | None = None,
+    done: int = 0,
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
     plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
     block_sum: how blocks are summed; None is numpy, with up to 1 GB of transformed rows kept between passes.
     ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
+    done: releases that an earlier run made and that the solver starts after, from its own checkpoint.
     Raises ValueError before anything is read or charged when the budget does not allow the plan.
     """
     plan = plan or make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=accountant)
@@ -57,7 +59,7 @@ def fit_head(
     start = time.perf_counter()
     steps = solver.solve(facts)
     answer = None
-    for i, spec in enumerate([*plan.specs, None]):
+    for i, spec in enumerate([*plan.specs[done:], None], start=done):
         try:
             ask = steps.send(answer) if answer is not None else next(steps)
         except StopIteration as stop:

@@ -1,7 +1,7 @@
 """Heads trained by noisy clipped gradients: DP-SGD, DP-Adam, and DP-FC, which preconditions them."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class GradientDescent:
         transform = yield from self.centering.solve(facts, self.intercept)
         query = Gradient(facts.n_classes, self.loss)
         weights = _start(facts, transform, self.initial_bias)
-        average, state = weights.copy(), _State(weights.shape)
+        average, state = weights.copy(), Moments(weights.shape)
         scale = 1.0 / (facts.n_rows * self.sampling_prob * (self.clip_norm if self.normalize else 1.0))
         for t in range(self.steps):
             answer = yield Ask("gradient", query, Params(transform, weights.astype(np.float32)))
@@ -73,13 +73,25 @@ class GradientDescent:
         return _head(final, transform, self.loss)
 
 
-class _State:
+class OptimizerSettings(Protocol):
+    """optimizer: "sgd" or "adam"; momentum is Adam's beta1."""
+
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+
+
+class Moments:
     """Momentum buffers of one run."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.first, self.second, self.t = np.zeros(shape), np.zeros(shape), 0
 
-    def direction(self, solver: GradientDescent, gradient: np.ndarray) -> np.ndarray:
+    def direction(self, solver: OptimizerSettings, gradient: np.ndarray) -> np.ndarray:
+        """The step's direction for a noisy mean gradient."""
         self.t += 1
         if solver.optimizer == "sgd":
             self.first = solver.momentum * self.first + gradient

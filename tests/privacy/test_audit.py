@@ -92,14 +92,15 @@ def _chacha20_block(key: bytes, counter: int) -> list[int]:
 
 
 def test_every_test_named_in_the_audit_exists():
-    """AUDIT.md names tests as `file::name`: tests/privacy/test_file.py, test_name."""
+    """AUDIT.md names tests as `file::name`: tests/privacy/test_file.py, test_name; or `folder/file::name`."""
     text = (Path(dphead.privacy.__file__).parent / "AUDIT.md").read_text()
-    named = set(re.findall(r"`(\w+)::(\w+)`", text)) - {("queries", "name")}
+    named = set(re.findall(r"`([\w/]+)::(\w+)`", text)) - {("queries", "name")}
     assert len(named) > 50
     missing = [f"{file}::{name}" for file, name in sorted(named) if f"def test_{name}(" not in _source(file)]
     assert not missing
 
 
 def _source(file: str) -> str:
-    path = Path(__file__).parent / f"test_{file}.py"
+    folder, _, name = f"privacy/{file}".rpartition("/")
+    path = Path(__file__).parents[1] / folder.removeprefix("privacy/" if "/" in file else "") / f"test_{name}.py"
     return path.read_text() if path.exists() else ""

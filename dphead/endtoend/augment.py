@@ -1,0 +1,139 @@
+"""Random views of images, each from its row's own public random numbers.
+
+The numbers of a view depend on (seed, step, row slot, view) alone, so a row's statistic is the same wherever the row
+stands in a batch. They need not be secret: the guarantee holds for whoever knows them.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+NUMBERS = 16  # uniform numbers for each view
+GREY = (0.299, 0.587, 0.114)
+
+
+def uniforms(seed: int, step: int, slots: np.ndarray, views: int) -> np.ndarray:
+    """(k, views, NUMBERS) float32 in [0, 1) for row slots (k,), by two rounds of splitmix64 (Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        start = _mixed(_mixed(np.uint64(seed % 2**64)) + np.uint64(step))
+        row = _mixed(start + slots.astype(np.uint64))[:, None]
+        bits = _mixed(row + np.arange(views * NUMBERS, dtype=np.uint64))
+    return ((bits >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(len(slots), views, NUMBERS)
+
+
+def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
+    z = np.asarray(z, np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
+    """Random crop after padding by reflection, and flip [De22 C.2: 4 pixels; here an eighth of the side by default]."""
+    n, _, h, w = x.shape
+    pad = max(1, round(h / 8)) if pad is None else pad
+    shift = (u[:, :2] * (2 * pad + 1)).long() - pad
+    rows = _reflected(torch.arange(h, device=x.device) + shift[:, :1], h)
+    columns = _reflected(torch.arange(w, device=x.device) + shift[:, 1:], w)
+    columns = torch.where(u[:, 2:3] < 0.5, columns.flip(1), columns)
+    at = torch.arange(n, device=x.device)[:, None, None]
+    return x[at, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def _reflected(index: Tensor, size: int) -> Tensor:
+    index = index.abs()
+    return torch.where(index >= size, 2 * (size - 1) - index, index)
+
+
+def resized_crop(x: Tensor, u: Tensor) -> Tensor:
+    """RRC: a box of 8 % to 100 % of the area, aspect ratio 3/4 to 4/3, resized bilinearly; flip [TAN23 section 4.2]."""
+    n, _, h, w = x.shape
+    area, ratio = 0.08 + 0.92 * u[:, 0], torch.exp((2 * u[:, 1] - 1) * np.log(4 / 3))
+    tall, wide = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
+    top, left = (2 * u[:, 2] - 1) * (1 - tall), (2 * u[:, 3] - 1) * (1 - wide)
+    wide = torch.where(u[:, 4] < 0.5, -wide, wide)
+    zero = torch.zeros_like(wide)
+    theta = torch.stack([torch.stack([wide, zero, left], 1), torch.stack([zero, tall, top], 1)], 1)
+    grid = F.affine_grid(theta, [n, 1, h, w], align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+
+
+def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
+    """Brightness, contrast and saturation times 1 - light to 1 + light, hue turned by up to `hue` turns (YIQ)."""
+    scale = (1 + light * (2 * u[:, :3] - 1))[:, :, None, None, None]
+    x = (x * scale[:, 0]).clamp(0, 1)
+    x = (_grey(x).mean(dim=(2, 3), keepdim=True) * (1 - scale[:, 1]) + x * scale[:, 1]).clamp(0, 1)
+    if x.shape[1] != 3:
+        return x
+    x = (_grey(x) * (1 - scale[:, 2]) + x * scale[:, 2]).clamp(0, 1)
+    if hue == 0:
+        return x
+    angle = 2 * np.pi * hue * (2 * u[:, 3] - 1)
+    yiq = x.new_tensor([GREY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
+    one, zero, c, s = torch.ones_like(angle), torch.zeros_like(angle), angle.cos(), angle.sin()
+    turn = torch.stack([one, zero, zero, zero, c, -s, zero, s, c], 1).reshape(-1, 3, 3)
+    return torch.einsum("nij,njhw->nihw", torch.linalg.inv(yiq) @ turn @ yiq, x).clamp(0, 1)
+
+
+def _grey(x: Tensor) -> Tensor:
+    if x.shape[1] != 3:
+        return x.mean(dim=1, keepdim=True)
+    return (x * x.new_tensor(GREY)[:, None, None]).sum(dim=1, keepdim=True)
+
+
+def _blurred(x: Tensor, sd: Tensor) -> Tensor:
+    """Gaussian blur, one standard deviation (n,) in pixels for each image, with a kernel of a tenth of the side."""
+    radius = max(1, x.shape[2] // 20)
+    at = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
+    kernel = torch.exp(-(at**2) / (2 * sd[:, None] ** 2))
+    kernel = kernel / kernel.sum(dim=1, keepdim=True)
+    for dim in (2, 3):
+        pad = (0, 0, radius, radius) if dim == 2 else (radius, radius, 0, 0)
+        windows = F.pad(x, pad, mode="reflect").unfold(dim, 2 * radius + 1, 1)
+        x = torch.einsum("nchwk,nk->nchw", windows, kernel)
+    return x
+
+
+def ours(x: Tensor, u: Tensor) -> Tensor:
+    """ "OURS": crop after padding by reflection (20 pixels of 224), flip, light colour jitter [TAN23 section 4.2].
+
+    The paper does not print the strength of its jitter; it is 0.2 here.
+    """
+    return jitter(crop_flip(x, u, max(4, round(20 * x.shape[2] / 224))), u[:, 4:], 0.2, 0.0)
+
+
+def simclr(x: Tensor, u: Tensor) -> Tensor:
+    """ "SimCLR": resized crop, flip, strong colour jitter (odds 0.8), grey (0.2), blur (0.5, from 64 pixels on).
+
+    Source: Chen et al. 2020, appendix A; jitter strength 0.5 below 64 pixels as its CIFAR-10 experiments, else 1.
+    """
+    small = x.shape[2] < 64
+    strength = 0.5 if small else 1.0
+    x = resized_crop(x, u)
+    x = _where(u[:, 5] < 0.8, jitter(x, u[:, 6:], 0.8 * strength, 0.2 * strength), x)
+    x = _where(u[:, 10] < 0.2, _grey(x).expand_as(x), x)
+    return x if small else _where(u[:, 11] < 0.5, _blurred(x, 0.1 + 1.9 * u[:, 12]), x)
+
+
+def _where(chosen: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(chosen[:, None, None, None], a, b)
+
+
+AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "crop": crop_flip,
+    "rrc": resized_crop,
+    "ours": ours,
+    "simclr": simclr,
+}
+
+
+def views_of(x: Tensor, slots: np.ndarray, views: int, augment: str, seed: int, step: int) -> Tensor:
+    """(k, max(views, 1), c, h, w) views of images x (k, c, h, w) in [0, 1]; 0 views: the images as they are."""
+    if views == 0 or augment == "none":
+        return x[:, None].expand(-1, max(views, 1), -1, -1, -1)
+    u = torch.from_numpy(uniforms(seed, step, slots, views)).to(x.device).flatten(0, 1)
+    many = x.repeat_interleave(views, dim=0)
+    return AUGMENTATIONS[augment](many, u).unflatten(0, (len(x), views))

@@ -1,0 +1,285 @@
+"""Networks for end-to-end training, and the refusal of those that mix rows.
+
+Wide-ResNets as De22 C.1 (group norm, weight standardisation), the tanh CNNs of TB21 Tables 6 to 9, and timm's models
+without batch normalisation.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# Layers whose output for a row depends on the other rows of its batch, or that remember rows from call to call.
+MIXING = (nn.modules.batchnorm._BatchNorm,)
+
+
+class WSConv2d(nn.Conv2d):
+    """A convolution whose weights are standardised over the fan-in, differentiably [De22 C.1; Qiao et al. 2019]."""
+
+    def standardised(self, weight: Tensor) -> Tensor:
+        """(W - mean) / (sd sqrt(fan_in)) of weight (out, in, kh, kw), for each output channel."""
+        fan_in = weight[0].numel()
+        variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
+        return (weight - mean) * torch.rsqrt(torch.clamp(variance * fan_in, min=1e-4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `nn.Conv2d`, with standardised weights."""
+        return self._conv_forward(x, self.standardised(self.weight), self.bias)
+
+
+class _Block(nn.Module):
+    """conv(pre(x)), conv(pre(.)), plus the shortcut [Zagoruyko and Komodakis 2016]."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, conv: Any, pre: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.pre1, self.conv1 = pre(inputs), conv(inputs, outputs, 3, stride, 1, bias=False)
+        self.pre2, self.conv2 = pre(outputs), conv(outputs, outputs, 3, 1, 1, bias=False)
+        same = inputs == outputs and stride == 1
+        self.shortcut = None if same else conv(inputs, outputs, 1, stride, 0, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.pre1(x)
+        short = x if self.shortcut is None else self.shortcut(y)
+        return short + self.conv2(self.pre2(self.conv1(y)))
+
+
+class WideResNet(nn.Module):
+    """WRN-depth-width [De22 C.1]: group norm with `groups` groups (0: none), weight standardisation, no dropout.
+
+    norm: "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5]. depth is 6k + 4.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        width: int,
+        n_classes: int,
+        channels: int = 3,
+        groups: int = 16,
+        standardise: bool = True,
+        norm: Literal["before", "after"] = "before",
+    ) -> None:
+        super().__init__()
+        if depth < 10 or (depth - 4) % 6 or width < 1:
+            raise ValueError(f"a Wide-ResNet has depth 6k + 4 and a width of 1 or more, got {depth=}, {width=}.")
+        if norm not in ("before", "after"):
+            raise ValueError(f"norm must be 'before' or 'after' the activation, got {norm=}. Choose one.")
+        conv = WSConv2d if standardise else nn.Conv2d
+
+        def pre(channels: int) -> nn.Module:
+            layers = [nn.GroupNorm(groups, channels) if groups else nn.Identity(), nn.ReLU()]
+            return nn.Sequential(*(layers if norm == "before" else layers[::-1]))
+
+        self.stem = conv(channels, 16, 3, 1, 1, bias=False)
+        blocks, inputs = [], 16
+        for stage, outputs in enumerate((16 * width, 32 * width, 64 * width)):
+            for k in range((depth - 4) // 6):
+                blocks.append(_Block(inputs, outputs, 2 if stage and not k else 1, conv, pre))
+                inputs = outputs
+        self.blocks, self.final, self.head = nn.Sequential(*blocks), pre(inputs), nn.Linear(inputs, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores (n, n_classes) of images (n, channels, h, w)."""
+        return self.head(self.final(self.blocks(self.stem(x))).mean(dim=(2, 3)))
+
+
+def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
+    """A tanh CNN of TB21: "mnist" (Table 6), "cifar10", "cifar10-small" (7), "sn-mnist" (8), "sn-cifar10" (9).
+
+    The sn- ones take ScatterNet maps, (81, 7, 7) and (243, 8, 8). Tables 8 and 9 as printed have 20,778 and 179,530
+    parameters; the counts that TB21 states, 33,066 and 187,210, need Table 8 without poolings and Table 9 without its
+    second.
+    """
+
+    def conv(inputs: int, outputs: int, size: int, stride: int, padding: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, size, stride, padding), nn.Tanh()]
+
+    def dense(inputs: int, units: int) -> list[nn.Module]:
+        return [nn.Flatten(), nn.Linear(inputs, units), nn.Tanh(), nn.Linear(units, n_classes)]
+
+    def halve() -> nn.Module:
+        return nn.MaxPool2d(2, 2)
+
+    if name == "mnist":
+        first, second = conv(1, 16, 8, 2, 2), conv(16, 32, 4, 2, 0)
+        return nn.Sequential(*first, nn.MaxPool2d(2, 1), *second, nn.MaxPool2d(2, 1), *dense(512, 32))
+    if name == "sn-mnist":
+        return nn.Sequential(*conv(81, 16, 3, 2, 1), *conv(16, 32, 3, 1, 1), *dense(512, 32))
+    if name == "sn-cifar10":
+        first, second = conv(243, 64, 3, 1, 1), conv(64, 64, 3, 1, 1)
+        return nn.Sequential(*first, halve(), *second, nn.Flatten(), nn.Linear(1024, n_classes))
+    plans = {"cifar10": [[32, 32], [64, 64], [128, 128]], "cifar10-small": [[16, 16], [32, 32], [64]]}
+    if name not in plans:
+        known = ["mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10"]
+        raise ValueError(f"a TB21 CNN must be one of {known}, got {name=}. Choose one.")
+    layers, inputs = [], 3
+    for stage in plans[name]:
+        for outputs in stage:
+            layers += conv(inputs, outputs, 3, 1, 1)
+            inputs = outputs
+        layers.append(halve())
+    return nn.Sequential(*layers, *dense(16 * inputs, 128))
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which network: "wrn-D-W", "tb21-NAME" or a timm name, and its options.
+
+    channels: image channels (timm and Wide-ResNets). norm, groups, standardise: of Wide-ResNets. seed: of the initial
+    weights, which are public. trainable: name parts of the parameters to train; () trains all.
+    weights: a local file of public weights (safetensors or a state dict), or None.
+    """
+
+    name: str = "wrn-16-4"
+    channels: int = 3
+    norm: Literal["before", "after"] = "before"
+    groups: int = 16
+    standardise: bool = True
+    seed: int = 0
+    trainable: tuple[str, ...] = ()
+    weights: str | None = None
+
+    def build(self, n_classes: int) -> nn.Module:
+        """The network in training mode, float32, on the CPU, its untrained parameters frozen.
+
+        Raises ValueError for an unknown name, a layer that mixes rows, or names that no parameter has.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            model = self._network(n_classes)
+            if self.name.startswith(("wrn-", "tb21-")):
+                _initialise(model)
+        refuse_mixing(model)
+        if self.weights is not None:
+            load_weights(model, self.weights)
+        names = [name for name, _ in model.named_parameters()]
+        unknown = [part for part in self.trainable if not any(part in name for name in names)]
+        if unknown:
+            raise ValueError(f"trainable must name parameters of the model, got {unknown}. It has {names[:4]}, ...")
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not self.trainable or any(part in name for part in self.trainable))
+        return model
+
+    def _network(self, n_classes: int) -> nn.Module:
+        if self.name.startswith("wrn-"):
+            try:
+                depth, width = (int(part) for part in self.name.split("-")[1:])
+            except ValueError:
+                raise ValueError(f"a Wide-ResNet is wrn-DEPTH-WIDTH, got name={self.name!r}. Try wrn-16-4.") from None
+            return WideResNet(depth, width, n_classes, self.channels, self.groups, self.standardise, self.norm)
+        if self.name.startswith("tb21-"):
+            return tb21_cnn(self.name.removeprefix("tb21-"), n_classes)
+        import timm
+
+        if not timm.is_model(self.name):
+            raise ValueError(f"model must be wrn-D-W, tb21-NAME or a timm model, got name={self.name!r}. Check it.")
+        model = timm.create_model(self.name, num_classes=n_classes, in_chans=self.channels)
+        for module in model.modules():  # dropout and stochastic depth: De22 C.1 removes explicit regularisers
+            for field in ("p", "drop_prob"):
+                if isinstance(getattr(module, field, None), float) and "drop" in type(module).__name__.lower():
+                    setattr(module, field, 0.0)
+        return model
+
+
+def refuse_mixing(model: nn.Module) -> None:
+    """ValueError, with the layer's name, if a layer mixes the rows of a batch or keeps statistics of them.
+
+    Known kinds are named; any other is found by moving one row of a random batch and looking at the others' scores
+    (`moves_other_rows`), which the caller does once the image size is known.
+    """
+    for name, module in model.named_modules():
+        tracking = bool(getattr(module, "track_running_stats", False))
+        if isinstance(module, MIXING) or tracking:
+            raise ValueError(
+                f"a private model must treat each row on its own, got layer={name or 'model'} "
+                f"({type(module).__name__}). Use group norm, or a model without batch normalisation."
+            )
+
+
+def refuse_moving(model: nn.Module, shape: tuple[int, ...], device: torch.device | str = "cpu") -> None:
+    """ValueError, with the layer's name, if some layer's output for a public random row depends on the other rows.
+
+    shape: (channels, h, w) of an image. It finds what `refuse_mixing` has no name for.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((3, *shape), generator=generator).to(device)
+    other = x.clone()
+    other[1:] = torch.randn(x[1:].shape, generator=generator).to(device)
+    first, second = _outputs(model, x), _outputs(model, other)
+    for name in first:
+        a, b = first[name], second[name]
+        if a.shape[0] == 3 and not torch.allclose(a[0], b[0], rtol=1e-3, atol=1e-4):  # far above float32's rounding
+            raise ValueError(
+                f"a private model must treat each row on its own, got layer={name}, whose output for a row moves with "
+                "the others (or is random). Remove it."
+            )
+
+
+def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Every layer's output, by the layer's name, innermost first."""
+    seen: dict[str, Tensor] = {}
+    hooks = []
+    for name, module in model.named_modules():
+
+        def keep(_: Any, __: Any, output: Any, name: str = name or "model") -> None:
+            if isinstance(output, Tensor) and output.dim():
+                seen.setdefault(name, output.detach())
+
+        hooks.append(module.register_forward_hook(keep))
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Public weights from a safetensors file or a state dict; entries whose shape differs (the head) are left out."""
+    if path.endswith(".safetensors"):
+        from safetensors.torch import load_file
+
+        state = load_file(path)
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = state.get("state_dict", state)
+    own = model.state_dict()
+    fitting = {k: v for k, v in state.items() if k in own and own[k].shape == v.shape}
+    if not fitting:
+        raise ValueError(f"weights must fit the model, got weights={path!r} with none that do. Check the model's name.")
+    model.load_state_dict(fitting, strict=False)
+
+
+def _initialise(model: nn.Module) -> None:
+    """Gaussian weights of variance 1 / fan_in, zero biases [De22 C.1]."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            fan_in = module.weight[0].numel()
+            nn.init.normal_(module.weight, std=1 / math.sqrt(fan_in))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that are trained, in a fixed order."""
+    return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of trained parameters."""
+    return sum(p.numel() for _, p in trained(model))
+
+
+def flat(model: nn.Module) -> Tensor:
+    """The trained parameters as one vector (size,)."""
+    return torch.cat([p.detach().reshape(-1) for _, p in trained(model)])
+
+
+def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of each row, float32."""
+    return F.cross_entropy(scores.float(), labels, reduction="none")

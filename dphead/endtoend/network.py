@@ -1,0 +1,195 @@
+"""From rows to a network's scores and clipped gradient sums: the block sum that `release` is given."""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dphead.endtoend.augment import AUGMENTATIONS, views_of
+from dphead.endtoend.gradients import ENGINES, Engine, ModelGradient, PerExample, clipped
+from dphead.endtoend.models import ModelSpec, count_parameters, flat, refuse_moving, trained
+from dphead.privacy.mechanism import Block, numpy_block_sum
+from dphead.privacy.queries import Params, Query
+
+MOST_ROWS = 256  # of a chunk: more rows than this no longer make it faster
+
+
+@dataclass(frozen=True)
+class StepParams(Params):
+    """`weights`: the flat parameters (size,) float32. step: whose views are taken."""
+
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A network and what it is fed: everything that decides the statistic of a row, all of it public.
+
+    shape: (channels, h, w) of an image. pixels: rows are 8-bit images, divided by 255, augmented, (x - mean) / std;
+    otherwise rows are feature maps, taken as the release's transform left them. views: De22's augmentation
+    multiplicity K, 0 for none; augment: "none", "crop", "rrc", "ours" or "simclr".
+    """
+
+    model: ModelSpec
+    shape: tuple[int, int, int]
+    n_classes: int
+    pixels: bool = True
+    mean: float = 0.5
+    std: float = 0.25
+    views: int = 0
+    augment: str = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.augment != "none" and self.augment not in AUGMENTATIONS:
+            raise ValueError(f"augment must be none or one of {sorted(AUGMENTATIONS)}, got augment={self.augment!r}.")
+        if (self.augment == "none") != (self.views == 0):
+            raise ValueError(
+                f"views and an augmentation belong together, got views={self.views}, augment={self.augment!r}. "
+                "Give both, or neither."
+            )
+        if self.augment != "none" and not self.pixels:
+            raise ValueError(f"feature maps are not augmented, got augment={self.augment!r}. Leave it out.")
+
+    def query(self, model: nn.Module) -> ModelGradient:
+        """What is released at each step."""
+        words = f"{self.model.name} {self.model.norm} groups={self.model.groups} ws={self.model.standardise}"
+        return ModelGradient(self.n_classes, count_parameters(model), words, self.views, self.augment)
+
+    def inputs(self, x: Tensor, slots: np.ndarray, step: int) -> Tensor:
+        """(k, views, channels, h, w) of rows x (k, channels h w) float32."""
+        images = x.reshape(-1, *self.shape)
+        if not self.pixels:
+            return images[:, None]
+        views = views_of(images / 255, slots, self.views, self.augment, self.seed, step)
+        return (views - self.mean) / self.std
+
+
+class Network:
+    """A network on a device. weights: flat, from the model's own initial ones (`start`)."""
+
+    def __init__(self, spec: NetworkSpec, device: str = "cpu", bf16: bool = False) -> None:
+        self.spec, self.device, self.bf16 = spec, torch.device(device), bf16
+        self.model = spec.model.build(spec.n_classes).to(self.device)
+        refuse_moving(self.model, spec.shape, self.device)
+        self.query = spec.query(self.model)
+        self.start = flat(self.model).double().cpu().numpy()
+
+    def scores(self, weights: np.ndarray, x: np.ndarray, batch: int = 512, vote: int = 0) -> np.ndarray:
+        """Scores (n, n_classes) float32 of rows x (n, ...). vote: number of augmented views that vote [TAN23 4.2].
+
+        The scores of a vote are the shares of the views, plus a thousandth of their mean probabilities to break ties.
+        """
+        PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
+        spec = replace(self.spec, views=vote, augment=self.spec.augment if vote else "none")
+        if vote and self.spec.augment == "none":
+            raise ValueError(f"a vote needs an augmentation, got augment='none', {vote=}. Train with one.")
+        out = np.empty((len(x), self.spec.n_classes), np.float32)
+        with torch.inference_mode():
+            for i in range(0, len(x), batch):
+                rows = torch.from_numpy(np.ascontiguousarray(x[i : i + batch], np.float32)).to(self.device)
+                views = spec.inputs(rows, np.arange(i, i + len(rows)), 0)
+                scores = self.model(views.flatten(0, 1)).float().unflatten(0, views.shape[:2])
+                out[i : i + batch] = (_votes(scores) if vote else scores[:, 0]).cpu().numpy()
+        return out
+
+
+def _votes(scores: Tensor) -> Tensor:
+    """(k, n_classes) shares of the views (k, views, n_classes) that choose each class."""
+    choices = torch.nn.functional.one_hot(scores.argmax(dim=2), scores.shape[2]).float()
+    return choices.mean(dim=1) + 1e-3 * scores.softmax(dim=2).mean(dim=1)
+
+
+class TorchSums:
+    """The block sum of `release` for a network: chunks of a fixed number of rows, whatever the sample holds.
+
+    memory: bytes that a chunk may take. engine: None times the engines on random rows, once, and keeps the fastest.
+    """
+
+    def __init__(
+        self, network: Network, memory: int = 2 << 30, engine: Engine | None = None, chunk: int | None = None
+    ) -> None:
+        self.network = network
+        self.chunk = chunk or chunk_rows(network, memory)
+        self.engine: Engine = engine or fastest(network, self.chunk)
+        self._gradients = PerExample(network.model, self.engine, network.bf16)
+        self._params: Params | None = None
+
+    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
+        """Add the block's clipped gradients to `out` (size,) float64."""
+        if not isinstance(query, ModelGradient):
+            return numpy_block_sum(query, params, block, keep, clip_norm, out)
+        if query != self.network.query or not isinstance(params, StepParams) or params.weights is None:
+            raise ValueError(f"the query must be the network's own, got {query}. This is a defect in the solver.")
+        if params is not self._params:
+            self._gradients.set(torch.from_numpy(params.weights).to(self.network.device))
+            self._params = params
+        with np.errstate(all="ignore"):
+            x = params.transform.apply(np, block.x)[0]
+        for i in range(0, len(x), self.chunk):
+            part = slice(i, i + self.chunk)
+            if keep[part].any():
+                out += self.chunk_sum(x[part], block.y[part], block.index[part], keep[part], params.step, clip_norm)
+        return out
+
+    def chunk_sum(
+        self, x: np.ndarray, y: np.ndarray, index: np.ndarray, keep: np.ndarray, step: int, clip_norm: float
+    ) -> np.ndarray:
+        """The clipped sum (size,) float64 of at most `chunk` rows; missing ones are filled up with zeros."""
+        spec, missing = self.network.spec, self.chunk - len(x)
+        x = np.pad(x, ((0, missing), (0, 0)))
+        y, index = np.pad(y, (0, missing), constant_values=-1), np.pad(index, (0, missing), constant_values=-1)
+        keep = np.pad(keep, (0, missing)) & (y >= 0) & (y < spec.n_classes) & np.isfinite(x).all(axis=1)
+        x = np.where(keep[:, None], x, np.float32(0))
+        device = self.network.device
+        inputs = spec.inputs(torch.from_numpy(x).to(device), index, step)
+        labels = torch.from_numpy(np.where(keep, y, 0).astype(np.int64)).to(device)
+        parts = self._gradients.parts(inputs, labels)
+        return clipped(parts, torch.from_numpy(keep).to(device), clip_norm).cpu().numpy()
+
+
+def chunk_rows(network: Network, memory: int) -> int:
+    """Rows of a chunk that keep its gradients and activations within `memory` bytes (an estimate, at least 1).
+
+    A row has its gradients, once in float32 and the largest parameter's twice more in float64, and three floats for
+    each activation of each view.
+    """
+    model, views = network.model, max(1, network.spec.views)
+    outputs = [0]
+    hooks = [
+        m.register_forward_hook(lambda _, __, o: outputs.append(o.numel() if isinstance(o, Tensor) else 0))
+        for m in model.modules()
+        if not list(m.children())
+    ]
+    with torch.no_grad():
+        model(torch.zeros((1, *network.spec.shape), device=network.device))
+    for hook in hooks:
+        hook.remove()
+    sizes = [p.numel() for _, p in trained(model)]
+    row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 12 * views * sum(outputs)
+    return int(np.clip(memory // row, 1, max(1, MOST_ROWS // views)))
+
+
+def fastest(network: Network, chunk: int) -> Engine:
+    """The engine that takes least time for a chunk of random rows, the best of two tries after a first."""
+    spec, generator = network.spec, torch.Generator().manual_seed(0)
+    x = torch.rand((chunk, max(1, spec.views), *spec.shape), generator=generator).to(network.device)
+    y = torch.zeros(chunk, dtype=torch.long, device=x.device)
+    times: dict[Engine, float] = {}
+    for engine in ENGINES:
+        gradients = PerExample(network.model, engine, network.bf16)
+        try:
+            for attempt in range(3):
+                start = time.perf_counter()
+                clipped(gradients.parts(x, y), y == 0, 1.0).cpu()
+                times[engine] = min(times.get(engine, np.inf) if attempt > 1 else np.inf, time.perf_counter() - start)
+        except (ValueError, RuntimeError, NotImplementedError):  # a layer that this engine does not know
+            times.pop(engine, None)
+    if not times:
+        raise ValueError(
+            f"the model must allow per-example gradients, got name={spec.model.name!r}, which no engine can do."
+        )
+    return min(times, key=lambda e: times[e])

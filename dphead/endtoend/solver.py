@@ -1,0 +1,108 @@
+"""De22's training of a whole network as a solver: it asks for noisy clipped gradients and post-processes them."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from dphead.endtoend.gradients import ModelGradient
+from dphead.endtoend.network import StepParams
+from dphead.privacy.queries import RowTransform
+from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.gradient import Moments
+from dphead.solvers.normalization import ChannelNormalization
+
+
+@dataclass
+class Progress:
+    """Where a training stands after `step` steps: all that is needed to go on. Everything is post-processing.
+
+    weights, average, first, second: (size,) float64 (average: the moving average; first, second: the moments).
+    center, scale: of the rows' transform, or None.
+    """
+
+    step: int
+    weights: np.ndarray
+    average: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    center: np.ndarray | None = None
+    scale: np.ndarray | None = None
+
+    @property
+    def transform(self) -> RowTransform:
+        """What rows go through before the network."""
+        return RowTransform(center=self.center, scale=self.scale)
+
+
+@dataclass(frozen=True)
+class NetworkDescent:
+    """DP-SGD (with momentum) or DP-Adam(W) on a network's weights [De22 equation 3; TB21 Algorithm 1].
+
+    start: initial weights (size,), public. learning_rate multiplies the mean clipped gradient over the expected batch
+    size, also divided by the clip norm if `normalize` (De22). average: "last" or "ema", with De22's warm-up
+    min(ema_decay, (1 + t) / (10 + t)). weight_decay: decoupled from the gradient (AdamW) if `decoupled`.
+    normalization: private data normalisation of feature maps [TB21 Algorithm 2]. after: called after each step.
+    noise_multiplier: fixed, or None for what the budget allows.
+    """
+
+    query: ModelGradient
+    start: np.ndarray = field(repr=False, compare=False)
+    steps: int = 100
+    sampling_prob: float = 1.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = 2.0
+    momentum: float = 0.0
+    beta2: float = 0.999
+    clip_norm: float = 1.0
+    normalize: bool = True
+    average: Literal["last", "ema"] = "ema"
+    ema_decay: float = 0.9999
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    noise_multiplier: float | None = None
+    normalization: ChannelNormalization | None = None
+    after: Callable[[Progress], None] | None = field(default=None, repr=False, compare=False)
+    resumed: Progress | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """dp-sgd or dp-adam, of a network."""
+        return f"dp-{self.optimizer} network"
+
+    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+        """The data normalisation's releases, if any, and `steps` gradients of equal noise."""
+        step = PlannedRelease("gradient", self.query, self.clip_norm, 1.0, self.sampling_prob, self.noise_multiplier)
+        return [*(self.normalization.plan(facts, 0.0) if self.normalization else []), *[step] * self.steps]
+
+    def before(self) -> int:
+        """Number of releases before the first gradient."""
+        return 2 if self.normalization else 0
+
+    def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, Any]:
+        """Descend, and return the last `Progress`, its `average` the weights to use."""
+        state = self.resumed
+        if state is None:
+            transform = RowTransform()
+            if self.normalization is not None:
+                transform = yield from self.normalization.solve(facts, 0.0)
+            zero = np.zeros_like(self.start)
+            state = Progress(
+                0, self.start.copy(), self.start.copy(), zero, zero.copy(), transform.center, transform.scale
+            )
+        moments, transform = Moments(self.start.shape), state.transform
+        moments.first, moments.second, moments.t = state.first, state.second, state.step
+        scale = 1.0 / (facts.n_rows * self.sampling_prob * (self.clip_norm if self.normalize else 1.0))
+        for t in range(state.step, self.steps):
+            params = StepParams(transform, state.weights.astype(np.float32), t)
+            answer = yield Ask("gradient", self.query, params)
+            gradient, decay = answer.value * scale, self.weight_decay * state.weights
+            direction = moments.direction(self, gradient if self.decoupled else gradient + decay)
+            state.weights = state.weights - self.learning_rate * (direction + (decay if self.decoupled else 0.0))
+            warm = min(self.ema_decay, (1 + t) / (10 + t)) if self.average == "ema" else 0.0
+            state.average = warm * state.average + (1 - warm) * state.weights
+            state.first, state.second, state.step = moments.first, moments.second, t + 1
+            if self.after is not None:
+                self.after(state)
+        return state

@@ -1,0 +1,43 @@
+"""Tiny networks and rows for the tests of end-to-end training."""
+
+import numpy as np
+
+from dphead.endtoend.models import ModelSpec
+from dphead.endtoend.network import Network, NetworkSpec
+from dphead.endtoend.rows import ImageRows
+from dphead.endtoend.solver import NetworkDescent
+from dphead.plan import make_plan
+from dphead.solvers.base import PublicFacts
+
+
+def images(n=40, size=8, channels=3, classes=3, seed=0):
+    """Random images (n, channels, size, size) uint8, brighter for higher classes, and their labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, n)
+    x = rng.integers(0, 120, (n, channels, size, size)) + 60 * y[:, None, None, None]
+    return x.astype(np.uint8), y
+
+
+def tiny(classes=3, size=8, channels=3, **options):
+    """A Wide-ResNet of ten layers on small images."""
+    model = ModelSpec("wrn-10-1", channels, groups=4)
+    return Network(NetworkSpec(model, (channels, size, size), classes, **options))
+
+
+def facts(n=40, classes=3):
+    """Public facts of image rows."""
+    return PublicFacts(n, 1, classes)
+
+
+def training(network, n=40, epsilon=2.0, relation="zero_out", **options):
+    """(solver, facts, plan) of a short training."""
+    settings = {"steps": 3, "sampling_prob": 0.5} | options
+    solver = NetworkDescent(network.query, network.start, **settings)
+    public = facts(n, network.spec.n_classes)
+    plan = make_plan(
+        solver, public, epsilon=epsilon, delta=1e-3, relation=relation, accountant="rdp"
+    )  # rdp: it is fast
+    return solver, public, plan
+
+
+__all__ = ["ImageRows", "facts", "images", "tiny", "training"]

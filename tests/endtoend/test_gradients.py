@@ -1,0 +1,169 @@
+"""Per-example gradients of every engine against a loop over rows, and what the clipped sum promises."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dphead.endtoend.gradients import ENGINES, Ghost, ModelGradient, PerExample, Stored, clipped
+from dphead.endtoend.models import ModelSpec, WSConv2d, loss_of, trained
+
+ROWS, CLASSES = 5, 3
+
+
+class Residual(nn.Module):
+    """Parameters of its own beside those of its layers: torch.func alone can do it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.tensor([0.7, -0.3])), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return x + self.scale * self.inner(x)
+
+
+def sequence(*layers):
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(CLASSES))
+
+
+MODELS = {
+    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 7), nn.Tanh(), nn.Linear(7, CLASSES, bias=False)),
+    "conv": lambda: sequence(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Tanh()),
+    "strided conv": lambda: sequence(nn.Conv2d(3, 4, 2, stride=2, dilation=1), nn.Conv2d(4, 5, 2, padding=1)),
+    "grouped conv": lambda: sequence(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 8, 3, groups=2, bias=False)),
+    "few positions": lambda: sequence(nn.Conv2d(3, 16, 4), nn.Tanh()),
+    "standardised conv": lambda: sequence(WSConv2d(3, 4, 3, padding=1, bias=False), nn.ReLU()),
+    "group norm": lambda: sequence(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU()),
+    "layer norm": lambda: sequence(nn.Flatten(2), nn.LayerNorm(16), nn.Linear(16, 5)),
+    "max pool": lambda: sequence(nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2, 1)),
+    "embedding of positions": lambda: sequence(nn.Flatten(2), nn.Linear(16, 2), Residual()),
+    "wide resnet": lambda: ModelSpec("wrn-10-1", groups=4).build(CLASSES),
+}
+KNOWS_ALL = set(MODELS) - {"embedding of positions"}
+
+
+def problem(name, views=1, seed=0):
+    torch.manual_seed(seed)
+    model = MODELS[name]()
+    x, y = torch.randn(ROWS, views, 3, 4, 4), torch.randint(0, CLASSES, (ROWS,))
+    model(x[:, 0])  # fixes the lazy layer's size
+    return model, x, y
+
+
+def row_by_row(model, x, y):
+    """(rows, size) float64: each row's gradient of its mean loss over its views, by autograd alone."""
+    rows = []
+    for views, label in zip(x, y, strict=True):
+        loss = loss_of(model(views), label.expand(len(views))).mean()
+        grads = torch.autograd.grad(loss, [p for _, p in trained(model)])
+        rows.append(torch.cat([g.reshape(-1) for g in grads]).double())
+    return torch.stack(rows)
+
+
+def clipped_by_hand(rows, clip_norm):
+    norms = rows.norm(dim=1, keepdim=True)
+    return (rows * (clip_norm / norms).clamp(max=1)).sum(dim=0)
+
+
+@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_engine_equals_a_loop_over_rows(name, engine, views):
+    model, x, y = problem(name, views)
+    gradients = PerExample(model, engine)
+    if engine != "vmap" and name not in KNOWS_ALL:
+        with pytest.raises(ValueError, match="engine='vmap'"):
+            gradients.parts(x, y)
+        return
+    rows = row_by_row(model, x, y)
+    clip_norm = float(rows.norm(dim=1).median())  # some rows are clipped, some are not
+    found = clipped(gradients.parts(x, y), torch.ones(ROWS, dtype=torch.bool), clip_norm)
+    # float32 gradients of sums over at most 48 positions: a few dozen roundings of 6e-8
+    torch.testing.assert_close(found, clipped_by_hand(rows, clip_norm), rtol=1e-4, atol=3e-6)
+
+
+def test_ghost_norms_are_used_for_both_kinds_of_layer():
+    for name in ("linear", "few positions"):
+        model, x, y = problem(name)
+        assert any(isinstance(p, Ghost) for p in PerExample(model, "ghost").parts(x, y))
+
+
+@pytest.mark.parametrize("positions", [1, 4, 50])
+def test_a_ghost_norm_is_never_below_the_norm_even_where_positions_cancel(positions):
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn((6, positions, 3), generator=generator)
+    b = torch.randn((6, positions, 2), generator=generator)
+    if positions > 1:  # the second half undoes the first, but for its last bits
+        half = positions // 2
+        a[:, half : 2 * half] = a[:, :half]
+        b[:, half : 2 * half] = -b[:, :half] * (1 + 1e-7)
+    part = Ghost(a, b)
+    exact = torch.einsum("ktq,ktp->kqp", b.double(), a.double()).flatten(1)
+    assert bool((part.norm2() >= exact.norm(dim=1) ** 2 * (1 - 1e-12)).all())
+    one = torch.zeros(6, dtype=torch.float64)
+    one[2] = 0.25
+    torch.testing.assert_close(part.sum(one), 0.25 * exact[2], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rows_part_of_the_sum_is_never_longer_than_the_clip_norm(engine):
+    """Hostile rows: large, tiny, infinite, nan. The bound is AUDIT.md's: C (1 + row), row at least 64 * 2**-24."""
+    model, _, _ = problem("conv")
+    hostile = [0.0, 1e-38, 1e-20, 1.0, 1e6, 1e18, 3e38, float("inf"), float("nan")]
+    gradients, clip_norm = PerExample(model, engine), 1e-3
+    for size in hostile:
+        x = torch.full((1, 1, 3, 4, 4), size)
+        total = clipped(gradients.parts(x, torch.tensor([1])), torch.tensor([True]), clip_norm)
+        assert bool(torch.isfinite(total).all())
+        assert float(total.norm()) <= clip_norm * (1 + 64 * 2.0**-24)
+
+
+@pytest.mark.parametrize("part", [Stored, lambda value: Ghost(torch.ones(2, 1, 1), value[:, None, :])])
+def test_rows_that_are_not_kept_or_not_finite_add_exactly_zero(part):
+    value = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])
+    assert clipped([part(value)], torch.tensor([True, True]), 10.0).tolist() == [1.0, 2.0]
+    assert clipped([part(value)], torch.tensor([False, True]), 10.0).tolist() == [0.0, 0.0]
+
+
+def test_an_infinite_clip_norm_clips_nothing():
+    value = torch.tensor([[3e5, 4e5]])
+    assert clipped([Stored(value)], torch.tensor([True]), float("inf")).tolist() == [3e5, 4e5]
+
+
+def test_norms_and_sums_are_float64():
+    """A sum of 1 and 2**-30 keeps both: float32 would lose the small one."""
+    parts = [Stored(torch.tensor([[1.0], [2.0**-30]]))]
+    assert float(clipped(parts, torch.ones(2, dtype=torch.bool), 1.0)) == 1 + 2.0**-30
+
+
+@pytest.mark.parametrize(("relation", "factor"), [("zero_out", 1), ("add_remove", 1), ("replace_one", 2)])
+def test_the_sensitivity_is_the_clip_norm_and_twice_it_under_replace_one(relation, factor):
+    assert ModelGradient(10, 7, "m").sensitivity(0.3, relation) == pytest.approx(0.3 * factor)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["conv", "group norm", "wide resnet", "linear"])
+def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(name, engine):
+    """AUDIT.md, item 5 of who is trusted, for networks. At each place of a chunk of 16, other rows random."""
+    torch.manual_seed(3)
+    model, x, y = problem(name)
+    gradients, rows, first = PerExample(model, engine), 16, None
+    for place in range(rows):
+        others = torch.randn(rows, 1, 3, 4, 4)
+        others[place] = x[0]
+        labels = torch.randint(0, CLASSES, (rows,))
+        labels[place] = y[0]
+        alone = torch.zeros(rows, dtype=torch.bool)
+        alone[place] = True
+        value = clipped(gradients.parts(others, labels), alone, 0.1)
+        first = value if first is None else first
+        assert torch.equal(value, first), f"place {place}"
+
+
+def test_bf16_changes_the_products_and_keeps_float32_gradients():
+    model, x, y = problem("conv")
+    exact, rough = PerExample(model, "vmap"), PerExample(model, "vmap", bf16=True)
+    keep = torch.ones(ROWS, dtype=torch.bool)
+    a, b = (clipped(g.parts(x, y), keep, 1e6) for g in (exact, rough))
+    assert not torch.equal(a, b)
+    np.testing.assert_allclose(a.numpy(), b.numpy(), atol=0.03 * float(a.norm()))  # bf16 has 8 bits

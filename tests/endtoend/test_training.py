@@ -1,0 +1,274 @@
+"""Whole trainings through `release`: the noise, the sample and the charge are those of the heads."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from endtoend.core import ImageRows, images, tiny, training
+
+from dphead.endtoend.gradients import PerExample, clipped
+from dphead.endtoend.network import StepParams, TorchSums, chunk_rows
+from dphead.fit import fit_head, reserve
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.mechanism import ReleaseSpec, release
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import RowTransform
+
+
+def exact_sum(network, x, y, step=0, weights=None, clip_norm=1.0, slots=None):
+    """The clipped sum of all rows in one call."""
+    gradients = PerExample(network.model)
+    gradients.set(torch.from_numpy(network.start if weights is None else weights))
+    slots = np.arange(len(x)) if slots is None else slots
+    rows = torch.from_numpy(x.astype(np.float32))
+    inputs = network.spec.inputs(rows, slots, step)
+    keep = torch.from_numpy((y >= 0) & (y < network.spec.n_classes))
+    return clipped(gradients.parts(inputs, torch.from_numpy(np.maximum(y, 0))), keep, clip_norm).numpy()
+
+
+def one_release(network, x, y, *, sigma=0.0, prob=1.0, relation="zero_out", seed=0, chunk=7, step=0, clip_norm=1.0):
+    """What `release` returns for one step at the start."""
+    spec = ReleaseSpec("gradient", network.query.name, clip_norm, sigma, len(x), prob, relation)
+    charged = Ledger().reserve([spec.row()], epsilon=1.0, delta=1e-3, relation=relation, description="", plan_hash="")
+    params = StepParams(RowTransform(), network.start.astype(np.float32), step)
+    sums = TorchSums(network, engine="vmap", chunk=chunk)
+    rows = ImageRows(x, y)
+    return release(network.query, params, rows, spec, ledger=charged, noise=NoiseSource(seed), block_sum=sums)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_virtual_batches_give_the_sum_of_the_whole_batch(chunk):
+    network, (x, y) = tiny(), images()
+    found = one_release(network, x, y, chunk=chunk, clip_norm=0.1)
+    # rows of a chunk of another size may differ in the last bits of float32 (another kernel), 40 rows of length 0.1
+    np.testing.assert_allclose(found.value, exact_sum(network, x, y, clip_norm=0.1), rtol=0, atol=1e-6)
+
+
+def test_the_noise_has_the_planned_size_and_is_drawn_once_whatever_the_chunks():
+    network, (x, y) = tiny(), images()
+    values = {}
+    for chunk in (5, 40):
+        released = one_release(network, x, y, sigma=2.0, chunk=chunk, clip_norm=0.1, seed=4)
+        values[chunk] = released.value - one_release(network, x, y, chunk=chunk, clip_norm=0.1).value
+        size = network.query.size
+        assert released.noise_sd == pytest.approx(0.2, rel=0.01)  # the slack is at most 1 %
+        # the sample sd of `size` = 19,000 normals has a relative sd of 0.5 %
+        assert values[chunk].std() == pytest.approx(0.2, rel=5 / np.sqrt(2 * size))
+    np.testing.assert_allclose(values[5], values[40], atol=1e-5)  # the same seed: the same one draw
+
+
+def test_replace_one_doubles_the_noise_of_a_full_batch():
+    network, (x, y) = tiny(), images()
+    single, double = (one_release(network, x, y, sigma=1.0, relation=r).noise_sd for r in ("zero_out", "replace_one"))
+    assert double == pytest.approx(2 * single)
+
+
+@pytest.mark.parametrize("label", [-1, 3, 2**31])
+def test_a_row_without_a_class_counts_zero(label):
+    network, (x, y) = tiny(), images()
+    y = y.astype(np.int64)
+    y[5] = label
+    found, without = one_release(network, x, y, clip_norm=0.1).value, np.delete(np.arange(40), 5)
+    expected = exact_sum(network, x[without], y[without], clip_norm=0.1, slots=without)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "layers", "ghost"])
+def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near(engine):
+    network, (x, y) = tiny(), images()
+    sums = TorchSums(network, engine=engine, chunk=16)
+
+    def total(x, y, clip_norm):
+        params = StepParams(RowTransform(), network.start.astype(np.float32), 0)
+        out = np.zeros(network.query.size)
+        for block in ImageRows(x, y).blocks():
+            out = sums(network.query, params, block, block.index >= 0, clip_norm, out)
+        return out
+
+    blank, flipped = y.copy(), y.copy()
+    blank[3], flipped[3] = -1, (y[3] + 1) % 3
+    for clip_norm in (1e-3, 0.05):
+        with_row, without, other = total(x, y, clip_norm), total(x, blank, clip_norm), total(x, flipped, clip_norm)
+        moved, replaced = np.linalg.norm(with_row - without), np.linalg.norm(with_row - other)
+        assert 0.99 * clip_norm <= moved <= clip_norm * (1 + 64 * 2.0**-24)
+        assert replaced <= 2 * clip_norm * (1 + 64 * 2.0**-24)
+
+
+def test_the_statistic_of_a_row_does_not_depend_on_where_it_stands():
+    """Views follow the slot: the sums over two halves add up to the whole whatever the chunks."""
+    network, (x, y) = tiny(views=3, augment="crop"), images()
+    whole = one_release(network, x, y, chunk=40).value
+    np.testing.assert_allclose(whole, one_release(network, x, y, chunk=3).value, rtol=0, atol=1e-5)
+    assert not np.allclose(whole, one_release(network, x, y, step=1).value, rtol=0, atol=1e-3)
+
+
+def test_views_are_averaged_before_the_clip():
+    network, (x, y) = tiny(views=4, augment="crop"), images(n=1)
+    found = one_release(network, x, y, clip_norm=100.0).value
+    views = network.spec.inputs(torch.from_numpy(x.astype(np.float32)), np.arange(1), 0)[0]
+    each = []
+    for view in views:
+        parts = PerExample(network.model).parts(view[None, None], torch.from_numpy(y))
+        each.append(clipped(parts, torch.tensor([True]), 100.0).numpy())
+    np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=0, atol=1e-5)
+    small = one_release(network, x, y, clip_norm=1e-3).value
+    assert np.linalg.norm(small) == pytest.approx(1e-3, rel=1e-5)  # one row of four views counts once
+
+
+def test_an_empty_batch_still_releases_noise():
+    network, (x, y) = tiny(), images()
+    network_sums = one_release(network, x, y, sigma=1.0, prob=1e-9)
+    assert network_sums.value.std() == pytest.approx(network_sums.noise_sd, rel=0.05)
+
+
+def test_a_poisson_step_samples_with_the_code_of_the_heads():
+    from dphead.privacy.sampling import poisson_sample
+
+    network, (x, y) = tiny(), images()
+    indices = poisson_sample(40, 0.3, NoiseSource(9).generator(0, "sample"))
+    found = one_release(network, x, y, prob=0.3, seed=9).value
+    assert 0 < len(indices) < 40
+    expected = exact_sum(network, x[indices], y[indices], slots=indices)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports():
+    network, (x, y) = tiny(), images()
+    solver, public, plan = training(network)
+    ledger = Ledger()
+    rows = ImageRows(x, y)
+    original = rows.blocks
+
+    def watched(indices=None):
+        assert len(ledger.fits()[0]["releases"]) == 3
+        return original(indices)
+
+    rows.blocks = watched
+    result = fit_head(
+        solver, rows, public, plan=plan, ledger=ledger, block_sum=TorchSums(network, engine="vmap", chunk=20)
+    )
+    assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
+    assert result.plan.epsilon_spent() <= 2.0
+    assert result.plan.events() == ledger.events()
+
+
+def test_a_budget_refuses_what_exceeds_it():
+    network, (x, y) = tiny(), images()
+    solver, public, plan = training(network)
+    ledger = Ledger()
+    ledger.set_budget(1.0, 1e-3)
+    with pytest.raises(LedgerError, match="budget"):
+        fit_head(
+            solver,
+            ImageRows(x, y),
+            public,
+            plan=plan,
+            ledger=ledger,
+            block_sum=TorchSums(network, engine="vmap", chunk=20),
+        )
+
+
+def reference(network, x, y, steps, rate, momentum, decay):
+    """De22's step written out: full batches, no noise, clip 1, moving average with warm-up."""
+    weights = average = network.start
+    buffer = np.zeros_like(weights)
+    for t in range(steps):
+        single = weights.astype(np.float32).astype(np.float64)
+        gradient = exact_sum(network, x, y, t, single, clip_norm=float("inf")) / len(x)
+        buffer = momentum * buffer + gradient
+        weights = weights - rate * buffer
+        warm = min(decay, (1 + t) / (10 + t))
+        average = warm * average + (1 - warm) * weights
+    return weights, average
+
+
+def test_the_steps_are_those_of_the_paper():
+    network, (x, y) = tiny(), images()
+    options = {"sampling_prob": 1.0, "learning_rate": 0.5, "momentum": 0.9, "ema_decay": 0.15}
+    solver, public, plan = training(network, epsilon=float("inf"), **options)
+    result = fit_head(solver, ImageRows(x, y), public, plan=plan, block_sum=TorchSums(network, engine="vmap"))
+    weights, average = reference(network, x, y, 3, 0.5, 0.9, 0.15)
+    np.testing.assert_allclose(result.head.weights, weights, atol=1e-5)
+    np.testing.assert_allclose(result.head.average, average, atol=1e-5)
+
+
+def test_adamw_decays_the_weights_apart_from_the_gradient():
+    network, (x, y) = tiny(), images()
+    settings = {"optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.5, "average": "last", "steps": 1}
+    ends = {}
+    for decoupled in (False, True):
+        solver, public, plan = training(network, epsilon=float("inf"), decoupled=decoupled, **settings)
+        sums = TorchSums(network, engine="vmap")
+        noise = NoiseSource(0)
+        ends[decoupled] = fit_head(solver, ImageRows(x, y), public, plan=plan, block_sum=sums, noise=noise).head
+    step = ends[True].weights - network.start + 0.01 * 0.5 * network.start
+    assert np.quantile(np.abs(step), 0.9) == pytest.approx(0.01, rel=1e-3)  # Adam's first step is the rate, by sign
+    assert not np.allclose(ends[True].weights, ends[False].weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("stop", [0, 2, 3, 4])
+def test_a_training_resumes_from_its_checkpoint_and_releases_nothing_twice(stop, tmp_path):
+    network, (x, y) = tiny(), images()
+    seed, rows = 5, ImageRows(x, y)
+
+    def run(ledger, charged, done=0, resumed=None, after=None):
+        solver, public, plan = training(network, steps=5, after=after, resumed=resumed)
+        charged = charged or reserve(solver, plan, ledger, seed=seed, store=tmp_path / "releases")
+        sums = TorchSums(network, engine="vmap", chunk=16)
+        args = {"plan": plan, "charged": charged, "noise": NoiseSource(seed), "block_sum": sums, "done": done}
+        return fit_head(solver, rows, public, **args), charged
+
+    class Crash(Exception):
+        pass
+
+    whole, _ = run(Ledger(), None)
+    kept = {}
+
+    def after(state):
+        if state.step == 2:
+            kept["state"] = deepcopy(state)
+        if state.step == stop:
+            raise Crash
+
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    solver, _, plan = training(network, steps=5)
+    charged = reserve(solver, plan, ledger, seed=seed, store=tmp_path / "second")
+    if stop:
+        with pytest.raises(Crash):
+            run(ledger, charged, after=after)
+    done = kept["state"].step if kept else 0
+    charged._lock.close()
+    again = ledger.resume(plan.digest(solver, "", seed), charged.fit_id, tmp_path / "second")
+    again.forget(done)
+    assert len(list((tmp_path / "second").glob("*.npy"))) == max(0, stop - done)
+    result, _ = run(ledger, again, done, kept.get("state"))
+    np.testing.assert_array_equal(result.head.weights, whole.head.weights)
+    np.testing.assert_array_equal(result.head.average, whole.head.average)
+    states = ledger._db.execute("SELECT sequence, state FROM progress ORDER BY id").fetchall()
+    assert [s for s, state in states if state == "committed"] == list(range(5))
+    assert len(ledger.fits()) == 1
+
+
+def test_a_smaller_memory_gives_smaller_chunks():
+    network = tiny()
+    sizes = [chunk_rows(network, memory) for memory in (1, 30 << 20, 60 << 20, 1 << 40)]
+    assert sizes[0] == 1 and sizes[0] < sizes[1] < sizes[2] <= sizes[3] == 256
+    assert chunk_rows(tiny(views=8, augment="crop"), 1 << 40) == 32
+
+
+def test_another_networks_query_is_refused():
+    network, other, (x, y) = tiny(), tiny(classes=4), images()
+    spec = ReleaseSpec("gradient", other.query.name, 1.0, 1.0, 40)
+    charged = Ledger().reserve([spec.row()], epsilon=1, delta=1e-3, relation="zero_out", description="", plan_hash="")
+    params = StepParams(RowTransform(), other.start.astype(np.float32), 0)
+    with pytest.raises(ValueError, match="network's own"):
+        release(
+            other.query,
+            params,
+            ImageRows(x, y),
+            spec,
+            ledger=charged,
+            noise=NoiseSource(),
+            block_sum=TorchSums(network, engine="vmap", chunk=8),
+        )
