@@ -6,7 +6,7 @@ copied, products are float32, and several fits on the same batches share them (`
 nothing that is to be private may use this.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from threading import Barrier, Lock
 from typing import Any
@@ -40,32 +40,34 @@ class FusedSums:
         """Add the block's clipped statistics to out; other queries than gradients go to `NumpySums`."""
         if not fusible(query, params):
             return self._exact(query, params, block, keep, clip_norm, out)
-        self.add([Asked(query, params, clip_norm, out)], block, keep)  # type: ignore[arg-type]
+        self.add([Asked(query, params, clip_norm, out)], [(block, keep)])  # type: ignore[arg-type]
         return out
 
-    def add(self, asks: list[Asked], block: Block, keep: np.ndarray) -> None:
-        """Add the block's clipped gradients of several fits, with one product for all of them."""
-        x = block.x
-        norms = [self._norms(a.params.transform, block) for a in asks]
-        finite = np.isfinite(np.sum(norms, axis=0))
-        if not finite[keep].all():
-            x = np.where((keep & finite)[:, None], x, np.float32(0))
-        folded = [_fold(a.params) for a in asks]
-        z = x @ np.hstack([weights for weights, _ in folded])
-        width, residuals = asks[0].query.n_classes, []
-        for i, (asked, squared, (_, offset)) in enumerate(zip(asks, norms, folded, strict=True)):
-            ok = keep & np.isfinite(squared) & (block.y >= 0) & (block.y < width)
-            residual = _residual(z[:, i * width : (i + 1) * width] + offset, block.y, asked.query.loss)
-            norm = np.sqrt((residual**2).sum(1) * np.where(ok, squared + asked.params.transform.append**2, 1))
-            factor = np.where(ok, np.minimum(1, asked.clip_norm / np.maximum(norm, 1e-30)), 0)
-            residuals.append(residual * factor.astype(np.float32)[:, None])
-        values = (np.hstack(residuals).T @ x).T
-        for i, (asked, residual) in enumerate(zip(asks, residuals, strict=True)):
-            _unfold(asked, values[:, i * width : (i + 1) * width].astype(np.float64), residual)
+    def add(self, asks: list[Asked], blocks: Iterable[tuple[Block, np.ndarray]]) -> None:
+        """Add the clipped gradients of several fits of one loss over (block, rows to keep), with common products."""
+        folded, fits, m = [_fold(a.params) for a in asks], len(asks), asks[0].query.n_classes
+        weights, offset = np.hstack([w for w, _ in folded]), np.hstack([o for _, o in folded])
+        transforms = [a.params.transform for a in asks]
+        keys, clips = [_content(t) for t in transforms], np.array([a.clip_norm for a in asks])
+        appended = np.array([t.append for t in transforms]) ** 2
+        value, total = np.zeros(weights.shape[::-1], np.float32), np.zeros(fits * m)
+        for block, keep in blocks:
+            found = {key: self._norms(key, t, block) for key, t in zip(keys, transforms, strict=True)}
+            squared = np.stack([found[key] for key in keys], axis=1)  # (rows, fits)
+            ok = np.isfinite(squared) & (keep & (block.y >= 0) & (block.y < m))[:, None]
+            x = block.x if ok[keep].all() else np.where(ok.any(1)[:, None], block.x, np.float32(0))
+            residual = _residual((x @ weights + offset).reshape(-1, fits, m), block.y, asks[0].query.loss)
+            norm = np.sqrt((residual**2).sum(2) * np.where(ok, squared + appended, 1))
+            factor = np.where(ok, np.minimum(1, clips / np.maximum(norm, 1e-30)), 0)
+            flat = (residual * factor.astype(np.float32)[:, :, None]).reshape(len(x), -1)
+            value += flat.T @ x
+            total += flat.sum(0, dtype=np.float64)
+        for i, asked in enumerate(asks):
+            part = slice(i * m, (i + 1) * m)
+            _unfold(asked, value[part].T.astype(np.float64), total[part])
 
-    def _norms(self, transform: RowTransform, block: Block) -> np.ndarray:
+    def _norms(self, key: tuple, transform: RowTransform, block: Block) -> np.ndarray:
         """Squared norms (k,) of the transformed rows, computed when a row is first seen."""
-        key = _content(transform)
         squared = self._squared.get(key, np.zeros(0))
         last = int(block.index.max())
         if last >= len(squared):
@@ -134,8 +136,9 @@ class Together:
         indices = asked[0][1]
         if not all(np.array_equal(other, indices) for _, other in asked):
             raise RuntimeError("fits on common batches must draw the same rows, got different ones.")
-        for block in self._rows.blocks(indices):
-            self._sums.add([a for a, _ in asked], block, block.index >= 0)
+        if len({a.query for a, _ in asked}) > 1:
+            raise RuntimeError("fits on common batches must have one loss, got several.")
+        self._sums.add([a for a, _ in asked], ((b, b.index >= 0) for b in self._rows.blocks(indices)))
 
 
 class _Named:
@@ -179,9 +182,9 @@ def _fold(params: Params) -> tuple[np.ndarray, np.ndarray]:
     return rows, offset
 
 
-def _unfold(asked: Asked, value: np.ndarray, residual: np.ndarray) -> None:
-    """Add to asked.out what value (d, m), a sum over rows as they are, is for transformed rows."""
-    t, total = asked.params.transform, residual.sum(0, dtype=np.float64)
+def _unfold(asked: Asked, value: np.ndarray, total: np.ndarray) -> None:
+    """Add to asked.out what value (d, m), a sum over rows as they are, is for transformed rows. total: of residuals."""
+    t = asked.params.transform
     if t.center is not None:
         value -= np.outer(t.center, total)
     if t.scale is not None:
@@ -192,13 +195,13 @@ def _unfold(asked: Asked, value: np.ndarray, residual: np.ndarray) -> None:
 
 
 def _residual(z: np.ndarray, y: np.ndarray, loss: str) -> np.ndarray:
-    """Prediction minus one-hot label, (k, n_classes) float32; z is overwritten."""
+    """Prediction minus one-hot label, (k, fits, n_classes) float32; z is overwritten."""
     if loss == "softmax":
-        z -= z.max(axis=1, keepdims=True)
+        z -= z.max(axis=2, keepdims=True)
         np.exp(z, out=z)
-        z /= z.sum(axis=1, keepdims=True)
+        z /= z.sum(axis=2, keepdims=True)
     elif loss == "sigmoid":
         z = 1 / (1 + np.exp(-np.clip(z, -80, 80)))
-    known = np.flatnonzero((y >= 0) & (y < z.shape[1]))
-    z[known, y[known]] -= 1
+    known = np.flatnonzero((y >= 0) & (y < z.shape[2]))
+    z[known, :, y[known]] -= 1
     return z

@@ -101,7 +101,7 @@ def batches(job: j.Job) -> tuple[Any, ...] | None:
     planned = job.solver().plan(facts_of(job.dataset, job.features))
     if planned[-1].sampling_prob == 1:
         return None
-    labels = tuple((p.label, p.sampling_prob) for p in planned)
+    labels = tuple((p.label, p.query, p.sampling_prob) for p in planned)
     return job.dataset, job.features, job.held_out, job.sampling, hash(labels)
 
 

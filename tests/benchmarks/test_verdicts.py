@@ -1,10 +1,11 @@
 """The rule of the verdicts, and how claims and rows are rendered."""
 
+import tomllib
 from collections import defaultdict
 
 import pytest
 
-from benchmarks import claims, jobs, verdicts
+from benchmarks import claims, jobs, runner, verdicts
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,17 @@ def test_a_table_has_a_line_for_each_run_and_each_reason():
     assert "| MNIST poisson | 3 | 98.6 ± 0.1 | 98.70 ± 0.14 (2 draws) |" in text
     assert "| 2.9 | 3.01 | reproduced |" in text
     assert "not run yet" in text  # the other accounting
-    assert "| MNIST | 98.0 ± 0.1; 98.1 ± 0.0 | needs device: accelerator |" in text
+    left = verdicts.left_table([c for c in found if jobs.why_not(c)])
+    assert "| MNIST | 98.0 ± 0.1; 98.1 ± 0.0 | needs device: accelerator |" in left
+
+
+def test_a_search_is_one_line_for_each_statistic():
+    claim = next(c for c in claims.load("TB21") if c.table == "3" and c.dataset == "cifar10" and c.metric == "MAD")
+    run = jobs.jobs_of(claim)
+    rows = {job.key: [fake(job, 0.60 + 0.001 * i)] for i, job in enumerate(run)}
+    assert "| cifar10, MAD | 3 | 0.9 | 0.90 |" in verdicts.claims_table([claim], rows)  # of 0, 0.1 ... 3.5 points
+    del rows[run[0].key]
+    assert "| 35 of 36 run |" in verdicts.claims_table([claim], rows)
 
 
 @pytest.mark.parametrize("paper", claims.PAPERS)
@@ -47,9 +58,17 @@ def test_a_paper_is_rendered_without_any_row(paper):
     assert all(f"Table {c.table}\n" in text for c in claims.load(paper)) and "reproduced" not in text
 
 
-def test_notes_belong_to_tables():
+def test_every_below_is_explained_with_evidence():
     tables = {(c.paper, c.table) for c in claims.load()}
-    import tomllib
-
-    notes = tomllib.loads(verdicts.NOTES.read_text())["note"] if verdicts.NOTES.exists() else []
+    notes = tomllib.loads(verdicts.NOTES.read_text())["note"]
     assert {(n["paper"], n["table"]) for n in notes} <= tables
+    assert all((verdicts.NOTES.parents[1] / "results" / n["evidence"]).exists() for n in notes)
+    for paper in claims.PAPERS:
+        for section in verdicts.paper_section(paper, runner.stored()).split("### ")[1:]:
+            table = section.split("\n")[0].removeprefix(f"{paper}, Table ")
+            below = [line for line in section.splitlines() if line.endswith("| below |")]
+            named = " ".join(verdicts.notes(paper, table))
+            missing = [
+                line for line in below if line.split("|")[1].split(",")[0].split()[0].lower() not in named.lower()
+            ]
+            assert not missing, f"explain in notes.toml: {missing}"
