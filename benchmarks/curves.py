@@ -1,0 +1,121 @@
+"""Accuracy against epsilon during one run, and convergence with and without noise (TB21, Figures 3 and 11).
+
+Two learning rates, with noise for epsilon 3 and with gradients that are only clipped, on the same Poisson batches. Test
+accuracy of the iterate after each epoch, and what had been spent by then: an iterate costs what its prefix of the
+releases costs, so that the whole curve may be looked at for the price of its end.
+`python -m benchmarks.curves` runs what is missing.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from benchmarks import features, runner
+from benchmarks.fused import Together
+from benchmarks.heads import RESULTS, append, provenance, read
+from benchmarks.jobs import Job
+from dphead.fit import fit_head
+from dphead.metrics import evaluate_scores
+from dphead.plan import Plan
+from dphead.privacy import accounting
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import Params
+from dphead.solvers.base import LinearHead, PublicFacts, Solver, Steps, split_intercept
+
+OUT = RESULTS / "curves.jsonl"
+RATES = (0.25, 4.0)  # the caption of Figure 3; TB21's Table 14 has lost MNIST's
+SETTINGS = {"batch_size": 512, "epochs": 40}
+Row = dict[str, Any]
+
+
+class Watched:
+    """A solver whose iterates are looked at: `seen` has (gradients so far, parameters), every so many gradients."""
+
+    def __init__(self, solver: Solver, every: int) -> None:
+        self._solver, self._every, self.name = solver, every, solver.name
+        self.seen: list[tuple[int, Params]] = []
+
+    def plan(self, facts: PublicFacts) -> list:
+        """The solver's own."""
+        return self._solver.plan(facts)
+
+    def solve(self, facts: PublicFacts) -> Steps:
+        """The solver's own releases and head."""
+        steps, answer, gradients = self._solver.solve(facts), None, 0
+        while True:
+            try:
+                ask = steps.send(answer) if answer is not None else next(steps)
+            except StopIteration as stop:
+                return stop.value
+            if ask.label == "gradient":
+                if gradients and gradients % self._every == 0:
+                    self.seen.append((gradients, ask.params))
+                gradients += 1
+            answer = yield ask
+
+
+def spent(plan: Plan, gradients: int, accountant: str) -> float | None:
+    """Epsilon of the plan's releases up to so many gradients; None without noise."""
+    others = [s for s in plan.specs if s.label != "gradient"]
+    prefix = Plan(
+        [*others, *[s for s in plan.specs if s.label == "gradient"][:gradients]],
+        plan.epsilon, plan.delta, plan.relation, plan.accountant,
+    )  # fmt: skip
+    return accounting.epsilon(prefix.events(), plan.delta, plan.relation, accountant) if plan.private else None
+
+
+def jobs(dataset: str = "mnist", name: str = "scatternet-g27") -> list[Job]:
+    """Each learning rate with noise and without."""
+    return [
+        Job(dataset, name, "dp-sgd", epsilon, preset="tb21", clip_only=epsilon == float("inf"),
+            settings=SETTINGS | {"base_learning_rate": rate})
+        for rate in RATES
+        for epsilon in (3.0, float("inf"))
+    ]  # fmt: skip
+
+
+def curves(wanted: list[Job], seed: int = 0) -> list[Row]:
+    """A row for each job: its points (epoch, test accuracy, epsilon by PLD, epsilon as the paper counts)."""
+    data = features.load(wanted[0].dataset, wanted[0].features)
+    ready = [runner.prepared(job, data) for job in wanted]
+    every = round(data.facts.n_rows / SETTINGS["batch_size"])
+    watched = [Watched(solver, every) for solver, _ in ready]
+    together = Together(data.rows, len(wanted))
+
+    def one(i: int) -> None:
+        try:
+            fit_head(
+                watched[i], together.rows(), data.facts, plan=ready[i][1], noise=NoiseSource(seed),
+                block_sum=together.block_sum(i),
+            )  # fmt: skip
+        except BaseException:
+            together.abort()
+            raise
+
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(wanted)) as pool:
+        list(pool.map(one, range(len(wanted))))
+    rows = []
+    for job, (_, plan), watch in zip(wanted, ready, watched, strict=True):
+        points = []
+        for gradients, params in watch.seen:
+            assert params.weights is not None
+            head = LinearHead(*split_intercept(params.weights, params.transform.append), params.transform)
+            accuracy = evaluate_scores(head.scores(data.x), data.y)["accuracy"]
+            epsilons = [spent(plan, gradients, accountant) for accountant in ("auto", "rdp-classic")]
+            points.append([gradients / every, accuracy, *epsilons])
+        described = {"key": job.key, "job": job.described(), "seed": seed, "points": points}
+        rows.append(described | {"features": data.described} | provenance())
+    return rows
+
+
+def run() -> None:
+    """Run all curves, unless they are stored."""
+    wanted = jobs()
+    if {j.key for j in wanted} - {r["key"] for r in read(OUT)}:
+        for row in curves(wanted):
+            append(OUT, row)
+
+
+if __name__ == "__main__":
+    run()
