@@ -16,6 +16,7 @@ from extract.errors import ExtractError, ResumableError
 from extract.images import Source, UnreadableImage, image_hash
 from extract.rows import row_digest
 from extract.rowwise import RowNorm
+from extract.views import Views
 from extract.writing import FeaturesWriter
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
@@ -76,6 +77,7 @@ class LoopSettings:
     batch_size: int
     workers: int
     normalize: RowNorm
+    views: Views = field(default_factory=Views)
     amp: bool = False
     skip_unreadable: bool = False
     expected_digests: np.ndarray | None = None
@@ -125,22 +127,23 @@ class Loop:
         finally:
             torch.set_num_threads(threads)
 
-    def _raw_batches(self) -> Iterator[list[np.ndarray | bytes]]:
-        """Undecoded rows of each batch: files are read in order, as a compressed tar needs it."""
+    def _raw_batches(self) -> Iterator[tuple[int, list[np.ndarray | bytes]]]:
+        """First row and undecoded rows of each batch: files are read in order, as a compressed tar needs it."""
         n, size, block_rows = self.writer.header.n_rows, self.options.batch_size, self.writer.header.block_rows
         for block in range(self.writer.next_row, n, block_rows):
             end = min(block + block_rows, n)
             for first in range(block, end, size):
-                yield [self.source.raw(row) for row in range(first, min(first + size, end))]
+                yield first, [self.source.raw(row) for row in range(first, min(first + size, end))]
 
     def _tell(self, extra: int = 0) -> None:
         if self.progress is not None:
             self.progress(self.writer.next_row + extra, self.writer.header.n_rows)
 
-    def _batch(self, raw: list[np.ndarray | bytes]) -> Batch:
-        n = len(raw)
+    def _batch(self, batch: tuple[int, list[np.ndarray | bytes]]) -> Batch:
+        first, raw = batch
+        n, views = len(raw), self.options.views
         valid, digests, hashes = np.zeros(n, bool), np.zeros((n, 16), np.uint8), np.zeros(n, np.uint64)
-        inputs = torch.zeros(n, *self.backbone.input_shape)
+        inputs = torch.zeros(n * views.count, *self.backbone.input_shape)
         for row, data in enumerate(raw):
             try:
                 image = self.source.decode(data)
@@ -152,13 +155,16 @@ class Loop:
                 continue
             valid[row], hashes[row] = True, image_hash(image)
             digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
-            inputs[row] = self.backbone.prepare(image)
+            for k, view in enumerate(views.of(image, first + row)):
+                inputs[row * views.count + k] = self.backbone.prepare(view)
         features = self._forward(inputs) if self.device.type == "cpu" else inputs
         return Batch(features, valid, digests, hashes)
 
     def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.options.amp):
             output = self.module(inputs.to(self.device, memory_format=self.layout))
+            if self.options.views.count > 1:
+                output = output.float().unflatten(0, (-1, self.options.views.count)).mean(1)
             return self.options.normalize(output).cpu()
 
     def _block(self, jobs: Iterator[Batch], start: int, stop: int) -> None:

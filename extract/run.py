@@ -21,6 +21,7 @@ from extract.reading import open_features
 from extract.rows import Header
 from extract.rowwise import RowNorm
 from extract.verify import verify
+from extract.views import Views
 from extract.writing import FeaturesWriter
 
 _LISTED = 10  # unreadable images named in an error
@@ -39,6 +40,7 @@ class ExtractOptions:
     classes: Classes = field(default_factory=Classes)
     split: str = "all"
     normalize: RowNorm = field(default_factory=RowNorm)
+    views: Views = field(default_factory=Views)
     dtype: str = "float32"
     device: str = "auto"
     amp: bool = False
@@ -90,8 +92,9 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     backbone = load_backbone(options.backbone, found.example.shape[:2], found.has_colour)
     options.normalize.check_channels(backbone.channels)
     settings = LoopSettings(
-        device, _batch_size(options, device), options.workers, options.normalize, options.amp, options.skip_unreadable
-    )
+        device, _batch_size(options, device), options.workers, options.normalize, options.views, options.amp,
+        options.skip_unreadable,
+    )  # fmt: skip
     header = make_header(options, source, backbone, n_rows, settings)
     check_disk(Path(options.output), header)
     with FeaturesWriter(options.output, header) as writer:
@@ -220,6 +223,7 @@ def make_header(
             "device": settings.device.type,
             "amp": options.amp,
             "skip_unreadable": options.skip_unreadable,
+            **options.views.record(),
         },
         block_rows=options.block_rows,
         dataset_id=dataset_id,

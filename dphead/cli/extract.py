@@ -77,6 +77,14 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
     help="Of each row alone.",
 )
 @click.option("--groups", default=0, help="Number of channel groups for --normalize group.")
+@click.option(
+    "--views",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Mean features of so many random views of each image, shifted and mirrored (for training rows).",
+)
+@click.option("--flip/--no-flip", default=True, show_default=True, help="Whether views may be mirrored.")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float16", "float32"]))
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--amp", is_flag=True, help="Mixed precision (GPU only).")
@@ -119,6 +127,7 @@ def _options(given: dict[str, Any]) -> Any:
     from extract.images import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions
+    from extract.views import Views
 
     network = (
         "weights",
@@ -152,6 +161,7 @@ def _options(given: dict[str, Any]) -> Any:
         backbone=BackboneOptions(given["backbone"], **{name: given[name] for name in network}),
         classes=Classes.parse(given["classes"], given["folder_names_are_public"], given["ignore_labels"]),
         normalize=RowNorm(given["normalize"], given["groups"]),
+        views=Views(given["views"], given["flip"]),
         **rest,
     )
 

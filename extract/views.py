@@ -1,0 +1,50 @@
+"""Augmentation multiplicity for cached features: a row is the mean of the features of several views of its image.
+
+De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops and flips of each image; here
+the frozen network's features are averaged, once. A view depends on its own image and on public numbers, so it costs no
+privacy: one image is still one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from extract.errors import ExtractError
+
+SHARE = 8  # a view is shifted by up to a 1/SHARE of each side: 4 of 32 pixels, as De22 has it
+
+
+@dataclass(frozen=True)
+class Views:
+    """count: views of each image; 1 is the image as it is. flip: whether views are mirrored with even odds."""
+
+    count: int = 1
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ExtractError(f"an image needs at least one view, got count={self.count}. Use --views 1 or more.")
+
+    def record(self) -> dict[str, Any]:
+        """What the file's configuration says; nothing without views."""
+        return {"views": {"count": self.count, "flip": self.flip}} if self.count > 1 else {}
+
+    def of(self, image: np.ndarray, row: int) -> list[np.ndarray]:
+        """Views of image (H, W) or (H, W, 3), of its shape. row: its public ordinal, which fixes them."""
+        if self.count == 1:
+            return [image]
+        height, width = image.shape[:2]
+        down, right = height // SHARE, width // SHARE
+        border = [(down, down), (right, right), (0, 0)][: image.ndim]
+        padded = np.pad(image, border, mode="reflect")
+        rng = np.random.default_rng(row)
+        views = []
+        for _ in range(self.count):
+            top, left = rng.integers(0, 2 * down + 1), rng.integers(0, 2 * right + 1)
+            view = padded[top : top + height, left : left + width]
+            mirrored = self.flip and rng.integers(0, 2) == 1
+            views.append(np.ascontiguousarray(view[:, ::-1] if mirrored else view))
+        return views

@@ -1,0 +1,59 @@
+"""Views are shifted and mirrored images, and a row is the mean of their features."""
+
+import numpy as np
+import pytest
+import torch
+
+from extract.errors import ExtractError
+from extract.format import open_features
+from extract.run import extract
+from extract.scattering import ScatterNet
+from extract.views import Views
+from tests.extract.test_run import datasets, options
+
+
+@pytest.mark.parametrize("shape", [(16, 24), (16, 24, 3)])
+@pytest.mark.parametrize("flip", [True, False])
+def test_a_view_is_a_part_of_the_padded_image(shape, flip):
+    image = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    border = [(2, 2), (3, 3), (0, 0)][: len(shape)]
+    padded = np.pad(image, border, mode="reflect")
+    windows = [padded[i : i + 16, j : j + 24] for i in range(5) for j in range(7)]
+    mirrored = [w[:, ::-1] for w in windows]
+    views = Views(30, flip).of(image, 3)
+    assert len(views) == 30 and {v.shape for v in views} == {shape}
+    found = [any(np.array_equal(v, w) for w in windows) for v in views]
+    assert all(f or any(np.array_equal(v, w) for w in mirrored) for f, v in zip(found, views, strict=True))
+    assert all(found) is not flip
+
+
+def test_views_depend_on_the_row_alone():
+    image = np.random.default_rng(1).integers(0, 256, (16, 16)).astype(np.uint8)
+    first, again, other = Views(4).of(image, 5), Views(4).of(image, 5), Views(4).of(image, 6)
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+    assert np.array_equal(Views().of(image, 5)[0], image)
+
+
+def test_a_row_is_the_mean_of_its_views(digits, digits_npz, tmp_path):
+    extract(options(digits_npz, tmp_path / "one.h5"))
+    extract(options(digits_npz, tmp_path / "views.h5", views=Views(3, False)))
+    images = digits[0]
+    with open_features(tmp_path / "views.h5") as file, open_features(tmp_path / "one.h5") as one:
+        views = np.stack(Views(3, False).of(images[200], 200))
+        tensor = torch.from_numpy(views.astype(np.float32) / 255)[:, None]
+        wanted = ScatterNet(1, images[200].shape, 8)(tensor).flatten(1).mean(0)
+        np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)  # float32 sums in another order
+        assert file.feature_space == one.feature_space  # a head of averaged rows fits rows of one view
+        assert file.attrs["config"]["views"] == {"count": 3, "flip": False} and "views" not in one.attrs["config"]
+
+
+def test_views_do_not_depend_on_batches(digits_npz, tmp_path):
+    extract(options(digits_npz, tmp_path / "a.h5", views=Views(2), batch_size=32))
+    extract(options(digits_npz, tmp_path / "b.h5", views=Views(2), batch_size=20))
+    a, b = (datasets(tmp_path / name)["features"] for name in ("a.h5", "b.h5"))
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_no_view_is_refused():
+    with pytest.raises(ExtractError, match="at least one view"):
+        Views(0)
