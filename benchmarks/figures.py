@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import curves
 from benchmarks.heads import METHODS, RESULTS, read
 from benchmarks.jobs import Job, jobs_of, selected
 from benchmarks.runner import stored
@@ -29,8 +30,10 @@ def write(folder: Path = FOLDER) -> list[Path]:
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         paths.append(accuracy(folder / f"accuracy-{path.stem}.png", read(path), TITLES.get(path.stem, path.stem)))
     rows = stored()
-    for dataset in ("mnist", "fashion-mnist"):
+    for dataset in ("mnist", "fashion-mnist", "cifar10"):
         paths += claimed_and_measured(folder / f"tb21-{dataset}.png", rows, dataset)
+    if read(curves.OUT):
+        paths.append(convergence(folder / "tb21-convergence.png", read(curves.OUT)))
     search = read(RESULTS / "claims" / "search.jsonl")
     for dataset in sorted({r["job"]["dataset"] for r in search}):
         paths.append(spread(folder / f"spread-{dataset}.png", [r for r in search if r["job"]["dataset"] == dataset]))
@@ -73,6 +76,33 @@ def noise_law(path: Path, epsilon: float = 3.0, epochs: int = 60, n_rows: int = 
     axes.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
     axes.set_title(f"TB21, Figure 6: ε = {epsilon:g}, δ = {delta:g}, {epochs} epochs", fontsize=11)
     axes.legend(frameon=False)
+    _save(figure, path)
+    return path
+
+
+def convergence(path: Path, rows: list[Row]) -> Path:
+    """TB21's Figures 3 and 11: accuracy after each epoch with and without noise; and against what was spent by then."""
+    figure, (left, right) = _figure(path, 2, (9.6, 4.4))
+    rates = sorted({r["job"]["settings"]["base_learning_rate"] for r in rows})
+    for row in rows:
+        epochs, accuracies, pld, rdp = zip(*row["points"], strict=True)
+        color = COLORS[rates.index(row["job"]["settings"]["base_learning_rate"])]
+        percent = [100 * a for a in accuracies]
+        rate = f"base learning rate {row['job']['settings']['base_learning_rate']:g}"
+        if row["job"]["clip_only"]:
+            left.plot(epochs, percent, color=color, linestyle="--", label=f"{rate}, no noise")
+            continue
+        left.plot(epochs, percent, color=color, label=f"{rate}, ε = {row['job']['epsilon']}")
+        right.plot(pld, percent, color=color, label=f"{rate}, PLD")
+        right.plot(rdp, percent, color=color, linestyle=":", label=f"{rate}, as TB21 counts")
+    low = min(100 * min(p[1] for p in r["points"][2:]) for r in rows)
+    left.set(xlabel="epoch", ylabel="test accuracy in %", ylim=(low - 0.5, None))
+    right.set(xlabel="ε spent so far (δ = 1e-5)", ylim=left.get_ylim())
+    for axes in (left, right):
+        axes.legend(frameon=False, fontsize=8)
+    job = rows[0]["job"]
+    left.set_title(f"{job['dataset']}, group norm, batches of {job['settings']['batch_size']}", fontsize=11)
+    right.set_title("the same runs with noise", fontsize=11)
     _save(figure, path)
     return path
 
