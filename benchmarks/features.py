@@ -34,6 +34,7 @@ MOBILENET = (
     "--backbone mobilenetv2_100 --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5 --image-size 128 --model-arg num_classes=1001 "
     f"--model-arg pad_type=same --weights {shlex.quote(str(WEIGHTS / 'mobilenetv2_100.in1k.safetensors'))}"
 )
+IMAGENET = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225"
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
@@ -53,12 +54,20 @@ def cache() -> Path:
 
 
 def extract_options(dataset: str, features: str) -> str:
-    """Options of `dphead extract` for `scatternet` or `mobilenetv2-128`."""
+    """Options of `dphead extract` for `scatternet`, `scatternet-unscaled` or `mobilenetv2-128`.
+
+    TB21's published code scales CIFAR-10's colours by ImageNet's public means and deviations before the ScatterNet,
+    which the paper does not say; `scatternet-unscaled` does not.
+    """
     if features == "mobilenetv2-128":
         return MOBILENET
-    if features != "scatternet":
-        raise ValueError(f"features must be scatternet, scatternet-gN or mobilenetv2-128, got {features=}. Choose one.")
-    return "--backbone scatternet" + (" --scatter-j 1" if dataset == "digits" else "")
+    if features not in ("scatternet", "scatternet-unscaled"):
+        raise ValueError(
+            f"features must be scatternet[-unscaled], scatternet-gN or mobilenetv2-128, got {features=}. Choose one."
+        )
+    scaled = dataset == "cifar10" and features == "scatternet"
+    options = " --scatter-j 1" if dataset == "digits" else ""
+    return "--backbone scatternet" + options + (f" {IMAGENET}" if scaled else "")
 
 
 def facts_of(dataset: str, features: str) -> PublicFacts:

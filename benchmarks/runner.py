@@ -96,8 +96,6 @@ def row_of(job: j.Job, seed: int, data: f.Loaded, result: FitResult, seconds: fl
 
 def batches(job: j.Job) -> tuple[Any, ...] | None:
     """Jobs for which this is equal draw the same Poisson batches from the same seed; None: full batches."""
-    if job.clip_only:
-        return None
     planned = job.solver().plan(facts_of(job.dataset, job.features))
     if planned[-1].sampling_prob == 1:
         return None
@@ -126,7 +124,7 @@ def missing(selector: str, out: Path = OUT, max_draws: int = j.DRAWS) -> list[Ta
         for seed in range(1 if once else min(max_draws, job.draws)):
             if (job.key, seed) not in done:
                 tasks.setdefault((job.key, seed), (job, seed, str(path)))
-    return sorted(tasks.values(), key=lambda t: (t[0].dataset, t[0].features, t[1], t[0].epsilon))
+    return sorted(tasks.values(), key=lambda t: (t[0].dataset, t[0].features, t[1], t[0].size(), t[0].epsilon))
 
 
 def stored(out: Path = OUT) -> list[dict[str, Any]]:

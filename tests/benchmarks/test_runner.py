@@ -109,7 +109,8 @@ def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
     assert len(runner.missing("quick", tmp_path)) == 3
     runner.run("quick", None, 1, False, tmp_path)
     rows = read(tmp_path / "quick.jsonl")
-    assert [(r["job"]["epsilon"], r["seed"]) for r in rows] == [("1.0", 0), ("3.0", 0), ("1.0", 1)]
+    assert sorted((r["job"]["epsilon"], r["seed"]) for r in rows) == [("1.0", 0), ("1.0", 1), ("3.0", 0)]
+    assert [r["seed"] for r in rows] == [0, 0, 1]  # a first draw of everything comes first
     assert not runner.missing("quick", tmp_path)
     lines = (tmp_path / "quick.jsonl").read_text().splitlines()
     (tmp_path / "quick.jsonl").write_text(lines[0] + "\n")  # a run that was killed
@@ -151,5 +152,7 @@ def test_the_command_refuses_an_unknown_selector():
 
 def test_options_of_an_extraction():
     assert features.extract_options("mnist", "scatternet") == "--backbone scatternet"
+    assert features.extract_options("cifar10", "scatternet").endswith("--std 0.229,0.224,0.225")
+    assert features.extract_options("cifar10", "scatternet-unscaled") == "--backbone scatternet"
     with pytest.raises(ValueError, match="features must be"):
         features.extract_options("mnist", "resnet")
