@@ -187,6 +187,16 @@ def own() -> list[Job]:
     ]  # fmt: skip
 
 
+def own_de22() -> list[Job]:
+    """De22's last layer on the same network: full batches, normalised update, EMA, the steps of its Table 21."""
+    columns = presets.load("de22")["columns"]
+    return [
+        Job("cifar10", "mobilenetv2-128", "dp-sgd", epsilon, preset="de22", settings={"steps": steps}, draws=3)
+        for epsilon, steps in zip(columns["epsilon"], columns["steps"], strict=True)
+        if epsilon <= 2
+    ]  # fmt: skip
+
+
 def search(dataset: str) -> list[Job]:
     """Settings to choose from on held-out training rows: the product of the lists of each of the file's grids."""
     jobs = []
@@ -231,8 +241,12 @@ def select(selector: str) -> list[tuple[Claim | None, Job]]:
     if selector.startswith("search/"):
         return [(None, job) for job in search(selector.removeprefix("search/"))]
     claimed: list[tuple[Claim | None, Job]] = [(c, job) for c in selected(selector) for job in jobs_of(c)]
-    ours = selector.lower() in ("fc23", "fc23/3", "fc23/3/cifar10")
-    return claimed + [(None, job) for job in (own() if ours else [])]
+    paper, table, dataset = (*selector.lower().split("/"), "", "")[:3]
+    ours: list[Job] = []
+    if dataset in ("", "cifar10"):
+        ours += own() if (paper, table) in (("fc23", ""), ("fc23", "3")) else []
+        ours += own_de22() if (paper, table) in (("de22", ""), ("de22", "5")) else []
+    return claimed + [(None, job) for job in ours]
 
 
 def selected(selector: str) -> list[Claim]:

@@ -59,6 +59,8 @@ def test_our_row_stands_beside_fc23s_cifar10():
     own = [job for claim, job in jobs.select("FC23/3") if claim is None]
     assert len(own) == 8 * 9 and {job.features for job in own} == {"mobilenetv2-128"}
     assert jobs.select("FC23/2") == []
+    assert {job.preset for _, job in jobs.select("De22/5/cifar10")} == {"de22"}
+    assert [job.solver().steps for job in jobs.own_de22()] == [250, 500, 1000]
 
 
 def test_each_private_row_is_run_under_both_accountings():
