@@ -148,6 +148,10 @@ def _calibrated(
         kinds.setdefault((float(relative), p.sampling_prob, fixed), []).append(i)
     events = [GaussianEvent(relative, prob, len(where), rows_per_unit) for (relative, prob, _), where in kinds.items()]
     frozen = [k for k, (_, _, fixed) in enumerate(kinds) if fixed]
+    if len(frozen) == len(kinds):
+        cost = accounting.epsilon(events, delta, relation, accountant)
+        accounting.require(cost <= epsilon * (1 + 1e-9), f"its noise costs {cost:.6g}", "epsilon", epsilon, "Raise it.")
+        return [float(p.noise_multiplier or 0.0) for p in wanted]
     scale = calibrate(events, epsilon, delta, relation, accountant, fixed=frozen)
     sigmas = [0.0] * len(wanted)
     for (relative, _, fixed), where in kinds.items():

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.fit": {"dphead.plan", "dphead.data", "dphead.solvers", "dphead.privacy"},
     "dphead.analysis": {"dphead.privacy", "dphead.calibration", "dphead.plan", "dphead.solvers"},
     "dphead.estimators": ESTIMATORS,
-    "dphead.endtoend": ESTIMATORS,
+    "dphead.endtoend": HEADS | {"dphead.run", "extract"},
     "dphead.report": REPORT,
     "dphead.export": HEADS,
     "dphead.plots": HEADS,

@@ -9,6 +9,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     "extract": ("dphead.cli.extract:extract", "Turn images into a features file with a frozen network."),
     "verify": ("dphead.cli.extract:verify", "Check a features file (looks at private values)."),
     "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),
+    "finetune": ("dphead.cli.finetune:finetune", "Train a whole network, or some layers of it, privately."),
     "evaluate": ("dphead.cli.evaluate:evaluate", "Measure a head on a features file."),
     "predict": ("dphead.cli.evaluate:predict", "Predict classes for a features file or images."),
     "account": ("dphead.cli.account:account", "Noise for a budget, or epsilon for a noise; needs no data."),

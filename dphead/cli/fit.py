@@ -128,7 +128,7 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
     return table
 
 
-def show(console: Any, out: Path, result: dict[str, Any]) -> None:
+def show(console: Any, out: Path, result: dict[str, Any], files: str = "head.safetensors head.json") -> None:
     """What a fit prints at its end."""
     report, test = result["report"], result["test"]
     g = report["guarantee"]
@@ -153,4 +153,4 @@ def show(console: Any, out: Path, result: dict[str, Any]) -> None:
     for warning in report["warnings"]:
         console.print(f"warning: {warning}")
     console.print(f"\n{report['statement']}\n", soft_wrap=True)
-    console.print(f"{out}: head.safetensors head.json report.json ledger.json   {result['seconds']:.1f} s")
+    console.print(f"{out}: {files} report.json ledger.json   {result['seconds']:.1f} s")

@@ -83,10 +83,10 @@ class Network:
 
         The scores of a vote are the shares of the views, plus a thousandth of their mean probabilities to break ties.
         """
-        PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
-        spec = replace(self.spec, views=vote, augment=self.spec.augment if vote else "none")
         if vote and self.spec.augment == "none":
             raise ValueError(f"a vote needs an augmentation, got augment='none', {vote=}. Train with one.")
+        PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
+        spec = replace(self.spec, views=vote, augment=self.spec.augment if vote else "none")
         out = np.empty((len(x), self.spec.n_classes), np.float32)
         with torch.inference_mode():
             for i in range(0, len(x), batch):
@@ -106,17 +106,23 @@ def _votes(scores: Tensor) -> Tensor:
 class TorchSums:
     """The block sum of `release` for a network: chunks of a fixed number of rows, whatever the sample holds.
 
-    memory: bytes that a chunk may take. engine: None times the engines on random rows, once, and keeps the fastest.
+    memory: bytes that a chunk may take; batch: rows expected of a pass, a larger chunk would be padding. engine: None
+    times the engines on random rows, once, and keeps the fastest.
     """
 
     def __init__(
-        self, network: Network, memory: int = 2 << 30, engine: Engine | None = None, chunk: int | None = None
+        self,
+        network: Network,
+        memory: int = 2 << 30,
+        engine: Engine | None = None,
+        chunk: int | None = None,
+        batch: int = MOST_ROWS,
     ) -> None:
         self.network = network
-        self.chunk = chunk or chunk_rows(network, memory)
-        self.engine: Engine = engine or fastest(network, self.chunk)
+        self.chunk = chunk or min(batch, chunk_rows(network, memory))
+        self.engine: Engine = engine or fastest(network, min(self.chunk, 32))
         self._gradients = PerExample(network.model, self.engine, network.bf16)
-        self._params: Params | None = None
+        self._params: StepParams | None = None  # those that the network has
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
         """Add the block's clipped gradients to `out` (size,) float64."""
@@ -174,7 +180,7 @@ def chunk_rows(network: Network, memory: int) -> int:
 
 
 def fastest(network: Network, chunk: int) -> Engine:
-    """The engine that takes least time for a chunk of random rows, the best of two tries after a first."""
+    """The engine that takes least time for so many random rows, the best of two tries after a first."""
     spec, generator = network.spec, torch.Generator().manual_seed(0)
     x = torch.rand((chunk, max(1, spec.views), *spec.shape), generator=generator).to(network.device)
     y = torch.zeros(chunk, dtype=torch.long, device=x.device)

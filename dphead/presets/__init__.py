@@ -4,7 +4,8 @@ A preset has a `source` (paper and table), an `accountant`, perhaps the paper's 
 each method. `left_to_the_user` there names settings that are not one number in the paper: it does not print them, or
 they are in `columns`, a list for each quantity that changes over the columns of the paper's table (such as epsilon,
 steps and noise_multiplier), or in `search`, what the paper searched. `needs` says why no head can be fitted with it,
-`unreadable` what the text of the paper has lost. A preset with a `base` changes that one.
+`network` which network `dphead finetune` trains with it (one, or one a data set), `unreadable` what the text of the
+paper has lost. A preset with a `base` changes that one.
 """
 
 import tomllib

@@ -1,0 +1,146 @@
+"""`DPFinetuneClassifier`: a network trained with a guarantee, as a scikit-learn classifier of images."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dphead.endtoend.models import ModelSpec
+from dphead.endtoend.network import Network, NetworkSpec, TorchSums
+from dphead.endtoend.rows import ImageRows
+from dphead.endtoend.run import FinetuneOptions, make_training
+from dphead.endtoend.settings import NAMES, make_settings
+from dphead.estimators.base import PrivacyWarning
+from dphead.estimators.guarantee import Privacy, privacy_of
+from dphead.estimators.inputs import positions
+from dphead.fit import fit_head, reserve
+from dphead.ledgers import open_ledger
+from dphead.metrics import probabilities
+from dphead.plan import check_facts, large_delta
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.noise import NoiseSource
+from dphead.run import FitOptions
+from dphead.solvers.base import PublicFacts
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
+    """A network on images, trained from `weights` or from nothing by DP-SGD or DP-Adam [De22].
+
+    X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a guarantee; a row with another label
+    counts zero. model, layers, weights, norm, groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one
+    that is None is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public. ledger, preset, relation,
+    random_state, allow_large_delta: as for `DPClassifier`. The rest: `dphead.endtoend.settings.Settings`.
+
+    After `fit`: classes_, network_, weights_ (flat, averaged), privacy_ (`Privacy`) and ledger_ (`Ledger`).
+    """
+
+    model: str = "wrn-16-4"
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    classes: Sequence[Any] | np.ndarray | None = None
+    relation: Literal["zero_out", "replace_one"] = "zero_out"
+    ledger: str | Path | Ledger | None = None
+    preset: str | None = None
+    accountant: str = "auto"
+    allow_large_delta: bool = False
+    random_state: int | None = None
+    noise_multiplier: float | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    optimizer: Literal["sgd", "adam"] | None = None
+    learning_rate: float | None = None
+    momentum: float | None = None
+    clip_norm: float | None = None
+    weight_decay: float | None = None
+    average: Literal["last", "ema"] | None = None
+    ema_decay: float | None = None
+    views: int | None = None
+    augment: str | None = None
+    weights: str | None = None
+    layers: tuple[str, ...] = ()
+    norm: Literal["before", "after"] = "before"
+    groups: int = 16
+    mean: float = 0.5
+    std: float = 0.25
+    memory: int = 2 << 30
+    device: str = "cpu"
+    bf16: bool = False
+
+    def fit(self, X: Any, y: Any) -> "DPFinetuneClassifier":
+        """Charge the ledger, then train. Raises ValueError, with nothing charged, for what cannot be used."""
+        if self.classes is None:
+            raise ValueError("classes must be declared, got classes=None. Pass the public list of classes.")
+        names = np.unique(np.asarray(list(self.classes)))
+        x, labels = _images(X), positions(np.asarray(y), names)
+        rows = ImageRows(x, labels)
+        facts = PublicFacts(len(x), 1, len(names))
+        check_facts(facts)
+        text = large_delta(self.epsilon, self.delta, len(x)) or ""
+        if text and not self.allow_large_delta:
+            raise ValueError(f"{text} Use a smaller one, or confirm with allow_large_delta=True.")
+        if text:
+            warnings.warn(text, PrivacyWarning, stacklevel=2)
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
+        default = next(f.default for f in fields(self) if f.name == "model")
+        given["model"] = None if self.preset and self.model == default else self.model
+        settings, _ = make_settings(given, self.preset, self.epsilon)
+        spec = ModelSpec(
+            settings.model, x.shape[1], self.norm, self.groups, trainable=tuple(self.layers), weights=self.weights
+        )
+        shape: Any = x.shape[1:]
+        network = Network(
+            NetworkSpec(spec, shape, len(names), True, self.mean, self.std, settings.views, settings.augment),
+            self.device,
+            self.bf16,
+        )
+        fit = FitOptions(Path(), Path(), epsilon=self.epsilon, delta=self.delta, relation=self.relation)
+        options = FinetuneOptions(replace(fit, accountant=self.accountant), settings)
+        method, plan, _ = make_training(options, facts, network)
+        ledger = self.ledger if isinstance(self.ledger, Ledger) else open_ledger(self.ledger)
+        charged = reserve(method.solver, plan, ledger, seed=self.random_state, description=f"finetune {settings.model}")
+        sums = TorchSums(network, self.memory, batch=settings.batch_size or len(x))
+        noise = NoiseSource(self.random_state)
+        result = fit_head(method.solver, rows, facts, plan=plan, charged=charged, noise=noise, block_sum=sums)
+        head: Any = result.head
+        self.classes_, self.network_, self.weights_, self.ledger_ = names, network, head.average, ledger
+        self.privacy_: Privacy = privacy_of(
+            plan,
+            n_rows=len(x),
+            seeded=self.random_state is not None,
+            counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
+            classes_seen=False,
+            warning=text,
+        )
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores: (n, n_classes), or (n,) for two classes: the second's minus the first's."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class with the highest score, (n,)."""
+        return self.classes_[self._scores(X).argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (n, n_classes), by softmax."""
+        return probabilities(self._scores(X))
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self, "weights_")
+        return self.network_.scores(self.weights_, _images(X))
+
+
+def _images(x: Any) -> np.ndarray:
+    """(n, channels, h, w) uint8 of images (n, h, w) or (n, h, w, channels) uint8."""
+    x = np.asarray(x)
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        raise ValueError(f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.shape=}, {x.dtype=}. Convert.")
+    return x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))

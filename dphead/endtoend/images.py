@@ -1,0 +1,54 @@
+"""Image sources as 8-bit arrays of one size, in the order that `dphead extract` gives rows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from extract.images import Classes, UnreadableImage, open_source
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """x: (n, channels, h, w) uint8; y: (n,) int, -1 for none; classes: the declared ones; declared: how."""
+
+    x: np.ndarray
+    y: np.ndarray
+    classes: list[str]
+    declared: str
+    splits: list[str]
+
+
+def load_images(
+    path: str | Path, classes: Classes, split: str | None = None, size: int | None = None, channels: int | None = None
+) -> LabelledImages:
+    """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.images`) into memory.
+
+    size: side of the square that images are resized to, needed for files, which may differ in size. channels: 1 or 3
+    (default: that of an array; 3 for files). An image that cannot be read has no label, so that it counts zero.
+    Raises ValueError for a source without public classes or with several splits and none named.
+    """
+    source = open_source(path, classes, split or "all")
+    if split is None and len(source.split_names) > 1:
+        raise ValueError(f"a source with several splits needs --split, got splits={source.split_names}. Name one.")
+    if source.class_names is None:
+        raise ValueError("the classes must be declared public, got classes=None. Pass --classes a,b,c.")
+    labels = source.labels.astype(np.int64)
+    if source.arrays is not None and size is None and channels is None:
+        x = source.arrays[:, None] if source.arrays.ndim == 3 else source.arrays.transpose(0, 3, 1, 2)
+        return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names)
+    if size is None and source.arrays is None:
+        raise ValueError(f"image files need one size, got {size=} for {path}. Pass --image-size.")
+    side: int = size or source.arrays.shape[1]  # type: ignore[union-attr]
+    channels = channels or (1 if source.arrays is not None and source.arrays.ndim == 3 else 3)
+    x = np.zeros((source.n_rows, channels, side, side), np.uint8)
+    for row in range(source.n_rows):
+        try:
+            image = Image.fromarray(source.image(row)).convert("L" if channels == 1 else "RGB")
+        except UnreadableImage:
+            labels[row] = -1
+            continue
+        pixels = np.asarray(image.resize((side, side), Image.Resampling.BICUBIC))
+        x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names)

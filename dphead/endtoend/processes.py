@@ -1,0 +1,101 @@
+"""One training on many processes (`torchrun`): the first samples, charges and adds noise; all sum gradients.
+
+De22 Algorithm 1 draws each device's share of the noise on that device; here one process makes the one draw, so the
+result is that of one process, to the rounding of float64 sums. Rows are sent to the processes block by block.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dphead.endtoend.gradients import ModelGradient
+from dphead.endtoend.network import StepParams, TorchSums
+from dphead.privacy.mechanism import Block, numpy_block_sum
+from dphead.privacy.queries import Params, Query, RowTransform
+
+
+def join() -> int:
+    """This process's rank under torchrun, 0 without it. Gradients travel over gloo, on every device."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return 0
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    return dist.get_rank()
+
+
+def local_device(device: str) -> str:
+    """cuda becomes this process's own GPU."""
+    local = os.environ.get("LOCAL_RANK")
+    return f"cuda:{local}" if device == "cuda" and local is not None else device
+
+
+class SharedSums:
+    """The block sum of the first process: each process gets an equal part of a block's slots."""
+
+    def __init__(self, sums: TorchSums) -> None:
+        self._part, self._sent = _PartSum(sums), None
+
+    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
+        """Add the block's clipped gradients to `out` (size,) float64."""
+        if not isinstance(query, ModelGradient):
+            return numpy_block_sum(query, params, block, keep, clip_norm, out)
+        if query != self._part.sums.network.query or not isinstance(params, StepParams) or params.weights is None:
+            raise ValueError(f"the query must be the network's own, got {query}. This is a defect in the solver.")
+        with np.errstate(all="ignore"):
+            x = params.transform.apply(np, block.x)[0]
+        weights = None if params is self._sent else params.weights
+        self._sent = params
+        world = dist.get_world_size()
+        slots = np.array_split(np.arange(len(x)), world)
+        parts = [(weights, params.step, clip_norm, x[s], block.y[s], block.index[s], keep[s]) for s in slots]
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, parts, src=0)
+        out += self._part(*mine[0])
+        return out
+
+
+def serve(sums: TorchSums) -> None:
+    """Sum what the first process sends until it says that it is done."""
+    part = _PartSum(sums)
+    while True:
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, None, src=0)
+        if mine[0] is None:
+            return
+        part(*mine[0])
+
+
+def finish() -> None:
+    """Tell the other processes to end. Called by the first."""
+    if dist.is_initialized() and dist.get_rank() == 0:
+        dist.scatter_object_list([None], [None] * dist.get_world_size(), src=0)
+        dist.destroy_process_group()
+
+
+class _PartSum:
+    """Sums this process's part, and adds up all processes' sums on the first."""
+
+    def __init__(self, sums: TorchSums) -> None:
+        self.sums, self._params = sums, StepParams()
+
+    def __call__(
+        self,
+        weights: np.ndarray | None,
+        step: int,
+        clip_norm: float,
+        x: np.ndarray,
+        y: np.ndarray,
+        index: np.ndarray,
+        keep: np.ndarray,
+    ) -> np.ndarray:
+        """weights: the step's, or None if they are those of the part before."""
+        if weights is not None:
+            self._params = StepParams(RowTransform(), weights, step)
+        query = self.sums.network.query
+        out = self.sums(query, self._params, Block(index, x, y), keep, clip_norm, np.zeros(query.size))
+        total = torch.from_numpy(out)
+        dist.reduce(total, dst=0)
+        return total.numpy()

@@ -1,0 +1,406 @@
+"""Training a network from files to files: what `dphead finetune` does, as a function."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dphead import report as reports
+from dphead import run as heads
+from dphead.data import load_features
+from dphead.endtoend import processes
+from dphead.endtoend.choose import Schedule, schedule
+from dphead.endtoend.gradients import Engine, PerExample
+from dphead.endtoend.images import load_images
+from dphead.endtoend.models import ModelSpec, flat
+from dphead.endtoend.network import Network, NetworkSpec, TorchSums
+from dphead.endtoend.rows import ImageRows
+from dphead.endtoend.settings import Settings
+from dphead.endtoend.solver import NetworkDescent, Progress
+from dphead.fit import FitResult, fit_head
+from dphead.ledgers import open_ledger
+from dphead.methods import Method
+from dphead.metrics import evaluate_scores
+from dphead.plan import Plan, check_facts, make_plan
+from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.mechanism import Rows
+from dphead.privacy.noise import NoiseSource
+from dphead.run import FitOptions
+from dphead.solvers.base import PublicFacts
+from dphead.solvers.normalization import ChannelNormalization
+from extract.format import open_features
+from extract.images import Classes
+
+FORMAT = 1
+SLACK_DISK = 64 << 20
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """Everything that decides a training. fit: the source (`features`), the guarantee and the files, as for a head.
+
+    classes: how they are declared public (images). shape: (channels, h, w) of the rows of a features file. layers: name
+    parts of the parameters to train; () trains all. same_data_as: a features file of the same images, whose ledger
+    counts. mean, std: of pixels in [0, 1]; public numbers. vote: augmented views of each test image that vote.
+    checkpoint: steps between checkpoints.
+    """
+
+    fit: FitOptions
+    settings: Settings
+    classes: Classes = field(default_factory=Classes)
+    source: str = "dphead's defaults"
+    weights: str | None = None
+    layers: tuple[str, ...] = ()
+    norm: str = "before"
+    groups: int = 16
+    standardise: bool = True
+    image_size: int | None = None
+    shape: tuple[int, int, int] | None = None
+    mean: float = 0.5
+    std: float = 0.25
+    same_data_as: Path | None = None
+    init_seed: int = 0
+    vote: int = 0
+    device: str = "cpu"
+    bf16: bool = False
+    engine: Engine | None = None
+    checkpoint: int = 20
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows of one source. rows: private rows; x, y: the same as arrays; pixels: 8-bit images, not feature maps."""
+
+    rows: Rows
+    x: np.ndarray
+    y: np.ndarray
+    shape: tuple[int, int, int]
+    classes: list[str]
+    declared: str
+    pixels: bool
+    dataset_id: str | None
+    space: str
+
+
+Announce = Callable[[Plan, Method, Schedule], None]
+
+
+def finetune(
+    options: FinetuneOptions, announce: Announce | None = None, progress: Callable[[int, int, str], None] | None = None
+) -> dict[str, Any] | None:
+    """Train and write model.safetensors, model.json, report.json and ledger.json; the keys are those of `fit_files`.
+
+    Raises ValueError or OSError, before any budget is spent, for unusable input. An interrupted run continues under the
+    same charge when the same command is given again. Under torchrun every process calls it; all but the first get None.
+    """
+    start, rank = time.perf_counter(), processes.join()
+    data = load_data(options, options.fit.features, options.fit.split)
+    facts = public_facts(options, data)
+    network = Network(network_spec(options, data), processes.local_device(options.device), options.bf16)
+    sums = TorchSums(network, options.fit.memory, options.engine, batch=options.settings.batch_size or facts.n_rows)
+    if rank:
+        processes.serve(sums)
+        return None
+    try:
+        return _first(options, data, facts, network, sums, announce, progress, start)
+    finally:
+        processes.finish()
+
+
+def _first(
+    options: FinetuneOptions,
+    data: Data,
+    facts: PublicFacts,
+    network: Network,
+    sums: TorchSums,
+    announce: Announce | None,
+    progress: Callable[[int, int, str], None] | None,
+    start: float,
+) -> dict[str, Any]:
+    fit = options.fit
+    method, plan, found = make_training(options, facts, network)
+    test = load_test(options, data)
+    warnings = heads.check_delta(fit, facts)
+    check_folder(fit.out, network, options.checkpoint)
+    if announce is not None:
+        announce(plan, method, found)
+    ledger = open_ledger(fit.ledger, data.dataset_id)
+    solver: Any = method.solver
+    charged = heads.charge(fit, method, plan, ledger, data.space)
+    resumed = load_checkpoint(fit.out, charged.fit_id)
+    done = solver.before() + resumed.step if resumed is not None else 0
+    if resumed is not None:
+        charged.forget(done)
+
+    def after(state: Progress) -> None:
+        if plan.private and (state.step % options.checkpoint == 0):
+            save_checkpoint(fit.out, charged.fit_id, state)
+            charged.forget(solver.before() + state.step)
+
+    result = fit_head(
+        replace(solver, resumed=resumed, after=after),
+        data.rows,
+        facts,
+        plan=plan,
+        charged=charged,
+        noise=NoiseSource(fit.seed),
+        progress=progress,
+        block_sum=processes.SharedSums(sums) if processes.dist.is_initialized() else sums,
+        done=done,
+    )
+    state: Any = result.head
+    metrics = evaluate(network, state, test, options.vote)
+    report = make_report(options, data, facts, method, result, metrics, warnings)
+    save_network(fit.out, network, state, {"class_names": data.classes, "feature_space": data.space})
+    heads.write_records(fit.out, report, result)
+    (fit.out / "checkpoint.npz").unlink(missing_ok=True)
+    return {"report": report, "test": metrics, "seconds": time.perf_counter() - start, "engine": sums.engine}
+
+
+def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
+    """Images, or the maps of a features file."""
+    if heads.is_features_file(path):
+        rows, file = load_features(path, split, options.fit.memory)
+        with file:
+            if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
+                raise ValueError(
+                    f"feature maps need their shape, got shape={options.shape} for n_features={rows.n_features}. Pass "
+                    "--shape CHANNELS,H,W."
+                )
+            classes = heads.class_names(file, tuple(options.classes.names or ()) or None)
+            declared, space = heads.classes_declared(file), file.feature_space
+            x, y = rows.features(), rows.labels()
+            return Data(rows, x, y, options.shape, classes, declared, False, file.dataset_id, space)
+    channels = 1 if options.settings.model == "tb21-mnist" else None
+    images = load_images(path, options.classes, split, options.image_size, channels)
+    dataset_id = None
+    if options.same_data_as is not None:
+        with open_features(options.same_data_as) as file:
+            dataset_id = file.dataset_id
+    elif options.fit.ledger is None and np.isfinite(options.fit.epsilon):
+        raise ValueError(
+            "a private training on images must name its ledger, got none. Pass --ledger FILE, or --same-data-as with a "
+            "features file of the same images."
+        )
+    shape: Any = images.x.shape[1:]
+    rows, space = ImageRows(images.x, images.y), f"images {shape}"
+    return Data(rows, images.x, images.y, shape, images.classes, images.declared, True, dataset_id, space)
+
+
+def public_facts(options: FinetuneOptions, data: Data) -> PublicFacts:
+    """n (public or nominal), n_features as the rows count them, n_classes, checked."""
+    facts = heads.public_facts(options.fit, data.rows, len(data.classes))  # type: ignore[arg-type]
+    check_facts(facts)
+    return facts
+
+
+def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
+    """The network for these rows."""
+    norm: Any = options.norm
+    model = ModelSpec(
+        options.settings.model,
+        data.shape[0],
+        norm,
+        options.groups,
+        options.standardise,
+        options.init_seed,
+        options.layers,
+        options.weights,
+    )
+    mean, std, s = options.mean, options.std, options.settings
+    return NetworkSpec(model, data.shape, len(data.classes), data.pixels, mean, std, s.views, s.augment)
+
+
+def make_training(options: FinetuneOptions, facts: PublicFacts, network: Network) -> tuple[Method, Plan, Schedule]:
+    """The solver, its plan, and the schedule with what was left out."""
+    s, fit = options.settings.resolved(facts.n_rows), options.fit
+    normalization = ChannelNormalization(**s.normalization) if s.normalization else None
+    others = [GaussianEvent(normalization.noise_multiplier, 1.0, 2)] if normalization else []
+    accountant = fit.accountant or "auto"
+    found = schedule(
+        facts.n_rows,
+        epsilon=fit.epsilon,
+        delta=fit.delta,
+        noise_multiplier=s.noise_multiplier,
+        batch_size=s.batch_size,
+        steps=s.steps,
+        relation=fit.relation,
+        accountant=accountant,
+        others=others,
+    )
+    solver: Any = NetworkDescent(
+        network.query,
+        network.start,
+        steps=found.steps,
+        sampling_prob=found.batch_size / facts.n_rows,
+        optimizer=s.optimizer,
+        learning_rate=s.learning_rate,
+        momentum=s.momentum,
+        beta2=s.beta2,
+        clip_norm=s.clip_norm,
+        normalize=s.normalize,
+        average=s.average,
+        ema_decay=s.ema_decay,
+        weight_decay=s.weight_decay,
+        decoupled=s.decoupled,
+        noise_multiplier=found.noise_multiplier or None,
+        normalization=normalization,
+    )
+    made = {"epsilon": fit.epsilon, "delta": fit.delta, "relation": fit.relation, "accountant": accountant}
+    return Method(solver, accountant, options.source), make_plan(solver, facts, **made), found
+
+
+def load_test(options: FinetuneOptions, train: Data) -> tuple[np.ndarray, np.ndarray] | None:
+    """Test rows (x, y) from --test or another split of the source, those with a class, or None."""
+    fit = options.fit
+    if fit.test is None and fit.test_split is None:
+        return None
+    data = load_data(
+        replace(options, same_data_as=None, fit=replace(fit, epsilon=np.inf)), fit.test or fit.features, fit.test_split
+    )
+    if data.shape != train.shape or data.classes != train.classes or data.space != train.space:
+        raise ValueError(
+            f"test rows must have the training rows' shape, classes and features, got {data.shape} for {train.shape}. "
+            "Give the same options."
+        )
+    known = (data.y >= 0) & (data.y < len(data.classes))
+    if not known.any():
+        raise ValueError(f"rows to measure on need labels of the classes, got none in {fit.test}. Check the source.")
+    return data.x[known], data.y[known]
+
+
+def evaluate(network: Network, state: Progress, test: tuple[np.ndarray, np.ndarray] | None, vote: int) -> Any:
+    """Metrics of the averaged weights on test rows; with `vote`, "vote_accuracy" besides."""
+    if test is None:
+        return None
+    x = np.asarray(state.transform.apply(np, test[0])[0]) if not network.spec.pixels else test[0]
+    metrics = evaluate_scores(network.scores(state.average, x), test[1])
+    if vote:
+        voted = network.scores(state.average, x, vote=vote).argmax(axis=1)
+        metrics["vote_accuracy"] = float((voted == test[1]).mean())
+    return metrics
+
+
+def make_report(
+    options: FinetuneOptions,
+    data: Data,
+    facts: PublicFacts,
+    method: Method,
+    result: FitResult,
+    metrics: Any,
+    warnings: list[str],
+) -> dict[str, Any]:
+    """The report of a head, with a network's words."""
+    fit, spec = options.fit, asdict(options.settings)
+    report = reports.build(
+        result,
+        method={"name": f"finetune {options.settings.model}", "preset": fit.preset, "source": method.source}
+        | {"settings": spec | {"layers": options.layers, "weights": options.weights}},
+        data={"n_rows": facts.n_rows, "n_features": int(np.prod(data.shape)), "n_classes": facts.n_classes}
+        | {"class_names": data.classes, "dataset_id": data.dataset_id, "feature_space": data.space}
+        | {"classes_declared": data.declared, "extraction": None},
+        seed=fit.seed,
+        tuning=fit.tuning or "NOT ACCOUNTED",
+        warnings=warnings,
+        test=metrics,
+        test_is=fit.test_is if metrics is not None else None,
+        test_rows=None if metrics is None else "another data set" if fit.test else "another split",
+    )
+    words = {
+        "The head": "The network",
+        "the head": "the network",
+        "this head": "this network",
+        "frozen network": "initial weights",
+    }
+    words |= {
+        "of the features file": "of the source",
+        "features, row digests": "images, row digests",
+        ", head": ", network",
+    }
+    for theirs, ours in words.items():
+        report["statement"] = report["statement"].replace(theirs, ours)
+    return report
+
+
+def check_folder(out: Path, network: Network, every: int) -> None:
+    """Refuse a finished run, a place that cannot be written, or too little disk for the stored releases."""
+    if (out / "report.json").exists():
+        raise ValueError(f"the run folder must be new, got out={out} with a report. Choose another folder.")
+    parent = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise OSError(f"the run folder must be a folder that can be written, got out={out}. Choose another.")
+    need, free = SLACK_DISK + 8 * network.query.size * (every + 12), shutil.disk_usage(parent).free
+    if free < need:
+        raise OSError(f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at {parent}. Make room.")
+
+
+def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
+    """Durably, and whole or not at all. Everything in it was computed from noisy releases."""
+    partial = out / "checkpoint.part"
+    kept = {k: v for k, v in vars(state).items() if v is not None}
+    with open(partial, "wb") as file:
+        np.savez(file, fit_id=np.array(fit_id), **kept)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, out / "checkpoint.npz")
+    folder = os.open(out, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
+    """The last checkpoint of this fit, or None. ValueError for another fit's."""
+    path = out / "checkpoint.npz"
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        values = dict(file)
+    if str(values.pop("fit_id")) != fit_id:
+        raise ValueError(f"a checkpoint must be this fit's, got {path} of another. Choose another folder.")
+    step = int(values.pop("step"))
+    return Progress(step, **values)
+
+
+def save_network(out: Path, network: Network, state: Progress, facts: dict[str, Any]) -> None:
+    """model.safetensors (all weights, the averaged ones where trained, and the rows' transform) and model.json."""
+    from safetensors.numpy import save_file
+
+    PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
+    tensors = {f"model.{k}": v.detach().cpu().numpy() for k, v in network.model.state_dict().items()}
+    tensors |= {k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None}
+    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, out / "model.safetensors")
+    meta = {"format": FORMAT, "network": asdict(network.spec), **facts}
+    (out / "model.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
+
+
+def load_network(folder: str | Path, device: str = "cpu") -> tuple[Network, Progress, dict[str, Any]]:
+    """(network, its weights and transform, model.json) of a run folder; `network.scores(state.average, x)` predicts."""
+    from safetensors.numpy import load_file
+
+    folder = Path(folder)
+    try:
+        facts = json.loads((folder / "model.json").read_text())
+        tensors = load_file(folder / "model.safetensors")
+    except OSError as error:
+        raise ValueError(
+            f"a run folder must hold model.json and model.safetensors, got {folder}. Train first."
+        ) from error
+    if facts["format"] != FORMAT:
+        raise ValueError(f"the model's format must be {FORMAT}, got format={facts['format']}. Update dphead.")
+    spec = dict(facts["network"])
+    model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
+    spec["shape"] = tuple(spec["shape"])
+    network = Network(NetworkSpec(model, **spec), device)
+    state = {k.removeprefix("model."): torch.from_numpy(v) for k, v in tensors.items() if k.startswith("model.")}
+    network.model.load_state_dict(state)
+    weights = flat(network.model).double().cpu().numpy()
+    empty = np.zeros(0)
+    progress = Progress(0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale"))
+    return network, progress, facts
