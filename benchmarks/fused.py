@@ -54,8 +54,8 @@ class FusedSums:
         for block, keep in blocks:
             found = {key: self._norms(key, t, block) for key, t in zip(keys, transforms, strict=True)}
             squared = np.stack([found[key] for key in keys], axis=1)  # (rows, fits)
-            known = np.asarray(keep & (block.y >= 0) & (block.y < m))
-            ok = np.isfinite(squared) & known[:, None]
+            known = keep & (block.y >= 0) & (block.y < m)
+            ok: np.ndarray = np.isfinite(squared) & known[:, None]
             x = block.x if ok[keep].all() else np.where(ok.any(1)[:, None], block.x, np.float32(0))
             residual = _residual((x @ weights + offset).reshape(-1, fits, m), block.y, asks[0].query.loss)
             norm = np.sqrt((residual**2).sum(2) * np.where(ok, squared + appended, 1))

@@ -69,8 +69,8 @@ def run(out: Path = OUT, dataset: str = "cifar10", name: str = "mobilenetv2-128"
     """Run what is missing, one JSON line a fit."""
     done = {(r["name"], r["epsilon"], r["noise"], r["seed"]) for r in read(out)}
     data = features.load(dataset, name)
-    for seed in range(draws):
-        for label, (method, settings, noises) in METHODS.items():
+    for label, (method, settings, noises) in METHODS.items():
+        for seed in range(draws):
             solver = make_method(method, data.facts, dict(settings)).solver
             for epsilon in EPSILONS:
                 plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)
