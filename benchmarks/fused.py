@@ -55,8 +55,8 @@ class FusedSums:
             found = {key: self._norms(key, t, block) for key, t in zip(keys, transforms, strict=True)}
             squared = np.stack([found[key] for key in keys], axis=1)  # (rows, fits)
             known = keep & (block.y >= 0) & (block.y < m)
-            ok: np.ndarray = np.isfinite(squared) & known[:, None]
-            x = block.x if ok[keep].all() else np.where(ok.any(1)[:, None], block.x, np.float32(0))
+            ok = np.isfinite(squared) & known[:, None]
+            x = block.x if ok[keep].all() else np.where(ok.any(axis=1, keepdims=True), block.x, np.float32(0))
             residual = _residual((x @ weights + offset).reshape(-1, fits, m), block.y, asks[0].query.loss)
             norm = np.sqrt((residual**2).sum(2) * np.where(ok, squared + appended, 1))
             factor = np.where(ok, np.minimum(1, clips / np.maximum(norm, 1e-30)), 0)
