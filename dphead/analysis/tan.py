@@ -71,3 +71,50 @@ def predict_accuracy(batch_sizes: np.ndarray, accuracies: np.ndarray, target_bat
         )
     slope, intercept = np.polyfit(sizes, values, 1)
     return float(intercept + slope * math.log2(target_batch_size))
+
+
+class Prediction(NamedTuple):
+    """Predicted accuracy of a run, with the interval that a new run falls into, and the line's slope per doubling."""
+
+    accuracy: float
+    low: float
+    high: float
+    slope: float
+
+
+def predict_with_interval(
+    batch_sizes: np.ndarray, accuracies: np.ndarray, target_batch_size: float, confidence: float = 0.95
+) -> Prediction:
+    """`predict_accuracy` with a prediction interval of ordinary least squares, one more run's own spread included.
+
+    Source: TAN23, section 3.4 (the line); the interval is Student's. ValueError for fewer than three runs.
+    """
+    from scipy.stats import t
+
+    middle = predict_accuracy(batch_sizes, accuracies, target_batch_size)
+    x, y = np.log2(np.asarray(batch_sizes, float)), np.asarray(accuracies, float)
+    if len(x) < 3:
+        raise ValueError(f"an interval needs at least three runs, got {len(x)}. Run more of them.")
+    slope, intercept = np.polyfit(x, y, 1)
+    spread = math.sqrt(float(((y - intercept - slope * x) ** 2).sum()) / (len(x) - 2))
+    away = (math.log2(target_batch_size) - x.mean()) ** 2 / float(((x - x.mean()) ** 2).sum())
+    half = float(t.ppf((1 + confidence) / 2, len(x) - 2)) * spread * math.sqrt(1 + 1 / len(x) + away)
+    return Prediction(middle, middle - half, middle + half, float(slope))
+
+
+def sampling_prob_at(eta: float, noise_multiplier: float, steps: int) -> float:
+    """The q at which a noise and a number of steps have this eta (above 1: there is none). Source: TAN23, eq. 4."""
+    return eta * noise_multiplier * math.sqrt(2 / steps)
+
+
+def more_data(
+    noise_multiplier: float, sampling_prob: float, steps: int, delta: float, factor: float
+) -> tuple[float, float]:
+    """(sampling_prob, delta) of the same batch, noise and steps on `factor` times the rows: both over `factor`.
+
+    Source: TAN23, section 4.4 and Table 5: eta falls by `factor` too, so epsilon falls and N eta stays.
+    """
+    _check(noise_multiplier, sampling_prob, steps)
+    if not factor >= 1:
+        raise ValueError(f"factor must be at least 1, got {factor=}. Give the new number of rows over the old one.")
+    return sampling_prob / factor, delta / factor

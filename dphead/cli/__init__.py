@@ -13,6 +13,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     "evaluate": ("dphead.cli.evaluate:evaluate", "Measure a head on a features file."),
     "predict": ("dphead.cli.evaluate:predict", "Predict classes for a features file or images."),
     "account": ("dphead.cli.account:account", "Noise for a budget, or epsilon for a noise; needs no data."),
+    "tan": ("dphead.cli.tan:tan", "Total amount of noise: plan an end-to-end training, or simulate one cheaply."),
     "check": ("dphead.cli.check:check", "List what a run's guarantee does not cover."),
     "audit": ("dphead.cli.audit:audit", "Attack a method's own releases on synthetic rows; lower bounds on epsilon."),
     "ledger": ("dphead.cli.ledger:ledger", "Show what was spent on a data set, or fix its budget."),

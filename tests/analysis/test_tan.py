@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from dphead.analysis.tan import predict_accuracy, require_public, simulate, total_amount_of_noise
+from dphead.analysis.tan import (
+    more_data,
+    predict_accuracy,
+    predict_with_interval,
+    require_public,
+    simulate,
+    total_amount_of_noise,
+)
+from dphead.analysis.tan_plot import draw, epsilon_curve, rdp_ratio
 from dphead.privacy.accounting import GaussianEvent, epsilon
 
 
@@ -49,3 +57,49 @@ def test_bad_input(bad):
         total_amount_of_noise(*bad)
     with pytest.raises(ValueError, match="must be at least 1"):
         simulate(2.0, 64, 128)
+
+
+def test_the_prediction_interval_is_students():
+    """Against scipy's own regression, and covering new runs as often as it says."""
+    from scipy.stats import linregress
+
+    sizes, values = np.array([64, 64, 128, 128, 256, 256]), np.array([0.50, 0.52, 0.53, 0.55, 0.55, 0.58])
+    found, line = predict_with_interval(sizes, values, 1024), linregress(np.log2(sizes), values)
+    assert found.accuracy == pytest.approx(line.intercept + 10 * line.slope) and found.slope == pytest.approx(
+        line.slope
+    )
+    assert found.accuracy - found.low == pytest.approx(found.high - found.accuracy) and found.low < found.accuracy
+    rng, covered, x = np.random.default_rng(0), 0, np.repeat([64, 128, 256], 3)
+    for _ in range(2000):
+        y = 0.3 + 0.02 * np.log2(x) + rng.normal(0, 0.01, 9)
+        interval = predict_with_interval(x, y, 2048, 0.9)
+        covered += interval.low <= 0.3 + 0.02 * 11 + rng.normal(0, 0.01) <= interval.high
+    assert covered / 2000 == pytest.approx(0.9, abs=0.027)  # four binomial standard errors
+    with pytest.raises(ValueError, match="three runs"):
+        predict_with_interval(np.array([64, 128]), np.array([0.5, 0.6]), 1024)
+
+
+def test_more_data_keeps_n_eta_and_table_5s_epsilons_fall_with_it():
+    """TAN23 Table 5's rule at its own setting: sigma 3, B 4096, T 2500, from 5,000 rows on; delta = 1 / rows."""
+    base = (4096 / 5000, 1 / 5000)
+    etas, spent = [], []
+    for factor in (1, 2, 4):
+        prob, delta = more_data(3.0, *(base[0], 2500, base[1]), factor)
+        etas.append(total_amount_of_noise(3.0, prob, 2500, delta).eta * factor)
+        spent.append(epsilon([GaussianEvent(3.0, prob, 2500)], delta, accountant="rdp"))
+    assert etas == pytest.approx([etas[0]] * 3)
+    assert spent[0] > spent[1] > spent[2]
+    with pytest.raises(ValueError, match="factor must be at least 1"):
+        more_data(3.0, 0.1, 100, 1e-5, 0.5)
+
+
+def test_the_figures_are_those_of_the_paper(tmp_path):
+    """Figure 2: flat from sigma = 2 on, a wall below 0.5. Figure 3: the ratio is 1 for large sigma."""
+    sigmas = np.array([0.4, 2.0, 4.0, 8.0])
+    curve = epsilon_curve(0.13, 2500, 1 / 1.2e6, sigmas)
+    assert curve[1:].max() / curve[1:].min() < 1.25 and curve[0] > 10 * curve[1]
+    assert np.isnan(epsilon_curve(0.95, 10, 1e-5, np.array([8.0]))[0])  # q would be 3.4
+    ratios = rdp_ratio(3.9e-3, 8.0, sigmas)
+    assert ratios[-1] == pytest.approx(1, abs=0.05) and ratios[0] > 10
+    draw(tmp_path / "tan.png", 0.13, 1 / 1.2e6, (250, 2500), 3.9e-3)
+    assert (tmp_path / "tan.png").stat().st_size > 10_000
