@@ -117,7 +117,7 @@ def claimed_and_measured(path: Path, rows: list[Row], dataset: str) -> list[Path
     for claim in found:
         for job in jobs_of(claim):
             if by_key[job.key]:
-                lines[job.label][float(claim.epsilon)] = [100 * r["accuracy"] for r in by_key[job.key]]
+                lines[_way(job)][float(claim.epsilon)] = [100 * r["accuracy"] for r in by_key[job.key]]
     if sum(map(len, lines.values())) < 2:
         return []
     figure, (axes,) = _figure(path, 1, (6.4, 4.4))
@@ -129,6 +129,11 @@ def claimed_and_measured(path: Path, rows: list[Row], dataset: str) -> list[Path
     axes.legend(frameon=False, fontsize=8)
     _save(figure, path)
     return [path]
+
+
+def _way(job: Job) -> str:
+    chosen = "settings chosen on held-out rows" if "held-out" in job.label else "settings of Table 13"
+    return f"{chosen}, {job.label.rpartition(', ')[2]}"
 
 
 def spread(path: Path, rows: list[Row]) -> Path:
