@@ -85,7 +85,8 @@ def render() -> dict[str, str]:
         tables["audit"] = audit.summary(audits)
     shared = read(shared_noise.OUT)
     if shared:
-        tables["shared noise"] = f"{SHARED}\n\n{shared_noise.table(shared)}\n\n{_source(shared)}"
+        rows = shared_noise.honest() + shared
+        tables["shared noise"] = f"{SHARED}\n\n{shared_noise.table(rows)}\n\n{_source(rows)}"
     tuned = read(tuning.OUT)
     if tuned:
         tables["tuning"] = f"{TUNING}\n\n{tuning.table(tuned, _defaults())}\n\n{_source(tuned)}"

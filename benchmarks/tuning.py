@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from benchmarks import features
 from benchmarks.fused import FusedSums
@@ -153,9 +154,10 @@ def accounted(trials: Trials, method: str, epsilon: float) -> Iterator[Row]:
 def run() -> None:
     """Run what is missing, one JSON line a draw."""
     done = {(r["method"], r["epsilon"], r["way"]) for r in read(OUT)}
+    threadpool_limits(1, "blas")  # small solves: threads would wait for each other
     trials = Trials()
-    for method in METHODS:
-        for way, search in ((FREE, not_accounted), (COUNTED, accounted)):
+    for way, search in ((FREE, not_accounted), (COUNTED, accounted)):
+        for method in METHODS:
             for epsilon in EPSILONS:
                 if (method, epsilon, way) in done:
                     continue
