@@ -87,6 +87,7 @@ def tried(rows: Iterable[Row]) -> str:
         settings = {k: v for k, v in job["settings"].items() if k not in ("normalization", "ema_decay")}
         norm = job["settings"].get("normalization")
         features = job["features"] + (f", data norm {norm['noise_multiplier']:g}" if norm else "")
+        features += f", τ = {norm['threshold']:g}" if norm and "threshold" in norm else ""
         text = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in settings.items() if v != "last")
         lines.append(f"| {job['dataset']} | {job['epsilon']} | {features} | {text} | {100 * row['accuracy']:.2f} |")
     return "\n".join(lines)
