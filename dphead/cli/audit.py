@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from dphead.cli.finetune import shape_of
 from dphead.cli.fit import METHODS, RELATIONS
 
 PATH = click.Path(path_type=Path)
@@ -12,6 +13,8 @@ PATH = click.Path(path_type=Path)
 
 @click.command(short_help="Attack a method's own releases on synthetic rows; lower bounds on epsilon.")
 @click.option("--method", type=click.Choice(METHODS), default="dp-fc", show_default=True)
+@click.option("--network", help="Audit the training of this network (as --model of finetune) instead; needs --shape.")
+@click.option("--shape", callback=shape_of, help="CHANNELS,H,W of a row of --network.")
 @click.option("--preset", help="A paper's settings, as for fit.")
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="The claim to be audited.")
 @click.option("--delta", type=float, default=1e-5, show_default=True)
@@ -82,6 +85,8 @@ def _audit(
     one_run: bool,
     canaries: int | None,
     confidence: float,
+    network: str | None,
+    shape: tuple[int, int, int] | None,
     **rest: Any,
 ) -> tuple[dict[str, Any], Any]:
     from dphead.analysis import audit as auditing
@@ -93,7 +98,10 @@ def _audit(
         raise ValueError(f"confidence must lie in (0.5, 1), got {confidence=}. 0.9999 is usual.")
     sizes = {k: rest.pop(k) for k in ("n_rows", "n_features", "n_classes", "features", "public_rows", "split")}
     facts, rows = _rows(**sizes)
-    made = make_method(method, facts, rest, preset)
+    if network is None:
+        made = make_method(method, facts, rest, preset)
+    else:
+        method, made = f"network {network}", _network(network, shape, facts, preset, rest)
     plan = make_plan(made.solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=made.accountant)
     claim = auditing.claim_of(plan)
     told = {"method": method, "solver": repr(made.solver), "n_rows": facts.n_rows, "n_features": facts.n_features}
@@ -136,6 +144,23 @@ def _rows(
     rows, file = load_features(features, split)
     classes = n_classes or len(file.class_names or [])
     return PublicFacts(rows.n_rows, rows.n_features, classes), (rows.features(), rows.labels())
+
+
+def _network(network: str, shape: tuple[int, int, int] | None, facts: Any, preset: str | None, rest: dict) -> Any:
+    """The training of a network as a method: De22's step, one unless --steps says otherwise."""
+    from dphead.endtoend.audit import audited
+    from dphead.methods import Method
+
+    given = {k: v for k, v in rest.items() if v is not None}
+    if preset is not None or shape is None or not set(given) <= {"steps", "clip_norm", "batch_size", "momentum"}:
+        raise ValueError(
+            f"an audit of a network takes --shape, --steps, --clip-norm, --batch-size and --momentum, got {given}, "
+            f"{shape=}, {preset=}. Leave the others out."
+        )
+    prob = min(1.0, given.pop("batch_size", facts.n_rows) / facts.n_rows)
+    settings: dict[str, Any] = {"steps": 1, "sampling_prob": prob} | given
+    solver: Any = audited(network, shape, facts, **settings)
+    return Method(solver, "auto", "De22")
 
 
 def _plot(result: dict[str, Any], claim: Any, out: Path) -> str:

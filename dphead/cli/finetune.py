@@ -11,7 +11,8 @@ from dphead.cli.fit import RELATIONS, TUNING, _bytes, releases_table, show
 PATH = click.Path(path_type=Path)
 
 
-def _shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
+def shape_of(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
+    """CHANNELS,H,W as three numbers."""
     try:
         found = tuple(int(part) for part in text.split(",")) if text else None
     except ValueError:
@@ -59,7 +60,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 @click.option("--classes", help="Public class names a,b,c, or their number, or @FILE.")
 @click.option("--folder-names-are-public", is_flag=True, help="Take the class names from the folders.")
 @click.option("--image-size", type=int, help="Side that images are resized to.")
-@click.option("--shape", callback=_shape, help="CHANNELS,H,W of the maps in a features file.")
+@click.option("--shape", callback=shape_of, help="CHANNELS,H,W of the maps in a features file.")
 @click.option("--mean", type=float, default=0.5, show_default=True, help="Subtracted from pixels in [0, 1]. Public.")
 @click.option("--std", type=float, default=0.25, show_default=True, help="They are divided by it. Public.")
 @click.option("--split", help="Split of IMAGES to train on, if there are several.")

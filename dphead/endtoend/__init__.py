@@ -1,0 +1,16 @@
+"""End-to-end training of whole networks, which needs `pip install 'dphead[endtoend]'`.
+
+`DPFinetuneClassifier` is imported on first use, so that planning (`choose`, `tan`) loads no torch.
+"""
+
+from typing import Any
+
+__all__ = ["DPFinetuneClassifier"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'dphead.endtoend' has no attribute {name!r}")
+    from dphead.endtoend.estimator import DPFinetuneClassifier
+
+    return DPFinetuneClassifier

@@ -1,0 +1,66 @@
+"""`dphead audit` on the training of a network: the real release, the real noise, a canary that reaches its clip."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dphead.analysis import audit as auditing
+from dphead.analysis.audit_bounds import statements
+from dphead.cli import cli
+from dphead.endtoend.audit import audited
+from dphead.plan import make_plan
+from dphead.privacy.queries import Params
+from dphead.solvers.base import PublicFacts
+
+FACTS = PublicFacts(20, 3 * 8 * 8, 2)
+
+
+def prepared(relation="zero_out", prob=1.0, steps=1):
+    solver = audited("wrn-10-1", (3, 8, 8), FACTS, clip_norm=1e-3, steps=steps, sampling_prob=prob)
+    plan = make_plan(
+        solver, FACTS, epsilon=4.0, delta=1e-3, relation=relation, accountant="rdp" if prob < 1 else "auto"
+    )
+    return solver, plan, auditing.worst_case(FACTS, plan)
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
+    solver, plan, problem = prepared(relation)
+    claim = auditing.claim_of(plan)
+    found = statements(auditing.count(solver, plan, problem, 30, confidence=0.99), claim, 0.99)
+    assert found["passed"]
+    assert found["mu_lower_bound"] <= claim.mu
+    # at the clip, the canary is all that a row can be (under replace_one two rows would have to be opposite)
+    assert found["canary_mu"]["mean"] == pytest.approx(claim.mu, rel=0.01) or relation == "replace_one"
+    assert found["canary_mu"]["mean"] <= claim.mu * (1 + 1e-6)
+
+
+def test_less_noise_than_claimed_is_seen():
+    solver, plan, problem = prepared()
+    weak = make_plan(solver, FACTS, epsilon=40.0, delta=1e-3)
+    counts = auditing.count(solver, weak, problem, 30, confidence=0.99)
+    assert not statements(counts, auditing.claim_of(plan), 0.99)["passed"]
+
+
+def test_the_audited_sum_is_that_of_the_training():
+    solver, _, problem = prepared()
+    rows = problem.world(True)
+    total = np.zeros(solver.query.size)
+    ask = next(solver.solve(FACTS))
+    assert isinstance(ask.params, Params)
+    for block in rows.blocks():
+        total = solver.query.clipped_sum(ask.params, block.x, block.y, block.index >= 0, 1e-3, total)
+    known = len(problem.y) + 1
+    assert 0 < np.linalg.norm(total) <= known * 1e-3 * (1 + 1e-5)
+
+
+def test_the_command_audits_a_network(tmp_path):
+    sizes = ["--n-rows", "20", "--n-features", "192", "--n-classes", "2", "--fits", "5", "--epsilon", "4"]
+    network = ["--network", "wrn-10-1", "--shape", "3,8,8", "--clip-norm", "0.001", "--delta", "1e-3"]
+    done = CliRunner().invoke(cli, ["audit", *sizes, *network, "-o", str(tmp_path)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert json.loads((tmp_path / "audit.json").read_text())["method"] == "network wrn-10-1"
+    done = CliRunner().invoke(cli, ["audit", *sizes, "--network", "wrn-10-1"])
+    assert done.exit_code != 0 and "takes --shape" in str(done.exception)
