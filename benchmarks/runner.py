@@ -136,12 +136,12 @@ def stored(out: Path = OUT) -> list[dict[str, Any]]:
 
 def reused() -> list[dict[str, Any]]:
     """Rows of `python -m benchmarks heads` that measure a cell of our own row of FC23's Table 3."""
-    jobs = {(repr(job.solver()), job.epsilon): job for job in j.own()}
     found = []
     for row in read(RESULTS / "heads" / "cifar10-mobilenetv2.jsonl"):
-        job = jobs.get((row["settings"], row["epsilon"]))
-        if job is not None:
-            found.append(row | {"key": job.key, "job": job.described()})
+        for job in j.own():
+            same = all(f"{name}={value!r}," in row["settings"] for name, value in job.settings.items())
+            if same and (job.method, job.epsilon) == (row["method"], row["epsilon"]):
+                found.append(row | {"key": job.key, "job": job.described()})
     return found
 
 

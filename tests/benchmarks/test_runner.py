@@ -63,6 +63,13 @@ def test_our_row_stands_beside_fc23s_cifar10():
     assert [job.solver().steps for job in jobs.own_de22()] == [250, 500, 1000]
 
 
+def test_rows_of_the_heads_benchmark_are_not_run_again():
+    jobs_ = {job.key: job for job in jobs.own()}
+    rows = runner.reused()
+    assert {(jobs_[r["key"]].label) for r in rows} == {"dp-ls, 1", "dp-newton, 1", "dp-fc, 10"}
+    assert len([r for r in rows if r["method"] == "dp-fc" and r["epsilon"] == 1.0]) == 5
+
+
 def test_each_private_row_is_run_under_both_accountings():
     accountants = {j.accountant for _, j in jobs.select("TB21/1/mnist")}
     assert accountants == {"rdp-classic", "auto"}
