@@ -21,6 +21,8 @@ from dphead.privacy.queries import Query
 
 Engine = Literal["vmap", "layers", "ghost"]
 ENGINES: tuple[Engine, ...] = ("vmap", "layers", "ghost")
+CACHED, COLUMNS = 2**18, 2**24  # numbers that are float64 at a time on a CPU and on a GPU
+FEW = 8  # a convolution with fewer positions than a FEWth of its fan-in is faster as a matrix product
 CANCELLATION = 2.0**-40  # share of (sum of |a_t||b_t|)^2 that covers the rounding of a float64 ghost norm
 
 
@@ -64,17 +66,18 @@ class Part:
 
 
 class Stored(Part):
-    """Gradients kept in memory: value (k, ...) float32."""
+    """Gradients kept in memory: value (k, ...) float32. They become float64 some columns at a time, in the cache."""
 
     def __init__(self, value: Tensor) -> None:
-        self.value = value.detach().flatten(1).float()
+        value = value.detach().flatten(1).float()
+        self.columns = value.split(max(1, (COLUMNS if value.is_cuda else CACHED) // len(value)), dim=1)
 
     def norm2(self) -> Tensor:
-        return torch.linalg.vector_norm(self.value, dim=1, dtype=torch.float64) ** 2
+        return torch.stack([part.double().square().sum(dim=1) for part in self.columns]).sum(dim=0)
 
     def sum(self, factor: Tensor) -> Tensor:
-        value = torch.where(factor[:, None] > 0, self.value, 0.0)  # nan * 0 is not 0
-        return factor @ value.double()
+        used = factor[:, None] > 0  # nan * 0 is not 0
+        return torch.cat([factor @ torch.where(used, part, 0.0).double() for part in self.columns])
 
 
 class Ghost(Part):
@@ -214,26 +217,30 @@ def _weight_part(module: Any, x: Tensor, b: Tensor, ghost: bool) -> Part:
             return Ghost(a, b)
         return Stored(torch.bmm(b.transpose(1, 2), a))
     positions, p, q = x.shape[1] * b[0, 0, 0].numel(), module.weight[0].numel(), module.out_channels
-    simple = type(module) is nn.Conv2d and module.groups == 1 and not isinstance(module.padding, str)
-    if ghost and simple and _cheaper(positions, p, q):
+    simple = module.groups == 1 and not isinstance(module.padding, str)
+    ghost = ghost and simple and type(module) is nn.Conv2d and _cheaper(positions, p, q)
+    if ghost or (simple and FEW * positions <= p):
         sizes: Any = (module.kernel_size, module.dilation, module.padding, module.stride)
-        a = F.unfold(x.flatten(0, 1), *sizes)
-        a = a.unflatten(0, x.shape[:2]).transpose(2, 3).reshape(rows, -1, p)
-        return Ghost(a, b.flatten(3).transpose(2, 3).reshape(rows, -1, q))
-    return Stored(_conv_weights(module, x, b))
+        a = F.unfold(x.flatten(0, 1), *sizes).unflatten(0, x.shape[:2]).transpose(2, 3).reshape(rows, -1, p)
+        b = b.flatten(3).transpose(2, 3).reshape(rows, -1, q)
+        if ghost:
+            return Ghost(a, b)
+        value = torch.bmm(b.transpose(1, 2), a).unflatten(2, module.weight.shape[1:])
+    else:
+        value = _grouped(module, x, b)
+    if isinstance(module, WSConv2d):
+        pull: Callable[..., Any] = vjp(module.standardised, module.weight.detach())[1]
+        value = vmap(lambda g: pull(g)[0])(value)
+    return Stored(value)
 
 
-def _conv_weights(module: Any, x: Tensor, b: Tensor) -> Tensor:
+def _grouped(module: Any, x: Tensor, b: Tensor) -> Tensor:
     """Weight gradients (rows, out, in, kh, kw) of a convolution: the rows are the groups of one convolution."""
     rows, views = x.shape[:2]
     size = (rows * module.weight.shape[0], *module.weight.shape[1:])
     settings = (module.stride, module.padding, module.dilation, rows * module.groups)
     across = [t.transpose(0, 1).reshape(views, -1, *t.shape[3:]) for t in (x, b)]
-    value = convolution.conv2d_weight(across[0], size, across[1], *settings).unflatten(0, (rows, -1))
-    if isinstance(module, WSConv2d):
-        pull: Callable[..., Any] = vjp(module.standardised, module.weight.detach())[1]
-        value = vmap(lambda g: pull(g)[0])(value)
-    return value
+    return convolution.conv2d_weight(across[0], size, across[1], *settings).unflatten(0, (rows, -1))
 
 
 def _cheaper(positions: int, p: int, q: int) -> bool:

@@ -32,6 +32,8 @@ MODELS = {
     "strided conv": lambda: sequence(nn.Conv2d(3, 4, 2, stride=2, dilation=1), nn.Conv2d(4, 5, 2, padding=1)),
     "grouped conv": lambda: sequence(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 8, 3, groups=2, bias=False)),
     "few positions": lambda: sequence(nn.Conv2d(3, 16, 4), nn.Tanh()),
+    "one position": lambda: sequence(nn.Conv2d(3, 5, 4, dilation=1), nn.Tanh()),
+    "standardised conv of one position": lambda: sequence(WSConv2d(3, 5, 4), nn.Tanh()),
     "standardised conv": lambda: sequence(WSConv2d(3, 4, 3, padding=1, bias=False), nn.ReLU()),
     "group norm": lambda: sequence(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU()),
     "layer norm": lambda: sequence(nn.Flatten(2), nn.LayerNorm(16), nn.Linear(16, 5)),
