@@ -160,7 +160,7 @@ class TorchSums:
 def chunk_rows(network: Network, memory: int) -> int:
     """Rows of a chunk that keep its gradients and activations within `memory` bytes (an estimate, at least 1).
 
-    A row has its gradients, once in float32 and the largest parameter's twice more in float64, and three floats for
+    A row has its gradients in float32, the largest of them a few times more, and three floats and a half for
     each activation of each view.
     """
     model, views = network.model, max(1, network.spec.views)
@@ -175,7 +175,7 @@ def chunk_rows(network: Network, memory: int) -> int:
     for hook in hooks:
         hook.remove()
     sizes = [p.numel() for _, p in trained(model)]
-    row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 12 * views * sum(outputs)
+    row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
     return int(np.clip(memory // row, 1, max(1, MOST_ROWS // views)))
 
 

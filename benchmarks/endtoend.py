@@ -1,0 +1,275 @@
+"""End-to-end trainings in miniature, and what the papers' own would cost: `python -m benchmarks.endtoend JOB`.
+
+Every finished run is a line of results/endtoend/rows.jsonl; a job runs what is missing, so it can be stopped.
+Jobs: tan (a prediction, stored before its large runs), ablation (De22 Table 2), tb21 (its CNN), timing, costs, figures,
+table.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import features
+from benchmarks.heads import append, provenance, read
+from dphead.endtoend.images import load_images
+from dphead.endtoend.models import ModelSpec
+from dphead.endtoend.network import Network, NetworkSpec, TorchSums
+from dphead.endtoend.rows import ImageRows
+from dphead.endtoend.run import FinetuneOptions, make_training
+from dphead.endtoend.settings import Settings, make_settings
+from dphead.endtoend.tan import Simulated, predict, simulated_settings
+from dphead.fit import fit_head
+from dphead.privacy.noise import NoiseSource
+from dphead.run import FitOptions
+from dphead.solvers.base import PublicFacts
+from extract.images import Classes
+
+OUT = Path(__file__).parent / "results" / "endtoend" / "rows.jsonl"
+VIEWS = 300_000  # of a run of the ablation
+FACTORS, SEEDS = (16, 8, 4), (0, 1, 2)
+TAN = Settings("tb21-mnist", noise_multiplier=2.0, batch_size=1024, steps=300, learning_rate=1.0, average="last")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. rows: of the training split that are used; a fifth of them is held out and measured on."""
+
+    job: str
+    variant: str
+    dataset: str
+    settings: Settings
+    seed: int
+    rows: int
+    epsilon: float = 8.0
+    groups: int = 16
+    standardise: bool = True
+    accountant: str = "rdp"
+
+    @property
+    def key(self) -> list[Any]:
+        """What tells it from others in the file."""
+        return [self.job, self.variant, self.dataset, asdict(self.settings), self.seed, self.rows, self.epsilon]
+
+
+def train(run: Run) -> dict[str, Any]:
+    """Train through `release` and measure on the held-out fifth."""
+    start = time.perf_counter()
+    path = features.images(run.dataset, None)
+    images = load_images(path, Classes.parse("10"), "train")
+    held = run.rows // 5
+    x, y = images.x[: run.rows - held], images.y[: run.rows - held]
+    model = ModelSpec(run.settings.model, x.shape[1], "before", run.groups, run.standardise, run.seed)
+    s, shape = run.settings, x.shape[1:]
+    network = Network(NetworkSpec(model, (shape[0], shape[1], shape[2]), 10, True, 0.5, 0.25, s.views, s.augment))
+    facts = PublicFacts(len(x), 1, 10)
+    fit = FitOptions(path, path, epsilon=run.epsilon, delta=1e-5, accountant=run.accountant)
+    method, plan, found = make_training(FinetuneOptions(fit, s), facts, network)
+    sums, noise = TorchSums(network, batch=s.batch_size or 256), NoiseSource(run.seed)
+    result: Any = fit_head(method.solver, ImageRows(x, y), facts, plan=plan, noise=noise, block_sum=sums)
+    scores = network.scores(result.head.average, images.x[run.rows - held : run.rows])
+    accuracy = float((scores.argmax(axis=1) == images.y[run.rows - held : run.rows]).mean())
+    measured = {"accuracy": accuracy, "sigma": found.noise_multiplier, "spent": found.epsilon, "engine": sums.engine}
+    return {"key": run.key, "job": run.job, "variant": run.variant, "seed": run.seed, **measured} | {
+        "batch_size": found.batch_size,
+        "steps": found.steps,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def missing(runs: list[Run]) -> Iterator[Run]:
+    """Those without a row yet, in order."""
+    for run in runs:
+        if not any(r.get("key") == plain(run.key) for r in read(OUT)):
+            yield run
+
+
+def plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    import json
+
+    return json.loads(json.dumps(value))
+
+
+def do(runs: list[Run]) -> None:
+    """Run what is missing, one line a run."""
+    for run in missing(runs):
+        row = train(run)
+        append(OUT, row | provenance())
+        print(
+            f"{run.job} {run.variant} seed {run.seed}: {100 * row['accuracy']:.2f} %, {row['seconds']:.0f} s",
+            flush=True,
+        )
+
+
+def tan_runs(factors: tuple[int, ...]) -> list[Run]:
+    """Simulated runs of a CNN on MNIST at B/k and sigma/k; k = 1 is the full run."""
+    return [
+        Run("tan", f"k = {k}", "mnist", simulated_settings(TAN, k), seed, 60_000, 1e9)
+        for k in factors
+        for seed in SEEDS
+    ]
+
+
+def tan() -> None:
+    """Simulate, store the prediction, then run at the full batch."""
+    do(tan_runs(FACTORS))
+    rows = read(OUT)
+    if not any(r["job"] == "tan prediction" for r in rows):
+        runs = [
+            Simulated(0.0, r["batch_size"], r["sigma"], r["seed"], r["accuracy"]) for r in rows if r["job"] == "tan"
+        ]
+        prediction = predict(runs, TAN.batch_size or 1)
+        append(OUT, {"job": "tan prediction", "at": time.strftime("%H:%M:%S"), **prediction._asdict()} | provenance())
+    do(tan_runs((1,)))
+
+
+def ablation_runs(views: int, seeds: tuple[int, ...] = SEEDS) -> list[Run]:
+    """De22 Table 2's ingredients, one after another, on WRN-16-1 and 10,000 images; every run takes `views` views.
+
+    K = 4 in place of 16, batches of 512 in place of 4,096, learning rate 2 throughout (De22 tunes it for each line).
+    """
+    small = Settings("wrn-16-1", batch_size=64, steps=views // 64, average="last")
+    large = replace(small, batch_size=512, steps=views // 512)
+    many = replace(large, views=4, augment="crop", steps=views // 2048)
+    lines = [
+        ("baseline", small, 0, False),
+        ("+ group norm", small, 16, False),
+        ("+ large batch", large, 16, False),
+        ("+ weight standardisation", large, 16, True),
+        ("+ augmentation multiplicity", many, 16, True),
+        ("+ averaging", replace(many, average="ema"), 16, True),
+    ]
+    return [
+        Run("ablation", f"{name}, {views} views", "cifar10", settings, seed, 10_000, 8.0, groups, ws)
+        for seed in seeds
+        for name, settings, groups, ws in lines
+    ]
+
+
+def tb21_runs() -> list[Run]:
+    """TB21's CNN on the pixels of MNIST at epsilon 3, trained on four fifths."""
+    settings, _ = make_settings({}, "tb21-cnn/mnist", 3.0)
+    return [Run("tb21", "cnn", "mnist", settings.resolved(48_000), 0, 60_000, 3.0, accountant="rdp-classic")]
+
+
+def timing(rows: int = 16, repeats: int = 5) -> None:
+    """Per-example gradients of WRN-16-4, clipped and summed, beside Opacus's, taken in turn in one process."""
+    import torch
+    from opacus import GradSampleModule
+
+    from dphead.endtoend.gradients import ENGINES, PerExample, clipped
+    from dphead.endtoend.models import loss_of
+
+    spec = ModelSpec("wrn-16-4", standardise=False)  # Opacus has no sampler for standardised convolutions
+    x, y = torch.rand(rows, 3, 32, 32), torch.zeros(rows, dtype=torch.long)
+    theirs: Any = GradSampleModule(spec.build(10), loss_reduction="sum")
+
+    def opacus() -> None:
+        for p in theirs.parameters():
+            p.grad_sample = None
+        loss_of(theirs(x), y).sum().backward()
+        samples: list[Any] = [p.grad_sample.flatten(1) for p in theirs.parameters()]
+        norms = torch.stack([g.norm(dim=1) for g in samples]).norm(dim=0)
+        factor = (1 / norms).clamp(max=1)
+        [factor @ g for g in samples]
+
+    def ours(engine: Any) -> Any:
+        gradients = PerExample(spec.build(10), engine)
+        return lambda: clipped(gradients.parts(x[:, None], y), y == 0, 1.0)
+
+    tasks = {"opacus": opacus} | {f"dphead {engine}": ours(engine) for engine in ENGINES}
+    times: dict[str, list[float]] = {name: [] for name in tasks}
+    for turn in range(repeats + 1):
+        for name, task in tasks.items():
+            start = time.perf_counter()
+            task()
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    medians = {name: float(np.median(values)) / rows for name, values in times.items()}
+    best = min(values for name, values in medians.items() if name != "opacus")
+    row = {
+        "job": "timing",
+        "variant": f"wrn-16-4, {rows} rows",
+        "seconds_a_row": medians,
+        "threads": torch.get_num_threads(),
+    }
+    append(OUT, row | {"ratio": medians["opacus"] / best, "opacus": "1.6.0"} | provenance())
+    print(
+        {name: f"{1000 * v:.1f} ms a row" for name, v in medians.items()},
+        f"opacus / ours {medians['opacus'] / best:.2f}",
+    )
+
+
+def costs(views_a_second: float = 20_000.0) -> None:
+    """What the papers' trainings on CIFAR-10 would take at a speed of WRN-16-4 that is assumed, not measured."""
+    flops = {"wrn-16-4": 1.0, "wrn-40-4": 3.4, "wrn-28-10": 13.5}
+    print(f"assumed: {views_a_second:,.0f} views a second of WRN-16-4; others in proportion to their multiplications")
+    for preset in ("de22-13", "de22-14", "de22-16"):
+        from dphead import presets
+
+        for epsilon in presets.load(preset)["columns"]["epsilon"]:
+            options = {"learning_rate": 2.0} if preset == "de22-16" else {}
+            settings, source = make_settings(options, preset, epsilon)
+            views = (settings.batch_size or 0) * (settings.steps or 0) * max(1, settings.views)
+            hours = views * flops[settings.model] / views_a_second / 3600
+            print(f"{source}, epsilon {epsilon:g}: {views:,} views of {settings.model}, about {hours:.1f} hours")
+
+
+def figures() -> None:
+    """TAN23's Figures 2 and 3, at its own eta, eta of a step and delta."""
+    from dphead.analysis.tan_plot import draw
+
+    for epsilon, eta in ((1, 0.13), (8, 0.95)):
+        draw(OUT.parent / f"tan23-epsilon{epsilon}.png", eta, 1 / 1.2e6, (1800, 7200, 18_000, 72_000), 3.9e-3)
+
+
+def table() -> str:
+    """What was measured, as Markdown."""
+    rows, lines = read(OUT), ["| job | variant | B | σ | T | accuracy, % (runs) |", "|---|---|---|---|---|---|"]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for r in rows:
+        if "accuracy" in r and "variant" in r:
+            groups.setdefault((r["job"], r["variant"]), []).append(r)
+    for (job, variant), found in groups.items():
+        values, first = 100 * np.array([r["accuracy"] for r in found]), found[0]
+        spread = f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
+        sizes = f"{first['batch_size']} | {first['sigma']:.4g} | {first['steps']}"
+        lines.append(f"| {job} | {variant} | {sizes} | {values.mean():.2f}{spread} ({len(values)}) |")
+    for r in rows:
+        if r["job"] == "tan prediction":
+            low, middle, high = (100 * r[k] for k in ("low", "accuracy", "high"))
+            lines.append(f"| tan | predicted at k = 1 | 1024 | 2 | 300 | {middle:.2f} ({low:.2f} to {high:.2f}) |")
+        if r["job"] == "timing":
+            each = ", ".join(f"{k} {1000 * v:.1f}" for k, v in r["seconds_a_row"].items())
+            lines.append(f"| timing | {r['variant']}, ms a row: {each} | | | | Opacus / ours {r['ratio']:.2f} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a job; the ablation may be given a number of views."""
+    job = arguments[0] if arguments else "table"
+    if job == "tan":
+        tan()
+    elif job == "ablation":
+        do(ablation_runs(int(arguments[1]) if len(arguments) > 1 else VIEWS))
+    elif job == "tb21":
+        do(tb21_runs())
+    elif job == "timing":
+        timing()
+    elif job == "costs":
+        costs()
+    elif job == "figures":
+        figures()
+    elif job == "table":
+        print(table())
+    else:
+        raise SystemExit(f"job must be tan, ablation, tb21, timing, costs, figures or table, got {job}.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
