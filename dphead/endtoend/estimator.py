@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
@@ -35,7 +36,8 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
     X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a guarantee; a row with another label
     counts zero. model, layers, weights, norm, groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one
     that is None is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public. ledger, preset, relation,
-    random_state, allow_large_delta: as for `DPClassifier`. The rest: `dphead.endtoend.settings.Settings`.
+    random_state, allow_large_delta: as for `DPClassifier`. engine: of the per-example gradients; None takes the fastest
+    by trying, so that a seeded fit repeats to the last bit only where it is given. The rest: `dphead.endtoend.settings.Settings`.
 
     After `fit`: classes_, network_, weights_ (flat, averaged), privacy_ (`Privacy`) and ledger_ (`Ledger`).
     """
@@ -72,6 +74,7 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
     memory: int = 2 << 30
     device: str = "cpu"
     bf16: bool = False
+    engine: Engine | None = None
 
     def fit(self, X: Any, y: Any) -> "DPFinetuneClassifier":
         """Charge the ledger, then train. Raises ValueError, with nothing charged, for what cannot be used."""
@@ -105,7 +108,7 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
         method, plan, _ = make_training(options, facts, network)
         ledger = self.ledger if isinstance(self.ledger, Ledger) else open_ledger(self.ledger)
         charged = reserve(method.solver, plan, ledger, seed=self.random_state, description=f"finetune {settings.model}")
-        sums = TorchSums(network, self.memory, batch=settings.batch_size or len(x))
+        sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or len(x))
         noise = NoiseSource(self.random_state)
         result = fit_head(method.solver, rows, facts, plan=plan, charged=charged, noise=noise, block_sum=sums)
         head: Any = result.head

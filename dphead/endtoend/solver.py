@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -19,8 +19,10 @@ class Progress:
     """Where a training stands after `step` steps: all that is needed to go on. Everything is post-processing.
 
     weights, average, first, second: (size,) float64 (average: the moving average; first, second: the moments).
-    center, scale: of the rows' transform, or None.
+    center, scale: of the rows' transform, or None. estimate: as of a `LinearHead`; no accuracy was asked for.
     """
+
+    estimate: ClassVar[None] = None
 
     step: int
     weights: np.ndarray

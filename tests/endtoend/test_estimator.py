@@ -41,7 +41,7 @@ def test_it_charges_a_ledger_within_the_budget():
 
 def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit():
     x, y = data()
-    model = classifier(epsilon=3.0, random_state=1, steps=2)
+    model = classifier(epsilon=3.0, random_state=1, steps=2, engine="vmap")
     again = clone(model)
     np.testing.assert_array_equal(model.fit(x, y).weights_, again.fit(x, y).weights_)
     assert not model.privacy_.private
