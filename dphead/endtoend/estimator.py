@@ -37,7 +37,8 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
     counts zero. model, layers, weights, norm, groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one
     that is None is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public. ledger, preset, relation,
     random_state, allow_large_delta: as for `DPClassifier`. engine: of the per-example gradients; None takes the fastest
-    by trying, so that a seeded fit repeats to the last bit only where it is given. The rest: `dphead.endtoend.settings.Settings`.
+    by trying, so that a seeded fit repeats to the last bit only where it is given. The rest:
+    `dphead.endtoend.settings.Settings`.
 
     After `fit`: classes_, network_, weights_ (flat, averaged), privacy_ (`Privacy`) and ledger_ (`Ledger`).
     """

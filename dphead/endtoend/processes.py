@@ -32,6 +32,15 @@ def local_device(device: str) -> str:
     return f"cuda:{local}" if device == "cuda" and local is not None else device
 
 
+def agreed(value: Any) -> Any:
+    """The first process's value, on all: a row's gradient must be the same bits on whichever process it is made."""
+    if not dist.is_initialized():
+        return value
+    shared = [value]
+    dist.broadcast_object_list(shared, src=0)
+    return shared[0]
+
+
 class SharedSums:
     """The block sum of the first process: each process gets an equal part of a block's slots."""
 

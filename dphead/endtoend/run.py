@@ -104,7 +104,10 @@ def finetune(
     data = load_data(options, options.fit.features, options.fit.split)
     facts = public_facts(options, data)
     network = Network(network_spec(options, data), processes.local_device(options.device), options.bf16)
-    sums = TorchSums(network, options.fit.memory, options.engine, batch=options.settings.batch_size or facts.n_rows)
+    batch = options.settings.batch_size or facts.n_rows
+    own = None if rank else TorchSums(network, options.fit.memory, options.engine, batch=batch)
+    engine, chunk = processes.agreed(None if own is None else (own.engine, own.chunk))
+    sums = own or TorchSums(network, engine=engine, chunk=chunk)
     if rank:
         processes.serve(sums)
         return None
