@@ -190,8 +190,7 @@ def several(rank, world, folder):
     import torch
 
     torch.set_num_threads(1)
-    chosen = options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite")
-    finetune(replace(chosen, engine=None))  # all take the first's
+    finetune(options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite"))
 
 
 def test_one_two_and_four_processes_train_the_same_network(tmp_path):
