@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import socket
 from dataclasses import replace
 
 import numpy as np
@@ -183,10 +184,16 @@ def test_the_command_trains(tmp_path):
     assert "epsilon" in checked.output, checked.output
 
 
-def several(rank, world, folder):
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def several(rank, world, folder, port):
     """One process of a training."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29500 + os.getppid() % 2000 + world)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     import torch
 
     torch.set_num_threads(1)
@@ -199,7 +206,8 @@ def test_one_two_and_four_processes_train_the_same_network(tmp_path):
     finetune(options(tmp_path, "run1", ledger=tmp_path / "ledger1.sqlite"))
     context = multiprocessing.get_context("spawn")
     for world in (2, 4):
-        running = [context.Process(target=several, args=(rank, world, tmp_path)) for rank in range(world)]
+        shared = (world, tmp_path, free_port())
+        running = [context.Process(target=several, args=(rank, *shared)) for rank in range(world)]
         for process in running:
             process.start()
         for process in running:
