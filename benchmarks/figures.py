@@ -139,7 +139,7 @@ def _way(job: Job) -> str:
 def spread(path: Path, rows: list[Row]) -> Path:
     """Held-out accuracy of every setting that was tried while choosing, a column for each budget and features."""
     groups = _cells((f"ε = {r['job']['epsilon']}\n{_kind(r)}", r["accuracy"]) for r in rows)
-    figure, (axes,) = _figure(path, 1, (1.6 + 1.3 * len(groups), 4.4))
+    figure, (axes,) = _figure(path, 1, (max(5.0, 1.6 + 1.3 * len(groups)), 4.4))
     for i, values in enumerate(groups.values()):
         offsets = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
         axes.plot([i + o for o in offsets], values, "o", color=COLORS[0], alpha=0.7, markersize=5)

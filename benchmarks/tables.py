@@ -130,7 +130,7 @@ def write(readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.
 
 def _source(rows: list[Row]) -> str:
     commits = ", ".join(sorted({r["commit"] for r in rows}))
-    return f"Commit {commits}; {rows[0]['machine']}."
+    return f"Commit {commits}; {'; '.join(sorted({r['machine'] for r in rows}))}."
 
 
 def _cell(values: list[float]) -> str:
