@@ -3,7 +3,10 @@
 `DPFinetuneClassifier` is imported on first use, so that planning (`choose`, `tan`) loads no torch.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dphead.endtoend.estimator import DPFinetuneClassifier
 
 __all__ = ["DPFinetuneClassifier"]
 
@@ -11,6 +14,6 @@ __all__ = ["DPFinetuneClassifier"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'dphead.endtoend' has no attribute {name!r}")
-    from dphead.endtoend.estimator import DPFinetuneClassifier
+    from dphead.endtoend import estimator
 
-    return DPFinetuneClassifier
+    return getattr(estimator, name)
