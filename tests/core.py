@@ -10,7 +10,16 @@ from dphead.data import ArrayRows
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.mechanism import Block, ReleaseSpec, _clipped_sum, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import ChannelMoment, ClassCounts, ClassGrams, ClassSums, Gradient, Gram, SigmoidHessians
+from dphead.privacy.queries import (
+    ChannelMoment,
+    ClassCounts,
+    ClassGrams,
+    ClassSums,
+    CorrectCount,
+    Gradient,
+    Gram,
+    SigmoidHessians,
+)
 from dphead.privacy.sums import CHUNK
 
 M, D = 3, 4  # classes and features of the small problems
@@ -18,6 +27,7 @@ QUERIES = [
     ChannelMoment(M), ChannelMoment(M, 2), ChannelMoment(M, 1, 2), ChannelMoment(M, 2, 2), Gram(M), ClassGrams(M),
     SigmoidHessians(M), ClassSums(M), ClassCounts(M), Gradient(M), Gradient(M, "sigmoid"), Gradient(M, "squared"),
     Gradient(M, "softmax", "features"), Gradient(M, "sigmoid", "features"),
+    CorrectCount(M),
 ]  # fmt: skip
 NAMES = [q.name for q in QUERIES]
 

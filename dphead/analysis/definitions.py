@@ -14,6 +14,7 @@ from dphead.privacy.queries import (
     ClassCounts,
     ClassGrams,
     ClassSums,
+    CorrectCount,
     Gradient,
     Gram,
     Loss,
@@ -109,6 +110,11 @@ def _class_counts(query: ClassCounts, params: Params, phi: np.ndarray, y: int, c
     return np.eye(query.n_classes)[y][:, None]
 
 
+def _correct_count(query: CorrectCount, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+    scores = phi.astype(np.float32) @ np.asarray(params.weights, np.float32)  # a tie is one in float32
+    return np.array([[float(scores[y] > np.delete(scores, y).max())]])
+
+
 STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     ChannelMoment: _channel_moment,
     Gram: _gram,
@@ -117,4 +123,5 @@ STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     ClassSums: _class_sums,
     Gradient: _gradient,
     ClassCounts: _class_counts,
+    CorrectCount: _correct_count,
 }

@@ -313,6 +313,32 @@ class ClassCounts(Query):
         return self._one_hot(xp, y, keep), keep[:, None].astype(xp.float32)
 
 
+@dataclass(frozen=True)
+class CorrectCount(Query):
+    """Number of rows that the weights give their own class, shape (1, 1). A tie is not correct.
+
+    Rows are not clipped: they are scored as `LinearHead.scores` would score them.
+    """
+
+    clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """1, under every relation: a row counts 0 or 1."""
+        return 1.0
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(1, 1)."""
+        return (1, 1)
+
+    def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
+        """Left: 1 where the row's own class has the highest score; right: ones."""
+        z = matmul(xp, phi, xp.asarray(params.weights, dtype=xp.float32))
+        own = self._one_hot(xp, y, keep) > 0
+        best = xp.where(own, xp.float32(-np.inf), z).max(axis=1)
+        correct = keep & (xp.where(own, z, xp.float32(-np.inf)).max(axis=1) > best)
+        return correct[:, None].astype(xp.float32), keep[:, None].astype(xp.float32)
+
+
 def _factor(xp: Any, clip_norm: float, *squared: Any) -> Any:
     """min(1, C / norm), the norm a product of square roots; a square too small for float32 counts as NOTHING, not 0."""
     norm = xp.ones_like(squared[0])

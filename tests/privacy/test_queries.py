@@ -16,6 +16,7 @@ from dphead.privacy.queries import (
     ClassCounts,
     ClassGrams,
     ClassSums,
+    CorrectCount,
     Gradient,
     Gram,
     Params,
@@ -23,6 +24,7 @@ from dphead.privacy.queries import (
     SigmoidHessians,
 )
 from dphead.privacy.sums import slack
+from dphead.solvers.base import LinearHead
 
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 SCALE = np.array([1.0, 3.0, 0.5, 1e-3], np.float32)
@@ -206,6 +208,20 @@ def test_a_constant_that_would_spoil_the_sensitivity_is_refused(append):
         RowTransform(append=append)
 
 
+def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
+    """As `LinearHead.scores` decides, after the same transform; ties, bad labels and bad rows are not correct."""
+    x, y = toy(300)
+    y[:5] = [-1, M, 0, 1, 2]
+    x[2:5] = [[np.nan] * D, [np.inf] * D, [0] * D]
+    transform = RowTransform(True, np.full(D, 0.1, np.float32), None, 0.5)
+    weights = np.random.default_rng(3).normal(size=(D + 1, M)).astype(np.float32)
+    head = LinearHead(weights[:-1], 0.5 * weights[-1], transform)
+    with np.errstate(invalid="ignore"):
+        expected = np.sum((head.scores(x).argmax(axis=1) == y)[4:])
+    assert clipped_sum(CorrectCount(M), Params(transform, weights), x, y)[0, 0] == expected
+    assert clipped_sum(CorrectCount(M), Params(weights=np.zeros((D, M))), x, y)[0, 0] == 0
+
+
 # --- the bounds are reached -------------------------------------------------------------------------------------
 
 E = np.eye(D)
@@ -243,6 +259,8 @@ WORST = [
     (ClassSums(M), "replace_one", 3.0, (5 * E[0], 0), (5 * E[0], 1), None),
     (ClassCounts(M), "zero_out", 0, (E[0], 0), None, None),
     (ClassCounts(M), "replace_one", 0, (E[0], 0), (E[0], 1), None),
+    (CorrectCount(M), "zero_out", 0, (E[0], 0), None, np.eye(D, M)),
+    (CorrectCount(M), "replace_one", 0, (E[0], 0), (E[0], 1), np.eye(D, M)),
     (Gradient(M), "zero_out", 0, (9 * E[0], 0), None, np.zeros((D, M))),
     (Gradient(M), "zero_out", 0.7, (9 * E[0], 0), None, np.zeros((D + 1, M))),
     (Gradient(M), "replace_one", 0, (9 * E[0], 0), (-9 * E[0], 0), np.zeros((D, M))),
@@ -295,6 +313,7 @@ def test_the_table_of_sensitivities(clip_norm, append):
         SigmoidHessians(m): (math.sqrt(m) * r2 / 4, math.sqrt(2 * m) * r2 / 4),
         ClassSums(m): (r, max(2 * clip_norm, math.sqrt(2) * r)),
         ClassCounts(m): (1.0, math.sqrt(2)),
+        CorrectCount(m): (1.0, 1.0),
         Gradient(m): (clip_norm, 2 * clip_norm),
         Gradient(m, "softmax", "features"): (math.sqrt(2) * r, 2 * math.sqrt(2) * r),
         Gradient(m, "sigmoid", "features"): (math.sqrt(m) * r, 2 * math.sqrt(m) * r),
