@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 FOLDER = Path("demo")
-METHODS, EPSILONS = ("dp-fc", "dp-ls"), ("1", "8", "inf")
+METHODS, EPSILONS = ("auto", "dp-fc", "dp-ls"), ("1", "8", "inf")
 
 
 def main() -> None:
-    """Extract once, fit six heads, print one table."""
+    """Extract once, fit nine heads, print one table."""
     start = time.perf_counter()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()

@@ -18,8 +18,8 @@ from dphead.plots import _figure, _save
 from dphead.privacy.accounting import GaussianEvent
 
 FOLDER = RESULTS / "figures"
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe, Ito 2008
-MARKERS = "osD^vP"
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe, Ito 2008
+MARKERS = "osD^vPX"
 Row = dict[str, Any]
 
 

@@ -29,7 +29,7 @@ from dphead.solvers.base import PublicFacts
 from extract.format import FeaturesFile, open_features
 
 RESULTS = Path(__file__).parent / "results"
-METHODS = ("dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
+METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
 DELTA = 1e-5
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dphead.estimators import (
         DPAdamClassifier,
+        DPAutoClassifier,
         DPFeatureCovarianceClassifier,
         DPLeastSquaresClassifier,
         DPNewtonClassifier,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "DPAdamClassifier",
+    "DPAutoClassifier",
     "DPFeatureCovarianceClassifier",
     "DPLeastSquaresClassifier",
     "DPNewtonClassifier",

@@ -57,7 +57,7 @@ def fit_head(
     if charged is None:
         charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
-    steps = solver.solve(facts)
+    steps = solver.solve(plan.budgeted(facts))
     answer = None
     for i, spec in enumerate([*plan.specs[done:], None], start=done):
         try:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dphead import presets
-from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts, Solver
+from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts, Solver
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
 SOLVERS: dict[str, Any] = {
+    "auto": Auto,
     "dp-fc": DPFC,
     "dp-ls": LeastSquares,
     "dp-newton": Newton,
@@ -91,7 +92,8 @@ def _check_settings(name: str, settings: dict[str, Any]) -> None:
         known.discard("base_learning_rate")
     unknown = sorted(set(settings) - known)
     if unknown:
-        raise ValueError(f"{name} must have every option given, got {unknown}. It has {sorted(known)}.")
+        hint = " Name the method that has them." if name == "auto" else ""
+        raise ValueError(f"{name} must have every option given, got {unknown}. It has {sorted(known)}.{hint}")
     for key, value in settings.items():
         text, holds = RANGES.get(key, ("", lambda _: True))
         if value is not None and not holds(value):

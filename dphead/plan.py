@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from dphead.calibration import calibrate
+from dphead.calibration import calibrate, mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.mechanism import ReleaseSpec, noise_scale
@@ -36,6 +36,10 @@ class Plan:
         if self.group_cap is None:
             return "one image"
         return f"one group with all its images, of which at most {self.group_cap} count"
+
+    def budgeted(self, facts: PublicFacts) -> PublicFacts:
+        """The facts with this plan's budget, as solvers are given them."""
+        return _budgeted(facts, self.epsilon, self.delta, self.relation, self.group_cap)
 
     def events(self) -> list[GaussianEvent]:
         """What the accountant sees, equal releases together."""
@@ -88,7 +92,7 @@ def make_plan(
     check_budget(epsilon, delta)
     if group_cap is not None and group_cap < 1:
         raise ValueError(f"a group must keep at least one row, got {group_cap=}. Use 1 or more.")
-    wanted = solver.plan(facts)
+    wanted = solver.plan(_budgeted(facts, epsilon, delta, relation, group_cap))
     if np.isinf(epsilon):
         sigmas = [0.0] * len(wanted)
     else:
@@ -109,6 +113,11 @@ def make_plan(
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.query, spec, 0.0, facts.n_features + 1)  # refuses a width whose rounding it could not bound
     return Plan(specs, epsilon, delta, relation, accountant, group_cap)
+
+
+def _budgeted(facts: PublicFacts, epsilon: float, delta: float, relation: str, group_cap: int | None) -> PublicFacts:
+    rows = (group_cap or 1) * (2 if relation == "replace_one" else 1)
+    return replace(facts, mu=mu_from_epsilon(epsilon, delta) / rows)
 
 
 def check_budget(epsilon: float, delta: float) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,7 @@ def build(
         "method": method,
         "data": data,
         "ledger": ledger,
+        "expected_accuracy": None if result.head.estimate is None else asdict(result.head.estimate),
         "tuning": tuning,
         "warnings": warnings,
         "test": test if test_is == "public" else None,

@@ -38,7 +38,7 @@ class FitOptions:
 
     features: Path
     out: Path
-    method: str = "dp-fc"
+    method: str = "auto"
     preset: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     epsilon: float = 1.0
@@ -367,7 +367,7 @@ def _check_folder(out: Path, plan: Plan, method: Method, facts: PublicFacts) -> 
         raise ValueError(f"the run folder must be a folder, got out={out} where {parent} is a file. Choose another.")
     width = facts.n_features + 1
     need = 64 << 20
-    for release in method.solver.plan(facts):
+    for release in method.solver.plan(plan.budgeted(facts)):
         need += 8 * int(np.prod(release.query.shape(width)))
     free = shutil.disk_usage(parent).free
     if free < need:

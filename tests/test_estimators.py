@@ -22,6 +22,7 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from extract.format import FormatError, write_features
 
 METHODS = [
+    dphead.DPAutoClassifier,
     dphead.DPLeastSquaresClassifier,
     dphead.DPFeatureCovarianceClassifier,
     dphead.DPNewtonClassifier,

@@ -57,10 +57,13 @@ def documented():
     return keys
 
 
-@pytest.mark.parametrize("options", ["", "--epsilon inf", "--test-is public", "--method dp-sgd --batch-size 60"])
+@pytest.mark.parametrize(
+    "options",
+    ["", "--method dp-fc --steps 3 --epsilon inf", "--test-is public", "--method dp-sgd --batch-size 60 --steps 3"],
+)
 def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
     features = features_file(tmp_path / "f.h5")
-    fitted("fit", features, "-o", tmp_path / "run", "--steps", 3, "--test", features, *options.split())
+    fitted("fit", features, "-o", tmp_path / "run", "--test", features, *options.split())
     found, keys = report_of(tmp_path / "run"), documented()
     assert set(found) == keys[""]
     for part in ("guarantee", "method", "data", "ledger"):

@@ -158,7 +158,7 @@ def scores(
     with threadpool_limits(1 if small else None, "blas"):
         for k in range(fits):
             for world, sums in enumerate(worlds):
-                for seen in transcript(solver, problem.facts, specs, noise, sums):
+                for seen in transcript(solver, plan.budgeted(problem.facts), specs, noise, sums):
                     ratio, distance = witness.score(*seen)
                     ratios[world, k] += ratio
                     own[world, k] += distance
@@ -224,7 +224,7 @@ def one_run(
     everyone = AuditRows(x, y, canaries)
     ratios = np.zeros(canaries)
     all_sums = Sums(AuditRows(x, np.where(inside, y, NO_CLASS), facts.n_rows))
-    for query, params, spec, released in transcript(solver, facts, specs, noise, all_sums):
+    for query, params, spec, released in transcript(solver, plan.budgeted(facts), specs, noise, all_sums):
         half = spec.sampling_prob / 2  # what is expected of each of the others, whose coins the auditor does not know
         rest = (released.value - half * Sums(everyone).total(query, params, spec.clip_norm)).ravel()
         for i, row in enumerate(single):

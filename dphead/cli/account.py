@@ -8,7 +8,7 @@ import click
 
 RELATIONS = ("zero_out", "add_remove", "replace_one")
 ACCOUNTANTS = ("auto", "exact", "pld", "rdp", "rdp-classic", "zcdp")
-METHODS = ("dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes")
+METHODS = ("auto", "dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes")
 SIZES = ("n_rows", "n_features", "n_classes")
 PATH = click.Path(path_type=Path, dir_okay=False)
 

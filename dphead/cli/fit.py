@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-METHODS = ["dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes"]
+METHODS = ["auto", "dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes"]
 RELATIONS = ["zero_out", "add_remove", "replace_one"]
 TUNING = ["none", "post-processing", "public data", "charged", "NOT ACCOUNTED"]
 PATH = click.Path(path_type=Path)
@@ -27,7 +27,7 @@ def _bytes(_: Any, __: Any, text: str) -> int:
 @click.command(short_help="Train a private head from a features file.")
 @click.argument("features", type=PATH)
 @click.option("-o", "--output", "out", type=PATH, required=True, help="Run folder to write.")
-@click.option("--method", type=click.Choice(METHODS), default="dp-fc", show_default=True)
+@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True)
 @click.option("--preset", help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...")
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="inf: no noise, no clipping, no privacy.")
 @click.option("--delta", type=float, default=1e-5, show_default=True)
@@ -142,6 +142,12 @@ def show(console: Any, out: Path, result: dict[str, Any], files: str = "head.saf
     others = [f"{k} {v:.4g}" for k, v in g["profiles"].items() if isinstance(v, float)]
     if others:
         console.print("the same run under other accountants: " + ", ".join(others))
+    if report["expected_accuracy"] is not None:
+        percent = {k: f"{100 * v:.1f}" for k, v in report["expected_accuracy"].items()}
+        console.print(
+            f"expected accuracy on new data {percent['accuracy']} % (90 %: {percent['low']} to {percent['high']} %), "
+            "from what was released alone"
+        )
     if test is not None:
         scope = "public" if report["test_is"] == "public" else "private: for you alone, not in the report"
         worst = report["data"]["class_names"][test["worst_class"]]

@@ -9,6 +9,7 @@ from dphead.privacy.queries import Loss
 
 __all__ = [
     "DPAdamClassifier",
+    "DPAutoClassifier",
     "DPClassifier",
     "DPFeatureCovarianceClassifier",
     "DPLeastSquaresClassifier",
@@ -18,6 +19,19 @@ __all__ = [
     "Privacy",
     "PrivacyWarning",
 ]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPAutoClassifier(DPClassifier):
+    """Nothing to choose: gradient steps that follow from the sizes and the budget, and the accuracy to expect.
+
+    estimate: release the count of correct training rows, for `expected_accuracy_` (`dphead.solvers.Auto`). The other
+    parameters, and the attributes after `fit`: `DPClassifier`.
+    """
+
+    method: ClassVar[str] = "auto"
+
+    estimate: bool | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -51,7 +51,8 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
     unit_norm, center_share, normalization: how rows are brought to one scale (`dphead.methods.make_method`).
 
     After `fit`: classes_, coef_ and intercept_ (one row of coefficients for two classes, else one for each; they apply
-    to rows after `head_.transform`), n_features_in_, head_, privacy_ (`Privacy`) and ledger_ (`Ledger`).
+    to rows after `head_.transform`), n_features_in_, head_, privacy_ (`Privacy`), ledger_ (`Ledger`) and
+    expected_accuracy_ (`AccuracyEstimate`, private like the head; None for a method that does not ask for one).
 
     A private fit does not look at a row's value except through a noisy release: a row that is not finite counts zero
     and nothing is reported about it. X may be an array, a data frame, or the path of a features file (then y is None).
@@ -106,6 +107,7 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
             )
             result = fit_head(method.solver, data.rows(), facts, plan=plan, charged=charged, noise=NoiseSource(seed))
         self.classes_, self.n_features_in_, self.head_ = data.classes, data.n_features, result.head
+        self.expected_accuracy_ = result.head.estimate
         self._ledger, self._feature_space = ledger, data.feature_space
         self.privacy_ = privacy_of(
             plan,

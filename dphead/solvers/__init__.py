@@ -1,5 +1,6 @@
 """Solvers ask for releases and post-process them. They never see rows, keys or the ledger."""
 
+from dphead.solvers.auto import Auto
 from dphead.solvers.base import Ask, LinearHead, PlannedRelease, PublicFacts, Solver
 from dphead.solvers.gradient import DPFC, GradientDescent
 from dphead.solvers.least_squares import LeastSquares
@@ -9,6 +10,7 @@ from dphead.solvers.prototypes import Prototypes
 __all__ = [
     "DPFC",
     "Ask",
+    "Auto",
     "GradientDescent",
     "LeastSquares",
     "LinearHead",

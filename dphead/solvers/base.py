@@ -1,7 +1,7 @@
 """The protocol between a solver and the one loop in `dphead.fit`: plan, ask, be told, return a head."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -11,11 +11,16 @@ from dphead.privacy.queries import ChannelMoment, Params, Query, RowTransform
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What a solver knows before anything is released. n_rows: public n, or nominal_n under add/remove."""
+    """What a solver knows before anything is released. n_rows: public n, or nominal_n under add/remove.
+
+    mu: a row's share of one full-batch sum over the noise, if that sum took the whole budget (`Plan.budgeted` sets it);
+    inf without privacy.
+    """
 
     n_rows: int
     n_features: int
     n_classes: int
+    mu: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -51,17 +56,28 @@ class Answer:
     noise_sd: float
 
 
+@dataclass(frozen=True)
+class AccuracyEstimate:
+    """The accuracy expected on new data of the same kind, with a 90 % interval, from private releases alone."""
+
+    accuracy: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, eq=False)
 class LinearHead:
     """scores = transform(x) @ weights + intercept. weights: (n_features, n_classes); intercept: (n_classes,).
 
     loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose scores are not calibrated).
+    estimate: what the solver expects of the head, or None if it did not ask.
     """
 
     weights: np.ndarray
     intercept: np.ndarray
     transform: RowTransform = field(default_factory=RowTransform)
     loss: str = "softmax"
+    estimate: AccuracyEstimate | None = None
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
         """Scores (n, n_classes) float32 of rows x (n, n_features). A row that is not finite scores the intercept."""
@@ -98,18 +114,24 @@ class Centering:
     """How rows are brought to the unit sphere: unit norm, and a noisy mean of unit rows subtracted [ALGORITHMS.md §3].
 
     share: the mean's share of mu²; 0 for no centre. unit_norm: False leaves rows as they are (a clip norm must then fit
-    the features' scale).
+    the features' scale). scale_share: share of the noisy mean squares of centred rows, each of which is divided by the
+    mean squares' power 1/4 (half of a standardisation) and brought to the sphere again; 0 for no scale.
     """
 
     share: float = 0.02
     unit_norm: bool = True
+    scale_share: float = 0.0
 
     def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
         """The mean's release, if any; `rest` is the total weight of the other releases."""
         if not self.unit_norm or self.share <= 0:
             return []
-        query = ChannelMoment(facts.n_classes)
-        return [PlannedRelease("feature mean", query, 1.0, weight=rest * self.share / (1 - self.share))]
+        whole = rest / (1 - self.share - self.scale_share)
+        plan = [PlannedRelease("feature mean", ChannelMoment(facts.n_classes), 1.0, weight=whole * self.share)]
+        if self.scale_share > 0:
+            squares, clip = ChannelMoment(facts.n_classes, 2), square_clip(facts)
+            plan.append(PlannedRelease("feature squares", squares, clip, weight=whole * self.scale_share))
+        return plan
 
     def solve(self, facts: PublicFacts, append: float) -> Generator[Ask, Answer, RowTransform]:
         """The transform of every later release."""
@@ -119,7 +141,18 @@ class Centering:
         answer = yield Ask("feature mean", ChannelMoment(facts.n_classes), Params(unit))
         center = _shrunk(answer.value[:, 0], answer.noise_sd) / facts.n_rows
         center /= max(1.0, float(np.linalg.norm(center)))  # a mean of unit rows lies in the unit ball
-        return RowTransform(True, center.astype(np.float32), None, append)
+        centered = RowTransform(True, center.astype(np.float32), None, append)
+        if self.scale_share <= 0:
+            return centered
+        answer = yield Ask("feature squares", ChannelMoment(facts.n_classes, 2), Params(replace(centered, append=0.0)))
+        floor = max(0.01, facts.n_features * answer.noise_sd / facts.n_rows)
+        relative = np.maximum(facts.n_features * answer.value[:, 0] / facts.n_rows, 0.0) + floor
+        return replace(centered, scale=(relative**-0.25).astype(np.float32))
+
+
+def square_clip(facts: PublicFacts) -> float:
+    """Twice the norm that the squares of a unit row have if its features are Gaussian, sqrt(3/d)."""
+    return min(1.0, 2 * float(np.sqrt(3 / facts.n_features)))
 
 
 def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:

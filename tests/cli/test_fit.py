@@ -197,7 +197,7 @@ def test_another_data_sets_ledger_is_refused(features, run, tmp_path):
 
 
 def test_a_dry_run_prints_the_releases_and_touches_nothing(features, run):
-    done = fitted("fit", features, "-o", run, "--steps", 7, "--dry-run")
+    done = fitted("fit", features, "-o", run, "--method", "dp-fc", "--steps", 7, "--dry-run")
     assert "To be released" in done.out and "gradient" in done.out and "7" in done.out
     assert not run.exists() and not ledger_home().exists()
 

@@ -8,7 +8,7 @@ from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import RowTransform
-from dphead.solvers import DPFC, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
+from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Answer, Centering, center_classes, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 
@@ -17,6 +17,7 @@ FACTS = PublicFacts(N, D, M)
 X, Y = toy(N, D, M, seed=1)
 RAW = Centering(0.0, unit_norm=False)
 SOLVERS = {
+    "auto": Auto(),
     "sgd": GradientDescent(steps=30),
     "adam": GradientDescent("adam", steps=30, learning_rate=0.1),
     "sigmoid": GradientDescent(steps=30, loss="sigmoid", intercept=0.5),

@@ -1,0 +1,108 @@
+"""`auto`: a head with nothing to choose. Steps, step size and scaling follow from public numbers and the budget."""
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dphead.privacy.queries import CorrectCount, Params
+from dphead.solvers.base import AccuracyEstimate, Answer, Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.gradient import GradientDescent
+from dphead.solvers.normalization import ChannelNormalization
+
+MAX_RATE = 64.0  # with little noise, larger steps on normalised gradients of unit rows were not better
+PULL, FREEDOM = 0.18, 0.45  # of `_overfit`: from a held-out fifth of CIFAR-10's training rows, and synthetic classes
+MOVE = 1.2  # what noise alone may move a weight, in logits of unit rows
+SCALE_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Full-batch gradient descent that sets itself, and a count of the training rows that its head gets right.
+
+    The step size is the one at which noise alone moves each weight by MOVE over the whole descent (`rate`). Smaller
+    steps leave signal behind; beyond, noise grows faster than signal. Features are scaled by a noisy standardisation
+    where n·mu is at least twice their number. estimate: spend 1 to 10 % of mu² on the count.
+    """
+
+    estimate: bool = True
+    centering: Centering | ChannelNormalization = field(default_factory=Centering)
+    name: str = "auto"
+
+    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+        """The feature mean, the feature squares if rows are scaled, the gradients, and the count."""
+        releases = self._descent(facts).plan(facts)
+        share, rest = self._count_share(facts), sum(p.weight for p in releases)
+        if share:
+            weight = rest * share / (1 - share)
+            releases.append(PlannedRelease("correct rows", CorrectCount(facts.n_classes), 1.0, weight))
+        return releases
+
+    def solve(self, facts: PublicFacts) -> Steps:
+        """Descend, then count."""
+        descent = self._descent(facts)
+        head = yield from descent.solve(facts)
+        if self._count_share(facts):
+            return replace(head, estimate=(yield from self._expected(facts, descent, head)))
+        return head
+
+    def _descent(self, facts: PublicFacts) -> GradientDescent:
+        centering, strength = self.centering, facts.mu * facts.n_rows
+        if isinstance(centering, Centering) and strength >= 2 * facts.n_features:
+            centering = replace(centering, scale_share=SCALE_SHARE)
+        steps = min(100, max(60, round(60 * (min(strength, 1e9) / 1e4) ** (1 / 3))))
+        return GradientDescent(
+            steps=steps,
+            learning_rate=min(MAX_RATE, rate(facts.mu * facts.n_rows * math.sqrt(self._gradient_share(facts)), steps)),
+            clip_norm=0.3,
+            normalize=True,
+            average="ema",
+            ema_decay=0.9,
+            intercept=0.3,
+            centering=centering,
+        )
+
+    def _gradient_share(self, facts: PublicFacts) -> float:
+        return (1 - self._count_share(facts)) * 0.97
+
+    def _count_share(self, facts: PublicFacts) -> float:
+        """1 % of mu², or what brings the count's noise down to a point of accuracy, but 10 % at most.
+
+        Nothing without privacy: the rows' own count would then be published, and far above new rows' accuracy.
+        """
+        if not self.estimate or math.isinf(facts.mu):
+            return 0.0
+        return min(0.1, max(0.01, (100 / (facts.mu * facts.n_rows)) ** 2))
+
+    def _expected(
+        self, facts: PublicFacts, descent: GradientDescent, head: LinearHead
+    ) -> Generator[Ask, Answer, AccuracyEstimate]:
+        weights = np.vstack([head.weights, head.intercept / descent.intercept]).astype(np.float32)
+        answer = yield Ask("correct rows", CorrectCount(facts.n_classes), Params(head.transform, weights))
+        n = facts.n_rows
+        seen = min(1.0, max(1 / facts.n_classes, float(answer.value[0, 0]) / n))
+        gap = min(seen, _overfit(facts, descent, 1 - seen))
+        sd = math.sqrt((answer.noise_sd / n) ** 2 + max(seen * (1 - seen), 1 / n) / n + (gap / 2) ** 2)
+        middle = seen - gap
+        return AccuracyEstimate(middle, max(0.0, middle - 1.645 * sd), min(1.0, middle + 1.645 * sd))
+
+
+def rate(strength: float, steps: int, momentum: float = 0.9) -> float:
+    """Step on normalised gradients at which noise alone moves a weight by MOVE. strength: n·mu of all steps together.
+
+    The mean clipped gradient over the clip norm has noise sqrt(steps)/strength a step, which momentum multiplies by
+    1/(1 - momentum), and `steps` independent steps by their square root.
+    """
+    return MOVE * (1 - momentum) * strength / steps
+
+
+def _overfit(facts: PublicFacts, descent: GradientDescent, errors: float) -> float:
+    """How much better a head does on its training rows than on new ones, of which it gets the share `errors` wrong.
+
+    A row pulls the head towards itself by at most the whole length of the steps over n, which saves a share of the
+    errors; and free parameters save at most their number over n. The smaller of both.
+    """
+    pull = PULL * descent.learning_rate * descent.steps / ((1 - descent.momentum) * facts.n_rows)
+    freedom = FREEDOM * (facts.n_classes - 1) * facts.n_features / facts.n_rows
+    return min(pull * errors, freedom)

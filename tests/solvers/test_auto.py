@@ -1,0 +1,115 @@
+"""`auto` sets itself from public numbers, and knows how well it did."""
+
+import numpy as np
+import pytest
+from core import toy
+
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.plan import make_plan
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import CorrectCount, Gradient
+from dphead.solvers import Auto, PublicFacts
+from dphead.solvers.auto import MAX_RATE, MOVE, rate
+from dphead.solvers.base import Centering
+
+D, M = 8, 4
+
+
+def blobs(n, seed, spread=1.1, weights=None):
+    """n rows of M overlapping classes, some far larger than others if `weights` says so."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(M, n, p=weights)
+    return (rng.normal(size=(n, D)) * spread + 2 * np.eye(M, D)[y]).astype(np.float32), y
+
+
+def fit(x, y, epsilon, seed=None, solver=Auto()):  # noqa: B008
+    facts = PublicFacts(len(x), D, M)
+    return fit_head(solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed)).head
+
+
+def plan(n=50_000, d=1000, epsilon=1.0, solver=Auto(), **more):  # noqa: B008
+    return make_plan(solver, PublicFacts(n, d, 10), epsilon=epsilon, delta=1e-6, **more)
+
+
+@pytest.mark.parametrize("steps, strength", [(20, 300.0), (100, 5000.0)])
+def test_noise_alone_moves_a_weight_by_a_set_amount_over_the_descent(steps, strength):
+    """MOVE without end; the momentum of the last steps is not yet spent: 0.6 to 1 of it. Sampling error 1 %."""
+    rng = np.random.default_rng(0)
+    weights = velocity = np.zeros(5000)
+    for _ in range(steps):
+        velocity = 0.9 * velocity + rng.normal(size=5000) * np.sqrt(steps) / strength
+        weights = weights - rate(strength, steps) * velocity
+    assert 0.6 < weights.std() / MOVE < 1.01
+
+
+@pytest.mark.parametrize("n, epsilon, share", [(50_000, 1.0, 0.01), (2000, 1.0, None), (200, 0.5, 0.1)])
+def test_the_count_has_one_to_ten_per_cent_of_the_budget(n, epsilon, share):
+    """In between, its noise is one point of accuracy."""
+    made = plan(n, 8, epsilon)
+    mu2 = np.array([1 / s.noise_multiplier**2 for s in made.specs])
+    if share is None:
+        assert 0.01 < mu2[-1] / mu2.sum() < 0.1
+        assert made.specs[-1].noise_multiplier == pytest.approx(0.01 * n, rel=1e-6)
+    else:
+        assert mu2[-1] / mu2.sum() == pytest.approx(share, rel=1e-6)
+    assert epsilon * (1 - 1e-6) < made.epsilon_spent() <= epsilon
+
+
+def test_steps_and_scaling_follow_from_sizes_and_budget():
+    weak, strong = plan(epsilon=0.1), plan(epsilon=8.0)
+    assert 60 <= len(weak.specs) < len(strong.specs) <= 103
+    assert [s.label for s in weak.specs][:2] == ["feature mean", "gradient"]
+    assert [s.label for s in strong.specs][:3] == ["feature mean", "feature squares", "gradient"]
+    assert "feature squares" not in [s.label for s in plan(epsilon=8.0, solver=Auto(centering=Centering(0.0))).specs]
+
+
+def test_whoever_protects_more_has_less_to_spend():
+    """A group of four has a quarter of the mu of a row, and a replaced row moves a sum twice as far."""
+    facts = PublicFacts(1000, D, M)
+    row = plan().budgeted(facts).mu
+    assert plan(group_cap=4).budgeted(facts).mu == row / 4
+    assert plan(relation="replace_one").budgeted(facts).mu == row / 2
+    assert plan(epsilon=np.inf).budgeted(facts).mu == np.inf
+
+
+@pytest.mark.parametrize("n, epsilon, scale", [(1500, 2.0, 1.1), (400, 8.0, 0.8), (4000, 0.5, 1.4)])
+def test_the_expected_accuracy_is_that_of_new_rows(n, epsilon, scale):
+    """60 data sets and draws: a true 90 % interval holds fewer than 80 % with odds below 1 %. Rows are fresh."""
+    held, errors = 0, []
+    test_x, test_y = blobs(20_000, 10_000, scale)
+    for seed in range(60):
+        head = fit(*blobs(n, seed, scale), epsilon, seed)
+        truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
+        held += head.estimate.low <= truth <= head.estimate.high
+        errors.append(head.estimate.accuracy - truth)
+    assert held >= 48
+    assert abs(np.mean(errors)) < 0.01
+
+
+def test_without_an_estimate_nothing_is_spent_on_it():
+    made = plan(solver=Auto(estimate=False))
+    assert {s.query.split("(")[0] for s in made.specs} == {"ChannelMoment", "Gradient"}
+    x, y = toy(300, D, M)
+    assert fit(x, y, 1.0, 0, Auto(estimate=False)).estimate is None
+
+
+def test_rare_classes_are_not_forgotten_nor_preferred():
+    """With a bias, classes of 70 % and 2 % are predicted about as often as they occur."""
+    head = fit(*blobs(20_000, 0, weights=[0.7, 0.26, 0.02, 0.02]), 2.0, 1)
+    x, y = blobs(20_000, 1, weights=[0.7, 0.26, 0.02, 0.02])
+    found = np.bincount(head.scores(x).argmax(axis=1), minlength=M) / len(x)
+    assert np.abs(found - np.bincount(y) / len(y)).max() < 0.05
+
+
+def test_little_noise_does_not_mean_endless_steps():
+    x, y = blobs(3000, 0)
+    head = fit(x, y, np.inf)
+    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.75 and head.estimate is None
+    assert rate(1e12, 100) > MAX_RATE
+
+
+def test_it_asks_for_gradients_and_one_count():
+    solver, facts = Auto(), PublicFacts(1000, D, M)
+    queries = [p.query for p in solver.plan(plan().budgeted(facts))]
+    assert queries[-1] == CorrectCount(M) and queries[-2] == Gradient(M)
