@@ -38,6 +38,8 @@ def main(words: list[str]) -> int:
     """Run the mutants and print the table. Returns the exit code."""
     start = time.monotonic()
     mutants = [m for m in load() if not words or any(w in m["name"] for w in words)]
+    if not mutants:
+        raise SystemExit(f"NAME must be part of a mutant's name, got {words}. The names are in mutants/mutants.toml.")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         snapshot = copy(ROOT, Path(folder))  # all mutants are of the same code, whatever is edited meanwhile
         healthy = pool.submit(baseline, snapshot, sorted({t for m in mutants for t in m["tests"]}))
