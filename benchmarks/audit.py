@@ -28,6 +28,7 @@ TIGHT = {
 }
 MORE = {
     "dp-newton, 1 step": ("dp-newton", FLAT),
+    "auto": ("auto", {}),
     "dp-ls, centred": ("dp-ls", {}),
     "dp-ls, class Grams": ("dp-ls", FLAT | {"class_grams": True}),
     "prototypes, centred": ("prototypes", {}),
@@ -37,6 +38,7 @@ MORE = {
     "dp-sgd, Poisson q = 1/4, 3 steps": ("dp-sgd", FLAT | {"steps": 3, "clip_norm": 0.5, "batch_size": 16}),
     "dp-adam, Poisson q = 1/4, 3 steps": ("dp-adam", FLAT | {"steps": 3, "clip_norm": 0.5, "batch_size": 16}),
 }
+MORE_FITS = {"dp-newton": 100_000, "auto": 1_000}  # by method; a fit of auto takes 60 steps
 AT_USER_SIZE = {
     "prototypes": ("prototypes", {}),
     "dp-ls": ("dp-ls", {}),
@@ -55,7 +57,7 @@ def cells() -> list[dict[str, Any]]:
         table += [_cell(n, SMALL, how, epsilon, 100_000) for n, how in TIGHT.items()]
     for epsilon in EPSILONS:
         for n, how in MORE.items():
-            table.append(_cell(n, SMALL, how, epsilon, 100_000 if how[0] == "dp-newton" else 5_000))
+            table.append(_cell(n, SMALL, how, epsilon, MORE_FITS.get(how[0], 5_000)))
     table += [_cell("one run", USER, (method, {}), 8.0, 0) for method in ONE_RUN]
     table += [_cell(n, USER, how, 8.0, 1_000) for n, how in AT_USER_SIZE.items()]
     return table + [_cell(n, SMALL, how, 0.1, 2_000_000) for n, how in TIGHT.items()]
