@@ -130,7 +130,7 @@ def test_de22_is_table_21(epsilon, steps, sigma):
 
 def test_every_preset_loads_and_says_where_it_comes_from():
     assert set(presets.names()) >= {"fc23", "tb21", "tb21-mnist", "tb21-fashion-mnist", "tb21-cifar10", "de22"}
-    data = {"source", "accountant", "delta", "needs", "unreadable", "columns", "search"}
+    data = {"source", "accountant", "delta", "needs", "unreadable", "columns", "search", "network"}
     for name in presets.names():
         preset = presets.load(name)
         assert "Table" in preset["source"] and {"source", "accountant"} < set(preset) <= data | set(SOLVERS)
