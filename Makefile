@@ -13,7 +13,7 @@ demo: install
 	$(PY) -m benchmarks.demo
 
 test: install
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses 2 --dist loadfile
 
 lint: install
 	$(PY) -m ruff check .

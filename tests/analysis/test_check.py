@@ -39,7 +39,7 @@ def change(run, **parts):
     """Write other values into the report; a value that is a dict replaces single entries."""
     report = report_of(run)
     for name, value in parts.items():
-        report[name] = report[name] | value if isinstance(value, dict) else value
+        report[name] = (report[name] or {}) | value if isinstance(value, dict) else value
     (run / "report.json").write_text(json.dumps(report))
 
 
@@ -182,8 +182,18 @@ def test_private_metrics(run):
     assert names(run) == [name]
     change(run, test_rows="another split")
     assert names(run) == []
+    change(run, expected_accuracy={"low": 0.8})  # dp-ls releases no count that it could come from
+    assert names(run) == [name]
+    change(run, expected_accuracy=None)
     change(run, method={"train_accuracy": 0.9})
     assert names(run) == [name]
+
+
+def test_an_expected_accuracy_that_was_released_is_no_private_metric(tmp_path):
+    features = features_file(tmp_path / "f.h5", backbone="resnet18")
+    fitted("fit", features, "-o", tmp_path / "run", "--method", "auto", "--ledger", tmp_path / "ledger.sqlite")
+    assert report_of(tmp_path / "run")["expected_accuracy"] is not None
+    assert names(tmp_path / "run") == []
 
 
 def test_files_beside_the_report(run):
