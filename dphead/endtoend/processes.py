@@ -73,6 +73,7 @@ def serve(sums: TorchSums) -> None:
         mine: list[Any] = [None]
         dist.scatter_object_list(mine, None, src=0)
         if mine[0] is None:
+            _leave()
             return
         part(*mine[0])
 
@@ -81,7 +82,13 @@ def finish() -> None:
     """Tell the other processes to end. Called by the first."""
     if dist.is_initialized() and dist.get_rank() == 0:
         dist.scatter_object_list([None], [None] * dist.get_world_size(), src=0)
-        dist.destroy_process_group()
+        _leave()
+
+
+def _leave() -> None:
+    """All together: a process that ends while others still talk to it can abort."""
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 class _PartSum:
