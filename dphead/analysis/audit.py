@@ -152,13 +152,13 @@ def scores(
     """(log-likelihood ratios (2, fits), the canary's own mu squared (2, fits)); row 1 is the world with the canary."""
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
     witness, noise = _Witness(problem), NoiseSource()
-    worlds = [Sums(problem.world(inside)) for inside in (False, True)]
+    worlds, facts = [Sums(problem.world(inside)) for inside in (False, True)], plan.budgeted(problem.facts)
     ratios, own = np.zeros((2, fits)), np.zeros((2, fits))
     small = problem.facts.n_features <= 64  # where starting a thread takes longer than the product
     with threadpool_limits(1 if small else None, "blas"):
         for k in range(fits):
             for world, sums in enumerate(worlds):
-                for seen in transcript(solver, plan.budgeted(problem.facts), specs, noise, sums):
+                for seen in transcript(solver, facts, specs, noise, sums):
                     ratio, distance = witness.score(*seen)
                     ratios[world, k] += ratio
                     own[world, k] += distance
