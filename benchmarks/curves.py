@@ -6,16 +6,13 @@ releases costs, so that the whole curve may be looked at for the price of its en
 `python -m benchmarks.curves` runs what is missing.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-from threadpoolctl import threadpool_limits
 
 from benchmarks import features, runner
 from benchmarks.fused import Together
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.jobs import Job
-from dphead.fit import fit_head
+from dphead.fit import FitResult, fit_head
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan
 from dphead.privacy import accounting
@@ -83,18 +80,13 @@ def curves(wanted: list[Job], seed: int = 0) -> list[Row]:
     watched = [Watched(solver, every) for solver, _ in ready]
     together = Together(data.rows, len(wanted))
 
-    def one(i: int) -> None:
-        try:
-            fit_head(
-                watched[i], together.rows(), data.facts, plan=ready[i][1], noise=NoiseSource(seed),
-                block_sum=together.block_sum(i),
-            )  # fmt: skip
-        except BaseException:
-            together.abort()
-            raise
+    def fit(i: int) -> FitResult:
+        return fit_head(
+            watched[i], together.rows(), data.facts, plan=ready[i][1], noise=NoiseSource(seed),
+            block_sum=together.block_sum(i),
+        )  # fmt: skip
 
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(wanted)) as pool:
-        list(pool.map(one, range(len(wanted))))
+    together.run(fit)
     rows = []
     for job, (_, plan), watch in zip(wanted, ready, watched, strict=True):
         points = []

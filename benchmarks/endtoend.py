@@ -160,7 +160,7 @@ def tb21_runs() -> list[Run]:
 def timing(rows: int = 16, repeats: int = 5) -> None:
     """Per-example gradients of WRN-16-4, clipped and summed, beside Opacus's, taken in turn in one process."""
     import torch
-    from opacus import GradSampleModule
+    from opacus import GradSampleModule  # pyright: ignore[reportMissingImports]  (of the extra `bench`)
 
     from dphead.endtoend.gradients import ENGINES, PerExample, clipped
     from dphead.endtoend.models import loss_of

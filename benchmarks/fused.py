@@ -6,17 +6,21 @@ copied, products are float32, and several fits on the same batches share them (`
 nothing that is to be private may use this.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Barrier, Lock
-from typing import Any
+from threading import Barrier, BrokenBarrierError, Lock
+from typing import Any, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dphead.data import ArrayRows
 from dphead.privacy.mechanism import Block, BlockSum, NumpySums
 from dphead.privacy.queries import Gradient, Params, Query, RowTransform
 from dphead.privacy.sums import CHUNK
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,25 @@ class Together:
         """Rows for each of the fits: batches are only named, since `_add` reads them."""
         return _Named(self._rows)
 
+    def run(self, fit: Callable[[int], T]) -> list[T]:
+        """fit(position) for every position at once, a thread each; if one fails, all do, and its error is raised."""
+
+        def one(i: int) -> T:
+            try:
+                return fit(i)
+            except BaseException:
+                self._barrier.abort()  # or the others would wait for ever
+                raise
+
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(self._asked)) as pool:
+            running = [pool.submit(one, i) for i in range(len(self._asked))]
+        errors = [error for future in running if (error := future.exception())]
+        if errors:
+            raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
+        return [future.result() for future in running]
+
     def block_sum(self, fit: int) -> BlockSum:
-        """How the fit of that position sums. If it fails, call `abort`, or the others wait for ever."""
+        """How the fit of that position sums, called from `run`."""
 
         def add(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
             if block.x.strides[0]:  # rows that were read
@@ -127,10 +148,6 @@ class Together:
                 self._known[key] = self._sums(query, params, block, keep, clip_norm, np.zeros_like(out))
         out += self._known[key]
         return out
-
-    def abort(self) -> None:
-        """Let the other fits fail."""
-        self._barrier.abort()
 
     def _add(self) -> None:
         asked = [a for a in self._asked if a is not None]

@@ -4,7 +4,6 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -49,19 +48,14 @@ def fit_together(jobs: Sequence[j.Job], seed: int) -> list[dict[str, Any]]:
     data = f.load(jobs[0].dataset, jobs[0].features, jobs[0].held_out)
     together, ready = Together(data.rows, len(jobs)), [prepared(job, data) for job in jobs]
 
-    def one(i: int) -> FitResult:
+    def fit(i: int) -> FitResult:
         solver, plan = ready[i]
-        try:
-            return fit_head(
-                solver, together.rows(), data.facts, plan=plan, noise=noise_of(jobs[i], seed, plan),
-                block_sum=together.block_sum(i),
-            )  # fmt: skip
-        except BaseException:
-            together.abort()
-            raise
+        return fit_head(
+            solver, together.rows(), data.facts, plan=plan, noise=noise_of(jobs[i], seed, plan),
+            block_sum=together.block_sum(i),
+        )  # fmt: skip
 
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(jobs)) as pool:
-        results = list(pool.map(one, range(len(jobs))))
+    results = together.run(fit)
     seconds = max(r.seconds for r in results) / len(jobs)
     return [row_of(job, seed, data, r, seconds, "fused") for job, r in zip(jobs, results, strict=True)]
 

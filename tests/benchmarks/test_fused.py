@@ -1,8 +1,5 @@
 """The benchmarks' fast sums are the audited ones up to rounding, and turn a fit into the same head."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import BrokenBarrierError
-
 import numpy as np
 import pytest
 
@@ -74,8 +71,7 @@ def test_fits_on_common_batches_are_those_on_their_own():
             solvers[i], together.rows(), facts, epsilon=20, noise=NoiseSource(5), block_sum=together.block_sum(i)
         )
 
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(fit, range(2)))
+    found = together.run(fit)
     for solver, result in zip(solvers, found, strict=True):
         alone = fit_head(solver, rows, facts, epsilon=20, noise=NoiseSource(5)).head.weights
         np.testing.assert_allclose(result.head.weights, alone, atol=1e-3 * np.abs(alone).max())
@@ -87,12 +83,7 @@ def test_fits_that_draw_other_rows_are_refused():
 
     def fit(i: int):
         solver = GradientDescent(steps=2, sampling_prob=(0.4, 0.5)[i], centering=Centering(0.0, False))
-        try:
-            fit_head(solver, together.rows(), facts, noise=NoiseSource(0), block_sum=together.block_sum(i))
-        except (RuntimeError, BrokenBarrierError) as error:
-            together.abort()
-            return error
+        return fit_head(solver, together.rows(), facts, noise=NoiseSource(0), block_sum=together.block_sum(i))
 
-    with ThreadPoolExecutor(2) as pool:
-        errors = list(pool.map(fit, range(2)))
-    assert all(errors) and any("must draw the same rows" in str(e) for e in errors)
+    with pytest.raises(RuntimeError, match="must draw the same rows"):
+        together.run(fit)
