@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dphead.cli.fit import RELATIONS, TUNING, _bytes, releases_table, show
+from dphead.cli.fit import RELATIONS, TUNING, _bytes, progress_bar, releases_table, show
 
 PATH = click.Path(path_type=Path)
 
@@ -94,7 +94,6 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
     dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1 --ledger l.sqlite
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from dphead.endtoend.run import FinetuneOptions
     from dphead.endtoend.run import finetune as train
@@ -113,9 +112,7 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
         **{k: given[k] for k in (own - NAMES) & set(given)},
     )
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=errors, transient=True)
-    task = bar.add_task("charging", total=None)
+    bar, task = progress_bar(errors, 24)
     spent: Any = None
 
     def announce(plan: Any, method: Any, found: Any) -> None:

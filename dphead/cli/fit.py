@@ -73,7 +73,6 @@ def fit(dry_run: bool, **given: Any) -> None:
     from dataclasses import fields
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from dphead.run import FitOptions, fit_files
 
@@ -82,15 +81,7 @@ def fit(dry_run: bool, **given: Any) -> None:
         **{k: v for k, v in given.items() if k in names}, settings={k: v for k, v in given.items() if k not in names}
     )
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    bar = Progress(
-        TextColumn("{task.description:<14}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        transient=True,
-    )
-    task = bar.add_task("charging", total=None)
+    bar, task = progress_bar(errors, 14)
 
     def announce(plan: Any, method: Any) -> None:
         console.print(releases_table(plan.summary(), f"To be released ({method.source})"))
@@ -106,6 +97,15 @@ def fit(dry_run: bool, **given: Any) -> None:
     finally:
         bar.stop()
     show(console, options.out, result)
+
+
+def progress_bar(console: Any, width: int) -> tuple[Any, Any]:
+    """A bar of releases, not started, and its task. width: of the label."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    label = TextColumn(f"{{task.description:<{width}}}")
+    bar = Progress(label, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True)
+    return bar, bar.add_task("charging", total=None)
 
 
 def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
