@@ -1,6 +1,5 @@
 """`DPFinetuneClassifier`: a network trained with a guarantee, as a scikit-learn classifier of images."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,13 +15,13 @@ from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import FinetuneOptions, make_training
 from dphead.endtoend.settings import NAMES, make_settings
-from dphead.estimators.base import PrivacyWarning
+from dphead.estimators.base import confirmed_delta
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import positions
 from dphead.fit import fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.metrics import probabilities
-from dphead.plan import check_facts, large_delta
+from dphead.plan import check_facts
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.run import FitOptions
@@ -86,11 +85,7 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
         rows = ImageRows(x, labels)
         facts = PublicFacts(len(x), 1, len(names))
         check_facts(facts)
-        text = large_delta(self.epsilon, self.delta, len(x)) or ""
-        if text and not self.allow_large_delta:
-            raise ValueError(f"{text} Use a smaller one, or confirm with allow_large_delta=True.")
-        if text:
-            warnings.warn(text, PrivacyWarning, stacklevel=2)
+        warning = confirmed_delta(self.epsilon, self.delta, len(x), self.allow_large_delta)
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
         default = next(f.default for f in fields(self) if f.name == "model")
         given["model"] = None if self.preset and self.model == default else self.model
@@ -120,7 +115,7 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
             seeded=self.random_state is not None,
             counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
             classes_seen=False,
-            warning=text,
+            warning=warning,
         )
         return self
 

@@ -30,6 +30,17 @@ class PrivacyWarning(UserWarning):
     """The guarantee holds, and is weaker than a reader may think."""
 
 
+def confirmed_delta(epsilon: float, delta: float, n_rows: int, allow: bool) -> str:
+    """A delta of 1/n or more is an error, or a warning to the caller of `fit` once allowed; "" below it."""
+    text = large_delta(epsilon, delta, n_rows)
+    if text is None:
+        return ""
+    if not allow:
+        raise ValueError(f"{text} Use a smaller one, or confirm with allow_large_delta=True.")
+    warnings.warn(text, PrivacyWarning, stacklevel=3)
+    return text
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPClassifier(ClassifierMixin, BaseEstimator):
     """A private linear head on features. Parameters of the guarantee; a subclass adds its method's settings.
@@ -87,9 +98,8 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         check_budget(self.epsilon, self.delta)
         seed = self._seed()
         with self._training_data(X, y, groups) as data:
-            facts, warning = self._public_facts(data), ""
-            if np.isfinite(self.epsilon):
-                warning = self._check_delta(facts.n_rows)
+            facts = self._public_facts(data)
+            warning = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
             options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _GUARANTEE}
             method = make_method(self.method, facts, options, self.preset)
             plan = make_plan(
@@ -182,16 +192,6 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         facts = PublicFacts(n_rows, data.n_features, len(data.classes))
         check_facts(facts)
         return facts
-
-    def _check_delta(self, n_rows: int) -> str:
-        """A delta of 1/n or more is an error, or a warning once it is confirmed."""
-        text = large_delta(self.epsilon, self.delta, n_rows)
-        if text is None:
-            return ""
-        if not self.allow_large_delta:
-            raise ValueError(f"{text} Use a smaller one, or confirm with allow_large_delta=True.")
-        warnings.warn(text, PrivacyWarning, stacklevel=3)
-        return text
 
     def _seed(self) -> int | None:
         if self.random_state is None or isinstance(self.random_state, Integral):
