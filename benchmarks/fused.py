@@ -1,7 +1,8 @@
 """Block sums for benchmarks only: the same clipped gradient sums, several times as fast, without the rounding bound.
 
-The row's map x → (x - c) ∘ s is folded into the weights and out of the sum, so that a batch is read twice and never
-copied, products are float32, and several fits on the same batches share them (`Together`). Sums differ from
+The row's map x → (x - c) ∘ s, with or without unit norms before and after, is folded into the weights and out of the
+sum, so that a batch is read twice and never copied, products are float32, and several fits on the same batches share
+them (`Together`). Sums differ from
 `NumpySums`' by rounding alone (tests/benchmarks/test_fused.py), but AUDIT.md, "Floating point", does not cover them:
 nothing that is to be private may use this.
 """
@@ -9,7 +10,7 @@ nothing that is to be private may use this.
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Barrier, BrokenBarrierError, Lock
+from threading import Condition, Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,8 +18,8 @@ from threadpoolctl import threadpool_limits
 
 from dphead.data import ArrayRows
 from dphead.privacy.mechanism import Block, BlockSum, NumpySums
-from dphead.privacy.queries import Gradient, Params, Query, RowTransform
-from dphead.privacy.sums import CHUNK
+from dphead.privacy.queries import NOTHING, Gradient, Params, Query, RowTransform
+from dphead.privacy.sums import CHUNK, squares
 
 T = TypeVar("T")
 
@@ -34,11 +35,11 @@ class Asked:
 
 
 class FusedSums:
-    """A `BlockSum`. It keeps the squared norm of each row after each transform, 8 bytes a row."""
+    """A `BlockSum`. It keeps three numbers of each row after each transform: the factors of its norms, and its norm."""
 
     def __init__(self, memory: int = 1 << 30) -> None:
         self._exact = NumpySums(memory=memory)
-        self._squared: dict[tuple, np.ndarray] = {}
+        self._known: dict[tuple, np.ndarray] = {}
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
         """Add the block's clipped statistics to out; other queries than gradients go to `NumpySums`."""
@@ -49,56 +50,82 @@ class FusedSums:
 
     def add(self, asks: list[Asked], blocks: Iterable[tuple[Block, np.ndarray]]) -> None:
         """Add the clipped gradients of several fits of one loss over (block, rows to keep), with common products."""
-        folded, fits, m = [_fold(a.params) for a in asks], len(asks), asks[0].query.n_classes
-        weights, offset = np.hstack([w for w, _ in folded]), np.hstack([o for _, o in folded])
+        fits, m = len(asks), asks[0].query.n_classes
+        weights, offset, bias = (np.stack(part, axis=-2) for part in zip(*(_fold(a.params) for a in asks), strict=True))
+        weights = weights.reshape(len(weights), -1)
         transforms = [a.params.transform for a in asks]
         keys, clips = [_content(t) for t in transforms], np.array([a.clip_norm for a in asks])
         appended = np.array([t.append for t in transforms]) ** 2
-        value, total = np.zeros(weights.shape[::-1], np.float32), np.zeros(fits * m)
+        value, totals = np.zeros(weights.shape[::-1], np.float32), np.zeros((2, fits, m))
         for block, keep in blocks:
             found = {key: self._norms(key, t, block) for key, t in zip(keys, transforms, strict=True)}
-            squared = np.stack([found[key] for key in keys], axis=1)  # (rows, fits)
+            inner, outer, squared = np.stack([found[key] for key in keys], axis=2)  # (rows, fits) each
             known = keep & (block.y >= 0) & (block.y < m)
             ok = np.isfinite(squared) & known[:, None]
             x = block.x if ok[keep].all() else np.where(ok.any(axis=1, keepdims=True), block.x, np.float32(0))
-            residual = _residual((x @ weights + offset).reshape(-1, fits, m), block.y, asks[0].query.loss)
+            z = (x @ weights).reshape(-1, fits, m)
+            z *= (inner * outer)[:, :, None]
+            z += outer[:, :, None] * offset + bias
+            residual = _residual(z, block.y, asks[0].query.loss)
             norm = np.sqrt((residual**2).sum(2) * np.where(ok, squared + appended, 1))
             factor = np.where(ok, np.minimum(1, clips / np.maximum(norm, 1e-30)), 0)
-            flat = (residual * factor.astype(np.float32)[:, :, None]).reshape(len(x), -1)
-            value += flat.T @ x
-            total += flat.sum(0, dtype=np.float64)
+            residual *= factor.astype(np.float32)[:, :, None]
+            totals[1] += residual.sum(0, dtype=np.float64)
+            residual *= outer[:, :, None]
+            totals[0] += residual.sum(0, dtype=np.float64)
+            residual *= inner[:, :, None]
+            value += residual.reshape(len(x), -1).T @ x
         for i, asked in enumerate(asks):
-            part = slice(i * m, (i + 1) * m)
-            _unfold(asked, value[part].T.astype(np.float64), total[part])
+            _unfold(asked, value[i * m : (i + 1) * m].T.astype(np.float64), totals[0, i], totals[1, i])
 
     def _norms(self, key: tuple, transform: RowTransform, block: Block) -> np.ndarray:
-        """Squared norms (k,) of the transformed rows, computed when a row is first seen."""
-        squared = self._squared.get(key, np.zeros(0))
+        """(3, k) float32: the factor before and after centre and scale, and the transformed row's squared norm."""
+        known = self._known.get(key, np.zeros((3, 0), np.float32))
         last = int(block.index.max())
-        if last >= len(squared):
-            squared = np.append(squared, np.full(max(last + 1, 1 << 16) - len(squared), np.nan))
+        if last >= known.shape[1]:
+            room = max(last + 1, 1 << 16) - known.shape[1]
+            known = np.concatenate([known, np.full((3, room), np.nan, np.float32)], axis=1)
         used = block.index >= 0
-        new = np.flatnonzero(used & np.isnan(squared[block.index]))
+        new = np.flatnonzero(used & np.isnan(known[2, block.index]))
         for i in range(0, len(new), 256):
             part = new[i : i + 256]
-            with np.errstate(all="ignore"):
-                found = transform.apply(np, block.x[part])[1]
-            squared[block.index[part]] = np.where(np.isfinite(found), found, np.inf)
-        self._squared[key] = squared
-        return np.where(used, squared[block.index], 0)
+            known[:, block.index[part]] = _measured(transform, block.x[part])
+        self._known[key] = known
+        return np.where(used, known[:, block.index], np.float32(0))
+
+
+def _measured(transform: RowTransform, x: np.ndarray) -> np.ndarray:
+    """`FusedSums._norms` of rows x; the squared norm is infinite for a row that is not finite."""
+    with np.errstate(all="ignore"):
+        ones = np.ones(len(x), np.float32)
+        inner = outer = ones
+        if transform.unit_norm:
+            inner = _inverse(squares(np, x))
+            if transform.center is not None:
+                moved = (x * inner[:, None] - transform.center) * (1 if transform.scale is None else transform.scale)
+                outer = _inverse(squares(np, moved))
+        squared = transform.apply(np, x)[1]
+        squared = np.where(np.isfinite(squared), squared, np.inf)
+        finite = np.isfinite(squared)
+        return np.stack([np.where(finite, inner, 0), np.where(finite, outer, 0), squared]).astype(np.float32)
+
+
+def _inverse(squared: np.ndarray) -> np.ndarray:
+    return np.where(squared > NOTHING, 1 / np.sqrt(squared), np.float32(0))
 
 
 class Together:
-    """`fits` fits on the same Poisson batches, each in a thread of its own: a batch is read once for all of them.
+    """`fits` fits on the same batches, each in a thread of its own: a batch is read once for all of them.
 
-    The fits must have the same seed, sampling probability and order of releases, so that they draw the same rows;
-    RuntimeError if one does not.
+    Poisson batches: the fits must have the same seed, sampling probability and order of releases, so that they draw
+    the same rows; RuntimeError if one does not. A fit that ends leaves the others to go on.
     """
 
     def __init__(self, rows: ArrayRows, fits: int) -> None:
-        self._rows, self._sums = rows, FusedSums(memory=0)
-        self._asked: list[tuple[Asked, np.ndarray] | None] = [None] * fits
-        self._barrier, self._lock = Barrier(fits, self._add), Lock()
+        self._rows, self._sums, self._exact = rows, FusedSums(memory=0), NumpySums()
+        self._running, self._round = fits, 0
+        self._asked: dict[int, tuple[Asked, np.ndarray]] = {}
+        self._failed, self._changed, self._lock = False, Condition(), Lock()
         self._known: dict[tuple, np.ndarray] = {}
 
     def rows(self) -> "_Named":
@@ -110,53 +137,83 @@ class Together:
 
         def one(i: int) -> T:
             try:
-                return fit(i)
+                found = fit(i)
+                self._leave()
+                return found
             except BaseException:
-                self._barrier.abort()  # or the others would wait for ever
+                self._leave(failed=True)  # or the others would wait for ever
                 raise
 
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(self._asked)) as pool:
-            running = [pool.submit(one, i) for i in range(len(self._asked))]
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self._running) as pool:
+            running = [pool.submit(one, i) for i in range(self._running)]
         errors = [error for future in running if (error := future.exception())]
         if errors:
-            raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
+            raise next((e for e in errors if not isinstance(e, _OtherFailedError)), errors[0])
         return [future.result() for future in running]
 
     def block_sum(self, fit: int) -> BlockSum:
         """How the fit of that position sums, called from `run`."""
 
         def add(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-            if block.x.strides[0]:  # rows that were read
-                return self._full(query, params, block, keep, clip_norm, out)
-            if not fusible(query, params):
-                raise TypeError(
-                    f"fits on common batches must ask for gradients, got {query.name}. Run them one by one."
-                )
-            self._asked[fit] = Asked(query, params, clip_norm, out), block.index[keep]  # type: ignore[arg-type]
-            self._barrier.wait()
-            return out
+            indices = block.index[keep]
+            if fusible(query, params):
+                self._wait(fit, Asked(query, params, clip_norm, out), indices)  # type: ignore[arg-type]
+                return out
+            return self._one(query, params, indices, clip_norm, out)
 
         return add
 
-    def _full(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        """A block of a full batch. What needs no head is the same for every fit, and is computed once."""
-        if params.weights is not None:
-            return self._sums(query, params, block, keep, clip_norm, out)
-        key = query, clip_norm, int(block.index[0]), _content(params.transform), params.transform.unit_norm
+    def _wait(self, fit: int, asked: Asked, indices: np.ndarray) -> None:
+        with self._changed:
+            self._asked[fit], now = (asked, indices), self._round
+            self._add_if_complete()
+            self._changed.wait_for(lambda: self._round > now or self._failed)
+            if self._round == now:
+                raise _OtherFailedError("another fit on these batches failed")
+
+    def _leave(self, failed: bool = False) -> None:
+        with self._changed:
+            self._running -= 1
+            self._failed |= failed
+            self._changed.notify_all()
+            if not self._failed:
+                self._add_if_complete()
+
+    def _add_if_complete(self) -> None:
+        if self._asked and len(self._asked) == self._running:
+            self._add([self._asked[i] for i in sorted(self._asked)])
+            self._asked, self._round = {}, self._round + 1
+            self._changed.notify_all()
+
+    def _one(self, query: Query, params: Params, indices: np.ndarray, clip_norm: float, out: Any) -> Any:
+        """A sum that is not shared; over all rows, one that needs no head is the same for every fit."""
+        key = query, clip_norm, _content(params.transform), params.transform.append
+        shared = params.weights is None and len(indices) == self._rows.n_rows
         with self._lock:
-            if key not in self._known:
-                self._known[key] = self._sums(query, params, block, keep, clip_norm, np.zeros_like(out))
-        out += self._known[key]
+            value = self._known.get(key) if shared else None
+            if value is None:
+                value = np.zeros_like(out)
+                for block in self._blocks(indices):
+                    value = self._exact(query, params, block, block.index >= 0, clip_norm, value)
+            if shared:
+                self._known[key] = value
+        out += value
         return out
 
-    def _add(self) -> None:
-        asked = [a for a in self._asked if a is not None]
+    def _blocks(self, indices: np.ndarray) -> Iterator[Block]:
+        return self._rows.blocks(None if len(indices) == self._rows.n_rows else indices)
+
+    def _add(self, asked: list[tuple[Asked, np.ndarray]]) -> None:
         indices = asked[0][1]
         if not all(np.array_equal(other, indices) for _, other in asked):
             raise RuntimeError("fits on common batches must draw the same rows, got different ones.")
         if len({a.query for a, _ in asked}) > 1:
             raise RuntimeError("fits on common batches must have one loss, got several.")
-        self._sums.add([a for a, _ in asked], ((b, b.index >= 0) for b in self._rows.blocks(indices)))
+        self._sums.add([a for a, _ in asked], ((b, b.index >= 0) for b in self._blocks(indices)))
+
+
+class _OtherFailedError(RuntimeError):
+    """What ends a fit whose batch another one will never ask for."""
 
 
 class _Named:
@@ -167,44 +224,44 @@ class _Named:
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
-        if indices is None:
-            yield from self._rows.blocks()
-            return
+        indices = np.arange(self.n_rows) if indices is None else indices
         size = CHUNK * max(1, -(-len(indices) // CHUNK))
         index = np.append(indices, np.full(size - len(indices), -1))
         yield Block(index, np.broadcast_to(np.float32(0), (size, self.n_features)), np.full(size, -1, np.int32))
 
 
 def fusible(query: Query, params: Params) -> bool:
-    """Whether the sum is one of clipped gradients of rows that are not scaled one by one."""
-    return isinstance(query, Gradient) and query.clip == "rows" and not params.transform.unit_norm and (
-        params.weights is not None
-    )  # fmt: skip
+    """Whether the sum is one of gradients clipped row by row."""
+    return isinstance(query, Gradient) and query.clip == "rows" and params.weights is not None
 
 
 def _content(transform: RowTransform) -> tuple:
     """Equal for equal maps of a row, whatever they append."""
-    return tuple(None if v is None else v.tobytes() for v in (transform.center, transform.scale))
+    arrays = (None if v is None else v.tobytes() for v in (transform.center, transform.scale))
+    return transform.unit_norm, *arrays
 
 
-def _fold(params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """(weights (d, m) float32, offset (m,)) that give for a row what the head gives for the transformed row."""
+def _fold(params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(weights (d, m), offset (m,), bias (m,)) float32: a row x has the scores (x @ weights + offset) + bias.
+
+    With unit norms, x and the bracket are multiplied by the row's factors before and after.
+    """
     t, weights = params.transform, np.asarray(params.weights, np.float32)
     d = len(weights) - 1 if t.append else len(weights)
     rows = weights[:d] if t.scale is None else t.scale[:, None] * weights[:d]
-    offset = np.zeros(weights.shape[1], np.float32)
-    if t.center is not None:
-        offset -= t.center @ rows
-    if t.append:
-        offset += np.float32(t.append) * weights[-1]
-    return rows, offset
+    zero = np.zeros(weights.shape[1], np.float32)
+    offset = zero if t.center is None else -(t.center @ rows)
+    return rows, offset, np.float32(t.append) * weights[-1] if t.append else zero
 
 
-def _unfold(asked: Asked, value: np.ndarray, total: np.ndarray) -> None:
-    """Add to asked.out what value (d, m), a sum over rows as they are, is for transformed rows. total: of residuals."""
+def _unfold(asked: Asked, value: np.ndarray, inside: np.ndarray, total: np.ndarray) -> None:
+    """Add to asked.out what value (d, m), a sum over rows as they are, is for transformed rows.
+
+    inside, total: (m,) sums of the residuals, with and without the rows' factors after centre and scale.
+    """
     t = asked.params.transform
     if t.center is not None:
-        value -= np.outer(t.center, total)
+        value -= np.outer(t.center, inside)
     if t.scale is not None:
         value *= t.scale[:, None]
     asked.out[: len(value)] += value

@@ -9,7 +9,7 @@ from dphead.fit import fit_head
 from dphead.privacy.mechanism import Block, NumpySums
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import Gradient, Params, RowTransform
-from dphead.solvers import GradientDescent, PublicFacts
+from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
@@ -28,12 +28,14 @@ def block(rng, rows=256):
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("clip", [0.1, 5.0, np.inf])
-@pytest.mark.parametrize("scaled", [True, False])
-def test_sums_are_the_audited_ones(loss, clip, scaled):
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("parts", ["", "center", "scale", "center scale"])
+def test_sums_are_the_audited_ones(loss, clip, unit, parts):
     rng = np.random.default_rng(0)
     rows, query = block(rng), Gradient(M, loss)
+    rows.x[6] = 0
     center, scale = (rng.normal(size=D).astype(np.float32), rng.uniform(0.5, 2, D).astype(np.float32))
-    transform = RowTransform(False, center, scale, 1.0) if scaled else RowTransform(append=1.0)
+    transform = RowTransform(unit, center if "center" in parts else None, scale if "scale" in parts else None, 0.7)
     params = Params(transform, rng.normal(size=(D + 1, M)).astype(np.float32))
     fused, keep = FusedSums(), rows.index >= 0
     for _ in range(2):  # norms computed, and kept
@@ -75,6 +77,32 @@ def test_fits_on_common_batches_are_those_on_their_own():
     for solver, result in zip(solvers, found, strict=True):
         alone = fit_head(solver, rows, facts, epsilon=20, noise=NoiseSource(5)).head.weights
         np.testing.assert_allclose(result.head.weights, alone, atol=1e-3 * np.abs(alone).max())
+
+
+def test_full_batches_are_shared_by_fits_of_any_length():
+    """Their transforms differ, and the count at the end is asked for while others still descend."""
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, M, 400)
+    rows, facts = ArrayRows(rng.normal(size=(400, D)) + 2 * np.eye(M, D)[y], y), PublicFacts(400, D, M)
+    solvers = [
+        Auto(),
+        GradientDescent(steps=3, intercept=1.0),
+        GradientDescent(steps=5, centering=Centering(0.0)),
+        DPFC(steps=4, ridge=0.1),
+        LeastSquares(),
+    ]
+    together = Together(rows, len(solvers))
+
+    def fit(i: int):
+        return fit_head(
+            solvers[i], together.rows(), facts, epsilon=5, noise=NoiseSource(i), block_sum=together.block_sum(i)
+        )
+
+    for i, result in enumerate(together.run(fit)):
+        alone = fit_head(solvers[i], rows, facts, epsilon=5, noise=NoiseSource(i)).head
+        np.testing.assert_allclose(result.head.weights, alone.weights, atol=1e-3 * np.abs(alone.weights).max())
+        if alone.estimate:
+            assert abs(result.head.estimate.accuracy - alone.estimate.accuracy) < 0.01  # a row or two on the border
 
 
 def test_fits_that_draw_other_rows_are_refused():
