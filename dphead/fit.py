@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dphead.plan import Plan, make_plan
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
-from dphead.privacy.mechanism import BlockSum, NumpySums, Rows, release
+from dphead.privacy.mechanism import BlockSum, NumpySums, Rows, RowSum, release
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Answer, LinearHead, PublicFacts, Solver
 
@@ -42,12 +42,14 @@ def fit_head(
     noise: NoiseSource | None = None,
     progress: Progress | None = None,
     block_sum: BlockSum | None = None,
+    row_sum: RowSum | None = None,
     done: int = 0,
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
     plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
     block_sum: how blocks are summed; None is numpy, with up to 1 GB of transformed rows kept between passes.
+    row_sum: `parts.SumOfParts` where the rows lie with several processes.
     ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
     done: releases that an earlier run made and that the solver starts after, from its own checkpoint.
     Raises ValueError before anything is read or charged when the budget does not allow the plan.
@@ -69,7 +71,9 @@ def fit_head(
             return FitResult(stop.value, plan, charged.ledger, charged.fit_id, noise.private, seconds)
         if spec is None or ask.label != spec.label:
             raise RuntimeError(f"a solver must ask for its plan, got label={ask.label!r} at release {i}.")
-        released = release(ask.query, ask.params, rows, spec, ledger=charged, noise=noise, block_sum=block_sum)
+        released = release(
+            ask.query, ask.params, rows, spec, ledger=charged, noise=noise, block_sum=block_sum, row_sum=row_sum
+        )
         answer = Answer(released.value, released.noise_sd)
         if progress is not None:
             progress(i + 1, len(plan.specs), spec.label)

@@ -99,6 +99,7 @@ class Released:
 
 
 BlockSum = Callable[[Query, Params, Block, np.ndarray, float, Any], Any]
+RowSum = Callable[[Query, Params, Rows, ReleaseSpec, np.ndarray | None, BlockSum], np.ndarray]
 
 
 class NumpySums:
@@ -179,12 +180,14 @@ def release(
     ledger: FitLedger,
     noise: NoiseSource,
     block_sum: BlockSum = numpy_block_sum,
+    row_sum: RowSum | None = None,
 ) -> Released:
     """Charge, sample, clip, sum, add noise once, commit, return.
 
     Guarantee: the returned value is a Gaussian mechanism (on a Poisson sample if sampling_prob < 1) of the query's
     clipped sum with sd >= noise_multiplier x sensitivity, rounded to a public grid; the charge is durable before the
     first row is read, and the noisy value is durable, where the ledger stores values, before it is returned.
+    row_sum: None, or `parts.SumOfParts` where the rows lie with several processes.
     """
     if query.name != spec.query:
         raise ValueError(f"the query must be the planned one, got query={query.name}. The plan says {spec.query}.")
@@ -202,7 +205,7 @@ def release(
         indices = poisson_sample(rows.n_rows, spec.sampling_prob, noise.generator(sequence, "sample"))
         if spec.group_cap is not None:  # a row beyond its cap must not even move the places of other rows
             indices = indices[cast(GroupedRows, rows).within[indices]]
-    value = _clipped_sum(query, params, rows, spec, indices, block_sum)
+    value = (row_sum or _clipped_sum)(query, params, rows, spec, indices, block_sum)
     if spec.noise_multiplier > 0:
         if query.symmetric:
             value = symmetric_part(value)  # the noise is symmetric and would not hide an asymmetric rounding

@@ -1,0 +1,184 @@
+"""A sum whose rows lie with several processes (threads here): every slot once, one noise, the sum of one process."""
+
+import threading
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+from core import NAMES, QUERIES, D, M, release_one, reserve, spec_of, toy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dphead.data import ArrayRows
+from dphead.privacy.mechanism import numpy_block_sum, release
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.parts import SumOfParts, bounds, serve
+from dphead.privacy.queries import ClassCounts, ClassSums, Params, RowTransform
+
+
+class Threads:
+    """The processes of `parts`, as threads. sent: every sum that a thread sent; asked: what it was asked."""
+
+    def __init__(self, count):
+        self.count, self.sent, self.asked = count, [], []
+        self._asks = [SimpleQueue() for _ in range(count)]
+        self._answers = [SimpleQueue() for _ in range(count)]
+
+    def ask(self, process, ask):
+        self.asked.append((process, ask))
+        self._asks[process].put(ask)
+
+    def receive(self, process, shape):
+        value = self._answers[process].get(timeout=30)
+        if isinstance(value, Exception):
+            raise value
+        assert value.shape == shape and value.dtype == np.float64
+        return value
+
+    def end(self):
+        for asks in self._asks:
+            asks.put(None)
+
+    def first(self, process):
+        """The way of thread `process` to the first."""
+        return _First(self, self._asks[process], self._answers[process])
+
+    def run(self, process, own):
+        try:
+            serve(self.first(process), own, numpy_block_sum)
+        except Exception as error:
+            self._answers[process].put(error)
+
+
+class _First:
+    def __init__(self, threads, asks, answers):
+        self._threads, self._asks, self._answers = threads, asks, answers
+
+    def next(self):
+        return self._asks.get(timeout=30)
+
+    def answer(self, value):
+        self._threads.sent.append(value)
+        self._answers.put(value)
+
+
+@contextmanager
+def parts(x, y, count, groups=None, cap=None, change=lambda i, rows: rows):
+    """(rows as a whole, Threads, the first one's part) with the other threads at work."""
+    whole = ArrayRows(x, y, 128, groups, cap)
+    y = whole._y  # without the rows beyond their cap: a group may lie in several parts
+    at, threads = bounds(len(x), count), Threads(count)
+    own = []
+    for i in range(count):
+        part = ArrayRows(x[at[i] : at[i + 1]], y[at[i] : at[i + 1]], 128)
+        part.group_cap = cap
+        own.append(change(i, part))
+    running = [threading.Thread(target=threads.run, args=(i, own[i]), daemon=True) for i in range(1, count)]
+    for t in running:
+        t.start()
+    try:
+        yield whole, threads, own[0]
+    finally:
+        threads.end()
+        for t in running:
+            t.join(timeout=30)
+
+
+def shared_release(query, params, x, y, count, seed=1, cap=None, groups=None, change=lambda i, rows: rows, **spec):
+    """`core.release_one` with the rows in `count` parts: the released value and the Threads."""
+    with parts(x, y, count, groups, cap, change) as (whole, threads, own):
+        s = spec_of(query, len(x), group_cap=cap, **spec)
+        value = release(
+            query, params, whole, s, ledger=reserve([s]), noise=NoiseSource(seed), row_sum=SumOfParts(threads, own)
+        )
+        return value.value, threads
+
+
+@given(st.integers(0, 2000), st.integers(1, 40))
+def test_parts_are_a_partition_of_the_slots(n_rows, processes):
+    at = bounds(n_rows, processes)
+    slots = [slot for i in range(processes) for slot in range(at[i], at[i + 1])]
+    assert slots == list(range(n_rows))
+    sizes = np.diff(at)
+    assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(query, count):
+    """The same seed gives the same one draw, so noisy values agree to float64 rounding and the grid (2e-4 of 1)."""
+    x, y = toy(300)
+    params = Params(RowTransform(append=1.0), np.full((D + 1, M), 0.1, np.float32))
+    if query.name.startswith("ChannelMoment") and "n_channels=2" in query.name:
+        params = Params(RowTransform())
+    alone = release_one(query, params, ArrayRows(x, y, 128), 1).value
+    value, threads = shared_release(query, params, x, y, count)
+    np.testing.assert_allclose(value, alone, rtol=0, atol=2e-4 * query.sensitivity(1.0, "zero_out", 1.0))
+    assert len(threads.sent) == count - 1  # one sum of each other process, once
+
+
+def test_only_the_first_process_draws_noise():
+    """Whatever sigma is, the sums that travel are exact: counts of classes are whole numbers."""
+    x, y = toy(300)
+    value, threads = shared_release(ClassCounts(M), Params(), x, y, 4, sigma=5.0, seed=None)
+    for sent, (start, stop) in zip(sorted(threads.sent, key=bytes), [(75, 150), (150, 225), (225, 300)], strict=True):
+        assert np.array_equal(sent, np.rint(sent)), (start, stop)
+    assert not np.array_equal(value, np.rint(value))
+
+
+@given(st.integers(1, 300), st.integers(1, 5), st.floats(0.01, 0.99))
+def test_every_sampled_row_is_asked_of_one_process_that_holds_it(n, count, prob):
+    x, y = toy(n)
+    query = ClassSums(M)
+    spec = {"sigma": 0.0, "clip_norm": float("inf"), "sampling_prob": prob}
+    value, threads = shared_release(query, Params(), x, y, count, **spec)
+    alone = release_one(query, Params(), ArrayRows(x, y, 128), 1, **spec).value
+    np.testing.assert_allclose(value, alone, rtol=1e-12, atol=1e-12)
+    at = bounds(n, count)
+    for process, ask in threads.asked:
+        assert ask.n_rows == at[process + 1] - at[process]
+        assert np.all((ask.indices >= 0) & (ask.indices < ask.n_rows))  # it learns nothing of the others' sample
+
+
+def test_a_group_that_lies_in_several_parts_keeps_its_cap():
+    x, y = np.ones((300, D), np.float32), np.zeros(300, int)
+    groups = np.arange(300) % 3  # each group has rows in every part
+    for prob in (1.0, 0.999999):
+        value, _ = shared_release(
+            ClassCounts(M), Params(), x, y, 3, cap=2, groups=groups, sigma=0.0, clip_norm=float("inf"),
+            sampling_prob=prob,
+        )  # fmt: skip
+        assert value[0, 0] == 6  # 3 groups, 2 rows of each; not 2 of each in every part
+
+
+class _Cheating:
+    """A part that yields one of its blocks twice, or not at all."""
+
+    def __init__(self, rows, times):
+        self._rows, self._times = rows, times
+        self.n_rows, self.n_features, self.group_cap = rows.n_rows, rows.n_features, rows.group_cap
+
+    def blocks(self, indices=None):
+        blocks = list(self._rows.blocks(indices))
+        yield from blocks[:-1] + blocks[-1:] * self._times
+
+
+@pytest.mark.parametrize("cheater", [0, 1, 2])
+@pytest.mark.parametrize("times", [0, 2])
+def test_each_process_checks_that_it_uses_each_slot_of_its_part_once(cheater, times):
+    x, y = toy(600)
+    with pytest.raises(RuntimeError, match="each row slot exactly once"):
+        shared_release(
+            ClassSums(M), Params(), x, y, 3, change=lambda i, rows: _Cheating(rows, times) if i == cheater else rows
+        )
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_holds_another_part_raises(process):
+    x, y = toy(301)
+    with pytest.raises(RuntimeError, match="must hold the part"):
+        shared_release(
+            ClassSums(M), Params(), x, y, 2,
+            change=lambda i, rows: ArrayRows(x[:9], y[:9]) if i == process else rows,
+        )  # fmt: skip
