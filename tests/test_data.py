@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dphead.data import ArrayRows, FeaturesRows, load_features, split_slots
+from dphead.data import ArrayRows, FeaturesRows, load_features, split_slots, to_float32
 from dphead.privacy.sums import CHUNK
 from extract.format import FormatError, write_features
 
@@ -128,3 +128,40 @@ def test_the_reader_does_not_outlive_an_error(path):
         next(blocks)
         blocks.close()
     assert isinstance(rows, FeaturesRows)
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+@pytest.mark.parametrize("chosen", [np.arange(0, 5000, 2), np.array([0, 1, 2, 7, 2047, 2048, 2049, 4999]), None])
+def test_parts_of_a_file_are_its_rows_in_order(tmp_path, memory, chosen):
+    """Also rows near each other, far apart and on both sides of a block of the file."""
+    x, y = data(5000, 6)
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
+    whole, file = load_features(tmp_path / "f.h5", memory=0)
+    with file:
+        for start, stop in ((0, 1), (1, 2500), (2500, 5000), (17, 17)):
+            part = whole.part(start, stop, memory)
+            assert (part.n_rows, part.streamed) == (stop - start, memory == 0 and stop > start)
+            wanted = None if chosen is None else chosen[(chosen >= start) & (chosen < stop)] - start
+            index, xs, ys, _ = collect(part, wanted)
+            slots = np.arange(stop - start) if wanted is None else wanted
+            assert np.array_equal(index, slots)
+            assert np.array_equal(xs, x[start:stop][slots]) and np.array_equal(ys, y[start:stop][slots])
+
+
+def test_every_float16_becomes_the_float32_of_the_same_value():
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    out = np.empty(halves.shape, np.float32)
+    to_float32(halves, out)
+    finite = np.isfinite(halves)
+    expected = halves.astype(np.float32)
+    assert np.array_equal(out[finite].view(np.int32), expected[finite].view(np.int32))  # signs of zero too
+    assert not np.isfinite(out[~finite]).any()
+
+
+def test_a_cap_on_groups_holds_for_the_whole_file_and_not_for_each_part(tmp_path):
+    x, y = data(400, 6)
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=np.arange(400) % 2)
+    whole, file = load_features(tmp_path / "f.h5", memory=0, group_cap=3)
+    with file:
+        kept = [whole.part(start, start + 100, 1 << 20).within.sum() for start in range(0, 400, 100)]
+    assert kept == [6, 0, 0, 0]
