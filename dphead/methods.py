@@ -19,6 +19,7 @@ SOLVERS: dict[str, Any] = {
     "prototypes": Prototypes,
 }
 ADAM = {"optimizer": "adam", "learning_rate": 0.1}
+UNSET = {"auto": {"scale", "steps", "move", "descent"}}  # what a method's rules set: for benchmarks alone
 PREPARATION = {"unit_norm", "center_share", "normalization"}
 INSTEAD = {"epochs": "steps", "base_learning_rate": "learning_rate", "batch_size": "sampling_prob"}
 RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -86,7 +87,7 @@ def make_method(name: str, facts: PublicFacts, options: dict[str, Any], preset: 
 
 def _check_settings(name: str, settings: dict[str, Any]) -> None:
     """Raise ValueError for a setting that the method does not have, or one out of its range."""
-    own = {f.name for f in fields(SOLVERS[name])}
+    own = {f.name for f in fields(SOLVERS[name])} - UNSET.get(name, set())
     known = (own - {"name", "centering"}) | PREPARATION | {one for one, other in INSTEAD.items() if other in own}
     if "sampling_prob" not in own:
         known.discard("base_learning_rate")

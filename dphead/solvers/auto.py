@@ -3,30 +3,50 @@
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from dphead.privacy.queries import CorrectCount, Params
-from dphead.solvers.base import AccuracyEstimate, Answer, Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import (
+    AccuracyEstimate,
+    Answer,
+    Ask,
+    Centering,
+    LinearHead,
+    PlannedRelease,
+    PublicFacts,
+    Steps,
+    join_intercept,
+)
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.normalization import ChannelNormalization
 
-MAX_RATE = 64.0  # with little noise, larger steps on normalised gradients of unit rows were not better
+LONGEST = 640.0  # step on normalised gradients over 1 - momentum: with little noise, larger ones were not better
 PULL, FREEDOM = 1.6, 0.45  # of `_overfit`
 MOVE = 1.2  # what noise alone may move a weight, in logits of unit rows
 SCALE_SHARE = 0.01
+
+
+DESCENT = GradientDescent(clip_norm=0.3, normalize=True, average="ema", ema_decay=0.9, intercept=0.3)
 
 
 @dataclass(frozen=True)
 class Auto:
     """Full-batch gradient descent that sets itself, and a count of the training rows that its head gets right.
 
-    The step size is the one at which noise alone moves each weight by MOVE over the whole descent (`rate`). Smaller
+    The step size is the one at which noise alone moves each weight by `move` over the whole descent (`rate`). Smaller
     steps leave signal behind; beyond, noise grows faster than signal. Features are scaled by a noisy standardisation
-    where n·mu is at least twice their number. estimate: spend 1 to 10 % of mu² on the count.
+    where n·mu is at least twice their number. estimate: spend 1 to 10 % of mu² on the count. The other fields are for
+    measuring what each part is worth (benchmarks/ablation.py): scale, one of auto, always, never; steps, None for the
+    rule; descent, what no rule sets.
     """
 
     estimate: bool = True
+    scale: Literal["auto", "always", "never"] = "auto"
+    steps: int | None = None
+    move: float = MOVE
+    descent: GradientDescent = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
 
@@ -49,20 +69,13 @@ class Auto:
 
     def _descent(self, facts: PublicFacts) -> GradientDescent:
         centering, strength = self.centering, facts.mu * facts.n_rows
-        if isinstance(centering, Centering) and strength >= 2 * facts.n_features:
+        scaled = self.scale == "always" or (self.scale == "auto" and strength >= 2 * facts.n_features)
+        if scaled and isinstance(centering, Centering):
             centering = replace(centering, scale_share=SCALE_SHARE)
         share = 0.97 * (1 - self._count_share(facts))  # the gradients'; 3 % for centring and scaling
-        steps = min(100, max(60, round(60 * (min(strength, 1e9) / 1e4) ** (1 / 3))))
-        return GradientDescent(
-            steps=steps,
-            learning_rate=min(MAX_RATE, rate(strength * math.sqrt(share), steps)),
-            clip_norm=0.3,
-            normalize=True,
-            average="ema",
-            ema_decay=0.9,
-            intercept=0.3,
-            centering=centering,
-        )
+        steps = self.steps or min(100, max(60, round(60 * (min(strength, 1e9) / 1e4) ** (1 / 3))))
+        speed = rate(strength * math.sqrt(share), steps, self.descent.momentum, self.move)
+        return replace(self.descent, steps=steps, learning_rate=speed, centering=centering)
 
     def _count_share(self, facts: PublicFacts) -> float:
         """1 % of mu², or what brings the count's noise down to a point of accuracy, but 10 % at most.
@@ -76,7 +89,7 @@ class Auto:
     def _expected(
         self, facts: PublicFacts, descent: GradientDescent, head: LinearHead
     ) -> Generator[Ask, Answer, AccuracyEstimate]:
-        weights = np.vstack([head.weights, head.intercept / descent.intercept]).astype(np.float32)
+        weights = join_intercept(head).astype(np.float32)
         answer = yield Ask("correct rows", CorrectCount(facts.n_classes), Params(head.transform, weights))
         n = facts.n_rows
         seen = min(1.0, max(1 / facts.n_classes, float(answer.value[0, 0]) / n))
@@ -86,13 +99,13 @@ class Auto:
         return AccuracyEstimate(middle, max(0.0, middle - 1.645 * sd), min(1.0, middle + 1.645 * sd))
 
 
-def rate(strength: float, steps: int, momentum: float = GradientDescent.momentum) -> float:
-    """Step on normalised gradients at which noise alone moves a weight by MOVE. strength: n·mu of all steps together.
+def rate(strength: float, steps: int, momentum: float = DESCENT.momentum, move: float = MOVE) -> float:
+    """Step on normalised gradients at which noise alone moves a weight by `move`. strength: n·mu of all steps together.
 
     The mean clipped gradient over the clip norm has noise sqrt(steps)/strength a step, which momentum multiplies by
-    1/(1 - momentum), and `steps` independent steps by their square root.
+    1/(1 - momentum), and `steps` independent steps by their square root. LONGEST bounds it where there is little noise.
     """
-    return MOVE * (1 - momentum) * strength / steps
+    return (1 - momentum) * min(LONGEST, move * strength / steps)
 
 
 def _overfit(facts: PublicFacts, descent: GradientDescent, errors: float) -> float:

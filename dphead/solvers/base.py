@@ -167,6 +167,12 @@ def split_intercept(weights: np.ndarray, append: float) -> tuple[np.ndarray, np.
     return weights, np.zeros(weights.shape[1])
 
 
+def join_intercept(head: LinearHead) -> np.ndarray:
+    """(width, n_classes): the inverse of `split_intercept`, for a query that scores rows."""
+    append = head.transform.append
+    return np.vstack([head.weights, head.intercept / append]) if append else head.weights
+
+
 def center_classes(value: np.ndarray) -> np.ndarray:
     """Project class scores on I - 11ᵀ/m: only differences between classes reach the argmax."""
     return value - value.mean(axis=-1, keepdims=True)

@@ -1,5 +1,7 @@
 """`auto` sets itself from public numbers, and knows how well it did."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from core import toy
@@ -10,7 +12,7 @@ from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import CorrectCount, Gradient
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import MAX_RATE, MOVE, rate
+from dphead.solvers.auto import DESCENT, LONGEST, MOVE, rate
 from dphead.solvers.base import Centering
 
 D, M = 8, 4
@@ -106,10 +108,30 @@ def test_little_noise_does_not_mean_endless_steps():
     x, y = blobs(3000, 0)
     head = fit(x, y, np.inf)
     assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.75 and head.estimate is None
-    assert rate(1e12, 100) > MAX_RATE
+    assert rate(1e12, 100) == pytest.approx(LONGEST * (1 - DESCENT.momentum))
 
 
 def test_it_asks_for_gradients_and_one_count():
     solver, facts = Auto(), PublicFacts(1000, D, M)
     queries = [p.query for p in solver.plan(plan().budgeted(facts))]
     assert queries[-1] == CorrectCount(M) and queries[-2] == Gradient(M)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        Auto(scale="never"), Auto(scale="always"), Auto(steps=20), Auto(move=0.5), Auto(centering=Centering(0.0)),
+        Auto(descent=replace(DESCENT, momentum=0.0)), Auto(descent=replace(DESCENT, intercept=0.0)),
+        Auto(descent=replace(DESCENT, average="last")), Auto(descent=replace(DESCENT, clip_norm=1.0)),
+    ],
+)  # fmt: skip
+def test_each_part_can_be_left_out_and_the_rest_still_fits(solver):
+    """Under the same budget, and far above chance; no part is worth more than that here."""
+    x, y = blobs(4000, 0)
+    head = fit(x, y, 2.0, 1, solver)
+    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.6 and head.estimate is not None
+    spent = plan(solver=solver)
+    assert 1 - 1e-6 < spent.epsilon_spent() <= 1.0
+    labels = [s.label for s in spent.specs]
+    assert ("feature squares" in labels) == (solver.scale != "never" and solver.centering.share > 0)
+    assert labels.count("gradient") == solver.steps or solver.steps is None
