@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.settings import Settings
-from dphead.endtoend.solver import NetworkDescent, Progress
+from dphead.endtoend.solver import NetworkDescent, Progress, Step
 from dphead.fit import FitResult, fit_head
 from dphead.ledgers import open_ledger
 from dphead.methods import Method
@@ -243,18 +243,9 @@ def make_training(options: FinetuneOptions, facts: PublicFacts, network: Network
         network.start,
         steps=found.steps,
         sampling_prob=found.batch_size / facts.n_rows,
-        optimizer=s.optimizer,
-        learning_rate=s.learning_rate,
-        momentum=s.momentum,
-        beta2=s.beta2,
-        clip_norm=s.clip_norm,
-        normalize=s.normalize,
-        average=s.average,
-        ema_decay=s.ema_decay,
-        weight_decay=s.weight_decay,
-        decoupled=s.decoupled,
         noise_multiplier=found.noise_multiplier or None,
         normalization=normalization,
+        **{f.name: getattr(s, f.name) for f in fields(Step)},
     )
     made = {"epsilon": fit.epsilon, "delta": fit.delta, "relation": fit.relation, "accountant": accountant}
     return Method(solver, accountant, options.source), make_plan(solver, facts, **made), found

@@ -1,18 +1,19 @@
 """A training's settings: defaults (De22's), then a preset's, then the user's."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 from dphead import presets
 from dphead.endtoend.augment import AUGMENTATIONS
+from dphead.endtoend.solver import Step
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Step):
     """How a network is trained. None: solved for (noise_multiplier, batch_size, steps), or left to the model.
 
     epochs, base_learning_rate: instead of steps (epochs n / batch) and learning_rate (times batch / 512), as TB21.
-    views: De22's augmentation multiplicity K. average: "ema" or "last". The rest: `NetworkDescent`.
+    views: De22's augmentation multiplicity K. normalization: `ChannelNormalization`'s settings. The rest: `Step`.
     """
 
     model: str = "wrn-16-4"
@@ -20,17 +21,7 @@ class Settings:
     batch_size: int | None = None
     steps: int | None = None
     epochs: float | None = None
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = 2.0
     base_learning_rate: float | None = None
-    momentum: float = 0.0
-    beta2: float = 0.999
-    clip_norm: float = 1.0
-    normalize: bool = True
-    average: Literal["last", "ema"] = "ema"
-    ema_decay: float = 0.9999
-    weight_decay: float = 0.0
-    decoupled: bool = False
     views: int = 0
     augment: str = "none"
     normalization: dict[str, Any] | None = None

@@ -38,21 +38,15 @@ class Progress:
         return RowTransform(center=self.center, scale=self.scale)
 
 
-@dataclass(frozen=True)
-class NetworkDescent:
-    """DP-SGD (with momentum) or DP-Adam(W) on a network's weights [De22 equation 3; TB21 Algorithm 1].
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """How a step is made of a released gradient.
 
-    start: initial weights (size,), public. learning_rate multiplies the mean clipped gradient over the expected batch
-    size, also divided by the clip norm if `normalize` (De22). average: "last" or "ema", with De22's warm-up
-    min(ema_decay, (1 + t) / (10 + t)). weight_decay: decoupled from the gradient (AdamW) if `decoupled`.
-    normalization: private data normalisation of feature maps [TB21 Algorithm 2]. after: called after each step.
-    noise_multiplier: fixed, or None for what the budget allows.
+    learning_rate multiplies the mean clipped gradient over the expected batch size, also divided by the clip norm if
+    `normalize` (De22). average: "last" or "ema", with De22's warm-up min(ema_decay, (1 + t) / (10 + t)). weight_decay:
+    decoupled from the gradient (AdamW) if `decoupled`.
     """
 
-    query: ModelGradient
-    start: np.ndarray = field(repr=False, compare=False)
-    steps: int = 100
-    sampling_prob: float = 1.0
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = 2.0
     momentum: float = 0.0
@@ -63,6 +57,20 @@ class NetworkDescent:
     ema_decay: float = 0.9999
     weight_decay: float = 0.0
     decoupled: bool = False
+
+
+@dataclass(frozen=True)
+class NetworkDescent(Step):
+    """DP-SGD (with momentum) or DP-Adam(W) on a network's weights [De22 equation 3; TB21 Algorithm 1].
+
+    start: initial weights (size,), public. noise_multiplier: fixed, or None for what the budget allows.
+    normalization: private data normalisation of feature maps [TB21 Algorithm 2]. after: called after each step.
+    """
+
+    query: ModelGradient
+    start: np.ndarray = field(repr=False, compare=False)
+    steps: int = 100
+    sampling_prob: float = 1.0
     noise_multiplier: float | None = None
     normalization: ChannelNormalization | None = None
     after: Callable[[Progress], None] | None = field(default=None, repr=False, compare=False)
