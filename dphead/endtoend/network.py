@@ -106,8 +106,9 @@ def _votes(scores: Tensor) -> Tensor:
 class TorchSums:
     """The block sum of `release` for a network: chunks of a fixed number of rows, whatever the sample holds.
 
-    memory: bytes that a chunk may take; batch: rows expected of a pass, a larger chunk would be padding. engine: None
-    times the engines on random rows, once, and keeps the fastest.
+    memory: bytes that a chunk may take; batch: rows expected of a pass, of which a chunk takes a quarter (and 32 where
+    there are as many), since the last chunk is filled up. engine: None times the engines on random rows, once, and
+    keeps the fastest.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class TorchSums:
         batch: int = MOST_ROWS,
     ) -> None:
         self.network = network
-        self.chunk = chunk or min(batch, chunk_rows(network, memory))
+        self.chunk = chunk or min(batch, max(32, batch // 4), chunk_rows(network, memory))
         self.engine: Engine = engine or fastest(network, min(self.chunk, 32))
         self._gradients = PerExample(network.model, self.engine, network.bf16)
         self._params: StepParams | None = None  # those that the network has
