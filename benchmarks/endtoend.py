@@ -1,14 +1,14 @@
 """End-to-end trainings in miniature, and what the papers' own would cost: `python -m benchmarks.endtoend JOB`.
 
 Every finished run is a line of results/endtoend/rows.jsonl; a job runs what is missing, so it can be stopped.
-Jobs: tan (a prediction, stored before its large runs), ablation (De22 Table 2), tb21 (its CNN), timing, costs, figures,
-table.
+Jobs: tan (a prediction, stored before its large runs), tb21 (its CNN), timing, costs, figures, table. De22's
+Table 2 is in `benchmarks.ablation`.
 """
 
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,16 @@ from dphead.solvers.base import PublicFacts
 from extract.images import Classes
 
 OUT = Path(__file__).parent / "results" / "endtoend" / "rows.jsonl"
-VIEWS = 300_000  # of a run of the ablation
 FACTORS, SEEDS = (16, 8, 4), (0, 1, 2)
 TAN = Settings("tb21-mnist", noise_multiplier=2.0, batch_size=1024, steps=300, learning_rate=1.0, average="last")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training. rows: of the training split that are used; a fifth of them is held out and measured on."""
+    """One training. rows: of the training split that are used; a fifth of them is held out and measured on.
+
+    size: side that images are brought to, None for their own. test: measure on the test split too.
+    """
 
     job: str
     variant: str
@@ -49,6 +51,8 @@ class Run:
     groups: int = 16
     standardise: bool = True
     accountant: str = "rdp"
+    size: int | None = None
+    test: bool = False
 
     @property
     def key(self) -> list[Any]:
@@ -57,12 +61,12 @@ class Run:
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Train through `release` and measure on the held-out fifth."""
+    """Train through `release` and measure the averaged weights on the held-out fifth."""
     start = time.perf_counter()
-    path = features.images(run.dataset, None)
-    images = load_images(path, Classes.parse("10"), "train")
-    held = run.rows // 5
-    x, y = images.x[: run.rows - held], images.y[: run.rows - held]
+    path, classes = features.images(run.dataset, None), Classes.parse("10")
+    images = load_images(path, classes, "train", run.size)
+    used = run.rows - run.rows // 5
+    x, y = images.x[:used], images.y[:used]
     model = ModelSpec(run.settings.model, x.shape[1], "before", run.groups, run.standardise, run.seed)
     s, shape = run.settings, x.shape[1:]
     network = Network(NetworkSpec(model, (shape[0], shape[1], shape[2]), 10, True, 0.5, 0.25, s.views, s.augment))
@@ -71,10 +75,20 @@ def train(run: Run) -> dict[str, Any]:
     method, plan, found = make_training(FinetuneOptions(fit, s), facts, network)
     sums, noise = TorchSums(network, batch=s.batch_size or 256), NoiseSource(run.seed)
     result: Any = fit_head(method.solver, ImageRows(x, y), facts, plan=plan, noise=noise, block_sum=sums)
-    scores = network.scores(result.head.average, images.x[run.rows - held : run.rows])
-    accuracy = float((scores.argmax(axis=1) == images.y[run.rows - held : run.rows]).mean())
-    measured = {"accuracy": accuracy, "sigma": found.noise_multiplier, "spent": found.epsilon, "engine": sums.engine}
+
+    def accuracy(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
+        return float((network.scores(weights, x).argmax(axis=1) == y).mean())
+
+    held = slice(used, run.rows)
+    measured = {"accuracy": accuracy(result.head.average, images.x[held], images.y[held])}
+    if run.test:
+        test = load_images(path, classes, "test", run.size)
+        measured["test_last"] = accuracy(result.head.weights, test.x, test.y)
+        measured["test_average"] = accuracy(result.head.average, test.x, test.y)
     return {"key": run.key, "job": run.job, "variant": run.variant, "seed": run.seed, **measured} | {
+        "sigma": found.noise_multiplier,
+        "spent": found.epsilon,
+        "engine": sums.engine,
         "batch_size": found.batch_size,
         "steps": found.steps,
         "seconds": time.perf_counter() - start,
@@ -126,29 +140,6 @@ def tan() -> None:
         prediction = predict(runs, TAN.batch_size or 1)
         append(OUT, {"job": "tan prediction", "at": time.strftime("%H:%M:%S"), **prediction._asdict()} | provenance())
     do(tan_runs((1,)))
-
-
-def ablation_runs(views: int, seeds: tuple[int, ...] = SEEDS) -> list[Run]:
-    """De22 Table 2's ingredients, one after another, on WRN-16-1 and 10,000 images; every run takes `views` views.
-
-    K = 4 in place of 16, batches of 512 in place of 4,096, learning rate 2 throughout (De22 tunes it for each line).
-    """
-    small = Settings("wrn-16-1", batch_size=64, steps=views // 64, average="last")
-    large = replace(small, batch_size=512, steps=views // 512)
-    many = replace(large, views=4, augment="crop", steps=views // 2048)
-    lines = [
-        ("baseline", small, 0, False),
-        ("+ group norm", small, 16, False),
-        ("+ large batch", large, 16, False),
-        ("+ weight standardisation", large, 16, True),
-        ("+ augmentation multiplicity", many, 16, True),
-        ("+ averaging", replace(many, average="ema"), 16, True),
-    ]
-    return [
-        Run("ablation", f"{name}, {views} views", "cifar10", settings, seed, 10_000, 8.0, groups, ws)
-        for seed in seeds
-        for name, settings, groups, ws in lines
-    ]
 
 
 def tb21_runs() -> list[Run]:
@@ -233,7 +224,7 @@ def table() -> str:
     rows, lines = read(OUT), ["| job | variant | B | σ | T | accuracy, % (runs) |", "|---|---|---|---|---|---|"]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for r in rows:
-        if "accuracy" in r and "variant" in r:
+        if "accuracy" in r and "variant" in r and not r["job"].startswith("ablation"):
             groups.setdefault((r["job"], r["variant"]), []).append(r)
     for (job, variant), found in groups.items():
         values, first = 100 * np.array([r["accuracy"] for r in found]), found[0]
@@ -251,12 +242,10 @@ def table() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a job; the ablation may be given a number of views."""
+    """Run a job."""
     job = arguments[0] if arguments else "table"
     if job == "tan":
         tan()
-    elif job == "ablation":
-        do(ablation_runs(int(arguments[1]) if len(arguments) > 1 else VIEWS))
     elif job == "tb21":
         do(tb21_runs())
     elif job == "timing":
@@ -268,7 +257,7 @@ def main(arguments: list[str]) -> None:
     elif job == "table":
         print(table())
     else:
-        raise SystemExit(f"job must be tan, ablation, tb21, timing, costs, figures or table, got {job}.")
+        raise SystemExit(f"job must be tan, tb21, timing, costs, figures or table, got {job}.")
 
 
 if __name__ == "__main__":
