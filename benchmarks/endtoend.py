@@ -2,7 +2,7 @@
 
 Every finished run is a line of results/endtoend/rows.jsonl; a job runs what is missing, so it can be stopped.
 Jobs: tan (a prediction, stored before its large runs), tb21 (its CNN), timing, costs, figures, table. De22's
-Table 2 is in `benchmarks.ablation`.
+Table 2 is in `benchmarks.ingredients`.
 """
 
 import sys

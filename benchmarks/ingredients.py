@@ -1,0 +1,144 @@
+"""De22's Table 2 in miniature: what each ingredient of its training adds, on paired seeds.
+
+`python -m benchmarks.ingredients run [N]` makes N of the missing runs (all, without N), `table` prints what was found.
+WRN-16-1 on 8,000 CIFAR-10 images of 16 by 16 pixels, epsilon 8, at most 131,072 views a run: one to four minutes of a
+core. De22 tunes each line: here the learning rate is the best of RATES at a seed of its own, by 2,000 further training
+images. The 10,000 test images are used only for what is reported. Every line takes the same number of rows, so that
+the number of steps is not tuned, and the line with views, which takes the rate of the line before it, four times the
+work. The weights of its runs, the last and their moving average, are the last two lines.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.endtoend import OUT, Run, do, plain
+from benchmarks.heads import read
+from dphead.endtoend.settings import Settings
+
+ROWS = 32_768  # of a run: 4 epochs
+RATES = tuple(2.0**k for k in range(-4, 5))  # climbed from 1, or from the best of the line before
+SEEDS, PILOT = (0, 1, 2), 100
+T_95 = 4.303  # 97.5th percentile of Student's t with two degrees of freedom: three pairs
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: what is added to the line before."""
+
+    name: str
+    batch_size: int
+    groups: int
+    standardise: bool
+    views: int = 0
+
+    def run(self, rate: float, seed: int) -> Run:
+        """A training of this line."""
+        settings = Settings("wrn-16-1", batch_size=self.batch_size, steps=ROWS // self.batch_size, learning_rate=rate)
+        average: dict[str, Any] = {"views": self.views, "augment": "crop"} if self.views else {"average": "last"}
+        settings = replace(settings, **average)
+        job, variant = "ablation" if seed in SEEDS else "ablation rate", f"{self.name}, 16 pixels"
+        options: dict[str, Any] = {"groups": self.groups, "standardise": self.standardise, "size": 16}
+        return Run(job, variant, "cifar10", settings, seed, 10_000, test=seed in SEEDS, **options)
+
+
+LINES = (
+    Line("baseline", 64, 0, False),
+    Line("+ group norm", 64, 16, False),
+    Line("+ large batch", 512, 16, False),
+    Line("+ weight standardisation", 512, 16, True),
+    Line("+ augmentation multiplicity", 512, 16, True, 4),
+)
+
+
+def stored(run: Run) -> dict[str, Any] | None:
+    """Its row, or None."""
+    return next((r for r in read(OUT) if r.get("key") == plain(run.key)), None)
+
+
+def climb(line: Line, start: float) -> tuple[float, Run | None]:
+    """(the best rate so far, the next pilot run): no run once both neighbours on the grid are worse."""
+    at = RATES.index(start)
+    while not line.views:
+        around = [i for i in (at, at - 1, at + 1) if 0 <= i < len(RATES)]
+        runs = [line.run(RATES[i], PILOT) for i in around]
+        rows = [stored(run) for run in runs]
+        if None in rows:
+            return RATES[at], runs[rows.index(None)]
+        best = max(zip(rows, around, strict=True), key=lambda pair: pair[0]["accuracy"])[1]  # type: ignore[index]
+        if best == at:
+            break
+        at = best
+    return RATES[at], None
+
+
+def rates() -> tuple[dict[Line, float], Run | None]:
+    """(each line's rate, None), or (those found so far, the next pilot run)."""
+    found, rate = {}, 1.0
+    for line in LINES:
+        rate, pilot = climb(line, rate)
+        if pilot is not None:
+            return found, pilot
+        found[line] = rate
+    return found, None
+
+
+def next_run() -> Run | None:
+    """The next missing run: first the pilots of all lines, then seed by seed. None: all are there."""
+    found, pilot = rates()
+    if pilot is not None:
+        return pilot
+    runs = (line.run(rate, seed) for seed in SEEDS for line, rate in found.items())
+    return next((run for run in runs if stored(run) is None), None)
+
+
+def accuracies() -> dict[str, np.ndarray]:
+    """Test accuracy (seeds,) of each line that has all its seeds, in the table's order."""
+    found: dict[str, np.ndarray] = {}
+    for line, rate in rates()[0].items():
+        rows = [row for seed in SEEDS if (row := stored(line.run(rate, seed)))]
+        if len(rows) == len(SEEDS):
+            found[line.name] = np.array([r["test_last"] for r in rows])
+            if line.views:
+                found["+ averaging"] = np.array([r["test_average"] for r in rows])
+    return found
+
+
+def verdict(differences: np.ndarray) -> str:
+    """The sign of a mean of paired differences (3,), or "not resolved": Student's t, 95 %, two-sided."""
+    mean, half = differences.mean(), T_95 * differences.std(ddof=1) / np.sqrt(len(differences))
+    return "not resolved" if abs(mean) <= half else "+" if mean > 0 else "-"
+
+
+def table() -> str:
+    """Markdown: each line's accuracy, and what it adds to the line before on the same seeds."""
+    lines, before = ["| | test accuracy, % | added | sign |", "|---|---|---|---|"], None
+    for name, values in accuracies().items():
+        mean, sd = 100 * values.mean(), 100 * values.std(ddof=1)
+        if before is None:
+            added = " | "
+        else:
+            d = 100 * (values - before)
+            added = f"{d.mean():+.2f} ({', '.join(f'{v:+.2f}' for v in d)}) | {verdict(d)}"
+        lines.append(f"| {name} | {mean:.2f} ± {sd:.2f} | {added} |")
+        before = values
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> None:
+    """run [N] or table."""
+    if arguments[:1] == ["table"]:
+        print(table())
+        return
+    if arguments[:1] != ["run"]:
+        raise SystemExit(f"job must be run or table, got {arguments}.")
+    left = int(arguments[1]) if len(arguments) > 1 else sys.maxsize
+    while left > 0 and (run := next_run()) is not None:
+        do([run])
+        left -= 1
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
