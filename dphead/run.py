@@ -21,7 +21,7 @@ from dphead.methods import Method, make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, check_facts, large_delta, make_plan
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
-from dphead.privacy.mechanism import BlockSum, NumpySums
+from dphead.privacy.mechanism import BlockSum, NumpySums, Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import LinearHead, PublicFacts
 from extract.format import FeaturesFile, open_features
@@ -144,7 +144,7 @@ def classes_declared(file: FeaturesFile) -> str:
     return file.attrs["classes_declared"] if declared else "fit-flag"
 
 
-def public_facts(options: FitOptions, rows: FeaturesRows, n_classes: int) -> PublicFacts:
+def public_facts(options: FitOptions, rows: Rows, n_classes: int) -> PublicFacts:
     """n (public or nominal), n_features, n_classes, checked."""
     if (options.relation == "add_remove") != (options.nominal_n is not None):
         raise ValueError(

@@ -28,7 +28,7 @@ from dphead.fit import FitResult, fit_head
 from dphead.ledgers import open_ledger
 from dphead.methods import Method
 from dphead.metrics import evaluate_scores
-from dphead.plan import Plan, check_facts, make_plan
+from dphead.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.mechanism import Rows
 from dphead.privacy.noise import NoiseSource
@@ -102,7 +102,7 @@ def finetune(
     """
     start, rank = time.perf_counter(), processes.join()
     data = load_data(options, options.fit.features, options.fit.split)
-    facts = public_facts(options, data)
+    facts = heads.public_facts(options.fit, data.rows, len(data.classes))
     network = Network(network_spec(options, data), processes.local_device(options.device), options.bf16)
     batch = options.settings.batch_size or facts.n_rows
     own = None if rank else TorchSums(network, options.fit.memory, options.engine, batch=batch)
@@ -195,13 +195,6 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     shape: Any = images.x.shape[1:]
     rows, space = ImageRows(images.x, images.y), f"images {shape}"
     return Data(rows, images.x, images.y, shape, images.classes, images.declared, True, dataset_id, space)
-
-
-def public_facts(options: FinetuneOptions, data: Data) -> PublicFacts:
-    """n (public or nominal), n_features as the rows count them, n_classes, checked."""
-    facts = heads.public_facts(options.fit, data.rows, len(data.classes))  # type: ignore[arg-type]
-    check_facts(facts)
-    return facts
 
 
 def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
