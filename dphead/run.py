@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,8 @@ from dphead.privacy.mechanism import BlockSum, NumpySums, Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import LinearHead, PublicFacts
 from extract.format import FeaturesFile, open_features
+
+SLACK_DISK = 64 << 20  # bytes beside the stored releases
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def fit_files(
         origin = test_origin(options, file) if test is not None else None
         warnings = check_delta(options, facts) + check_groups(options, file)
         space = file.feature_space
-        _check_folder(options.out, plan, method, facts)
+        releases = method.solver.plan(plan.budgeted(facts))
+        check_folder(options.out, (int(np.prod(r.query.shape(facts.n_features + 1))) for r in releases))
         if announce is not None:
             announce(plan, method)
         ledger = open_ledger(options.ledger, file.dataset_id)
@@ -356,20 +359,14 @@ def _settings(method: Method) -> dict[str, Any]:
     return {"settings": asdict(method.solver)}  # type: ignore[call-overload]
 
 
-def _check_folder(out: Path, plan: Plan, method: Method, facts: PublicFacts) -> None:
-    """Refuse a finished run, an unwritable place, or too little space for the stored releases."""
+def check_folder(out: Path, sizes: Iterable[int]) -> None:
+    """Refuse a finished run, an unwritable place, or too little space for stored releases of so many numbers each."""
     if (out / "report.json").exists():
         raise ValueError(f"the run folder must be new, got out={out} with a report. Choose another folder.")
-    parent = out
-    while not parent.exists():
-        parent = parent.parent
+    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not parent.is_dir():
         raise ValueError(f"the run folder must be a folder, got out={out} where {parent} is a file. Choose another.")
-    width = facts.n_features + 1
-    need = 64 << 20
-    for release in method.solver.plan(plan.budgeted(facts)):
-        need += 8 * int(np.prod(release.query.shape(width)))
-    free = shutil.disk_usage(parent).free
+    need, free = SLACK_DISK + 8 * sum(sizes), shutil.disk_usage(parent).free
     if free < need:
         raise OSError(f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at {parent}. Make room.")
     if not os.access(parent, os.W_OK):

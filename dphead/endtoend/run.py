@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -39,7 +38,6 @@ from extract.format import open_features
 from extract.images import Classes
 
 FORMAT = 1
-SLACK_DISK = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def _first(
     method, plan, found = make_training(options, facts, network)
     test = load_test(options, data)
     warnings = heads.check_delta(fit, facts)
-    check_folder(fit.out, network, options.checkpoint)
+    heads.check_folder(fit.out, [network.query.size] * (options.checkpoint + 12))
     if announce is not None:
         announce(plan, method, found)
     ledger = open_ledger(fit.ledger, data.dataset_id)
@@ -314,18 +312,6 @@ def make_report(
     for theirs, ours in words.items():
         report["statement"] = report["statement"].replace(theirs, ours)
     return report
-
-
-def check_folder(out: Path, network: Network, every: int) -> None:
-    """Refuse a finished run, a place that cannot be written, or too little disk for the stored releases."""
-    if (out / "report.json").exists():
-        raise ValueError(f"the run folder must be new, got out={out} with a report. Choose another folder.")
-    parent = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise OSError(f"the run folder must be a folder that can be written, got out={out}. Choose another.")
-    need, free = SLACK_DISK + 8 * network.query.size * (every + 12), shutil.disk_usage(parent).free
-    if free < need:
-        raise OSError(f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at {parent}. Make room.")
 
 
 def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
