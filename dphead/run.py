@@ -20,7 +20,7 @@ from dphead.ledgers import open_ledger
 from dphead.methods import Method, make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, check_facts, large_delta, make_plan
-from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
+from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
 from dphead.privacy.mechanism import BlockSum, NumpySums, Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import LinearHead, PublicFacts
@@ -282,18 +282,9 @@ def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, spac
             options.out.rmdir()
         raise
     if store is not None:  # exact sums must not reach the disk: without noise there is nothing to resume from
-        _write_marker(marker, charged.fit_id)
+        text = json.dumps({"fit_id": charged.fit_id})
+        write_durably(marker, lambda file: file.write(text.encode()))
     return charged
-
-
-def _write_marker(marker: Path, fit_id: str) -> None:
-    """Durably, and whole or not at all."""
-    partial = marker.with_suffix(".part")
-    with open(partial, "w") as file:
-        json.dump({"fit_id": fit_id}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, marker)
 
 
 def extraction(file: FeaturesFile) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Training a network from files to files: what `dphead finetune` does, as a function."""
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -29,6 +28,7 @@ from dphead.methods import Method
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.ledger import write_durably
 from dphead.privacy.mechanism import Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.run import FitOptions
@@ -316,16 +316,8 @@ def make_report(
 
 def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
     """Durably, and whole or not at all. Everything in it was computed from noisy releases."""
-    partial = out / "checkpoint.part"
     kept = {k: v for k, v in vars(state).items() if v is not None}
-    with open(partial, "wb") as file:
-        np.savez(file, fit_id=np.array(fit_id), **kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, out / "checkpoint.npz")
-    folder = os.open(out, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    write_durably(out / "checkpoint.npz", lambda file: np.savez(file, fit_id=np.array(fit_id), **kept))
 
 
 def load_checkpoint(out: Path, fit_id: str) -> Progress | None:

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -274,14 +274,7 @@ class FitLedger:
         Guarantee: raises, so that the value is not observed, if another process has committed this release.
         """
         if self.store is not None:
-            with open(self._partial(sequence), "wb") as file:
-                np.save(file, value, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(self._partial(sequence), self._file(sequence))
-            directory = os.open(self.store, os.O_RDONLY)
-            os.fsync(directory)
-            os.close(directory)
+            write_durably(self._file(sequence), lambda file: np.save(file, value, allow_pickle=False))
         try:
             self._log(sequence, "committed", _digest(value))
         except sqlite3.IntegrityError as error:
@@ -329,6 +322,19 @@ class FitLedger:
             "INSERT INTO progress (fit_id, sequence, state, at, digest) VALUES (?, ?, ?, ?, ?)",
             (self.fit_id, sequence, state, time.time() // 3600 * 3600, digest),
         )
+
+
+def write_durably(path: Path, write: Callable[[Any], object]) -> None:
+    """Have `write` fill a binary file that is afterwards on the disk, whole; after a crash it is whole or not there."""
+    partial = path.with_suffix(".part")
+    with open(partial, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
 
 
 def _digest(value: np.ndarray) -> str:
