@@ -15,7 +15,8 @@ from dphead.plan import large_delta
 DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
 ROW_WISE = (None, "none", "group", "unit")  # normalisations that look at one row at a time
 PUBLIC_MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5), (0.0, 0.0, 0.0), (0.48145466, 0.4578275, 0.40821073))
-RUN_FILES = {"head.json", "head.safetensors", "report.json", "ledger.json", "releases", "fit.json"}
+RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json"}
+RUN_FILES |= {f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")}
 PRIVATE_METRICS = (
     "accuracy",
     "train_loss",
@@ -150,8 +151,9 @@ def private_metrics(run: Run) -> Iterator[Finding]:
 
 
 def only_this_fit(run: Run) -> Iterator[Finding]:
-    """No ledger counts the other fits."""
-    if run.report["ledger"]["path"] == ":memory:" or run.report["data"].get("dataset_id") is None:
+    """No ledger counts the other fits. Images have no dataset id: their training names its ledger."""
+    named = str(run.report["method"]["name"]).startswith("finetune ") or run.report["data"].get("dataset_id")
+    if run.report["ledger"]["path"] == ":memory:" or not named:
         why = "Every other fit on the same rows adds to this epsilon, unseen"
         yield Finding(
             "other fits uncounted", "there is no dataset id, so only this fit is counted", why, "Give a ledger"

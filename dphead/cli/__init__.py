@@ -10,7 +10,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     "verify": ("dphead.cli.extract:verify", "Check a features file (looks at private values)."),
     "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),
     "finetune": ("dphead.cli.finetune:finetune", "Train a whole network, or some layers of it, privately."),
-    "evaluate": ("dphead.cli.evaluate:evaluate", "Measure a head on a features file."),
+    "evaluate": ("dphead.cli.evaluate:evaluate", "Measure a head or a network on labelled rows."),
     "predict": ("dphead.cli.evaluate:predict", "Predict classes for a features file or images."),
     "account": ("dphead.cli.account:account", "Noise for a budget, or epsilon for a noise; needs no data."),
     "tan": ("dphead.cli.tan:tan", "Total amount of noise: plan an end-to-end training, or simulate one cheaply."),

@@ -136,6 +136,9 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
     finally:
         bar.stop()
     if result is not None:
+        if options.vote and result["test"] is not None:
+            voted = 100 * result["test"]["vote_accuracy"]
+            console.print(f"\ntest accuracy by vote of {options.vote} views: {voted:.2f} %")
         show(console, options.fit.out, result, "model.safetensors model.json")
 
 

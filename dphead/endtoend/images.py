@@ -21,12 +21,17 @@ class LabelledImages:
 
 
 def load_images(
-    path: str | Path, classes: Classes, split: str | None = None, size: int | None = None, channels: int | None = None
+    path: str | Path,
+    classes: Classes,
+    split: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
 ) -> LabelledImages:
     """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.images`) into memory.
 
-    size: side of the square that images are resized to, needed for files, which may differ in size. channels: 1 or 3
-    (default: that of an array; 3 for files). An image that cannot be read has no label, so that it counts zero.
+    size: side of the square, or (h, w), that images are resized to; needed for files, which may differ in size.
+    channels: 1 or 3 (default: that of an array; 3 for files). An image that cannot be read has no label, so that it
+    counts zero.
     Raises ValueError for a source without public classes or with several splits and none named.
     """
     source = open_source(path, classes, split or "all")
@@ -40,15 +45,16 @@ def load_images(
         return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names)
     if size is None and source.arrays is None:
         raise ValueError(f"image files need one size, got {size=} for {path}. Pass --image-size.")
-    side: int = size or source.arrays.shape[1]  # type: ignore[union-attr]
+    own: tuple[int, int] = source.arrays.shape[1:3] if source.arrays is not None else (0, 0)
+    height, width = (size, size) if isinstance(size, int) else size or own
     channels = channels or (1 if source.arrays is not None and source.arrays.ndim == 3 else 3)
-    x = np.zeros((source.n_rows, channels, side, side), np.uint8)
+    x = np.zeros((source.n_rows, channels, height, width), np.uint8)
     for row in range(source.n_rows):
         try:
             image = Image.fromarray(source.image(row)).convert("L" if channels == 1 else "RGB")
         except UnreadableImage:
             labels[row] = -1
             continue
-        pixels = np.asarray(image.resize((side, side), Image.Resampling.BICUBIC))
+        pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
     return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names)

@@ -15,6 +15,7 @@ from dphead.privacy.mechanism import Block, numpy_block_sum
 from dphead.privacy.queries import Params, Query
 
 MOST_ROWS = 256  # of a chunk: more rows than this no longer make it faster
+SCORED = 2**21  # numbers that go through the network at a time: 682 images of 3 x 32 x 32
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class NetworkSpec:
         if self.augment != "none" and not self.pixels:
             raise ValueError(f"feature maps are not augmented, got augment={self.augment!r}. Leave it out.")
 
+    def check_vote(self, vote: int) -> None:
+        """ValueError for a vote of the views of a network that has none."""
+        if vote and self.augment == "none":
+            raise ValueError(f"a vote needs a network trained on views, got augment='none', {vote=}. Leave --vote out.")
+
     def query(self, model: nn.Module) -> ModelGradient:
         """What is released at each step."""
         words = f"{self.model.name} {self.model.norm} groups={self.model.groups} ws={self.model.standardise}"
@@ -78,16 +84,16 @@ class Network:
         self.query = spec.query(self.model)
         self.start = flat(self.model).double().cpu().numpy()
 
-    def scores(self, weights: np.ndarray, x: np.ndarray, batch: int = 512, vote: int = 0) -> np.ndarray:
+    def scores(self, weights: np.ndarray, x: np.ndarray, vote: int = 0) -> np.ndarray:
         """Scores (n, n_classes) float32 of rows x (n, ...). vote: number of augmented views that vote [TAN23 4.2].
 
         The scores of a vote are the shares of the views, plus a thousandth of their mean probabilities to break ties.
         """
-        if vote and self.spec.augment == "none":
-            raise ValueError(f"a vote needs an augmentation, got augment='none', {vote=}. Train with one.")
+        self.spec.check_vote(vote)
         PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
         spec = replace(self.spec, views=vote, augment=self.spec.augment if vote else "none")
         out = np.empty((len(x), self.spec.n_classes), np.float32)
+        batch = max(1, SCORED // (max(1, vote) * int(np.prod(spec.shape))))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
                 rows = torch.from_numpy(np.ascontiguousarray(x[i : i + batch], np.float32)).to(self.device)

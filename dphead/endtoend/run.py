@@ -1,6 +1,5 @@
 """Training a network from files to files: what `dphead finetune` does, as a function."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -8,24 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from dphead import report as reports
 from dphead import run as heads
 from dphead.data import load_features
 from dphead.endtoend import processes
 from dphead.endtoend.choose import Schedule, schedule
-from dphead.endtoend.gradients import Engine, PerExample
+from dphead.endtoend.gradients import Engine
 from dphead.endtoend.images import load_images
-from dphead.endtoend.models import ModelSpec, flat
+from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
+from dphead.endtoend.saved import evaluate, labelled, save_network
 from dphead.endtoend.settings import Settings
 from dphead.endtoend.solver import NetworkDescent, Progress, Step
 from dphead.fit import FitResult, fit_head
 from dphead.ledgers import open_ledger
+from dphead.memory import DEFAULT
 from dphead.methods import Method
-from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import write_durably
@@ -36,8 +35,6 @@ from dphead.solvers.base import PublicFacts
 from dphead.solvers.normalization import ChannelNormalization
 from extract.format import open_features
 from extract.images import Classes
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,10 @@ class FinetuneOptions:
 
 @dataclass(frozen=True)
 class Data:
-    """Rows of one source. rows: private rows; x, y: the same as arrays; pixels: 8-bit images, not feature maps."""
+    """Rows of one source. rows: private rows; x, y: the same as arrays; pixels: 8-bit images, not feature maps.
+
+    extraction: how a row was made of its image, for the report.
+    """
 
     rows: Rows
     x: np.ndarray
@@ -85,6 +85,7 @@ class Data:
     pixels: bool
     dataset_id: str | None
     space: str
+    extraction: dict[str, Any]
 
 
 Announce = Callable[[Plan, Method, Schedule], None]
@@ -103,7 +104,7 @@ def finetune(
     facts = heads.public_facts(options.fit, data.rows, len(data.classes))
     network = Network(network_spec(options, data), processes.local_device(options.device), options.bf16)
     batch = options.settings.batch_size or facts.n_rows
-    own = None if rank else TorchSums(network, options.fit.memory, options.engine, batch=batch)
+    own = None if rank else TorchSums(network, options.fit.memory or DEFAULT, options.engine, batch=batch)
     engine, chunk = processes.agreed(None if own is None else (own.engine, own.chunk))
     sums = own or TorchSums(network, engine=engine, chunk=chunk)
     if rank:
@@ -128,6 +129,7 @@ def _first(
     fit = options.fit
     method, plan, found = make_training(options, facts, network)
     test = load_test(options, data)
+    network.spec.check_vote(options.vote)
     warnings = heads.check_delta(fit, facts)
     heads.check_folder(fit.out, [network.query.size] * (options.checkpoint + 12))
     if announce is not None:
@@ -157,7 +159,7 @@ def _first(
         done=done,
     )
     state: Any = result.head
-    metrics = evaluate(network, state, test, options.vote)
+    metrics = None if test is None else evaluate(network, state, *test, options.vote)
     report = make_report(options, data, facts, method, result, metrics, warnings)
     save_network(fit.out, network, state, {"class_names": data.classes, "feature_space": data.space})
     heads.write_records(fit.out, report, result)
@@ -168,7 +170,7 @@ def _first(
 def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     """Images, or the maps of a features file."""
     if heads.is_features_file(path):
-        rows, file = load_features(path, split, options.fit.memory)
+        rows, file = load_features(path, split, options.fit.memory or DEFAULT)
         with file:
             if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
                 raise ValueError(
@@ -178,7 +180,8 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             classes = heads.class_names(file, tuple(options.classes.names or ()) or None)
             declared, space = heads.classes_declared(file), file.feature_space
             x, y = rows.features(), rows.labels()
-            return Data(rows, x, y, options.shape, classes, declared, False, file.dataset_id, space)
+            made = heads.extraction(file)
+            return Data(rows, x, y, options.shape, classes, declared, False, file.dataset_id, space, made)
     channels = 1 if options.settings.model == "tb21-mnist" else None
     images = load_images(path, options.classes, split, options.image_size, channels)
     dataset_id = None
@@ -192,7 +195,9 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
         )
     shape: Any = images.x.shape[1:]
     rows, space = ImageRows(images.x, images.y), f"images {shape}"
-    return Data(rows, images.x, images.y, shape, images.classes, images.declared, True, dataset_id, space)
+    transform = {"mean": [options.mean] * 3, "std": [options.std] * 3, "image_size": shape[1:]}
+    made = {"backbone": "pixels", "transform": transform, "normalization": {"kind": "none"}}
+    return Data(rows, images.x, images.y, shape, images.classes, images.declared, True, dataset_id, space, made)
 
 
 def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
@@ -255,22 +260,7 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[np.ndarray, np.nda
             f"test rows must have the training rows' shape, classes and features, got {data.shape} for {train.shape}. "
             "Give the same options."
         )
-    known = (data.y >= 0) & (data.y < len(data.classes))
-    if not known.any():
-        raise ValueError(f"rows to measure on need labels of the classes, got none in {fit.test}. Check the source.")
-    return data.x[known], data.y[known]
-
-
-def evaluate(network: Network, state: Progress, test: tuple[np.ndarray, np.ndarray] | None, vote: int) -> Any:
-    """Metrics of the averaged weights on test rows; with `vote`, "vote_accuracy" besides."""
-    if test is None:
-        return None
-    x = np.asarray(state.transform.apply(np, test[0])[0]) if not network.spec.pixels else test[0]
-    metrics = evaluate_scores(network.scores(state.average, x), test[1])
-    if vote:
-        voted = network.scores(state.average, x, vote=vote).argmax(axis=1)
-        metrics["vote_accuracy"] = float((voted == test[1]).mean())
-    return metrics
+    return labelled(data.x, data.y, len(data.classes), fit.test or fit.features)
 
 
 def make_report(
@@ -290,7 +280,7 @@ def make_report(
         | {"settings": spec | {"layers": options.layers, "weights": options.weights}},
         data={"n_rows": facts.n_rows, "n_features": int(np.prod(data.shape)), "n_classes": facts.n_classes}
         | {"class_names": data.classes, "dataset_id": data.dataset_id, "feature_space": data.space}
-        | {"classes_declared": data.declared, "extraction": None},
+        | {"classes_declared": data.declared, "extraction": data.extraction},
         seed=fit.seed,
         tuning=fit.tuning or "NOT ACCOUNTED",
         warnings=warnings,
@@ -331,41 +321,3 @@ def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
         raise ValueError(f"a checkpoint must be this fit's, got {path} of another. Choose another folder.")
     step = int(values.pop("step"))
     return Progress(step, **values)
-
-
-def save_network(out: Path, network: Network, state: Progress, facts: dict[str, Any]) -> None:
-    """model.safetensors (all weights, the averaged ones where trained, and the rows' transform) and model.json."""
-    from safetensors.numpy import save_file
-
-    PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
-    tensors = {f"model.{k}": v.detach().cpu().numpy() for k, v in network.model.state_dict().items()}
-    tensors |= {k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None}
-    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, out / "model.safetensors")
-    meta = {"format": FORMAT, "network": asdict(network.spec), **facts}
-    (out / "model.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
-
-
-def load_network(folder: str | Path, device: str = "cpu") -> tuple[Network, Progress, dict[str, Any]]:
-    """(network, its weights and transform, model.json) of a run folder; `network.scores(state.average, x)` predicts."""
-    from safetensors.numpy import load_file
-
-    folder = Path(folder)
-    try:
-        facts = json.loads((folder / "model.json").read_text())
-        tensors = load_file(folder / "model.safetensors")
-    except OSError as error:
-        raise ValueError(
-            f"a run folder must hold model.json and model.safetensors, got {folder}. Train first."
-        ) from error
-    if facts["format"] != FORMAT:
-        raise ValueError(f"the model's format must be {FORMAT}, got format={facts['format']}. Update dphead.")
-    spec = dict(facts["network"])
-    model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
-    spec["shape"] = tuple(spec["shape"])
-    network = Network(NetworkSpec(model, **spec), device)
-    state = {k.removeprefix("model."): torch.from_numpy(v) for k, v in tensors.items() if k.startswith("model.")}
-    network.model.load_state_dict(state)
-    weights = flat(network.model).double().cpu().numpy()
-    empty = np.zeros(0)
-    progress = Progress(0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale"))
-    return network, progress, facts

@@ -132,3 +132,8 @@ def test_predict_that_is_refused_writes_no_file(made, tmp_path):
     refused(dphead("predict", run, other, "-o", tmp_path / "out.csv"))
     assert not Path(tmp_path / "out.csv").exists()
     refused(dphead("predict", run, features_file(tmp_path / "f.h5"), "-o", tmp_path / "nowhere" / "out.csv"))
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_head_has_no_views_that_vote(made, command):
+    assert "run folder of a network" in refused(dphead(command, *made, "--vote", 3))

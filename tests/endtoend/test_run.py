@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +15,8 @@ from endtoend.core import images
 
 from dphead.cli import cli
 from dphead.endtoend import processes
-from dphead.endtoend.run import FinetuneOptions, finetune, load_network
+from dphead.endtoend.run import FinetuneOptions, finetune
+from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
 from dphead.privacy.ledger import Ledger
 from dphead.run import FitOptions
@@ -175,9 +178,11 @@ def test_the_command_prints_the_plan_and_solves_for_what_is_left_out(tmp_path):
 
 
 def test_the_command_trains(tmp_path):
-    done = command(tmp_path, "--batch-size", "20", "--steps", "2", "--epsilon", "4", "--test-split", "test")
+    more = "--batch-size 20 --steps 2 --epsilon 4 --test-split test --views 2 --vote 3"
+    done = command(tmp_path, *more.split())
     assert done.exit_code == 0, (done.output, done.exception)
     assert "The network is (" in done.output and "model.safetensors" in done.output and "test accuracy" in done.output
+    assert "by vote of 3 views" in done.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["test"] is None and report["tuning"] == "NOT ACCOUNTED"
     checked = CliRunner().invoke(cli, ["check", str(tmp_path / "run")])
@@ -200,19 +205,40 @@ def several(rank, world, folder, port):
     finetune(options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite"))
 
 
+def torchrun(folder, out):
+    """The command on two processes, with the settings of `options`."""
+    fixed = "--classes a,b,c --split train --test-split test --test-is public --accountant rdp --epsilon 4 --delta 1e-3"
+    more = "--model wrn-10-1 --groups 4 --batch-size 20 --steps 5 --learning-rate 0.5 --augment crop --views 2 --seed 3"
+    places = ["-o", str(folder / out), "--ledger", str(folder / "ledger2.sqlite"), "--engine", "vmap"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dphead"]
+    command = [*launch, "finetune", str(folder / "images.npz"), *fixed.split(), *more.split(), *places]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("To be released") == done.stdout.count("model.safetensors") == 1  # one process speaks
+
+
+def spawn(folder, world):
+    context = multiprocessing.get_context("spawn")
+    shared = (world, folder, free_port())
+    running = [context.Process(target=several, args=(rank, *shared)) for rank in range(world)]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(timeout=200)
+    assert [process.exitcode for process in running] == [0] * world
+
+
 def test_one_two_and_four_processes_train_the_same_network(tmp_path):
-    """The same seed is the same sample and the same one draw of noise; sums differ by float64 rounding, if at all."""
+    """The same seed is the same sample and the same one draw of noise; sums differ by float64 rounding, if at all.
+
+    Two are started by torchrun and the command, four by their function.
+    """
     source(tmp_path)
     finetune(options(tmp_path, "run1", ledger=tmp_path / "ledger1.sqlite"))
-    context = multiprocessing.get_context("spawn")
+    torchrun(tmp_path, "run2")
+    spawn(tmp_path, 4)
     for world in (2, 4):
-        shared = (world, tmp_path, free_port())
-        running = [context.Process(target=several, args=(rank, *shared)) for rank in range(world)]
-        for process in running:
-            process.start()
-        for process in running:
-            process.join(timeout=200)
-        assert [process.exitcode for process in running] == [0] * world
         one, many = (load_network(tmp_path / f"run{w}")[1].average for w in (1, world))
         # float32 rows may differ in the last bits where a chunk holds other rows; steps of rate 0.5 carry that on
         np.testing.assert_allclose(many, one, rtol=0, atol=1e-5)
