@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from benchmarks import features
 from benchmarks.heads import append, provenance, read
-from dphead.endtoend.images import load_images
+from dphead.endtoend.images import LabelledImages, load_images
 from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
@@ -60,11 +61,16 @@ class Run:
         return [self.job, self.variant, self.dataset, asdict(self.settings), self.seed, self.rows, self.epsilon]
 
 
+@lru_cache(2)
+def pictures(dataset: str, split: str, size: int | None) -> LabelledImages:
+    """The images of a data set."""
+    return load_images(features.images(dataset, None), Classes.parse("10"), split, size)
+
+
 def train(run: Run) -> dict[str, Any]:
     """Train through `release` and measure the averaged weights on the held-out fifth."""
     start = time.perf_counter()
-    path, classes = features.images(run.dataset, None), Classes.parse("10")
-    images = load_images(path, classes, "train", run.size)
+    path, images = features.images(run.dataset, None), pictures(run.dataset, "train", run.size)
     used = run.rows - run.rows // 5
     x, y = images.x[:used], images.y[:used]
     model = ModelSpec(run.settings.model, x.shape[1], "before", run.groups, run.standardise, run.seed)
@@ -82,7 +88,7 @@ def train(run: Run) -> dict[str, Any]:
     held = slice(used, run.rows)
     measured = {"accuracy": accuracy(result.head.average, images.x[held], images.y[held])}
     if run.test:
-        test = load_images(path, classes, "test", run.size)
+        test = pictures(run.dataset, "test", run.size)
         measured["test_last"] = accuracy(result.head.weights, test.x, test.y)
         measured["test_average"] = accuracy(result.head.average, test.x, test.y)
     return {"key": run.key, "job": run.job, "variant": run.variant, "seed": run.seed, **measured} | {

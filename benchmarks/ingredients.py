@@ -19,7 +19,7 @@ from benchmarks.heads import read
 from dphead.endtoend.settings import Settings
 
 ROWS = 32_768  # of a run: 4 epochs
-RATES = tuple(2.0**k for k in range(-4, 5))  # climbed from 1, or from the best of the line before
+RATES = tuple(2.0**k for k in range(-4, 5))  # climbed from batch / 512, or from the line before's if larger
 SEEDS, PILOT = (0, 1, 2), 100
 T_95 = 4.303  # 97.5th percentile of Student's t with two degrees of freedom: three pairs
 
@@ -76,9 +76,9 @@ def climb(line: Line, start: float) -> tuple[float, Run | None]:
 
 def rates() -> tuple[dict[Line, float], Run | None]:
     """(each line's rate, None), or (those found so far, the next pilot run)."""
-    found, rate = {}, 1.0
+    found, rate = {}, 0.0
     for line in LINES:
-        rate, pilot = climb(line, rate)
+        rate, pilot = climb(line, max(rate, line.batch_size / 512))
         if pilot is not None:
             return found, pilot
         found[line] = rate
