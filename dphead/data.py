@@ -14,6 +14,7 @@ from dphead.privacy.sums import CHUNK
 from extract.format import FeaturesFile, FormatError, open_features
 
 BLOCK_ROWS = 2048
+SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample
 AHEAD = 2  # blocks that are read while others are summed
 GAP = 4  # rows that are read and dropped rather than asked for apart
 
@@ -46,7 +47,7 @@ class ArrayRows:
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
         order = np.arange(self.n_rows) if indices is None else indices
-        size = _block_rows(self._most, len(order))
+        size = _block_rows(self._most, self.n_rows, indices is not None)
         for start in range(0, len(order), size):
             index = order[start : start + size]
             full = indices is None and len(index) == size
@@ -107,7 +108,7 @@ class FeaturesRows:
             yield from self._loaded.blocks(indices)
             return
         order = np.arange(self.n_rows) if indices is None else indices
-        size = _block_rows(BLOCK_ROWS, len(order))
+        size = _block_rows(BLOCK_ROWS, self.n_rows, indices is not None)
         parts = [order[i : i + size] for i in range(0, len(order), size)]
         with ThreadPoolExecutor(1) as reader:
             ahead = [reader.submit(self._block, p, size) for p in parts[:AHEAD]]
@@ -193,9 +194,13 @@ def _within(groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, 
     return within_cap(groups, group_cap)
 
 
-def _block_rows(wanted: int, n_rows: int) -> int:
-    """A multiple of CHUNK, no larger than needed for the n_rows of a pass: all that it may depend on (AUDIT.md)."""
-    return CHUNK * max(1, -(-min(wanted, n_rows) // CHUNK))
+def _block_rows(wanted: int, n_rows: int, sampled: bool) -> int:
+    """A multiple of CHUNK, no larger than all n_rows need; for a sample one size for all, whatever there is (AUDIT.md).
+
+    Float32 kernels differ with the shape of a block, and a row more in a sample must not change it.
+    """
+    most = min(wanted, SAMPLE_ROWS) if sampled else min(wanted, n_rows)
+    return CHUNK * max(1, -(-most // CHUNK))
 
 
 def _padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block:
