@@ -1,32 +1,56 @@
 """The block sums of `queries.py` compiled by XLA, for accelerators; on a CPU numpy's matrix products are faster."""
 
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from dphead.privacy.mechanism import Block
 from dphead.privacy.queries import Params, Query, RowTransform
+from dphead.privacy.sums import CHUNK
 
 
 @lru_cache(maxsize=64)
-def _compiled(query: Query, unit_norm: bool, append: float, clip_norm: float) -> Any:
+def _compiled(query: Query, unit_norm: bool, append: float, clip_norm: float, devices: int) -> Any:
     def block_sum(center: Any, scale: Any, weights: Any, x: Any, y: Any, keep: Any, out: Any) -> Any:
         params = Params(RowTransform(unit_norm, center, scale, append), weights)
-        return query.clipped_sum(params, x, y, keep, clip_norm, out, jnp)
+        return query.clipped_sum(params, x, y, keep, clip_norm, out[0], jnp)[None]
 
+    if devices > 1:
+        mesh = Mesh(np.array(jax.local_devices()[:devices]), ("rows",))
+        rows, same = PartitionSpec("rows"), PartitionSpec()
+        block_sum = jax.shard_map(
+            block_sum, mesh=mesh, in_specs=(same, same, same, rows, rows, rows, rows), out_specs=rows
+        )
     return jax.jit(block_sum, donate_argnums=6)
+
+
+class _Partial:
+    """Sums of one pass, one a device, that become one array when the pass is over. parts: (devices, *shape) float64."""
+
+    def __init__(self, parts: Any) -> None:
+        self.parts = parts
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.parts).sum(axis=0, dtype=np.float64)
 
 
 def jax_block_sum(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
     """Add a block's clipped statistics to `out`. Data are arguments, never constants; products at highest precision.
 
-    Guarantee: the same float32 rows and float64 sums as `numpy_block_sum`, so the same rounding slack.
+    Every device of this host takes an equal part of the block's rows, and has a float64 sum of its own until the pass
+    is over. Guarantee: the same float32 rows and float64 sums as `numpy_block_sum`, so the same rounding slack.
     """
     t = params.transform
     weights = None if params.weights is None else np.asarray(params.weights, np.float32)
     with jax.enable_x64(True):
-        step = _compiled(query, t.unit_norm, t.append, float(clip_norm))
-        return step(t.center, t.scale, weights, block.x, block.y.astype(np.int32), keep, jnp.asarray(out))
+        devices = gcd(len(block.x) // CHUNK, len(jax.local_devices()))
+        if not isinstance(out, _Partial):
+            first = np.asarray(out)
+            out = _Partial(np.concatenate([first[None], np.zeros((devices - 1, *first.shape))]))
+        step = _compiled(query, t.unit_norm, t.append, float(clip_norm), devices)
+        return _Partial(step(t.center, t.scale, weights, block.x, block.y.astype(np.int32), keep, out.parts))
