@@ -1,5 +1,6 @@
 """A fit from files to files: what `dphead fit` does, as a function."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,13 +18,16 @@ from dphead.data import FeaturesRows, load_features
 from dphead.export import load_head, save_head
 from dphead.fit import FitResult, Progress, fit_head, reserve
 from dphead.ledgers import open_ledger
+from dphead.memory import share
 from dphead.methods import Method, make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, check_facts, large_delta, make_plan
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
 from dphead.privacy.mechanism import BlockSum, NumpySums, Rows
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import LinearHead, PublicFacts
+from dphead.privacy.parts import SumOfParts, bounds
+from dphead.processes import Group, Place, software
+from dphead.solvers.base import LinearHead, PlannedRelease, PublicFacts
 from extract.format import FeaturesFile, open_features
 
 SLACK_DISK = 64 << 20  # bytes beside the stored releases
@@ -36,6 +40,8 @@ class FitOptions:
     classes: public class names if the file declares none. group_cap: protects groups of the file's group column, of
     which the first so many rows count; None protects each row. nominal_n: replaces n under add_remove. seed: for tests.
     tuning: how the settings were chosen; None says "none" for the data set's first fit if it uses defaults only.
+    memory: bytes that this process may hold; None streams features beyond 1 GB and promises nothing. processes: this
+    one's place among several, each of which reads its own part of the rows.
     """
 
     features: Path
@@ -58,8 +64,9 @@ class FitOptions:
     seed: int | None = None
     tuning: str | None = None
     allow_large_delta: bool = False
-    memory: int = 1 << 30
+    memory: int | None = None
     backend: str = "numpy"
+    processes: Place | None = None
 
 
 def fit_files(
@@ -67,12 +74,26 @@ def fit_files(
 ) -> dict[str, Any]:
     """Fit a head and write the run folder: head.safetensors, head.json, report.json, ledger.json.
 
-    Returns {"report", "test", "seconds"}: test holds the test metrics, which are for the data holder's eyes unless
-    test_is is "public". Raises ValueError or OSError, before any budget is spent, for unusable input.
+    Returns {"report", "test", "seconds", "head"}: test holds the test metrics, which are for the data holder's eyes
+    unless test_is is "public". Raises ValueError or OSError, before any budget is spent, for unusable input.
     A run that was interrupted after its charge continues under the same charge when the same command is given again.
+    On many processes all call it; all get the head, and all but the first None for the rest. An error on one of them
+    ends all.
     """
+    if options.processes is None:
+        return _fit_files(options, None, announce, progress)
+    with Group(options.processes, only_cpu=options.backend == "numpy") as group:
+        return _fit_files(options, group, announce, progress)
+
+
+def _fit_files(
+    options: FitOptions,
+    group: Group | None,
+    announce: Callable[[Plan, Method], None] | None,
+    progress: Progress | None,
+) -> dict[str, Any]:
     start = time.perf_counter()
-    rows, file = load_features(options.features, options.split, options.memory, options.group_cap)
+    rows, file = load_features(options.features, options.split, 0, options.group_cap)
     with file:
         classes = class_names(file, options.classes)
         facts = public_facts(options, rows, len(classes))
@@ -86,25 +107,33 @@ def fit_files(
             accountant=options.accountant or method.accountant,
             group_cap=options.group_cap,
         )
+        warnings = check_delta(options, facts) + check_groups(options, file)
+        releases = method.solver.plan(plan.budgeted(facts))
+        if group is not None and not group.first:
+            own, sums = own_rows(options, group, rows, facts, releases)
+            group.agree(_agreed(options, file, rows, method, plan))
+            return {"report": None, "test": None, "seconds": None, "head": group.serve(own, sums)}
         test = open_test(options, file, classes)
         origin = test_origin(options, file) if test is not None else None
-        warnings = check_delta(options, facts) + check_groups(options, file)
         space = file.feature_space
-        releases = method.solver.plan(plan.budgeted(facts))
         check_folder(options.out, (int(np.prod(r.query.shape(facts.n_features + 1))) for r in releases))
+        own, sums = own_rows(options, group, rows, facts, releases, 0 if test is None else len(test[0]))
+        if group is not None:
+            group.agree(_agreed(options, file, rows, method, plan))
         if announce is not None:
             announce(plan, method)
         ledger = open_ledger(options.ledger, file.dataset_id)
         charged = charge(options, method, plan, ledger, f"{space}/{options.split}")
         result = fit_head(
             method.solver,
-            rows,
+            own if group is None else rows,
             facts,
             plan=plan,
             charged=charged,
             noise=NoiseSource(options.seed),
             progress=progress,
-            block_sum=block_sum(options.backend, max(0, options.memory - 4 * rows.n_rows * rows.n_features)),
+            block_sum=sums,
+            row_sum=None if group is None else SumOfParts(group, own),
         )
         metrics = evaluate(result.head, test, len(classes)) if test is not None else None
         report = reports.build(
@@ -124,7 +153,36 @@ def fit_files(
             options.out, result.head, {"class_names": classes, "feature_space": space, "extraction": extraction(file)}
         )
         write_records(options.out, report, result)
-    return {"report": report, "test": metrics, "seconds": time.perf_counter() - start}
+        if group is not None:
+            group.end(result.head)
+    return {"report": report, "test": metrics, "seconds": time.perf_counter() - start, "head": result.head}
+
+
+def own_rows(
+    options: FitOptions,
+    group: Group | None,
+    rows: FeaturesRows,
+    facts: PublicFacts,
+    releases: list[PlannedRelease],
+    n_test: int = 0,
+) -> tuple[FeaturesRows, BlockSum]:
+    """This process's part of the rows, loaded or streamed, and its block sum, within the bound on memory."""
+    index, count = (0, 1) if group is None else (group.index, group.count)
+    start, stop = bounds(rows.n_rows, count)[index : index + 2]
+    room = share(options.memory, facts, releases, n_rows=stop - start, n_test=n_test, backend=options.backend)
+    return rows.part(start, stop, room.features), block_sum(options.backend, room.kept)
+
+
+def _agreed(options: FitOptions, file: FeaturesFile, rows: FeaturesRows, method: Method, plan: Plan) -> dict[str, str]:
+    """What must be equal on all processes of a run; of the features a digest."""
+    return software() | {
+        "n_rows": str(rows.n_rows),
+        "n_features": f"{file.n_features} {file.dtype}",
+        "dataset_id": file.dataset_id,
+        "config": file.config_hash,
+        "settings": plan.digest(method.solver, f"{options.split} {options.backend}", options.seed),
+        "features": hashlib.sha256(file.block_digest.tobytes()).hexdigest(),
+    }
 
 
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
@@ -214,7 +272,7 @@ def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: i
     """Metrics of a head on test rows whose label is one of the classes."""
     x, y = test
     known = (y >= 0) & (y < n_classes)
-    return evaluate_scores(head.scores(x[known]), y[known], head.loss)
+    return evaluate_scores(head.scores(x)[known], y[known], head.loss)
 
 
 def open_matching(

@@ -19,7 +19,7 @@ BELOW_FIT = {
 FIT = {"dphead.fit", "dphead.ledgers", *BELOW_FIT}
 ESTIMATORS = {"dphead.metrics", "dphead.analysis", *FIT}
 REPORT = {"dphead.privacy", "dphead.analysis", "dphead.metrics", "dphead.plan", "dphead.fit"}  # fit: FitResult only
-HEADS = ESTIMATORS | REPORT | {"dphead.estimators", "dphead.report"}
+HEADS = ESTIMATORS | REPORT | {"dphead.estimators", "dphead.report", "dphead.memory", "dphead.processes"}
 EVERYTHING = HEADS | {f"dphead.{name}" for name in ("run", "export", "plots", "tune", "endtoend")} | {"extract"}
 
 # Each part and the parts of the project that it may import, besides itself. A new part needs a line here.
@@ -43,7 +43,9 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.export": HEADS,
     "dphead.plots": HEADS,
     "dphead.tune": HEADS,
-    "dphead.run": ESTIMATORS | REPORT | {"dphead.report", "dphead.export", "extract"},
+    "dphead.memory": {"dphead.data", "dphead.solvers"},
+    "dphead.processes": {"dphead.privacy", "dphead.solvers"},
+    "dphead.run": HEADS - {"dphead.estimators"} | {"dphead.export", "extract"},
     "dphead.cli": EVERYTHING,
     "dphead.__main__": {"dphead.cli"},
     "benchmarks": EVERYTHING | {"dphead.cli"},

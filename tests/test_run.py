@@ -103,17 +103,18 @@ def test_a_fit_that_another_process_runs_is_refused(features, run):
 # --- streamed, threads, backends --------------------------------------------------------------------------------------
 
 
-def test_a_streamed_fit_gives_the_head_of_one_in_memory(tmp_path):
+def test_a_streamed_fit_gives_the_head_of_one_in_memory(tmp_path, monkeypatch):
     """300 x 40 float32 are 48 KB. The tolerance is float rounding; another seed differs by a thousand times more."""
     features = features_file(tmp_path / "f.h5", n=300, d=40)
     heads = []
-    for memory in ("1GB", "10KB"):
-        fitted("fit", features, "-o", tmp_path / memory, *FC, "--seed", 2, "--memory", memory)
-        heads.append(load_head(tmp_path / memory)[0])
+    for memory in (1 << 30, 10000):
+        monkeypatch.setattr("dphead.memory.DEFAULT", memory)
+        fitted("fit", features, "-o", tmp_path / str(memory), *FC, "--seed", 2)
+        heads.append(load_head(tmp_path / str(memory))[0])
     np.testing.assert_allclose(heads[1].weights, heads[0].weights, rtol=1e-6, atol=1e-9)
 
 
-def test_a_split_is_the_rows_of_that_split(tmp_path):
+def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
     """Interleaved splits, streamed or not, give the head of a file that holds the split alone."""
     x, y = rows(300, 10)
     split = np.arange(300) % 3 == 2
@@ -123,13 +124,14 @@ def test_a_split_is_the_rows_of_that_split(tmp_path):
     options = ("--method", "dp-ls", "--backend", "numpy", "--seed", 2, "--test-is", "public")
     assert "--split" in refused(dphead("fit", tmp_path / "both.h5", "-o", tmp_path / "none", *options))
     fitted("fit", tmp_path / "train.h5", "-o", tmp_path / "alone", *options, "--test", tmp_path / "test.h5")
-    for memory in ("1GB", "1KB"):
-        both = ("fit", tmp_path / "both.h5", "--split", "train", "--test-split", "test", "--memory", memory)
-        fitted(*both, "-o", tmp_path / memory, *options)
-        assert report_of(tmp_path / memory)["data"]["n_rows"] == 200
-        assert report_of(tmp_path / memory)["test"] == report_of(tmp_path / "alone")["test"]
+    for memory in (1 << 30, 1000):
+        monkeypatch.setattr("dphead.memory.DEFAULT", memory)
+        both, run = ("fit", tmp_path / "both.h5", "--split", "train", "--test-split", "test"), tmp_path / str(memory)
+        fitted(*both, "-o", run, *options)
+        assert report_of(run)["data"]["n_rows"] == 200
+        assert report_of(run)["test"] == report_of(tmp_path / "alone")["test"]
         np.testing.assert_allclose(
-            load_head(tmp_path / memory)[0].weights, load_head(tmp_path / "alone")[0].weights, rtol=1e-6, atol=1e-9
+            load_head(run)[0].weights, load_head(tmp_path / "alone")[0].weights, rtol=1e-6, atol=1e-9
         )
 
 

@@ -1,5 +1,6 @@
 """`dphead fit`."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ def _classes(_: Any, __: Any, text: str | None) -> tuple[str, ...] | None:
     return tuple(text.split(",")) if text else None
 
 
-def _bytes(_: Any, __: Any, text: str) -> int:
+def _bytes(_: Any, __: Any, text: str | None) -> int | None:
+    if text is None:
+        return None
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
     number, unit = text[:-2], text[-2:].upper()
     try:
@@ -46,8 +49,13 @@ def _bytes(_: Any, __: Any, text: str) -> int:
 @click.option("--tuning", type=click.Choice(TUNING), help="How the settings were chosen; the report says it.")
 @click.option("--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n.")
 @click.option("--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private.")
-@click.option("--memory", default="1GB", show_default=True, callback=_bytes, help="Features beyond it are streamed.")
+@click.option("--memory", callback=_bytes, help="Bound on the memory of each process, like 2GB: kept, or refused.")
 @click.option("--backend", type=click.Choice(["auto", "numpy", "jax"]), default="auto", show_default=True)
+@click.option("--processes", type=click.IntRange(min=1), help="Processes on this host; each reads a part of the rows.")
+@click.option("--coordinator", help="Of processes on many hosts: host:port of process 0, or auto (docs/many-hosts.md).")
+@click.option("--num-processes", type=click.IntRange(min=1), help="How many there are (auto: as SLURM says).")
+@click.option("--process-id", type=click.IntRange(min=0), help="Which one this is, from 0 (auto: as SLURM says).")
+@click.option("--connect-timeout", type=float, default=300, show_default=True, help="Seconds for all to connect.")
 @click.option("--steps", type=int)
 @click.option("--learning-rate", type=float)
 @click.option("--ridge", type=float, help="In units of the mean Gram matrix.")
@@ -65,7 +73,15 @@ def _bytes(_: Any, __: Any, text: str) -> int:
 @click.option("--center-share", type=float, help="Share of mu² for the noisy mean that rows are centred by.")
 @click.option("--class-grams/--no-class-grams", default=None, help="dp-ls: release per-class Gram matrices too.")
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
-def fit(dry_run: bool, **given: Any) -> None:
+def fit(
+    dry_run: bool,
+    processes: int | None,
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    connect_timeout: float,
+    **given: Any,
+) -> None:
     """Train a private head on FEATURES and write it, its guarantee and a copy of the ledger to a run folder.
 
     Everything that the fit will release is printed, and charged in the data set's ledger, before a row is read.
@@ -74,11 +90,19 @@ def fit(dry_run: bool, **given: Any) -> None:
 
     from rich.console import Console
 
+    from dphead.processes import Place, launch
     from dphead.run import FitOptions, fit_files
 
+    if processes is not None and coordinator is None and not dry_run:
+        sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))
+    place = None
+    if coordinator is not None and not dry_run:
+        place = Place(coordinator, num_processes, process_id, connect_timeout)
     names = {f.name for f in fields(FitOptions)}
     options = FitOptions(
-        **{k: v for k, v in given.items() if k in names}, settings={k: v for k, v in given.items() if k not in names}
+        **{k: v for k, v in given.items() if k in names},
+        settings={k: v for k, v in given.items() if k not in names},
+        processes=place,
     )
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     bar, task = progress_bar(errors, 14)
@@ -96,7 +120,8 @@ def fit(dry_run: bool, **given: Any) -> None:
         result = fit_files(options, announce, progress)
     finally:
         bar.stop()
-    show(console, options.out, result)
+    if result["report"] is not None:
+        show(console, options.out, result)
 
 
 def progress_bar(console: Any, width: int) -> tuple[Any, Any]:

@@ -1,0 +1,93 @@
+"""What a fit may hold in memory under a bound, from public sizes alone, before anything is charged."""
+
+import os
+import resource
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from dphead.data import AHEAD, BLOCK_ROWS
+from dphead.solvers.base import PlannedRelease, PublicFacts
+
+DEFAULT = 1 << 30  # of features and of kept rows together, without a bound
+LIBRARIES = 64 << 20  # modules, threads and allocator space still to come
+JAX = 300 << 20  # its compiler and buffers
+COLUMNS = 64  # bytes a row of labels, splits, groups, and counts of used slots
+
+
+@dataclass(frozen=True)
+class Share:
+    """features: bytes of loaded features; 0 streams them. kept: bytes of transformed rows kept between passes."""
+
+    features: int
+    kept: int
+
+
+def share(
+    bound: int | None,
+    facts: PublicFacts,
+    releases: list[PlannedRelease],
+    *,
+    n_rows: int,
+    n_test: int = 0,
+    backend: str = "numpy",
+    most_kept: int = DEFAULT,
+) -> Share:
+    """Divide `bound` bytes of this process's resident memory, or a gigabyte of rows if there is no bound.
+
+    n_rows: rows that this process reads; n_test: rows to be measured on, already in memory. ValueError that says how
+    much is needed if even streaming does not fit.
+    """
+    loaded = 4 * n_rows * facts.n_features
+    if bound is None:
+        return Share(DEFAULT, max(0, DEFAULT - loaded))
+    fixed = resident() + LIBRARIES + JAX * (backend == "jax") + COLUMNS * n_rows + 12 * n_test * facts.n_classes
+    free = bound - fixed - streaming(facts) - sums(facts, releases)
+    if free < 0:
+        need = -(-(bound - free) // 10**6)
+        raise ValueError(
+            f"memory must hold blocks and sums of n_features={facts.n_features}, n_classes={facts.n_classes}, got "
+            f"memory={bound // 10**6}MB. It needs {need}MB: raise it, or use fewer classes or another method."
+        )
+    features = loaded if loaded <= free else 0
+    return Share(features, min(free - features, most_kept) if features else 0)
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds now (its peak where only that is known)."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def streaming(facts: PublicFacts) -> int:
+    """Bytes of blocks: read ahead, one in work on each core, and one being read; float32, and twice that for one."""
+    return 4 * BLOCK_ROWS * (facts.n_features + 1) * (AHEAD + _cores() + 4)
+
+
+def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
+    """Bytes of the largest sum with its copies, of the Gram matrices that a solver keeps, and of what it solves with.
+
+    A narrow sum has one copy a core, then noise and weights; a Gram matrix is multiplied in float64 blocks, made
+    symmetric, noised, and factored or brought to its eigenvectors.
+    """
+    width, most = facts.n_features + 1, 0
+    kept = {r.label: _size(r, width) for r in releases if r.query.kind == "gram"}
+    for r in releases:
+        size = _size(r, width)
+        gram = 5 * size + 8 * width**2 + 24 * BLOCK_ROWS * width
+        most = max(most, gram if r.query.kind == "gram" else (2 * _cores() + 6) * size)
+    solver = 6 * 8 * width**2 * bool(kept) + 8 * 8 * width * facts.n_classes
+    return max(most, solver) + sum(kept.values())
+
+
+def _size(release: PlannedRelease, width: int) -> int:
+    return 8 * int(np.prod(release.query.shape(width)))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

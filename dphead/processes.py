@@ -1,0 +1,361 @@
+"""One fit on many processes by `jax.distributed`: messages through its key-value store, sums through gloo.
+
+What travels is private: sums without noise, and each process's own sample. Nothing is encrypted (docs/many-hosts.md).
+"""
+
+import io
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dphead.privacy import queries
+from dphead.privacy.mechanism import BlockSum, ReleaseSpec, Rows
+from dphead.privacy.parts import PartAsk, serve
+from dphead.privacy.queries import Params, RowTransform
+from dphead.solvers.base import AccuracyEstimate, LinearHead
+
+FOREVER = 10**9  # ms
+LINGER = 2.0  # seconds in which the others read why a run ends
+QUERIES = {name: c for name, c in vars(queries).items() if isinstance(c, type) and issubclass(c, queries.Query)}
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among those of a run. coordinator: host:port of process 0.
+
+    "auto": what `jax.distributed` finds, from SLURM for one; then count and index may be None. timeout: seconds in
+    which all must have come.
+    """
+
+    coordinator: str
+    count: int | None = None
+    index: int | None = None
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        given = self.count is not None and self.index is not None
+        if self.coordinator != "auto" and (not given or not 0 <= (self.index or 0) < (self.count or 0)):
+            raise ValueError(
+                "a process needs its number and how many there are, 0 <= process_id < num_processes, got "
+                f"num_processes={self.count}, process_id={self.index}. Give both."
+            )
+        if self.coordinator != "auto" and not self.coordinator.rpartition(":")[2].isdecimal():
+            raise ValueError(f"coordinator must be host:port or auto, got {self.coordinator!r}. Add the port.")
+
+
+class LostProcess(OSError):
+    """Another process of the run is gone."""
+
+
+class Group:
+    """The processes of a run, which this one has joined: the first asks, the others serve. Use it as a context manager.
+
+    An exception inside ends the run on all processes with its text, and this process, with exit code 1 or 2.
+    """
+
+    def __init__(self, place: Place, only_cpu: bool) -> None:
+        self._store, self.count, self.index, self.address = _connect(place, only_cpu)
+        self._over, self._asked, self._transforms = threading.Lock(), 0, 0
+        self._transform: RowTransform | None = None
+        self._head: LinearHead | None = None
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    @property
+    def first(self) -> bool:
+        """Whether this process holds the ledger, draws sample and noise, and writes the run folder."""
+        return self.index == 0
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """Raise ValueError with the differing field unless all processes hold the same facts; connect them all."""
+        host = socket.gethostname()
+        self._store.key_value_set(f"facts/{self.index}", json.dumps(facts | {"host": host}))
+        for i in range(1, self.count) if self.first else ():
+            theirs = json.loads(self._store.blocking_key_value_get(f"facts/{i}", FOREVER))
+            for name, ours in facts.items():
+                if theirs[name] != ours:
+                    values = "" if name == "features" else f"{ours} and {theirs[name]} "
+                    raise ValueError(
+                        f"all processes must have the same {name}, got {values}on process 0 ({host}) and process {i} "
+                        f"({theirs['host']}). Give them the same file, settings and software."
+                    )
+        if self.first:
+            self._store.key_value_set("agreed", "")
+        self._store.blocking_key_value_get("agreed", FOREVER)
+        sys.stdout.flush()
+        out = os.dup(1)
+        os.dup2(2, 1)  # gloo says on standard output that it has connected
+        for i in range(1, self.count):  # before anything is charged
+            self._send(i, np.zeros(1))
+        os.dup2(out, 1)
+        os.close(out)
+
+    def ask(self, process: int, ask: PartAsk) -> None:
+        """`parts.Processes.ask`."""
+        t = ask.params.transform
+        if t is not self._transform:
+            self._transform, self._transforms = t, self._transforms + 1
+        facts = {"query": type(ask.query).__name__, "fields": asdict(ask.query), "spec": ask.spec.row()}
+        facts |= {"n_rows": ask.n_rows, "transform": [self._transforms, t.unit_norm, t.append]}
+        arrays = {"center": t.center, "scale": t.scale, "weights": ask.params.weights, "indices": ask.indices}
+        self._tell(process, facts, arrays)
+
+    def receive(self, process: int, shape: tuple[int, ...]) -> np.ndarray:
+        """`parts.Processes.receive`."""
+        return self._send(process, np.zeros(shape))
+
+    def next(self) -> PartAsk | None:
+        """`parts.Asked.next`."""
+        key = f"ask/{self.index}/{self._asked}"
+        self._asked += 1
+        facts, arrays = _unpack(self._store.blocking_key_value_get_bytes(key, FOREVER))
+        self._store.key_value_delete(key)
+        if "loss" in facts:
+            self._head = _unpack_head(facts, arrays)
+            return None
+        number, unit_norm, append = facts["transform"]
+        if number != self._transforms:  # the same object again, so that the rows it made are used again
+            self._transform = RowTransform(unit_norm, arrays.get("center"), arrays.get("scale"), append)
+            self._transforms = number
+        assert self._transform is not None
+        params = Params(self._transform, arrays.get("weights"))
+        query = QUERIES[facts["query"]](**facts["fields"])
+        return PartAsk(query, params, ReleaseSpec(**facts["spec"]), facts["n_rows"], arrays.get("indices"))
+
+    def answer(self, value: np.ndarray) -> None:
+        """`parts.Asked.answer`."""
+        for i in range(1, self.count):  # every process takes part in every transfer
+            self._send(i, value)
+
+    def serve(self, own: Rows, block_sum: BlockSum) -> LinearHead:
+        """Sum this process's part of the rows until the first process has the head."""
+        serve(self, own, block_sum)
+        assert self._head is not None
+        return self._head
+
+    def end(self, head: LinearHead) -> None:
+        """Give all other processes the head, and let them end. Called by the first."""
+        t = head.transform
+        estimate = None if head.estimate is None else asdict(head.estimate)
+        facts = {"loss": head.loss, "transform": [t.unit_norm, t.append], "estimate": estimate}
+        for i in range(1, self.count):
+            self._tell(i, facts, {"weights": head.weights, "intercept": head.intercept} | _of(t))
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._fail(error)
+        import jax
+
+        self._over.acquire()
+        if self.first:
+            self._store.key_value_set("stop", "")
+        self._watcher.join()
+        jax.distributed.shutdown()
+
+    def _tell(self, process: int, facts: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if process == 1:
+            self._asked += 1
+        self._store.key_value_set_bytes(f"ask/{process}/{self._asked - 1}", _pack(facts, arrays))
+
+    def _send(self, process: int, value: np.ndarray) -> np.ndarray:
+        """A process's float64 value on the first process. All processes call it alike."""
+        try:
+            return _to_first(process, value, self.index, self.count)
+        except Exception as error:  # what jax raises has no public name
+            lost = process if self.first else 0
+            raise LostProcess(
+                f"process {lost} of {self.count} was lost ({str(error).splitlines()[0][:200]}). What was charged stays "
+                "charged: give the same command again, and it continues under that charge."
+            ) from error
+
+    def _fail(self, error: BaseException) -> None:
+        """Tell all processes why the run ends, and end this one."""
+        self._over.acquire()
+        code = 1 if isinstance(error, LostProcess) or not isinstance(error, ValueError | OSError) else 2
+        text = str(error) or type(error).__name__
+        if not self.first and not isinstance(error, LostProcess):
+            text = f"process {self.index} of {self.count} ({socket.gethostname()}) ended the run: {text}"
+        try:
+            self._store.key_value_set("stop", json.dumps([code, text]))
+            time.sleep(LINGER)
+        except Exception:  # another process said it before, or process 0 is gone
+            pass
+        _die(code, text)
+
+    def _watch(self) -> None:
+        """End this process when another one ends the run, whatever this one is doing."""
+        try:
+            said = self._store.blocking_key_value_get("stop", FOREVER)
+        except Exception:
+            said = json.dumps([1, f"process 0 of {self.count} ({self.address}) was lost."])
+        if said and self._over.acquire(blocking=False):
+            time.sleep(LINGER if self.first else 0)  # the others must read it too
+            _die(*json.loads(said))
+
+
+def _connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
+    """(jax's store, number of processes, index, address). Ends this process if not all come in time."""
+    import jax
+    from jax._src.distributed import global_state  # the store has no public name
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    if only_cpu:
+        jax.config.update("jax_platforms", "cpu")
+    known: dict[str, Any] = {}
+    if place.coordinator != "auto":
+        known = {"coordinator_address": place.coordinator, "num_processes": place.count, "process_id": place.index}
+    failed: list[Exception] = []
+
+    def initialize() -> None:
+        try:
+            jax.distributed.initialize(**known, initialization_timeout=int(place.timeout) + 3600)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=initialize, daemon=True)  # jax itself would abort without a word of the address
+    thread.start()
+    thread.join(place.timeout)
+    address = global_state.coordinator_address or place.coordinator
+    if thread.is_alive():
+        why = "process 0 does not answer there" if not _answers(address) else "not all have come"
+        count = place.count or global_state.num_processes
+        _die(2, f"{count} processes must reach {address} within {place.timeout:g} s: {why}. Check host, port, network.")
+    if failed:
+        raise ValueError(f"processes need a coordinator, a number and an index, got {failed[0]} Give them.")
+    return global_state.client, jax.process_count(), jax.process_index(), str(address)
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _to_first(source: int, value: np.ndarray, index: int, count: int) -> np.ndarray:
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    devices: dict[int, Any] = {}
+    for device in jax.devices("cpu"):
+        devices.setdefault(device.process_index, device)
+    mesh = Mesh(np.array([devices[i] for i in range(count)]), ("process",))
+    one_each = PartitionSpec("process")
+
+    def move(x: Any) -> Any:
+        return jax.lax.ppermute(x, "process", [(source, 0)])
+
+    with jax.enable_x64(True):
+        mine = jax.device_put(np.asarray(value, np.float64)[None], devices[index])
+        whole = jax.make_array_from_single_device_arrays(
+            (count, *value.shape), NamedSharding(mesh, one_each), [mine], dtype=np.float64
+        )
+        moved = jax.jit(jax.shard_map(move, mesh=mesh, in_specs=one_each, out_specs=one_each))(whole)
+        return np.asarray(moved.addressable_data(0))[0]
+
+
+def _die(code: int, text: str) -> None:
+    """End the process at once: an orderly end of jax would wait for processes that are gone."""
+    shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar may have hidden the cursor
+    print(f"{shown}\nError: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def software() -> dict[str, str]:
+    """What must be equal on all processes for a row's float32 values to be the same bits on each of them."""
+    from importlib.metadata import version
+
+    from threadpoolctl import threadpool_info
+
+    simd: Any = np.show_config(mode="dicts")
+    blas = sorted({f"{i['internal_api']} {i['version']} {i.get('architecture')}" for i in threadpool_info()})
+    return {
+        "version": " ".join(f"{name} {version(name)}" for name in ("dphead", "numpy", "jax")),
+        "processor": f"{platform.machine()} {simd['SIMD Extensions']['found']} {blas}",
+    }
+
+
+def _pack(facts: dict[str, Any], arrays: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    given = {k: v for k, v in arrays.items() if v is not None}
+    np.savez(buffer, allow_pickle=False, facts=np.array(json.dumps(facts)), **given)
+    return buffer.getvalue()
+
+
+def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        arrays = dict(file)
+    return json.loads(str(arrays.pop("facts"))), arrays
+
+
+def _of(t: RowTransform) -> dict[str, Any]:
+    return {"center": t.center, "scale": t.scale}
+
+
+def _unpack_head(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> LinearHead:
+    unit_norm, append = facts["transform"]
+    transform = RowTransform(unit_norm, arrays.get("center"), arrays.get("scale"), append)
+    estimate = None if facts["estimate"] is None else AccuracyEstimate(**facts["estimate"])
+    return LinearHead(arrays["weights"], arrays["intercept"], transform, facts["loss"], estimate)
+
+
+def launch(count: int, command: list[str]) -> int:
+    """Run `command` as `count` processes of this host, each on its share of the cores, and return their exit code.
+
+    The first one's output is shown. If one ends with an error, the others are stopped.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = ["--coordinator", f"127.0.0.1:{free.getsockname()[1]}", "--num-processes", str(count)]
+    cores = sorted(os.sched_getaffinity(0))
+    running: list[subprocess.Popen[Any]] = []
+    said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115 (until the processes have ended)
+    try:
+        for i in range(count):
+            mine = cores[i::count] or cores
+            quiet: dict[str, Any] = {} if i == 0 else {"stdout": said[i], "stderr": said[i]}
+            arguments = [*command, *place, "--process-id", str(i)]
+            running.append(subprocess.Popen(arguments, preexec_fn=partial(os.sched_setaffinity, 0, mine), **quiet))
+        while any(p.poll() is None for p in running) and not any(p.poll() for p in running):
+            time.sleep(0.05)
+        bad = next((i for i, p in enumerate(running) if p.returncode), None)
+        if bad is None:
+            return 0
+        _wait(running, 3 * LINGER)  # those that know of it end by themselves, the first with a message
+        code = running[bad].returncode
+        if code < 0:
+            print(f"Error: process {bad} of {count} was killed by signal {-code}.", file=sys.stderr)
+        elif running[0].poll() is None:
+            said[bad].seek(0)
+            text = said[bad].read().decode(errors="replace").strip()
+            print(f"Error: process {bad} of {count} ended with exit code {code}: {text}", file=sys.stderr)
+        return code if code > 0 else 1
+    finally:
+        for p in running:
+            p.kill()
+            p.wait()
+        for file in said:
+            file.close()
+
+
+def _wait(running: list[Any], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while any(p.poll() is None for p in running) and time.monotonic() < end:
+        time.sleep(0.05)
