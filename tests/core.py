@@ -64,14 +64,14 @@ def clipped_sum(query, params, x, y, clip_norm=1.0, block_rows=CHUNK, block_sum=
     return _clipped_sum(query, params, rows, s, None, block_sum)
 
 
-def one_block(x, y, n=None):
+def one_block(x, y, n=None, in_place=True):
     """A padded block and its mask."""
     n = len(x) if n is None else n
     size = CHUNK * -(-len(x) // CHUNK)
     xs, ys = np.zeros((size, x.shape[1]), np.float32), np.full(size, -1, np.int32)
     xs[: len(x)], ys[: len(x)] = x, y
     index = np.where(np.arange(size) < n, np.arange(size), -1)
-    return Block(index, xs, ys), index >= 0
+    return Block(index, xs, ys, in_place), index >= 0
 
 
 def toy(n=200, d=D, m=M, seed=0, scale=1.0):

@@ -108,7 +108,7 @@ class _Witness:
         start = start_of(query, params, spec.clip_norm)
         known = None if start is None else self._kept.get(start)
         if known is None:
-            known = tuple(sums.total(query, params, spec.clip_norm).ravel() for sums in self._sums)
+            known = tuple(sums.total(query, params, spec).ravel() for sums in self._sums)
             if start is not None:
                 self._kept[start] = known
         others, without, inside = known
@@ -226,9 +226,9 @@ def one_run(
     all_sums = Sums(AuditRows(x, np.where(inside, y, NO_CLASS), facts.n_rows))
     for query, params, spec, released in transcript(solver, plan.budgeted(facts), specs, noise, all_sums):
         half = spec.sampling_prob / 2  # what is expected of each of the others, whose coins the auditor does not know
-        rest = (released.value - half * Sums(everyone).total(query, params, spec.clip_norm)).ravel()
+        rest = (released.value - half * Sums(everyone).total(query, params, spec)).ravel()
         for i, row in enumerate(single):
-            shift = Sums(row).total(query, params, spec.clip_norm).ravel()
+            shift = Sums(row).total(query, params, spec).ravel()
             value = float(shift @ rest) + half * float(shift @ shift)
             ratios[i] += _log_mixture(value, float(shift @ shift), released.noise_sd**2, spec.sampling_prob)
     results: dict[str, Any] = {"canaries": canaries, "confidence": confidence, "false_alarm_odds": 1 - confidence}

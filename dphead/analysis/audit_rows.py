@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.mechanism import Block, ReleaseSpec
+from dphead.privacy.mechanism import Block, ReleaseSpec, _clipped_sum, numpy_block_sum
 from dphead.privacy.queries import Params, Query
 from dphead.privacy.sums import CHUNK
 
@@ -90,25 +90,22 @@ class Sums:
     def __init__(self, rows: AuditRows) -> None:
         self.rows = rows
         self._kept: dict[Any, np.ndarray] = {}
-        self._fixed = {id(block) for block in rows.blocks()}  # they live as long as the rows; Poisson batches do not
+        self._fixed = {id(block.x) for block in rows.blocks()}  # they live as long as the rows; Poisson batches do not
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
         if block.x is self.rows.zeros:
             return out
-        start = start_of(query, params, clip_norm) if id(block) in self._fixed else None
+        start = start_of(query, params, clip_norm) if id(block.x) in self._fixed else None
         if start is None:
-            return query.clipped_sum(params, block.x, block.y, keep, clip_norm, out)
-        key = (id(block), *start)
+            return numpy_block_sum(query, params, block, keep, clip_norm, out)
+        key = (id(block.x), *start)
         value = self._kept.get(key)
         if value is None:
-            value = query.clipped_sum(params, block.x, block.y, keep, clip_norm, np.zeros_like(out))
+            value = numpy_block_sum(query, params, block, keep, clip_norm, np.zeros_like(out))
             self._kept[key] = value
         out += value
         return out
 
-    def total(self, query: Query, params: Params, clip_norm: float) -> np.ndarray:
-        """The sum over all rows, which is what the auditor knows."""
-        out = np.zeros(query.shape(params.transform.width(self.rows.n_features)))
-        for block in self.rows.blocks():
-            out = self(query, params, block, block.index >= 0, clip_norm, out)
-        return out
+    def total(self, query: Query, params: Params, spec: ReleaseSpec) -> np.ndarray:
+        """The sum over all rows as `release` computes it, which is what the auditor knows."""
+        return _clipped_sum(query, params, self.rows, spec, None, self)

@@ -30,6 +30,7 @@ class AuditedGradient(ModelGradient):
         out: Any,
         xp: Any = np,
         prepared: Any = None,
+        in_place: bool = False,
     ) -> Any:
         """Add the clipped gradients of the rows that have a class; the slots that only fill up are left out."""
         assert self.sums is not None

@@ -8,7 +8,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -16,19 +18,23 @@ from threadpoolctl import threadpool_limits
 
 from dphead.privacy.accounting import RELATIONS, GaussianEvent
 from dphead.privacy.ledger import FitLedger
-from dphead.privacy.noise import NoiseSource, gaussian, symmetric_part
+from dphead.privacy.noise import NoiseSource, gaussian
 from dphead.privacy.queries import Params, Query
 from dphead.privacy.sampling import poisson_sample
-from dphead.privacy.sums import CHUNK, grid_step, slack
+from dphead.privacy.sums import CHUNK, grid_step, mirrored, slack
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows: index (k,) their slots, -1 for padding; x (k, n_features) float32; y (k,) int; k % 128 == 0."""
+    """Rows: index (k,) their slots, -1 for padding; x (k, n_features) float32; y (k,) int; k % 128 == 0.
+
+    in_place: set by `release` alone, from its plan: whether chunks may be summed in float32 (`sums`).
+    """
 
     index: np.ndarray
     x: np.ndarray
     y: np.ndarray
+    in_place: bool = False
 
 
 class Rows(Protocol):
@@ -80,6 +86,11 @@ class ReleaseSpec:
             raise ValueError(f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. Rescale the features.")
         self.event()  # refuses a sampling_prob or a group_cap that could not be charged
 
+    @property
+    def in_place(self) -> bool:
+        """Whether neighbouring data differ at one slot only, so that all other rows keep their places in a pass."""
+        return self.sampling_prob == 1 and self.relation != "add_remove" and self.group_cap is None
+
     def event(self) -> GaussianEvent:
         """What the accountant sees."""
         unit = 1 if self.group_cap is None else self.group_cap
@@ -98,6 +109,8 @@ class Released:
     noise_sd: float
 
 
+PIECE = 8 * CHUNK  # rows of a block that are in work at a time: few enough for the cache, enough for Python
+COPIES = 1 << 30  # bytes of sums that cores may hold apart
 BlockSum = Callable[[Query, Params, Block, np.ndarray, float, Any], Any]
 RowSum = Callable[[Query, Params, Rows, ReleaseSpec, np.ndarray | None, BlockSum], np.ndarray]
 
@@ -114,12 +127,16 @@ class NumpySums:
         self._kept: tuple[Any, dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]] = (None, {})
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        """Gram matrices want large blocks; all else is bound by memory, and runs on rows that stay in the cache."""
-        step = len(block.x) if query.kind == "gram" else 2 * CHUNK
+        """Gram matrices want whole blocks; all else is bound by memory, and runs on rows that stay in the cache."""
+        step = len(block.x) if query.kind == "gram" else PIECE
+        if params.weights is not None:
+            params = replace(params, weights=np.asarray(params.weights, np.float32))
         for i in range(0, len(block.x), step):
             part = slice(i, i + step)
             prepared = None if query.kind == "gram" else self._prepared(params, block.index[part], block.x[part])
-            out = query.clipped_sum(params, block.x[part], block.y[part], keep[part], clip_norm, out, np, prepared)
+            out = query.clipped_sum(
+                params, block.x[part], block.y[part], keep[part], clip_norm, out, np, prepared, block.in_place
+            )
         return out
 
     def _prepared(self, params: Params, index: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -162,7 +179,7 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float, width: int) -> t
     grid = grid_step(base, size)
     # Under add_remove n is private: room for twice nominal_n, and for a million rows in any case.
     n = max(2 * spec.n_rows, 2**20) if spec.relation == "add_remove" else spec.n_rows
-    rounding = slack(n, width + query.n_classes, size, grid / base)
+    rounding = slack(n, width + query.n_classes, size, grid / base, spec.in_place)
     if (n + 40 * spec.noise_multiplier * 1.01) * base / grid > 2.0**53:
         raise ValueError(f"results must fit their grid in float64, got n_rows={spec.n_rows}. Split the data.")
     sd = spec.noise_multiplier * base * (1 + rounding)
@@ -207,8 +224,6 @@ def release(
             indices = indices[cast(GroupedRows, rows).within[indices]]
     value = (row_sum or _clipped_sum)(query, params, rows, spec, indices, block_sum)
     if spec.noise_multiplier > 0:
-        if query.symmetric:
-            value = symmetric_part(value)  # the noise is symmetric and would not hide an asymmetric rounding
         value /= grid
         np.rint(value, out=value)
         z = gaussian(noise.generator(sequence, "noise"), value.shape, sd / grid, query.symmetric)
@@ -225,7 +240,8 @@ def _clipped_sum(
 ) -> np.ndarray:
     """Sum over every block, each row slot exactly once. The result has no noise and must not leave this module."""
     seen = np.zeros(rows.n_rows, np.int64)
-    total: Any = np.zeros(query.shape(params.transform.width(rows.n_features)))
+    shape = query.shape(params.transform.width(rows.n_features))
+    empty = partial(np.zeros, shape, order="F" if query.kind == "outer" and shape[0] > shape[1] else "C")
 
     def checked() -> Iterator[tuple[Block, np.ndarray]]:
         for block in rows.blocks(indices):
@@ -233,35 +249,43 @@ def _clipped_sum(
                 raise TypeError(f"a block must be float32, got {block.x.dtype}. This is a defect in the row source.")
             used = block.index >= 0
             np.add.at(seen, block.index[used], 1)
-            yield block, used
+            yield replace(block, in_place=spec.in_place), used
 
-    if query.kind == "gram" or not isinstance(block_sum, NumpySums):  # these use every core by themselves
-        for block, used in checked():
-            total = block_sum(query, params, block, used, spec.clip_norm, total)
-    else:
+    def add(item: tuple[Block, np.ndarray], out: Any) -> Any:
+        return block_sum(query, params, *item, spec.clip_norm, out)
 
-        def partial(item: tuple[Block, np.ndarray]) -> np.ndarray:
-            return block_sum(query, params, *item, spec.clip_norm, np.zeros_like(total))
-
-        for part in _in_order(partial, checked()):
-            total += part
+    if isinstance(block_sum, NumpySums):
+        total = _on_every_core(add, checked(), empty)
+    else:  # these use every core, or a device, by themselves
+        total = empty()
+        for item in checked():
+            total = add(item, total)
     wanted = np.ones(rows.n_rows, np.int64)
     if indices is not None:
         wanted[:] = 0
         wanted[indices] = 1
     if not np.array_equal(seen, wanted):
         raise RuntimeError("a pass must use each row slot exactly once. This is a defect in the row source.")
-    return np.array(total)
+    total = np.array(total, order="C")
+    return mirrored(total) if query.symmetric else total
 
 
-def _in_order(function: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Any]:
-    """map(function, items) on every core, a few ahead, results in order: the same sum however fast a core is."""
+def _on_every_core(add: Callable[[Any, Any], Any], items: Iterator[Any], empty: Callable[[], np.ndarray]) -> np.ndarray:
+    """The sum of add(item, sum) over items: core k adds every k-th item to a sum of its own, in order.
+
+    So the same items give the same bits however fast a core is. Where sums are large, fewer cores have their own.
+    """
     cores = len(os.sched_getaffinity(0))
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(cores) as pool:
+    sums = [empty()]
+    while len(sums) < cores and (len(sums) + 1) * sums[0].nbytes <= COPIES:
+        sums.append(empty())
+    with threadpool_limits(cores // len(sums), "blas"), ExitStack() as stack:
+        workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in sums]
         running: deque[Future[Any]] = deque()
-        for item in items:
-            running.append(pool.submit(function, item))
-            if len(running) > cores:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+        for i, item in enumerate(items):
+            running.append(workers[i % len(sums)].submit(add, item, sums[i % len(sums)]))
+            if len(running) > 2 * len(sums):
+                running.popleft().result()
+        for future in running:
+            future.result()
+    return reduce(np.add, sums)

@@ -115,11 +115,13 @@ class Query:
         out: Any,
         xp: Any = np,
         prepared: tuple[Any, Any] | None = None,
+        in_place: bool = False,
     ) -> Any:
         """Add the clipped statistics of a block of rows to `out` (float64, `shape`) and return it.
 
         x: (k, n_features) float32, y: (k,) int, keep: (k,) bool: other rows contribute exactly zero. 128 divides k.
-        prepared: `params.transform.apply(xp, x)` if it is known; it is not changed.
+        prepared: `params.transform.apply(xp, x)` if it is known; it is not changed. in_place: `sums`, on rounding.
+        Of a symmetric sum only the upper triangle is promised.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
             phi, squared = prepared or params.transform.apply(xp, x)
@@ -135,8 +137,8 @@ class Query:
                 squared = squared + b * b
             left, right = self.factors(xp, params, phi, xp.where(keep, squared, xp.float32(0)), y, keep, clip_norm)
         if self.kind == "gram":
-            return gram_sum(xp, left, right, out, self.same(params))
-        return outer_sum(xp, left, right, out)
+            return gram_sum(xp, left, right, out, self.same(params), in_place)
+        return outer_sum(xp, left, right, out, in_place)
 
     def same(self, params: Params) -> list[int]:
         """For each class, the first with the same weighted Gram matrix whatever the rows are (public numbers only)."""

@@ -15,10 +15,10 @@ from dphead.privacy.sums import CHUNK
 
 
 @lru_cache(maxsize=64)
-def _compiled(query: Query, unit_norm: bool, append: float, clip_norm: float, devices: int) -> Any:
+def _compiled(query: Query, unit_norm: bool, append: float, clip_norm: float, in_place: bool, devices: int) -> Any:
     def block_sum(center: Any, scale: Any, weights: Any, x: Any, y: Any, keep: Any, out: Any) -> Any:
         params = Params(RowTransform(unit_norm, center, scale, append), weights)
-        return query.clipped_sum(params, x, y, keep, clip_norm, out[0], jnp)[None]
+        return query.clipped_sum(params, x, y, keep, clip_norm, out[0], jnp, None, in_place)[None]
 
     if devices > 1:
         mesh = Mesh(np.array(jax.local_devices()[:devices]), ("rows",))
@@ -43,7 +43,7 @@ def jax_block_sum(query: Query, params: Params, block: Block, keep: np.ndarray, 
     """Add a block's clipped statistics to `out`. Data are arguments, never constants; products at highest precision.
 
     Every device of this host takes an equal part of the block's rows, and has a float64 sum of its own until the pass
-    is over. Guarantee: the same float32 rows and float64 sums as `numpy_block_sum`, so the same rounding slack.
+    is over. Guarantee: the same float32 rows, and chunks summed as precisely as by `NumpySums`: the same rounding slack.
     """
     t = params.transform
     weights = None if params.weights is None else np.asarray(params.weights, np.float32)
@@ -52,5 +52,5 @@ def jax_block_sum(query: Query, params: Params, block: Block, keep: np.ndarray, 
         if not isinstance(out, _Partial):
             first = np.asarray(out)
             out = _Partial(np.concatenate([first[None], np.zeros((devices - 1, *first.shape))]))
-        step = _compiled(query, t.unit_norm, t.append, float(clip_norm), devices)
+        step = _compiled(query, t.unit_norm, t.append, float(clip_norm), block.in_place, devices)
         return _Partial(step(t.center, t.scale, weights, block.x, block.y.astype(np.int32), keep, out.parts))

@@ -99,7 +99,7 @@ def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
             z = gaussian(
                 NoiseSource(8).generator(sequence, "noise"), released.value.shape, released.noise_sd, query.symmetric
             )
-            exact = clipped_sum(query, params, x, y, 0.7)
+            exact = clipped_sum(query, params, x, y, 0.7, relation=relation)
             _, grid = noise_scale(query, spec, 0.5, D + 1)
             assert np.abs(released.value - exact - z).max() <= grid * 1.001
 

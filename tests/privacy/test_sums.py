@@ -1,16 +1,17 @@
 """Rounding is part of the sensitivity: each term of `slack`, checked by brute force (ALGORITHMS.md §5)."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, clipped_sum, one_block, reserve, spec_of, toy
+from core import NAMES, QUERIES, D, M, clipped_sum, one_block, release_one, reserve, spec_of, toy
 
 from dphead.data import ArrayRows
 from dphead.privacy.mechanism import _clipped_sum, noise_scale, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params, RowTransform
-from dphead.privacy.sums import CHUNK, GRID, grid_step, matmul, outer_sum, slack, squares
+from dphead.privacy.sums import CHUNK, GRID, STRIP, gram_sum, grid_step, matmul, mirrored, outer_sum, slack, squares
 from dphead.privacy.sums_jax import jax_block_sum
 
 U32 = 2.0**-24
@@ -36,8 +37,8 @@ def hostile(n, seed):
     return (x / x.max()).astype(np.float32)
 
 
-def our_distance(x, y, x2, y2):
-    sums = [clipped_sum(ClassSums(1), Params(), a, b) for a, b in ((x, y), (x2, y2))]
+def our_distance(x, y, x2, y2, relation="add_remove"):
+    sums = [clipped_sum(ClassSums(1), Params(), a, b, relation=relation) for a, b in ((x, y), (x2, y2))]
     return float(np.linalg.norm(sums[0] - sums[1]))
 
 
@@ -137,8 +138,92 @@ def test_the_across_term_covers_any_order_of_a_float64_sum():
             x = x.astype(np.float32)[:, None]
             exact = math.fsum(x[:, 0].astype(float))
             for order in (np.arange(n), np.argsort(x[:, 0]), rng.permutation(n)):
-                got = float(clipped_sum(ClassSums(1), Params(), x[order], np.zeros(n, int), 1.0)[0, 0])
+                y = np.zeros(n, int)
+                got = float(clipped_sum(ClassSums(1), Params(), x[order], y, 1.0, relation="add_remove")[0, 0])
                 assert 2 * abs(got - exact) <= terms(n, 1, 1, 0.0)[1]
+
+
+def test_chunks_are_summed_in_float32_only_where_every_other_row_keeps_its_place():
+    query = ClassSums(M)
+    for relation in ("zero_out", "replace_one"):
+        assert spec_of(query, 10, relation=relation).in_place
+        assert not spec_of(query, 10, relation=relation, sampling_prob=0.5).in_place
+        assert not spec_of(query, 10, relation=relation, group_cap=2).in_place
+    assert not spec_of(query, 10, relation="add_remove").in_place
+
+
+class Claiming(ArrayRows):
+    """A row source that says of its blocks what only the plan may say."""
+
+    def blocks(self, indices=None):
+        return (replace(block, in_place=True) for block in super().blocks(indices))
+
+
+def test_a_row_source_cannot_ask_for_float32_sums():
+    seen = []
+
+    def spy(query, params, block, keep, clip_norm, out):
+        seen.append(block.in_place)
+        return numpy_block_sum(query, params, block, keep, clip_norm, out)
+
+    for source in (Claiming, ArrayRows):
+        for relation in ("add_remove", "zero_out"):
+            release_one(ClassSums(M), Params(), source(*toy(200)), block_sum=spy, relation=relation)
+    assert seen == [False, True, False, True]
+
+
+def chunk_term(width=1):
+    return slack(0, width, 1, 0.0, True) - slack(0, width, 1, 0.0)
+
+
+def test_the_chunk_term_covers_any_order_of_a_float32_sum():
+    """Two chunks of 128 terms of norm 1, each off by its own rounding, in whatever order a product adds them."""
+    rng = np.random.default_rng(0)
+    assert chunk_term() < 0.0021
+    for x in (np.ones(CHUNK), hostile(CHUNK, 1)[:, 0], rng.random(CHUNK), np.where(np.arange(CHUNK) % 2, 1.0, -0.999)):
+        x = x.astype(np.float32)
+        exact = math.fsum(x.astype(float))
+        for order in (np.arange(CHUNK), np.argsort(x), rng.permutation(CHUNK)):
+            worst = float(np.add.accumulate(x[order])[-1])  # one after the other
+            ours = clipped_sum(ClassSums(1), Params(), x[order][:, None], np.zeros(CHUNK, int), 1.0)[0, 0]
+            assert 2 * max(abs(worst - exact), abs(ours - exact)) <= chunk_term()
+
+
+@pytest.mark.parametrize("query", [ClassSums(M), Gradient(M), Gram(M), ClassGrams(M)], ids=lambda q: q.name)
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_a_row_rounds_its_own_chunk_anew_and_no_other(query, relation):
+    """1,024 rows of which one goes or is another: the sums differ exactly as the sums of its 128 rows differ."""
+    x, y = toy(8 * CHUNK)
+    x2, y2 = x.copy(), y.copy()
+    x2[300], y2[300] = (x[0], 1) if relation == "replace_one" else (x[300], -1)
+    params = Params(weights=np.random.default_rng(0).standard_normal((D, M)).astype(np.float32))
+    chunk = slice(2 * CHUNK, 3 * CHUNK)
+    whole = [clipped_sum(query, params, a, b, relation=relation) for a, b in ((x, y), (x2, y2))]
+    alone = [clipped_sum(query, params, a[chunk], b[chunk], relation=relation) for a, b in ((x, y), (x2, y2))]
+    moved, expected = whole[0] - whole[1], alone[0] - alone[1]
+    np.testing.assert_allclose(moved, expected, atol=1e-11)  # float64 rounding; a float32 sum would be off by 1e-6
+    assert np.linalg.norm(moved) <= query.sensitivity(1.0, relation) * (1 + slack(8 * CHUNK, D + M, 1, 0.0, True))
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_fast_sums_are_the_outer_products_of_the_rows(in_place):
+    """Shapes wider than a strip of the Gram matrix, and both orders of narrow and wide; random signs, so an error of
+    float32 sums is about 1e-6 of the terms."""
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((256, 2 * STRIP + 7)), rng.standard_normal((256, 5))
+    left, right = left.astype(np.float32), right.astype(np.float32)
+    for a, b in ((left, right), (right, left), (left, left)):
+        exact = a.astype(float).T @ b.astype(float)
+        got = outer_sum(np, a, b, np.zeros(exact.shape), in_place)
+        assert np.abs(got - exact).max() < (1e-3 if in_place else 1e-11)
+    gram = mirrored(gram_sum(np, left, None, np.zeros((left.shape[1],) * 2), [], in_place))
+    assert np.abs(gram - left.astype(float).T @ left.astype(float)).max() < (1e-3 if in_place else 1e-11)
+    weights = np.abs(right)
+    same = [0, 1, 1, 3, 4]
+    weights[:, 2] = weights[:, 1]
+    grams = mirrored(gram_sum(np, left, weights, np.zeros((5,) + (left.shape[1],) * 2), same, in_place))
+    exact = np.einsum("ij,ik,il->jkl", weights.astype(float), left.astype(float), left.astype(float))
+    assert np.abs(grams - exact).max() < (1e-3 if in_place else 1e-11)
 
 
 @pytest.mark.parametrize("size", [1, 12, 10_000])
@@ -157,7 +242,7 @@ def test_the_noise_is_scaled_by_the_sensitivity_with_all_its_slack():
         spec = spec_of(query, 1000, clip_norm=0.7, sigma=1.3)
         sd, grid = noise_scale(query, spec, 0.0, D)
         base = query.sensitivity(0.7, "zero_out")
-        assert sd == 1.3 * base * (1 + slack(1000, D + M, int(np.prod(query.shape(D))), grid / base))
+        assert sd == 1.3 * base * (1 + slack(1000, D + M, int(np.prod(query.shape(D))), grid / base, True))
         assert sd > 1.3 * base * (1 + grid * math.sqrt(np.prod(query.shape(D))) / base)
 
 
