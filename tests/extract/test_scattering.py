@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from extract.errors import ExtractError
 from extract.scattering import ScatterNet, n_channels, padded_size, reflect_index
+from extract.wavelets import Fourier, Hartley
 
 
 def reference(J, shape, images):
@@ -26,6 +27,7 @@ def reference(J, shape, images):
         (3, (32, 40), 1, (217, 4, 5)),
         (3, (8, 8), 1, (217, 1, 1)),
         (2, (31, 30), 1, (81, 7, 7)),
+        (3, (16, 60), 1, (217, 2, 7)),
     ],
 )
 def test_equals_kymatio(J, shape, colours, expected):
@@ -46,9 +48,19 @@ def test_equals_kymatio_on_digits(digits):
 def test_pieces_and_batches_do_not_matter(monkeypatch):
     images = torch.rand(9, 2, 16, 16)
     whole = ScatterNet(2, (16, 16))(images)
-    monkeypatch.setattr("extract.scattering._CACHE_BYTES", 1)
+    monkeypatch.setattr("extract.wavelets.Hartley.cache_bytes", 1)
     torch.testing.assert_close(ScatterNet(2, (16, 16))(images), whole, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(ScatterNet(2, (16, 16))(images[4:5]), whole[4:5], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("J", "L", "shape"), [(1, 8, (9, 12)), (2, 6, (16, 21)), (3, 5, (24, 20))])
+def test_the_engines_agree(monkeypatch, J, L, shape):
+    images = torch.rand(3, 1, *shape)
+    products = ScatterNet(J, shape, L)
+    monkeypatch.setattr("extract.scattering._SMALL", 0)
+    transforms = ScatterNet(J, shape, L)
+    assert isinstance(products.engine, Hartley) and isinstance(transforms.engine, Fourier)
+    torch.testing.assert_close(products(images), transforms(images), rtol=1e-5, atol=1e-6)  # float32 sums
 
 
 def test_other_numbers_of_angles():

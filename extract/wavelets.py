@@ -1,0 +1,189 @@
+"""The wavelets of `extract.scattering`, and two engines that convolve with them, take moduli and average.
+
+`Fourier` uses fast Fourier transforms. `Hartley` is for small images: there, short transforms are matrix products,
+which on a CPU run near its peak rate. Both have the same methods: `signal` lays planes out as they like them;
+`spectrum` transforms a signal; `parts` regroups a spectrum by the frequencies that fold onto one when every
+2**(j - level)-th pixel is kept; `modulus` is |signal * psi[j, theta]| at those pixels, from parts; `average` writes
+local means.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+_PI = 3.1415  # the reference filters divide by 2 * 3.1415 * sigma^2; with pi itself every wavelet would be 3e-5 smaller
+
+
+def morlet(M: int, N: int, sigma: float, theta: float, xi: float, slant: float) -> np.ndarray:
+    """Fourier transform (M, N), real, of the periodic Morlet wavelet g(u) (exp(i xi.u) - beta) with zero mean.
+
+    g is a Gaussian of width sigma along theta and sigma / slant across it.
+    """
+    rows, cols = np.arange(-2 * M, 3 * M)[:, None], np.arange(-2 * N, 3 * N)[None, :]
+    along = rows * np.cos(theta) + cols * np.sin(theta)
+    across = -rows * np.sin(theta) + cols * np.cos(theta)
+    envelope = np.exp(-(along**2 + (slant * across) ** 2) / (2 * sigma**2)) * slant / (2 * _PI * sigma**2)
+    wave, bump = (g.reshape(5, M, 5, N).sum((0, 2)) for g in (envelope * np.exp(1j * xi * along), envelope))
+    return np.fft.fft2(wave - wave.sum() / bump.sum() * bump).real
+
+
+def wavelets(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
+    """Fourier transforms (L, M / 2**level, N / 2**level) of the wavelets of scale j, on every 2**level-th pixel."""
+    angles = [(int(L / 2 - 1) - t) * np.pi / L for t in range(L)]
+    spectra = [morlet(M, N, 0.8 * 2**j, theta, 0.75 * np.pi / 2**j, 4.0 / L) for theta in angles]
+    return np.stack([crop_spectrum(s, M >> level, N >> level) for s in spectra])
+
+
+def lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
+    """Matrix (size / 2**J - 2, size / 2**j): average with phi[J], keep every 2**J-th pixel, drop one at each end.
+
+    It acts on one axis of a signal already sampled every 2**j pixels; `size` is the padded length at full resolution.
+    """
+    sigma = 0.8 * 2 ** (J - 1)
+    bump = np.exp(-(np.arange(-2 * size, 3 * size) ** 2) / (2 * sigma**2)).reshape(5, size).sum(0)
+    n, step = size // 2**j, 2 ** (J - j)
+    kernel = np.fft.ifft(crop_spectrum(np.fft.fft(bump / np.sqrt(2 * _PI * sigma**2)), n)).real
+    out = np.arange(1, size // 2**J - 1)
+    return kernel[(out[:, None] * step - np.arange(n)[None, :]) % n]
+
+
+def crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
+    """Keep the lowest frequencies of each axis: the same filter on a coarser grid."""
+    for axis, n in enumerate(sizes):
+        full = spectrum.shape[axis]
+        keep = np.arange(n) if n == full else np.r_[0 : n // 2, full - n // 2 : full]
+        spectrum = np.take(spectrum, keep, axis)
+    return spectrum
+
+
+class _Engine(nn.Module):
+    """Filters by scale j and level: signals at a level hold every 2**level-th pixel of the padded image (M, N)."""
+
+    cache_bytes: int  # best size of a piece's largest intermediate on one core (measured)
+
+    def __init__(self, J: int, M: int, N: int, L: int):
+        super().__init__()
+        self.M, self.N = M, N
+        for j in range(J):
+            self._keep(f"left{j}", lowpass_matrix(M, J, j))
+            self._keep(f"right{j}", lowpass_matrix(N, J, j))
+            for level in range(min(j + 1, max(J - 1, 1))):
+                self._keep_wavelets(f"{j}at{level}", wavelets(M, N, L, j, level), 2 ** (j - level))
+
+    def _keep(self, name: str, values: np.ndarray) -> None:
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        self.register_buffer(name, tensor.float() if tensor.is_floating_point() else tensor, persistent=False)
+
+    def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
+        raise NotImplementedError
+
+
+class Fourier(_Engine):
+    """Signals are (P, angles, m, n) for P planes; spectra are complex."""
+
+    cache_bytes = 4 << 20
+
+    def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
+        blocks = np.stack(_blocks(psi, step)) / step**2
+        self._keep(f"psi{name}", blocks.repeat(2, axis=-1))  # real filters, for real and imaginary parts side by side
+
+    def signal(self, planes: torch.Tensor) -> torch.Tensor:
+        return planes[:, None]
+
+    def spectrum(self, signal: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft2(signal)
+
+    def parts(self, spectrum: torch.Tensor, j: int, level: int) -> torch.Tensor:
+        return torch.view_as_real(torch.stack(_blocks(spectrum, 2 ** (j - level)))).flatten(-2)
+
+    def modulus(self, parts: torch.Tensor, j: int, level: int, angles: slice) -> torch.Tensor:
+        psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
+        folded = parts[0] * psi[0]
+        for part, weights in zip(parts[1:], psi[1:], strict=True):
+            folded.addcmul_(part, weights)
+        wave = torch.fft.ifft2(torch.view_as_complex(folded.unflatten(-1, (-1, 2))))
+        squares = torch.view_as_real(wave).square_()
+        return (squares[..., 0] + squares[..., 1]).sqrt_()
+
+    def average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
+        left, right = self.get_buffer(f"left{j}"), self.get_buffer(f"right{j}")
+        out.copy_(((signal @ right.T).transpose(-1, -2) @ left.T).transpose(-1, -2))
+
+
+def _blocks(values: Any, step: int) -> list[Any]:
+    """The step**2 blocks (..., m / step, n / step) of (..., m, n) that lie on one another after folding."""
+    m, n = values.shape[-2] // step, values.shape[-1] // step
+    return [values[..., a * m : (a + 1) * m, b * n : (b + 1) * n] for a in range(step) for b in range(step)]
+
+
+class Hartley(_Engine):
+    """Signals are (m, n, angles * P), planes last, so that transforming an axis is a product of large matrices.
+
+    Spectra are Hartley transforms H[k, l] = sum over (u, v) of x[u, v] cas(2 pi k u / m) cas(2 pi l v / n), where
+    cas = cos + sin: real, as large as the signal, and but for a factor m n their own inverse. A wavelet's transform psi
+    is real; its even part makes the real part of a convolution, its odd part the imaginary one. From
+    H[k, l] = Re X[k, -l] - Im X[k, l], X the Fourier transform, each is a sum of two terms:
+
+        even:  H[k, l] (E[k, l] + E[k, -l]) / 2  +  H[-k, -l] (E[k, -l] - E[k, l]) / 2
+        odd:   H[k, -l] (O[k, l] - O[k, -l]) / 2  +  H[-k, l] (O[k, l] + O[k, -l]) / 2
+    """
+
+    cache_bytes = 1 << 20
+
+    def __init__(self, J: int, M: int, N: int, L: int):
+        super().__init__(J, M, N, L)
+        for size in {s >> j for s in (M, N) for j in range(J)}:
+            turns = 2 * np.pi * np.outer(np.arange(size), np.arange(size)) / size
+            self._keep(f"cas{size}", np.cos(turns) + np.sin(turns))
+
+    def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
+        """Rows (m n 2 terms) of a spectrum (M N, P) in the order of `parts`, and weights (m n 2, L, terms)."""
+        L, M, N = psi.shape
+        m, n = M // step, N // step
+        axes = (np.arange(size) for size in (m, n, step, step))
+        k, l, a, b = np.meshgrid(*axes, indexing="ij")
+        k, l = k + a * m, l + b * n
+        even, odd = ((psi + s * np.roll(psi[:, ::-1, ::-1], 1, (1, 2))) / 2 for s in (1, -1))
+        terms = [
+            [(k, l, even[:, k, l] + even[:, k, -l]), (-k, -l, even[:, k, -l] - even[:, k, l])],
+            [(k, -l, odd[:, k, l] - odd[:, k, -l]), (-k, l, odd[:, k, l] + odd[:, k, -l])],
+        ]
+        rows = np.stack([np.stack([r % M * N + c % N for r, c, _ in part], -1) for part in terms], 2)
+        weights = np.stack([np.stack([w for _, _, w in part], -1) for part in terms], 3) / (2 * step**2 * m * n)
+        self._keep(f"rows{name}", rows.ravel())
+        self._keep(f"psi{name}", np.moveaxis(weights, 0, 3).reshape(2 * m * n, L, 2 * step**2))
+
+    def signal(self, planes: torch.Tensor) -> torch.Tensor:
+        return planes.permute(1, 2, 0).contiguous()
+
+    def spectrum(self, signal: torch.Tensor) -> torch.Tensor:
+        m, n = signal.shape[:2]
+        return _both_axes(self.get_buffer(f"cas{m}"), self.get_buffer(f"cas{n}"), signal)
+
+    def parts(self, spectrum: torch.Tensor, j: int, level: int) -> torch.Tensor:
+        rows, psi = self.get_buffer(f"rows{j}at{level}"), self.get_buffer(f"psi{j}at{level}")
+        return spectrum.flatten(0, 1).index_select(0, rows).unflatten(0, (len(psi), -1))
+
+    def modulus(self, parts: torch.Tensor, j: int, level: int, angles: slice) -> torch.Tensor:
+        psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
+        if j == level:  # two terms: too few for a product
+            folded = (psi[:, :, :1] * parts[:, :1]).addcmul_(psi[:, :, 1:], parts[:, 1:])
+        else:
+            folded = torch.bmm(psi, parts)
+        wave = self.spectrum(folded.reshape(self.M >> j, self.N >> j, -1))
+        real, imaginary = wave.unflatten(2, (2, -1)).unbind(2)
+        return (real * real).addcmul_(imaginary, imaginary).sqrt_()
+
+    def average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
+        means = _both_axes(self.get_buffer(f"left{j}"), self.get_buffer(f"right{j}"), signal)
+        out.copy_(means.unflatten(2, (-1, len(out))).permute(3, 2, 0, 1))
+
+
+def _both_axes(left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor) -> torch.Tensor:
+    """(h, w, B) from left (h, m), right (w, n) and a signal (m, n, B)."""
+    rows = (left @ signal.flatten(1)).unflatten(1, signal.shape[1:])
+    return torch.bmm(right.expand(len(left), -1, -1), rows)
