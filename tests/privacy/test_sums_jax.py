@@ -49,8 +49,9 @@ def results():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_eight_devices_sum_what_one_device_sums(results, name):
-    """Blocks of 256 rows a device, not 2,048: other float32 kernels, 1e-7 of each of 4,000 rows of norm 1, random."""
-    np.testing.assert_allclose(results[8][0][name], results[1][0][name], rtol=0, atol=1e-5)
+    """Blocks of 256 rows a device, not 2,048: other float32 kernels and other orders in a chunk's float32 sum."""
+    one = results[1][0][name]
+    np.testing.assert_allclose(results[8][0][name], one, rtol=0, atol=1e-6 * np.abs(one).max())
 
 
 def test_rows_are_spread_over_all_devices_where_each_has_whole_chunks(results):
