@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphead.data import AHEAD, BLOCK_ROWS
+from dphead.privacy.mechanism import COPIES
 from dphead.solvers.base import PlannedRelease, PublicFacts
 
 DEFAULT = 1 << 30  # of features and of kept rows together, without a bound
@@ -65,22 +66,24 @@ def resident() -> int:
 
 
 def streaming(facts: PublicFacts) -> int:
-    """Bytes of blocks: read ahead, one in work on each core, and one being read; float32, and twice that for one."""
-    return 4 * BLOCK_ROWS * (facts.n_features + 1) * (AHEAD + _cores() + 4)
+    """Bytes of float32 blocks: read ahead, waiting and in work on each core, and one being read."""
+    return 4 * BLOCK_ROWS * (facts.n_features + 1) * (AHEAD + 2 * _cores() + 4)
 
 
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
     """Bytes of the largest sum with its copies, of the Gram matrices that a solver keeps, and of what it solves with.
 
-    A narrow sum has one copy a core, then noise and weights; a Gram matrix is multiplied in float64 blocks, made
-    symmetric, noised, and factored or brought to its eigenvectors.
+    A sum has a copy on each core, as `release` makes them, and then noise, its symmetric part and a rounded copy. A
+    core that multiplies a Gram matrix has a block in float64, and one matrix for a class. A solver factors a Gram
+    matrix or brings it to its eigenvectors.
     """
     width, most = facts.n_features + 1, 0
     kept = {r.label: _size(r, width) for r in releases if r.query.kind == "gram"}
     for r in releases:
         size = _size(r, width)
-        gram = 5 * size + 8 * width**2 + 24 * BLOCK_ROWS * width
-        most = max(most, gram if r.query.kind == "gram" else (2 * _cores() + 6) * size)
+        copies = min(_cores(), max(1, COPIES // size))
+        work = copies * (8 * width**2 + 24 * BLOCK_ROWS * width) if r.query.kind == "gram" else 0
+        most = max(most, (max(copies, 4) + 2) * size + work)
     solver = 6 * 8 * width**2 * bool(kept) + 8 * 8 * width * facts.n_classes
     return max(most, solver) + sum(kept.values())
 

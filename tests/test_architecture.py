@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.export": HEADS,
     "dphead.plots": HEADS,
     "dphead.tune": HEADS,
-    "dphead.memory": {"dphead.data", "dphead.solvers"},
+    "dphead.memory": {"dphead.data", "dphead.solvers", "dphead.privacy.mechanism"},
     "dphead.processes": {"dphead.privacy", "dphead.solvers"},
     "dphead.run": HEADS - {"dphead.estimators"} | {"dphead.export", "extract"},
     "dphead.cli": EVERYTHING,

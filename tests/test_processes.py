@@ -1,0 +1,263 @@
+"""Fits on several processes, as a user starts them: the head of one process, and what happens when one is lost."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import h5py
+import numpy as np
+import pytest
+from commands import CLASSES, charges, features_file, fitted, report_of, rows
+from core import NAMES, QUERIES, D, M
+
+from dphead.export import load_head
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.mechanism import ReleaseSpec
+from dphead.privacy.parts import PartAsk
+from dphead.privacy.queries import Params, RowTransform
+from dphead.processes import Group, Place, launch
+from dphead.solvers.base import AccuracyEstimate, LinearHead
+from extract.format import write_features
+
+FC = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--seed", 4)  # 5 releases: mean, Gram, 3 gradients
+SGD = ("--method", "dp-sgd", "--steps", 3, "--batch-size", 200, "--backend", "numpy", "--seed", 4)
+TIMEOUT = 120
+
+# `dphead` with the process that DYING names killed at its third sum.
+COMMAND = textwrap.dedent("""
+    import os, signal, sys
+    from dphead.cli import main
+    from dphead.privacy import parts
+
+    part, sums = parts._sum, []
+
+    def last(*arguments):
+        sums.append(part(*arguments))
+        if sys.argv[-1] == os.environ.get("DYING") and len(sums) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sums[-1]
+
+    parts._sum = last
+    main()
+""")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def started(count, *arguments, each=None, **env):
+    """`dphead arguments` on `count` processes of a group; each: arguments of one process, by its number."""
+    address = f"127.0.0.1:{free_port()}"
+    running = []
+    for i in range(count):
+        place = ("--coordinator", address, "--num-processes", count, "--process-id", i)
+        command = [sys.executable, "-c", COMMAND, *arguments, *(each or {}).get(i, ()), *place]
+        running.append(
+            subprocess.Popen(
+                [str(a) for a in command],
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"} | env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return [(*p.communicate(timeout=TIMEOUT), p.returncode) for p in running]
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "train.h5", n=1000)
+
+
+@pytest.mark.parametrize(("count", "method"), [(2, FC), (4, SGD)], ids=["2 full", "4 Poisson"])
+def test_processes_give_the_head_of_one(features, tmp_path, monkeypatch, count, method):
+    """One seed, so one noise and one sample. Only the order of float64 additions differs, and the grid's rounding."""
+    command = ("fit", features, *method, "-o")
+    fitted(*command, tmp_path / "one", "--ledger", tmp_path / "one.sqlite")
+    many = [sys.executable, "-m", "dphead", *command, tmp_path / "many", "--processes", count]
+    done = subprocess.run([str(a) for a in many], capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    assert "Gloo" not in done.stdout and "ledger total" in done.stdout
+    one, head = (load_head(tmp_path / name)[0] for name in ("one", "many"))
+    np.testing.assert_allclose(head.weights, one.weights, rtol=0, atol=1e-5 * np.abs(one.weights).max())
+    assert charges() == 1  # once, and not by each
+    ours, theirs = (report_of(tmp_path / name)["guarantee"] for name in ("many", "one"))
+    assert ours == theirs
+
+
+def test_every_process_ends_with_the_same_head(features, tmp_path):
+    """As a library: the head on each process, bit for bit; only the first writes."""
+    script = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        import numpy as np
+        from dphead.processes import Place
+        from dphead.run import FitOptions, fit_files
+
+        features, out, address, index = sys.argv[1:]
+        options = FitOptions(Path(features), Path(out) / f"run{index}", method="auto", seed=1, settings={})
+        options = FitOptions(**vars(options) | {"processes": Place(address, 2, int(index))})
+        result = fit_files(options)
+        t = result["head"].transform
+        e = result["head"].estimate
+        np.savez(Path(out) / f"{index}.npz", weights=result["head"].weights, intercept=result["head"].intercept,
+                 center=t.center, estimate=[e.accuracy, e.low, e.high], first=result["report"] is not None)
+    """)
+    address = f"127.0.0.1:{free_port()}"
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, str(features), str(tmp_path), address, str(i)])
+        for i in range(2)
+    ]
+    assert [p.wait(timeout=TIMEOUT) for p in running] == [0, 0]
+    first, second = (dict(np.load(tmp_path / f"{i}.npz")) for i in range(2))
+    assert first.pop("first") and not second.pop("first")
+    for name, value in first.items():
+        assert np.array_equal(value, second[name]), name
+    assert (tmp_path / "run0" / "report.json").exists() and not (tmp_path / "run1").exists()
+
+
+@pytest.mark.parametrize("lost", [1, 0])
+def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(features, tmp_path, lost):
+    """Killed at the third of 5 releases. The same command continues, on one process too, and is charged once."""
+    run, book = tmp_path / "run", tmp_path / "book.sqlite"
+    command = ("fit", features, *FC, "-o")
+    done = started(3, *command, run, "--ledger", book, DYING=str(lost))
+    assert done[lost][2] == -9
+    for i in {0, 1, 2} - {lost}:
+        assert done[i][2] not in (0, -9)
+        who = "process 1 of 3 was lost" if lost else "process 0 of 3.* was lost|leader task was"  # jax may say it first
+        assert re.search(who, done[i][1]), done[i][1]
+    (fit,) = Ledger(book).fits()
+    assert [r["state"] for r in fit["releases"]] == ["committed"] * 2 + ["started"] + ["reserved"] * 2
+    assert not (run / "report.json").exists()
+    fitted(*command, run, "--ledger", book)
+    fitted(*command, tmp_path / "whole", "--ledger", tmp_path / "whole.sqlite")
+    head, whole = (load_head(folder)[0].weights for folder in (run, tmp_path / "whole"))
+    np.testing.assert_allclose(head, whole, rtol=0, atol=1e-5 * np.abs(whole).max())
+    assert len(Ledger(book).fits()) == 1
+
+
+def change_digest(path):
+    with h5py.File(path, "r+") as file:
+        file["block_digest"][0] = 1
+
+
+def fewer_rows(path):
+    with h5py.File(path, "r") as file:
+        dataset_id = file.attrs["dataset_id"]
+    path.unlink()
+    write_features(path, *rows(990), CLASSES, dataset_id=dataset_id)
+
+
+@pytest.mark.parametrize(("change", "field"), [(change_digest, "features"), (fewer_rows, "n_rows"), (None, "settings")])
+def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(features, tmp_path, change, field):
+    other = tmp_path / "other.h5"
+    shutil.copy(features, other)
+    if change is not None:
+        change(other)
+    each = {0: (features,), 1: (other, "--epsilon", 2) if change is None else (other,)}
+    done = started(2, "fit", "-o", tmp_path / "run", *FC, each=each)
+    for _, err, code in done:
+        assert code == 2 and f"must have the same {field}" in err and "process 1" in err
+    assert charges() == 0 and not (tmp_path / "run").exists()
+
+
+def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    for index, why in ((1, "process 0 does not answer"), (0, "not all have come")):
+        place = ("--coordinator", address, "--num-processes", 2, "--process-id", index, "--connect-timeout", 3)
+        command = [sys.executable, "-m", "dphead", "fit", features, "-o", tmp_path / "run", *FC, *place]
+        done = subprocess.run([str(a) for a in command], capture_output=True, text=True, timeout=TIMEOUT)
+        assert done.returncode == 2 and address in done.stderr and why in done.stderr, done.stderr
+    assert charges() == 0 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "message"),
+    [
+        ("if i == 2: os.kill(os.getpid(), 9)\ntime.sleep(60)", 1, "process 2 of 3 was killed by signal 9"),
+        ("if i == 1: sys.exit('the reason')\ntime.sleep(60)", 1, "process 1 of 3 ended with exit code 1: the reason"),
+        ("if i == 1: sys.exit(3)\nif i == 0: sys.exit('Error: said by the first')\ntime.sleep(60)", None, ""),
+        ("print('hello')", 0, ""),
+    ],
+)
+def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, monkeypatch, script, code, message):
+    monkeypatch.setattr("dphead.processes.LINGER", 0.2)
+    start = time.monotonic()
+    command = [sys.executable, "-c", f"import os, sys, time\ni = int(sys.argv[-1])\n{script}"]
+    found = launch(3, command)
+    out, err = capfd.readouterr()
+    assert time.monotonic() - start < 30
+    assert found == code if code is not None else found != 0
+    assert message in err
+    if code == 0:
+        assert out == "hello\n"  # of the first alone
+
+
+@pytest.mark.parametrize("given", [("host:1", None, 0), ("host:1", 2, None), ("host:1", 2, 2), ("host", 2, 0)])
+def test_a_place_that_is_none_is_refused(given):
+    with pytest.raises(ValueError, match=r"process_id|host:port"):
+        Place(*given)
+
+
+class Store(dict):
+    """jax's key-value store, in this process."""
+
+    key_value_set_bytes = key_value_set = dict.__setitem__
+    key_value_delete = dict.__delitem__
+
+    def blocking_key_value_get_bytes(self, key, _):
+        return self[key]
+
+
+def pair():
+    """Two groups of one store, as if on two processes that have joined."""
+    store, groups = Store(), []
+    for i in range(2):
+        g = Group.__new__(Group)
+        g._store, g.count, g.index, g._asked, g._transforms, g._transform = store, 2, i, 0, 0, None
+        groups.append(g)
+    return groups
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_an_ask_arrives_as_it_was_sent(query):
+    first, second = pair()
+    center = np.random.default_rng(0).standard_normal(D).astype(np.float32)
+    transforms = [RowTransform(), RowTransform(True, center, None, 0.3), RowTransform(False, None, center)]
+    spec = ReleaseSpec("label", query.name, 0.5, 1.5, 100, 0.1, group_cap=2)
+    received = []
+    for i, t in enumerate([transforms[0], *transforms, transforms[2]]):
+        weights = np.full((D, M), 1 / 3, np.float32) if i % 2 else None
+        ask = PartAsk(query, Params(t, weights), spec, 50, np.arange(i) if i else None)
+        first.ask(1, ask)
+        got = second.next()
+        assert (got.query, got.spec, got.n_rows) == (ask.query, spec, 50)
+        for a, b in ((got.params.weights, weights), (got.indices, ask.indices), (got.params.transform.center, t.center),
+                     (got.params.transform.scale, t.scale)):  # fmt: skip
+            assert (a is None and b is None) or (a.dtype == b.dtype and np.array_equal(a, b))
+        assert (got.params.transform.unit_norm, got.params.transform.append) == (t.unit_norm, t.append)
+        received.append(got.params.transform)
+    assert received[0] is received[1] is not received[2] is not received[3] is received[4]  # rows that it made are kept
+    assert not first._store  # nothing stays
+
+
+def test_a_head_arrives_as_it_was_sent():
+    first, second = pair()
+    rng = np.random.default_rng(0)
+    transform = RowTransform(True, rng.standard_normal(D).astype(np.float32))
+    for estimate in (None, AccuracyEstimate(0.5, 0.25, 0.75)):
+        head = LinearHead(rng.standard_normal((D, M)), rng.standard_normal(M), transform, "sigmoid", estimate)
+        first.end(head)
+        assert second.next() is None
+        x = rng.standard_normal((9, D)).astype(np.float32)
+        assert np.array_equal(second._head.scores(x), head.scores(x))
+        assert (second._head.loss, second._head.estimate) == ("sigmoid", estimate)
