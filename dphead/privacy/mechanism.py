@@ -241,7 +241,7 @@ def _clipped_sum(
     """Sum over every block, each row slot exactly once. The result has no noise and must not leave this module."""
     seen = np.zeros(rows.n_rows, np.int64)
     shape = query.shape(params.transform.width(rows.n_features))
-    empty = partial(np.zeros, shape, order="F" if query.kind == "outer" and shape[0] > shape[1] else "C")
+    empty = partial(np.zeros, shape, order="F" if query.kind == "outer" and shape[0] > shape[-1] else "C")
 
     def checked() -> Iterator[tuple[Block, np.ndarray]]:
         for block in rows.blocks(indices):
