@@ -23,10 +23,21 @@ def main() -> None:
 @click.option("--method", "methods", type=METHODS, multiple=True, default=h.METHODS)
 @click.option("--draws", default=5, show_default=True)
 @click.option("--newton-draws", default=5, show_default=True)
-def heads(name: str, train: Path, test: Path, methods: tuple[str, ...], draws: int, newton_draws: int) -> None:
+@click.option("--epsilon", "epsilons", type=float, multiple=True, default=h.EPSILONS)
+@click.option("--together", default=1, show_default=True, help="Fits that share passes, with float32 sums: auto alone.")
+def heads(
+    name: str,
+    train: Path,
+    test: Path,
+    methods: tuple[str, ...],
+    draws: int,
+    newton_draws: int,
+    epsilons: tuple[float, ...],
+    together: int,
+) -> None:
     """Accuracy of every method at every epsilon, only what is missing."""
     per_method = {m: newton_draws if m == "dp-newton" else draws for m in h.METHODS}
-    h.sweep(name, train, test, methods, per_method, {})
+    h.sweep(name, train, test, methods, per_method, epsilons, together)
 
 
 @main.command()

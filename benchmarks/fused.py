@@ -7,7 +7,7 @@ them (`Together`). Sums differ from
 nothing that is to be private may use this.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Condition, Lock
@@ -17,9 +17,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dphead.data import ArrayRows
+from dphead.fit import FitResult, fit_head
 from dphead.privacy.mechanism import Block, BlockSum, NumpySums
+from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import NOTHING, Gradient, Params, Query, RowTransform
 from dphead.privacy.sums import CHUNK, squares
+from dphead.solvers.base import PublicFacts, Solver
 
 T = TypeVar("T")
 
@@ -210,6 +213,22 @@ class Together:
         if len({a.query for a, _ in asked}) > 1:
             raise RuntimeError("fits on common batches must have one loss, got several.")
         self._sums.add([a for a, _ in asked], ((b, b.index >= 0) for b in self._blocks(indices)))
+
+
+def fit_together(
+    rows: ArrayRows, facts: PublicFacts, fits: Sequence[tuple[Solver, int, float]], delta: float
+) -> list[FitResult]:
+    """Full-batch fits of each (solver, seed, epsilon), in that order."""
+    together = Together(rows, len(fits))
+
+    def fit(i: int) -> FitResult:
+        solver, seed, epsilon = fits[i]
+        return fit_head(
+            solver, together.rows(), facts, epsilon=epsilon, delta=delta, noise=NoiseSource(seed),
+            block_sum=together.block_sum(i),
+        )  # fmt: skip
+
+    return together.run(fit)
 
 
 class _OtherFailedError(RuntimeError):

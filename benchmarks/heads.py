@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dphead.data import FeaturesRows
-from dphead.fit import fit_head
+from dphead.data import ArrayRows, FeaturesRows
+from dphead.fit import FitResult, fit_head
 from dphead.methods import make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
@@ -35,9 +35,18 @@ DELTA = 1e-5
 
 
 def sweep(
-    name: str, train: Path, test: Path, methods: tuple[str, ...], draws: dict[str, int], settings: dict[str, Any]
+    name: str,
+    train: Path,
+    test: Path,
+    methods: tuple[str, ...],
+    draws: dict[str, int],
+    epsilons: tuple[float, ...] = EPSILONS,
+    together: int = 1,
 ) -> None:
-    """Run what is missing in results/heads/<name>.jsonl. draws: noise draws for each method."""
+    """Run what is missing in results/heads/<name>.jsonl. draws: noise draws for each method.
+
+    together: so many fits of full-batch gradients share each pass, with float32 sums (`benchmarks.fused`).
+    """
     out = RESULTS / "heads" / f"{name}.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     done = {(r["method"], str(r["epsilon"]), r["seed"]) for r in read(out)}
@@ -45,27 +54,45 @@ def sweep(
         rows, held_out = FeaturesRows(file, memory=8 << 30), FeaturesRows(test_file, memory=0)
         x, y = held_out.features(), held_out.labels()
         facts = PublicFacts(rows.n_rows, rows.n_features, len(file.class_names or []))
-        features = describe(file, facts)
+        described = {"dataset": name, "features": describe(file, facts)}
         for method in methods:
-            solver = make_method(method, facts, settings.get(method, {})).solver
-            for epsilon in EPSILONS:
-                for seed in range(draws[method] if np.isfinite(epsilon) else 1):
-                    if (method, str(epsilon), seed) in done:
-                        continue
-                    plan = make_plan(solver, facts, epsilon=epsilon, delta=DELTA)
-                    result = fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(seed))
-                    metrics = evaluate_scores(result.head.scores(x), y)
-                    g = guarantee(plan)
-                    row = {
-                        "dataset": name, "features": features, "method": method, "settings": repr(solver),
-                        "epsilon": epsilon, "delta": DELTA, "relation": plan.relation, "mu": g["mu"],
-                        "exact_epsilon": g["epsilon"], "profiles": g["profiles"], "seed": seed,
-                        "accuracy": metrics["accuracy"], "worst_class": metrics["worst_class_accuracy"],
-                        "seconds": result.seconds, **provenance(),
-                    }  # fmt: skip
-                    append(out, row)
-                    print(f"{name} {method:<10} eps {epsilon:<4g} draw {seed} {metrics['accuracy']:.4f} "
-                          f"{result.seconds:6.1f} s", flush=True)  # fmt: skip
+            solver = make_method(method, facts, {}).solver
+            wanted = [(e, seed) for e in epsilons for seed in range(draws[method] if np.isfinite(e) else 1)]
+            missing = [(e, seed) for e, seed in wanted if (method, str(e), seed) not in done]
+            for i in range(0, len(missing), together):
+                part = missing[i : i + together]
+                for (_, seed), result in zip(part, _fits(solver, rows, facts, part, together > 1), strict=True):
+                    row = described | {"method": method, "settings": repr(solver), "seed": seed}
+                    row |= _measured(result, x, y) | {"seconds": result.seconds / len(part)}
+                    append(out, row | {"sums": "fused" if together > 1 else "audited"} | provenance())
+                    print(f"{name} {method:<10} eps {row['epsilon']:<4g} draw {seed} {row['accuracy']:.4f} "
+                          f"{row['seconds']:6.1f} s", flush=True)  # fmt: skip
+
+
+def _fits(
+    solver: Any, rows: FeaturesRows, facts: PublicFacts, tasks: list[tuple[float, int]], together: bool
+) -> list[FitResult]:
+    """Fits of each (epsilon, seed)."""
+    if together:
+        from benchmarks.fused import fit_together
+
+        held = ArrayRows(rows.features(), rows.labels(), 256)
+        return fit_together(held, facts, [(solver, seed, epsilon) for epsilon, seed in tasks], DELTA)
+    plans = [make_plan(solver, facts, epsilon=epsilon, delta=DELTA) for epsilon, _ in tasks]
+    return [
+        fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(seed))
+        for plan, (_, seed) in zip(plans, tasks, strict=True)
+    ]
+
+
+def _measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    plan, g, metrics = result.plan, guarantee(result.plan), evaluate_scores(result.head.scores(x), y)
+    return {
+        "epsilon": plan.epsilon, "delta": plan.delta, "relation": plan.relation, "mu": g["mu"],
+        "exact_epsilon": g["epsilon"], "profiles": g["profiles"], "accuracy": metrics["accuracy"],
+        "worst_class": metrics["worst_class_accuracy"],
+        "expected": None if result.head.estimate is None else vars(result.head.estimate),
+    }  # fmt: skip
 
 
 def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int) -> None:

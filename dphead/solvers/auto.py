@@ -22,13 +22,13 @@ from dphead.solvers.base import (
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.normalization import ChannelNormalization
 
-LONGEST = 640.0  # step on normalised gradients over 1 - momentum: with little noise, larger ones were not better
+LONGEST = 640.0  # with little noise, longer steps on normalised gradients of unit rows were not better
 PULL, FREEDOM = 1.6, 0.45  # of `_overfit`
-MOVE = 1.2  # what noise alone may move a weight, in logits of unit rows
+MOVE = 0.9  # what noise alone may move a weight, in logits of unit rows
 SCALE_SHARE = 0.01
-
-
-DESCENT = GradientDescent(clip_norm=0.3, normalize=True, average="ema", ema_decay=0.9, intercept=0.3)
+DESCENT = GradientDescent(  # the average damps large steps that few features would make oscillate
+    momentum=0.0, clip_norm=0.3, normalize=True, average="ema", ema_decay=0.9, intercept=0.3
+)
 
 
 @dataclass(frozen=True)

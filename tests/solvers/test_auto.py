@@ -34,15 +34,23 @@ def plan(n=50_000, d=1000, epsilon=1.0, solver=Auto(), **more):  # noqa: B008
     return make_plan(solver, PublicFacts(n, d, 10), epsilon=epsilon, delta=1e-6, **more)
 
 
+@pytest.mark.parametrize("momentum", [DESCENT.momentum, 0.9])
 @pytest.mark.parametrize("steps, strength", [(20, 300.0), (100, 5000.0)])
-def test_noise_alone_moves_a_weight_by_a_set_amount_over_the_descent(steps, strength):
-    """MOVE without end; the momentum of the last steps is not yet spent: 0.6 to 1 of it. Sampling error 1 %."""
+def test_noise_alone_moves_a_weight_by_a_set_amount_over_the_descent(steps, strength, momentum):
+    """MOVE; the momentum of the last steps is not yet spent: 0.6 to 1 of it. Sampling error 1 %, allowed 3."""
     rng = np.random.default_rng(0)
     weights = velocity = np.zeros(5000)
     for _ in range(steps):
-        velocity = 0.9 * velocity + rng.normal(size=5000) * np.sqrt(steps) / strength
-        weights = weights - rate(strength, steps) * velocity
-    assert 0.6 < weights.std() / MOVE < 1.01
+        velocity = momentum * velocity + rng.normal(size=5000) * np.sqrt(steps) / strength
+        weights = weights - rate(strength, steps, momentum) * velocity
+    assert (0.6 if momentum else 0.97) < weights.std() / MOVE < 1.03
+
+
+def test_large_steps_on_few_features_do_not_oscillate():
+    """The best head has 79 % here; the last iterate of the same steps has 72."""
+    head = fit(*blobs(20_000, 0), 8.0, 0)
+    x, y = blobs(20_000, 99)
+    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.78
 
 
 @pytest.mark.parametrize("n, epsilon, share", [(50_000, 1.0, 0.01), (2000, 1.0, None), (200, 0.5, 0.1)])
@@ -121,7 +129,7 @@ def test_it_asks_for_gradients_and_one_count():
     "solver",
     [
         Auto(scale="never"), Auto(scale="always"), Auto(steps=20), Auto(move=0.5), Auto(centering=Centering(0.0)),
-        Auto(descent=replace(DESCENT, momentum=0.0)), Auto(descent=replace(DESCENT, intercept=0.0)),
+        Auto(descent=replace(DESCENT, momentum=0.9)), Auto(descent=replace(DESCENT, intercept=0.0)),
         Auto(descent=replace(DESCENT, average="last")), Auto(descent=replace(DESCENT, clip_norm=1.0)),
     ],
 )  # fmt: skip
