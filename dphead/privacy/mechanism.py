@@ -127,8 +127,8 @@ class NumpySums:
         self._kept: tuple[Any, dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]] = (None, {})
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        """Gram matrices want whole blocks; all else is bound by memory, and runs on rows that stay in the cache."""
-        step = len(block.x) if query.kind == "gram" else PIECE
+        """Gram matrices and class sums want whole blocks; all else runs on rows that stay in the cache."""
+        step = PIECE if query.kind == "outer" else len(block.x)
         if params.weights is not None:
             params = replace(params, weights=np.asarray(params.weights, np.float32))
         for i in range(0, len(block.x), step):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dphead.privacy.sums import gram_sum, masked, matmul, outer_sum, squares
+from dphead.privacy.sums import FEW_CLASSES, class_sum, gram_sum, masked, matmul, outer_sum, squares
 
 Loss = Literal["softmax", "sigmoid", "squared"]
 NOTHING = 1e-30  # float32 cannot divide by a smaller squared norm well: `unit_norm` calls it zero, clips call it this
@@ -84,7 +84,7 @@ class Query:
     """
 
     n_classes: int
-    kind: ClassVar[Literal["outer", "gram"]] = "outer"
+    kind: ClassVar[Literal["outer", "classes", "gram"]] = "outer"
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
 
     @property
@@ -135,6 +135,8 @@ class Query:
                 b = xp.float32(params.transform.append)
                 phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)
                 squared = squared + b * b
+            if self.kind == "classes" and xp is np and self.n_classes > FEW_CLASSES:
+                return class_sum(phi, y, keep, out)
             left, right = self.factors(xp, params, phi, xp.where(keep, squared, xp.float32(0)), y, keep, clip_norm)
         if self.kind == "gram":
             return gram_sum(xp, left, right, out, self.same(params), in_place)
@@ -243,6 +245,8 @@ class SigmoidHessians(ClassGrams):
 @dataclass(frozen=True)
 class ClassSums(Query):
     """Class sums S = sum of x e_yᵀ, shape (width, n_classes), rows clipped to R [FC23 Algorithm 3's b]."""
+
+    kind: ClassVar[Literal["outer", "classes", "gram"]] = "classes"
 
     def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
         """sqrt(R²+b²) (one label a row); replace-one max(2R, sqrt(2) sqrt(R²+b²)), b the appended constant."""

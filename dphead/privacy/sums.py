@@ -10,8 +10,10 @@ AUDIT.md, "Floating point", derives `slack`.
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csc_array
 
 CHUNK = 128  # block sizes are multiples of it; rows that are summed in float32 where that is sound
+FEW_CLASSES = 16  # up to so many, a product with one-hot rows is the fastest class sum
 STRIP = 256  # rows of a Gram matrix that numpy computes at a time, from the diagonal on
 GRID = 1e-4  # share of the sensitivity given to rounding the result to its grid
 MAX_SLACK = 0.01
@@ -26,6 +28,16 @@ def outer_sum(xp: Any, left: Any, right: Any, out: Any, in_place: bool = False) 
         _chunk_sums(left, right, out, in_place)
         return out
     return out + _chunk_products(xp, left, right, in_place)
+
+
+def class_sum(rows: np.ndarray, y: np.ndarray, keep: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Add sum_i rows_i e_{y_i}ᵀ over rows with keep to out (p, m) float64, in float64, without products with zeros.
+
+    rows (k, p) float32 are zero where not keep; y (k,) is a class where keep.
+    """
+    one_hot = csc_array((keep.astype(np.float64), np.where(keep, y, 0), np.arange(len(y) + 1)), (out.shape[1], len(y)))
+    out += (one_hot @ rows.astype(np.float64)).T
+    return out
 
 
 def gram_sum(xp: Any, rows: Any, weights: Any, out: Any, same: list[int], in_place: bool = False) -> Any:

@@ -43,7 +43,7 @@ def jax_block_sum(query: Query, params: Params, block: Block, keep: np.ndarray, 
     """Add a block's clipped statistics to `out`. Data are arguments, never constants; products at highest precision.
 
     Every device of this host takes an equal part of the block's rows, and has a float64 sum of its own until the pass
-    is over. Guarantee: the same float32 rows, and chunks summed as precisely as by `NumpySums`: the same rounding slack.
+    is over. Guarantee: the same float32 rows, and sums as precise as `NumpySums` makes them: the same rounding slack.
     """
     t = params.transform
     weights = None if params.weights is None else np.asarray(params.weights, np.float32)

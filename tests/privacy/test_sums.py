@@ -11,7 +11,19 @@ from dphead.data import ArrayRows
 from dphead.privacy.mechanism import _clipped_sum, noise_scale, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params, RowTransform
-from dphead.privacy.sums import CHUNK, GRID, STRIP, gram_sum, grid_step, matmul, mirrored, outer_sum, slack, squares
+from dphead.privacy.sums import (
+    CHUNK,
+    FEW_CLASSES,
+    GRID,
+    STRIP,
+    gram_sum,
+    grid_step,
+    matmul,
+    mirrored,
+    outer_sum,
+    slack,
+    squares,
+)
 from dphead.privacy.sums_jax import jax_block_sum
 
 U32 = 2.0**-24
@@ -224,6 +236,16 @@ def test_the_fast_sums_are_the_outer_products_of_the_rows(in_place):
     grams = mirrored(gram_sum(np, left, weights, np.zeros((5,) + (left.shape[1],) * 2), same, in_place))
     exact = np.einsum("ij,ik,il->jkl", weights.astype(float), left.astype(float), left.astype(float))
     assert np.abs(grams - exact).max() < (1e-3 if in_place else 1e-11)
+
+
+def test_many_classes_are_summed_as_the_one_hot_product_sums_them():
+    """40 classes, rows without a class, bad rows; float32 sums of 128 rows of norm 1 err by less than 1e-4."""
+    m = FEW_CLASSES + 24
+    x, y = toy(1000, 7, m)
+    y[3], y[4], x[5] = -1, m, np.nan
+    got = clipped_sum(ClassSums(m), Params(RowTransform(append=0.5)), x, y)
+    few = [clipped_sum(ClassSums(1), Params(RowTransform(append=0.5)), x, np.where(y == j, 0, -1)) for j in range(m)]
+    np.testing.assert_allclose(got, np.concatenate(few, axis=1), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 12, 10_000])
