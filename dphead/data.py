@@ -92,10 +92,10 @@ class FeaturesRows:
 
     def features(self) -> np.ndarray:
         """All rows, (n_rows, n_features) float32."""
-        x = np.empty((self.n_rows, self.n_features), np.float32)
+        x, raw = np.empty((self.n_rows, self.n_features), np.float32), self._buffer()
         for start in range(0, self.n_rows, BLOCK_ROWS):
             index = np.arange(start, min(start + BLOCK_ROWS, self.n_rows))
-            self._read(index, x[start : start + len(index)])
+            self._read(index, raw, x[start : start + len(index)])
         return x
 
     def labels(self) -> np.ndarray:
@@ -109,32 +109,36 @@ class FeaturesRows:
             return
         order = np.arange(self.n_rows) if indices is None else indices
         size = _block_rows(BLOCK_ROWS, self.n_rows, indices is not None)
-        parts = [order[i : i + size] for i in range(0, len(order), size)]
+        parts, raw = [order[i : i + size] for i in range(0, len(order), size)], self._buffer()
         with ThreadPoolExecutor(1) as reader:
-            ahead = [reader.submit(self._block, p, size) for p in parts[:AHEAD]]
+            ahead = [reader.submit(self._block, p, raw, size) for p in parts[:AHEAD]]
             for i in range(len(parts)):
                 block = ahead.pop(0).result()
                 if i + AHEAD < len(parts):
-                    ahead.append(reader.submit(self._block, parts[i + AHEAD], size))
+                    ahead.append(reader.submit(self._block, parts[i + AHEAD], raw, size))
                 yield block
 
     def _load(self, memory: int) -> None:
         if self.n_rows * self.n_features * 4 <= memory:
             self._loaded = ArrayRows(self.features(), self._y)  # the cap is in the labels
 
-    def _block(self, index: np.ndarray, size: int) -> Block:
+    def _buffer(self) -> np.ndarray:
+        return np.empty((BLOCK_ROWS, self.n_features), self._file.dtype)
+
+    def _block(self, index: np.ndarray, raw: np.ndarray, size: int) -> Block:
         x = np.empty((len(index), self.n_features), np.float32)
-        self._read(index, x)
+        self._read(index, raw, x)
         return _padded(index, x, self._y[index], size)
 
-    def _read(self, index: np.ndarray, out: np.ndarray) -> None:
+    def _read(self, index: np.ndarray, raw: np.ndarray, out: np.ndarray) -> None:
         """Features of increasing rows `index` into out (k, n_features) float32: each run of near slots in one read."""
-        slots, dataset = self._slots[index], self._file.features
-        apart = (np.diff(slots) > GAP) | (np.diff(slots // BLOCK_ROWS) > 0)  # so that no run is long
+        slots = self._slots[index]
+        apart = (np.diff(slots) > GAP) | (np.diff(slots // BLOCK_ROWS) > 0)  # so that no run is longer than `raw`
         for start, stop in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(slots)]):
-            first, last = int(slots[start]), int(slots[stop - 1])
-            raw = dataset[first : last + 1]
-            to_float32(raw if len(raw) == stop - start else raw[slots[start:stop] - first], out[start:stop])
+            first, end = int(slots[start]), int(slots[stop - 1]) + 1
+            self._file.features.read_direct(raw, np.s_[first:end], np.s_[: end - first])
+            run = raw[: end - first] if end - first == stop - start else raw[slots[start:stop] - first]
+            to_float32(run, out[start:stop])
 
 
 def to_float32(x: np.ndarray, out: np.ndarray) -> None:

@@ -1,0 +1,106 @@
+"""A bound on memory is divided by public sizes, refused if it is too small, and kept by a fit that streams."""
+
+import re
+import textwrap
+
+import numpy as np
+import pytest
+from commands import charges, dphead, features_file, fitted, refused, report_of
+from core import python
+
+from dphead import memory
+from dphead.memory import DEFAULT, share
+from dphead.solvers import DPFC, LeastSquares, Newton, Prototypes, PublicFacts
+from extract.format import FeaturesWriter, Header
+
+MB = 10**6
+FACTS = PublicFacts(1_281_167, 1664, 1000)
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(memory, "_cores", lambda: 2)
+    monkeypatch.setattr(memory, "resident", lambda: 150 * MB)
+
+
+def divided(bound, solver=None, facts=FACTS, **more):
+    return share(bound, facts, (solver or LeastSquares()).plan(facts), n_rows=facts.n_rows, **more)
+
+
+def test_imagenet_streams_in_two_gigabytes_and_is_loaded_where_it_fits():
+    assert divided(2000 * MB).features == 0
+    loaded = 4 * FACTS.n_rows * FACTS.n_features
+    assert divided(12_000 * MB).features == loaded and divided(12_000 * MB).kept > 0
+    assert divided(12_000 * MB).features + divided(12_000 * MB).kept < 12_000 * MB
+
+
+def test_without_a_bound_a_gigabyte_of_rows_is_kept():
+    assert divided(None).features == DEFAULT and divided(None).kept == 0
+    few = PublicFacts(1000, 64, 10)
+    assert divided(None, facts=few).kept == DEFAULT - 4 * 64 * 1000
+
+
+@pytest.mark.parametrize("solver", [LeastSquares(), LeastSquares(class_grams=True), Newton(), DPFC(), Prototypes()])
+def test_what_a_refusal_says_is_needed_is_enough(solver):
+    with pytest.raises(ValueError, match="memory must hold") as refusal:
+        divided(100 * MB, solver)
+    need = int(re.search(r"needs (\d+)MB", str(refusal.value))[1])
+    assert divided(need * MB, solver).features == 0
+    with pytest.raises(ValueError, match=f"needs {need}MB"):
+        divided((need - 2) * MB, solver)
+
+
+def test_a_matrix_for_each_class_needs_the_memory_of_all():
+    """DP-Newton's thousand Hessians are 22 GB, and are noised and factored in copies."""
+    with pytest.raises(ValueError) as refusal:
+        divided(20_000 * MB, Newton())
+    assert int(re.search(r"needs (\d+)MB", str(refusal.value))[1]) > 4 * 8 * 1664**2 * 1000 // MB
+
+
+@pytest.mark.parametrize("more", [{"backend": "jax"}, {"n_test": 10**6}])
+def test_all_that_a_run_holds_counts(more):
+    need = [memory.sums(FACTS, LeastSquares().plan(FACTS)) + memory.streaming(FACTS)]
+    for options in ({}, more):
+        with pytest.raises(ValueError) as refusal:
+            divided(MB, **options)
+        need.append(int(re.search(r"needs (\d+)MB", str(refusal.value))[1]))
+    assert need[0] // MB < need[1] < need[2]
+
+
+def test_a_bound_that_is_too_small_is_refused_before_the_charge(tmp_path):
+    features, run = features_file(tmp_path / "f.h5"), tmp_path / "run"
+    command = ("fit", features, "-o", run, "--method", "dp-ls", "--memory")
+    need = re.search(r"needs (\d+)MB", refused(dphead(*command, "100MB")))[1]
+    assert charges() == 0 and not run.exists()
+    fitted(*command, f"{need}MB")
+    assert report_of(run)["guarantee"]["private"]
+
+
+FIT = textwrap.dedent("""
+    import os, re, sys
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    from dphead.cli import main
+    try:
+        main()
+    finally:
+        print(re.search("VmHWM:\\\\s+(\\\\d+) kB", open("/proc/self/status").read())[1])
+""")
+
+
+def test_a_streamed_fit_keeps_its_bound(tmp_path):
+    """The peak of the whole process. (VmHWM, as getrusage's maximum starts from the peak of this process.)"""
+    n, d, block = 491_520, 512, 8192
+    header = Header(n, d, class_names=["a", "b", "c"], classes_declared="classes-flag", block_rows=block)
+    x, y = np.random.default_rng(0).standard_normal((block, d)).astype(np.float32), np.arange(block) % 3
+    with FeaturesWriter(tmp_path / "f.h5", header) as writer:
+        while writer.next_row < n:
+            writer.append(x, {"labels": y})
+        writer.finish()
+    command = ("fit", tmp_path / "f.h5", "-o", tmp_path / "run", "--method", "dp-ls", "--delta", "1e-6", "--memory")
+    small = python(FIT, *command, "1MB", "--backend", "numpy")
+    need = int(re.search(r"needs (\d+)MB", small.err)[1])
+    assert 3 * need * MB < (tmp_path / "f.h5").stat().st_size  # several times
+    done = python(FIT, *command, f"{need + 10}MB", "--backend", "numpy")
+    assert done.returncode == 0, done.err
+    peak = int(done.out.split()[-1]) * 1024
+    assert 0.3 * need * MB < peak < need * MB
