@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,8 @@ class Source:
     """Images in a fixed order. Exactly one of `arrays` (n, H, W[, 3]) uint8 and `read` (row -> file bytes) is set.
 
     labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into split_names; group int64 (n,) or
-    None; names: the private name of each row; digest: sha256 that identifies listing, labels and (for arrays) pixels.
+    None; names: the private name of each row; digest: sha256 that identifies listing, labels and (for arrays) pixels;
+    first: what the source is a part of counts its row 0 as row `first`.
     """
 
     kind: str
@@ -50,10 +51,25 @@ class Source:
     arrays: np.ndarray | None = None
     read: Callable[[int], bytes] | None = None
     notes: list[str] = field(default_factory=list)
+    first: int = 0
 
     @property
     def n_rows(self) -> int:
         return len(self.labels)
+
+    def part(self, first: int, stop: int) -> Source:
+        """Rows first to stop - 1 as a source; its digest is still the whole source's."""
+        rows, read = slice(first, stop), self.read
+        return replace(
+            self,
+            labels=self.labels[rows],
+            split=self.split[rows],
+            names=self.names[rows],
+            group=None if self.group is None else self.group[rows],
+            arrays=None if self.arrays is None else self.arrays[rows],
+            read=None if read is None else lambda row: read(first + row),
+            first=self.first + first,
+        )
 
     def raw(self, row: int) -> np.ndarray | bytes:
         """What `decode` needs of one row; call it in increasing order of rows where the source is a compressed tar."""

@@ -32,7 +32,7 @@ class Survey:
     has_colour: bool = False
 
 
-def survey(source: Source, n_rows: int, workers: int) -> Survey:
+def survey(source: Source, workers: int) -> Survey:
     """Decode every image once, so that a source that cannot be used is refused before anything is written."""
     found = Survey()
     if source.arrays is not None:
@@ -47,7 +47,7 @@ def survey(source: Source, n_rows: int, workers: int) -> Survey:
             return None
 
     with ThreadPoolExecutor(workers) as pool:
-        images = in_order(pool, work, (source.raw(row) for row in range(n_rows)), ahead=8 * workers)
+        images = in_order(pool, work, (source.raw(row) for row in range(source.n_rows)), ahead=8 * workers)
         for row, image in enumerate(images):
             if image is None:
                 found.unreadable.append(row)
@@ -155,7 +155,7 @@ class Loop:
                 continue
             valid[row], hashes[row] = True, image_hash(image)
             digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
-            for k, view in enumerate(views.of(image, first + row)):
+            for k, view in enumerate(views.of(image, self.source.first + first + row)):
                 inputs[row * views.count + k] = self.backbone.prepare(view)
         features = self._forward(inputs) if self.device.type == "cpu" else inputs
         return Batch(features, valid, digests, hashes)

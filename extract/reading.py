@@ -98,6 +98,12 @@ class FeaturesFile:
         except OSError as error:
             raise FormatError(_damaged(self.path)) from error
 
+    def block(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Every column of a range of rows, by name. FormatError if the file is damaged there."""
+        columns = {name: getattr(self, name) for name in ROW_COLUMNS[1:]}
+        rows = {name: values[start:stop] for name, values in columns.items() if values is not None}
+        return {"features": self.rows(start, stop), **rows}
+
     def fingerprint(self) -> dict[str, Any]:
         """Public description of the feature space: a head fits these features exactly if ``feature_space`` is equal."""
         space = {key: self.attrs[key] for key in FEATURE_SPACE}

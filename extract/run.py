@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import platform
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +12,14 @@ import numpy as np
 import torch
 
 from extract.backbones import Backbone, BackboneOptions, load_backbone
+from extract.disk import check_disk, write_names
 from extract.errors import ExtractError, FormatError, ResumableError
 from extract.images import Classes, Source, open_source
 from extract.loop import Loop, LoopSettings, Progress, Survey, survey
 from extract.reading import open_features
 from extract.rows import Header
 from extract.rowwise import RowNorm
+from extract.shards import Shard, shared_identifiers
 from extract.verify import verify
 from extract.views import Views
 from extract.writing import FeaturesWriter
@@ -32,6 +32,7 @@ class ExtractOptions:
     """Everything `dphead extract` can be told.
 
     batch_size None: a good one for the device. limit: use the first rows only (for trials). check: verify at the end.
+    shard: which part of the rows; other than the whole, it goes into a file of its own beside `output`.
     """
 
     source: str | Path
@@ -46,12 +47,13 @@ class ExtractOptions:
     amp: bool = False
     batch_size: int | None = None
     block_rows: int = 1024
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    workers: int = field(default_factory=lambda: max(1, (os.cpu_count() or 1) // _per_host("LOCAL_WORLD_SIZE", 1)))
     skip_unreadable: bool = False
     dataset_id: str | None = None
     same_data_as: str | Path | None = None
     limit: int | None = None
     check: bool = True
+    shard: Shard = field(default_factory=Shard)
 
 
 @dataclass
@@ -77,17 +79,19 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     skip_unreadable), a backbone that does not load, too little disk, or an output of another configuration. If features
     are not finite, or the images are not those of same_data_as, the unfinished file is removed.
     """
-    if min(options.workers, *(v for v in (options.batch_size, options.limit) if v is not None), 1) < 1:
-        raise ExtractError(
-            "batch size, workers and limit must be at least 1, got "
-            f"batch_size={options.batch_size}, workers={options.workers}, limit={options.limit}. Raise them."
-        )
+    counts = {name: getattr(options, name) for name in ("batch_size", "block_rows", "workers", "limit")}
+    if min(value for value in counts.values() if value is not None) < 1:
+        got = ", ".join(f"{name}={value}" for name, value in counts.items())
+        raise ExtractError(f"batch size, block rows, workers and limit must be at least 1, got {got}. Raise them.")
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
         raise ExtractError(f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out.")
     source = open_source(options.source, options.classes, options.split)
     n_rows = min(source.n_rows, options.limit or source.n_rows)
-    found = check_images(source, n_rows, options)
+    output, rows = options.shard.path(Path(options.output)), options.shard.rows(n_rows, options.block_rows)
+    part = source.part(*rows)
+    # ScatterNet takes the images' size and colours as they are, so its shards look at all images to agree on them.
+    found = check_images(source.part(0, n_rows) if options.backbone.name == "scatternet" else part, options)
     assert found.example is not None
     backbone = load_backbone(options.backbone, found.example.shape[:2], found.has_colour)
     options.normalize.check_channels(backbone.channels)
@@ -95,24 +99,24 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         device, _batch_size(options, device), options.workers, options.normalize, options.views, options.amp,
         options.skip_unreadable,
     )  # fmt: skip
-    header = make_header(options, source, backbone, n_rows, settings)
-    check_disk(Path(options.output), header)
-    with FeaturesWriter(options.output, header) as writer:
+    header = make_header(options, part, backbone, n_rows, settings)
+    check_disk(output, header)
+    with FeaturesWriter(output, header) as writer:
         done_before, began = writer.next_row, time.perf_counter()
         if not writer.already_complete:
-            _fill(options, source, backbone, writer, settings, progress)
+            _fill(part, backbone, writer, settings, progress)
         seconds = time.perf_counter() - began
     return Summary(
-        path=Path(options.output),
-        n_rows=n_rows,
+        path=output,
+        n_rows=header.n_rows,
         n_features=backbone.n_features,
         class_names=source.class_names,
         dataset_id=writer.dataset_id,
         backbone=backbone.name,
-        rows_per_second=(n_rows - done_before) / seconds if seconds > 0 else 0.0,
-        rows_done=n_rows - done_before,
+        rows_per_second=(header.n_rows - done_before) / seconds if seconds > 0 else 0.0,
+        rows_done=header.n_rows - done_before,
         already_complete=writer.already_complete,
-        problems=verify(options.output) if options.check else [],
+        problems=verify(output) if options.check else [],
     )
 
 
@@ -123,15 +127,19 @@ def _batch_size(options: ExtractOptions, device: torch.device) -> int:
     return 128 if device.type == "cuda" or options.backbone.name == "scatternet" else 16
 
 
+def _per_host(variable: str, default: int) -> int:
+    """What torchrun says of this process's place on its host."""
+    return int(os.environ.get(variable, default))
+
+
 def _fill(
-    options: ExtractOptions,
     source: Source,
     backbone: Backbone,
     writer: FeaturesWriter,
     settings: LoopSettings,
     progress: Progress | None,
 ) -> None:
-    names = _write_names(writer.path, source, writer.header.n_rows)
+    names = write_names(writer.path, source.names, source.first)
     try:
         Loop(source, backbone, writer, settings, progress).run()
         writer.finish()
@@ -144,21 +152,29 @@ def _fill(
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if torch sees one. ExtractError if cuda is asked for and missing."""
+    """`auto` is the GPU if torch sees one, under torchrun this process's own. ExtractError for cuda that is missing."""
     if name not in ("auto", "cpu", "cuda"):
         raise ExtractError(f"device must be auto, cpu or cuda, got device={name!r}. Choose one of these.")
     if name == "cuda" and not torch.cuda.is_available():
         raise ExtractError("device cuda needs a GPU that torch can use, got none. Use --device cpu.")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    own, there = _per_host("LOCAL_RANK", 0), torch.cuda.device_count()
+    if own >= there:
+        raise ExtractError(
+            f"each process of a host needs its own GPU, got local rank {own} and {there} GPUs. "
+            f"Use torchrun --nproc-per-node {there}, or --device cpu."
+        )
+    return torch.device("cuda", own)
 
 
-def check_images(source: Source, n_rows: int, options: ExtractOptions) -> Survey:
+def check_images(source: Source, options: ExtractOptions) -> Survey:
     """Look at every image before anything is written.
 
     ExtractError that lists unreadable images (unless they are to be skipped), if none is readable, or if ScatterNet
     gets images of several sizes without an image size.
     """
-    found = survey(source, n_rows, options.workers)
+    found = survey(source, options.workers)
     if found.unreadable and not options.skip_unreadable:
         first = ", ".join(str(source.names[row]) for row in found.unreadable[:_LISTED])
         raise ExtractError(
@@ -168,7 +184,7 @@ def check_images(source: Source, n_rows: int, options: ExtractOptions) -> Survey
         )
     if found.example is None:
         raise ExtractError(
-            f"one image at least must be readable, got unreadable={n_rows} of {n_rows}. Check the source."
+            f"one image at least must be readable, got unreadable={source.n_rows} of {source.n_rows}. Check the source."
         )
     if options.backbone.name == "scatternet" and not options.backbone.image_size and len(found.shapes) > 1:
         raise ExtractError(
@@ -181,7 +197,10 @@ def check_images(source: Source, n_rows: int, options: ExtractOptions) -> Survey
 def make_header(
     options: ExtractOptions, source: Source, backbone: Backbone, n_rows: int, settings: LoopSettings
 ) -> Header:
-    """Sizes and attributes of the file. The configuration holds all that can change a value in it."""
+    """Sizes and attributes of the file of `source`, which is one shard of n_rows rows.
+
+    The configuration holds all that can change a value in the file.
+    """
     import PIL
     import timm
 
@@ -194,7 +213,9 @@ def make_header(
                     "Extract from the same source."
                 )
             dataset_id, salt = other.dataset_id, other.attrs["salt"]
-            settings.expected_digests = other.row_digest
+            settings.expected_digests = other.row_digest[source.first : source.first + source.n_rows]
+    elif options.shard.count > 1:
+        dataset_id, salt = shared_identifiers(Path(options.output), source.digest, dataset_id)
     versions = {
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -203,7 +224,7 @@ def make_header(
         "pillow": PIL.__version__,
     }
     return Header(
-        n_rows=n_rows,
+        n_rows=source.n_rows,
         n_features=backbone.n_features,
         dtype=options.dtype,
         class_names=source.class_names,
@@ -224,34 +245,9 @@ def make_header(
             "amp": options.amp,
             "skip_unreadable": options.skip_unreadable,
             **options.views.record(),
+            **options.shard.record(n_rows),
         },
         block_rows=options.block_rows,
         dataset_id=dataset_id,
         salt=salt,
     )
-
-
-def check_disk(output: Path, header: Header) -> None:
-    """ExtractError unless the file fits on the disk with a little to spare."""
-    folder = next(p for p in (output.absolute().parent, *output.absolute().parents) if p.exists())
-    needed = header.n_rows * (header.n_features * np.dtype(header.dtype).itemsize + 64) + (8 << 20)
-    part = output.with_name(output.name + ".part")
-    there = sum(p.stat().st_blocks * 512 for p in (part, output) if p.exists())
-    free = shutil.disk_usage(folder).free
-    if needed - there > free:
-        raise ExtractError(
-            f"the output must fit on the disk, got needed={needed - there} bytes and free={free} in {str(folder)!r}. "
-            "Make room, choose another folder, or use --dtype float16."
-        )
-
-
-def _write_names(output: Path, source: Source, n_rows: int) -> Path:
-    """The private map ordinal -> name, readable by its owner only."""
-    path = output.with_name(output.name + ".names.csv")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.fchmod(descriptor, 0o600)
-    with open(descriptor, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        table = csv.writer(file)
-        table.writerow(["row", "name"])
-        table.writerows((row, source.names[row]) for row in range(n_rows))
-    return path

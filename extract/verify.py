@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from extract.reading import ROW_COLUMNS, FeaturesFile, open_features
+from extract.reading import FeaturesFile, open_features
 from extract.rows import block_digest
 
 _FIRST = 5  # ordinals shown with each problem
@@ -47,11 +47,7 @@ def _blocks(file: FeaturesFile) -> list[str]:
     infinite, nonzero = [], []
     for index, start in enumerate(range(0, file.n_rows, size)):
         stop = min(start + size, file.n_rows)
-        block = {"features": file.rows(start, stop)}
-        for name in ROW_COLUMNS[1:]:
-            values = getattr(file, name)
-            if values is not None:
-                block[name] = values[start:stop]
+        block = file.block(start, stop)
         if not np.array_equal(block_digest(block), digests[index]):
             problems.append(f"digest of block {index} (rows {start} to {stop - 1}) does not match its content")
         finite = np.isfinite(block["features"]).all(axis=1)

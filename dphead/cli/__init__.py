@@ -7,6 +7,7 @@ import click
 
 COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
     "extract": ("dphead.cli.extract:extract", "Turn images into a features file with a frozen network."),
+    "features": ("dphead.cli.extract:features", "Join the files of an extraction by several processes."),
     "verify": ("dphead.cli.extract:verify", "Check a features file (looks at private values)."),
     "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),
     "finetune": ("dphead.cli.finetune:finetune", "Train a whole network, or some layers of it, privately."),

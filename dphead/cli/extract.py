@@ -1,4 +1,4 @@
-"""`dphead extract` and `dphead verify`. Everything heavy is imported when a command runs."""
+"""`dphead extract`, `verify` and `features`. Everything heavy is imported when a command runs."""
 
 from __future__ import annotations
 
@@ -99,18 +99,27 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
     "--same-data-as", type=click.Path(path_type=Path), help="Features file of the same images: take its dataset_id."
 )
 @click.option("--limit", type=click.IntRange(1), help="Only the first rows (for trials).")
+@click.option(
+    "--shard",
+    metavar="I/K",
+    help="Only part I (from 0) of K, for `features join`; default: torchrun's RANK/WORLD_SIZE.",
+)
 def extract(**given: Any) -> None:
     """Compute features of the images in SOURCE with a frozen network and write them to a features file.
 
     SOURCE is a folder of images by class (or split and class), a CSV with columns path, label, split, group, a zip or
     tar of images, a folder of IDX or CIFAR binary files, or an .npz. A killed run resumes with the same command.
+
+    Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead features join` makes one file.
     """
+    from contextlib import nullcontext
+
     from extract.errors import FormatError
     from extract.run import extract as run
 
     try:
         options = _options(given)
-        with _bar() as progress:
+        with _bar() if options.shard.index == 0 or given["shard"] else nullcontext() as progress:
             summary = run(options, progress)
     except (FormatError, OSError) as error:
         raise _Unusable(error) from error
@@ -119,6 +128,11 @@ def extract(**given: Any) -> None:
     names = "not declared" if summary.class_names is None else f"{len(summary.class_names)} classes"
     click.echo(f"wrote {summary.path}: {summary.n_rows} rows x {summary.n_features} features, {names}")
     click.echo(f"backbone: {summary.backbone}; dataset_id: {summary.dataset_id}; {summary.rows_per_second:.0f} rows/s")
+    if options.shard.count > 1:
+        pattern = options.output.with_name(
+            f"{options.output.stem}.shard-*-of-{options.shard.count}{options.output.suffix}"
+        )
+        click.echo(f"when all shards are there: dphead features join {pattern} -o {options.output}")
     _print_problems(summary.problems)
 
 
@@ -127,6 +141,7 @@ def _options(given: dict[str, Any]) -> Any:
     from extract.images import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions
+    from extract.shards import Shard
     from extract.views import Views
 
     network = (
@@ -162,6 +177,7 @@ def _options(given: dict[str, Any]) -> Any:
         classes=Classes.parse(given["classes"], given["folder_names_are_public"], given["ignore_labels"]),
         normalize=RowNorm(given["normalize"], given["groups"]),
         views=Views(given["views"], given["flip"]),
+        shard=Shard.parse(given["shard"]) if given["shard"] else Shard.of_process(),
         **rest,
     )
 
@@ -221,3 +237,32 @@ def verify(file: Path, against: Path | None) -> None:
     _print_problems(problems)
     if problems:
         raise SystemExit(1)
+
+
+@click.group()
+def features() -> None:
+    """Features files that several processes wrote."""
+
+
+@features.command()
+@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Features file (.h5)."
+)
+def join(shards: tuple[Path, ...], output: Path) -> None:
+    """Put all SHARDS of an extraction into one features file, the one that a single process would have written.
+
+    Every block of rows is held against its digest; missing, damaged and differing shards are refused.
+    """
+    from extract.format import FormatError, open_features
+    from extract.format import verify as check
+    from extract.shards import join as run
+
+    try:
+        run(shards, output)
+        with open_features(output) as file:
+            click.echo(f"wrote {output}: {file.n_rows} rows x {file.n_features} features of {len(shards)} shards")
+            click.echo(f"backbone: {file.attrs['backbone']}; dataset_id: {file.dataset_id}")
+        _print_problems(check(output))
+    except (FormatError, OSError) as error:
+        raise _Unusable(error) from error

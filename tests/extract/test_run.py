@@ -76,7 +76,8 @@ def test_normalisation_and_dtype_are_recorded(digits_npz, tmp_path, kind):
 
 CHILD = """
 import sys, time
-from tests.extract.test_run import options
+sys.path.insert(0, "tests/extract")  # not `tests`: installed packages may bring one of their own
+from test_run import options
 from extract.run import extract
 import extract.writing as w
 append = w.FeaturesWriter.append

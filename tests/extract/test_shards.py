@@ -1,0 +1,291 @@
+"""Shards of an extraction, and joining them."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dphead.cli import cli
+from extract.backbones import BackboneOptions
+from extract.errors import ExtractError, FormatError
+from extract.format import open_features
+from extract.images import Classes, open_source
+from extract.rowwise import RowNorm
+from extract.run import extract
+from extract.shards import Shard, join, shared_identifiers
+from extract.views import Views
+from tests.extract.test_run import CHILD, TEN, options
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory, digits) -> Path:
+    """A folder with 300 digits and their two shards (of five blocks of 64 rows: two and three)."""
+    folder = tmp_path_factory.mktemp("shards")
+    images, labels = digits
+    group = np.arange(300) % 7
+    np.savez(folder / "digits.npz", images=images[:300], labels=labels[:300], group=group, split=np.arange(300) // 200)
+    for index in range(2):
+        extract(options(folder / "digits.npz", folder / "f.h5", shard=Shard(index, 2)))
+    return folder
+
+
+@pytest.fixture
+def copy(shards, tmp_path) -> Path:
+    """The same folder, to be changed."""
+    return Path(shutil.copytree(shards, tmp_path / "copy"))
+
+
+def paths(folder, name="f.h5", count=2):
+    return [Shard(index, count).path(folder / name) for index in range(count)]
+
+
+def join_all(folder):
+    join(paths(folder), folder / "f.h5")
+
+
+@given(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 12))
+def test_shards_are_whole_blocks_that_cover_all_rows(n_rows, block_rows, count):
+    if -(-n_rows // block_rows) < count:
+        with pytest.raises(ExtractError, match="every shard needs a block"):
+            Shard(0, count).rows(n_rows, block_rows)
+        return
+    ranges = [Shard(index, count).rows(n_rows, block_rows) for index in range(count)]
+    assert ranges[0][0] == 0 and ranges[-1][1] == n_rows
+    assert all(a[1] == b[0] and b[0] % block_rows == 0 for a, b in pairwise(ranges))
+    assert all(start < stop for start, stop in ranges)
+
+
+def test_joined_shards_are_the_file_of_one_process(copy):
+    join(paths(copy)[::-1], copy / "f.h5")
+    one = options(copy / "digits.npz", copy / "one.h5", same_data_as=copy / "f.h5")  # the same id and salt
+    extract(one)
+    assert (copy / "f.h5").read_bytes() == (copy / "one.h5").read_bytes()
+    assert (copy / "f.h5.names.csv").read_text() == (copy / "one.h5.names.csv").read_text()
+    assert stat.S_IMODE((copy / "f.h5.names.csv").stat().st_mode) == 0o600
+    assert stat.S_IMODE((copy / "f.h5.shards.json").stat().st_mode) == 0o600
+    one.output = copy / "f.h5"
+    assert extract(one).already_complete
+
+
+def test_views_and_files_too(tmp_path, digits):
+    for row in range(24):
+        path = tmp_path / "images" / "ab"[row % 2] / f"{row:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits[0][row]).save(path)
+    choice = {"classes": Classes.parse("a,b"), "views": Views(2), "block_rows": 4, "batch_size": 4, "limit": 23}
+    for index in range(3):
+        extract(options(tmp_path / "images", tmp_path / "f.h5", shard=Shard(index, 3), **choice))
+    join(paths(tmp_path, count=3), tmp_path / "f.h5")
+    extract(options(tmp_path / "images", tmp_path / "one.h5", same_data_as=tmp_path / "f.h5", **choice))
+    assert (tmp_path / "f.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
+
+
+def test_a_timm_shard_looks_at_its_own_images_only(tmp_path, digits, monkeypatch):
+    """Else every process would decode all images."""
+    from extract.images import Source
+    from tests.extract.test_backbones import SMALL
+
+    for row in range(20):
+        Image.fromarray(digits[0][row]).save(tmp_path / f"{row:02}.png")
+    seen = []
+    raw = Source.raw
+    monkeypatch.setattr(Source, "raw", lambda self, row: seen.append(self.first + row) or raw(self, row))
+    backbone = BackboneOptions(**SMALL)
+    monkeypatch.setattr("extract.backbones._build", _random_model)
+    choice = {"block_rows": 5, "batch_size": 5, "classes": Classes(ignore_labels=True)}
+    given = options(tmp_path, tmp_path / "f.h5", shard=Shard(1, 2), **choice)
+    given.backbone = backbone
+    extract(given)
+    assert set(seen) == set(range(10, 20))
+
+
+def _random_model(given):
+    import timm
+    import torch
+
+    torch.manual_seed(0)
+    return timm.create_model(given.name)
+
+
+def test_a_missing_shard_is_named(copy):
+    first, second = paths(copy)
+    with pytest.raises(FormatError, match=r"all 2 shards .* missing: f\.shard-1-of-2\.h5"):
+        join([first], copy / "f.h5")
+    with pytest.raises(FormatError, match="given once, got shard=0"):
+        join([first, first, second], copy / "f.h5")
+    second.rename(second.with_name(second.name + ".part"))
+    with pytest.raises(FormatError, match=r"f\.shard-1-of-2\.h5.*run the same extract command again"):
+        join_all(copy)
+    assert not (copy / "f.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"batch_size": 16}, "batch_size=32"),
+        ({"normalize": RowNorm("unit")}, r"normalization\.kind=none"),
+        ({"dtype": "float16"}, "dtype=float32"),
+        ({"classes": Classes.parse("a,b,c,d,e,f,g,h,i,j")}, "class_names="),
+        ({"limit": 290}, r"shard\.n_rows=300"),
+        ({"views": Views(2)}, "views=None"),
+    ],
+)
+def test_shards_of_another_configuration_are_refused(copy, changes, field):
+    second = paths(copy)[1]
+    second.unlink()
+    extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2), **changes))
+    with pytest.raises(FormatError, match=f"one configuration, got {field}"):
+        join_all(copy)
+    assert not (copy / "f.h5").exists()
+
+
+def test_shards_of_other_networks_images_or_ids_are_refused(copy):
+    first, second = paths(copy)
+    second.unlink()
+    network = options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2))
+    network.backbone.scatter_l = 4
+    extract(network)
+    with pytest.raises(FormatError, match=r"got backbone_kwargs\.L=8"):
+        join_all(copy)
+    (copy / "other").mkdir()  # another machine that was not given f.h5.shards.json
+    extract(options(copy / "digits.npz", copy / "other" / "f.h5", shard=Shard(1, 2)))
+    with pytest.raises(FormatError, match="got dataset_id="):
+        join([first, *paths(copy / "other")[1:]], copy / "f.h5")
+    with np.load(copy / "digits.npz") as file:
+        arrays = dict(file)
+    arrays["images"][0, 0, 0] += 1
+    np.savez(copy / "digits.npz", **arrays)
+    with pytest.raises(ExtractError, match="one source and one dataset_id, got other images"):
+        extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))
+    identifiers = json.loads((copy / "f.h5.shards.json").read_text())
+    identifiers["source"] = open_source(copy / "digits.npz", TEN).digest
+    shutil.rmtree(copy / "other")
+    (copy / "other").mkdir()
+    (copy / "other" / "f.h5.shards.json").write_text(json.dumps(identifiers))
+    extract(options(copy / "digits.npz", copy / "other" / "f.h5", shard=Shard(1, 2)))
+    with pytest.raises(FormatError, match=r"got source_digest=one .* source_digest=another"):
+        join([first, *paths(copy / "other")[1:]], copy / "f.h5")
+
+
+def test_whole_and_damaged_files_are_refused(copy):
+    first, second = paths(copy)
+    join_all(copy)
+    with pytest.raises(FormatError, match="only shards can be joined"):
+        join([first, second, copy / "f.h5"], copy / "g.h5")
+    with h5py.File(second, "r+") as file:
+        file["features"][70, 3] += 1  # its second block
+    with pytest.raises(FormatError, match=r"shard-1-of-2\.h5' damaged from row 64 on"):
+        join([first, second], copy / "g.h5")
+    assert not (copy / "g.h5").exists()
+    second.unlink()
+    extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))  # the salt is still the same
+    join([first, second], copy / "g.h5")
+    assert (copy / "f.h5").read_bytes() == (copy / "g.h5").read_bytes()
+
+
+def test_a_killed_shard_resumes(copy):
+    second = paths(copy)[1]
+    before = second.read_bytes()
+    second.unlink()
+    child = CHILD.replace("sys.argv[2])", "sys.argv[2], shard=Shard(1, 2))").replace(
+        "from extract.run", "from extract.shards import Shard\nfrom extract.run"
+    )
+    command = [sys.executable, "-c", child, str(copy / "digits.npz"), str(copy / "f.h5")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) == 64
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert second.with_name(second.name + ".part").exists()
+    summary = extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))
+    assert summary.path == second and summary.rows_done <= 128 and second.read_bytes() == before
+    assert extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(0, 2))).already_complete
+
+
+def test_a_full_disk_is_refused_before_joining(copy, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
+    with pytest.raises(ExtractError, match="must fit on the disk"):
+        join_all(copy)
+    assert list(copy.glob("f.h5.part")) == []
+
+
+def test_identifiers_are_drawn_once(tmp_path):
+    drawn = shared_identifiers(tmp_path / "new" / "f.h5", "digest", None)
+    assert shared_identifiers(tmp_path / "new" / "f.h5", "digest", None) == drawn
+    assert shared_identifiers(tmp_path / "new" / "f.h5", "digest", drawn[0]) == drawn
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["f.h5.shards.json"]
+    assert shared_identifiers(tmp_path / "g.h5", "digest", "ab" * 16)[0] == "ab" * 16
+    with pytest.raises(ExtractError, match=r"got dataset_id='abab"):
+        shared_identifiers(tmp_path / "new" / "f.h5", "digest", "ab" * 16)
+
+
+@pytest.mark.parametrize("text", ["1", "2/2", "-1/2", "0/0", "a/b", "1/2/3"])
+def test_what_is_no_shard_is_refused(text):
+    with pytest.raises(ExtractError, match="a shard must be I/K"):
+        Shard.parse(text)
+
+
+def test_torchrun_fills_in_the_shard(monkeypatch):
+    assert Shard.of_process() == Shard(0, 1) and Shard.parse("3/8") == Shard(3, 8)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert Shard.of_process() == Shard(1, 4)
+
+
+def test_each_process_of_a_host_has_its_own_gpu(monkeypatch):
+    import torch
+
+    from extract.run import choose_device
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert choose_device("auto") == torch.device("cuda:1") and choose_device("cpu").type == "cpu"
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ExtractError, match="got local rank 2 and 2 GPUs"):
+        choose_device("cuda")
+
+
+def test_command_line(copy):
+    out = copy / "cli.h5"
+    arguments = ["extract", str(copy / "digits.npz"), "-o", str(out), "--backbone", "scatternet", "--scatter-j", "1"]
+    arguments += ["--classes", "10", "--block-rows", "64"]
+    for index in range(2):
+        done = CliRunner().invoke(cli, [*arguments, "--shard", f"{index}/2"])
+        assert done.exit_code == 0, done.output
+    assert f"dphead features join {copy}/cli.shard-*-of-2.h5 -o {out}" in done.output
+    parts = [str(path) for path in paths(copy, "cli.h5")]
+    missing = CliRunner().invoke(cli, ["features", "join", parts[0], "-o", str(out)])
+    assert missing.exit_code == 2 and "missing: cli.shard-1-of-2.h5" in missing.output
+    joined = CliRunner().invoke(cli, ["features", "join", *parts, "-o", str(out)])
+    assert joined.exit_code == 0 and "300 rows x 144 features of 2 shards" in joined.output
+    wrong = CliRunner().invoke(cli, [*arguments, "--shard", "2/2"])
+    assert wrong.exit_code == 2 and "Number the shards from 0" in wrong.output
+
+
+def test_torchrun_extracts_shards(copy):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dphead"]
+    command += ["extract", "digits.npz", "-o", "run.h5", "--backbone", "scatternet", "--scatter-j", "1"]
+    command += ["--classes", "10", "--block-rows", "64", "--batch-size", "32"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True, timeout=300)
+    assert json.loads((copy / "run.h5.shards.json").read_text())["dataset_id"]
+    join(paths(copy, "run.h5"), copy / "run.h5")
+    join_all(copy)
+    with open_features(copy / "run.h5") as ours, open_features(copy / "f.h5") as theirs:
+        np.testing.assert_array_equal(ours.features[:], theirs.features[:])
