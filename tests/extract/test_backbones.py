@@ -167,6 +167,32 @@ def test_folding_keeps_the_function(weights):
     assert fold_batch_norm(plain, (3, 8, 8)) is plain
 
 
+def path_difference(options, size):
+    """Largest difference, relative to the largest feature, between what extraction runs on a CPU and plain timm."""
+    from extract.backbones import _timm
+
+    images = torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.inference_mode():
+        plain = _timm(options).module.eval()(images)
+        fast = load_backbone(options, (32, 32), True).module(images.to(memory_format=torch.channels_last))
+    return float((fast - plain).abs().max() / plain.abs().max())
+
+
+def test_the_fast_path_keeps_the_features(weights):
+    options = BackboneOptions(**SMALL, weights=weights / "w.safetensors", model_args={"num_classes": 7})
+    assert path_difference(options, 32) < 1e-3
+
+
+def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
+    path = shared / "weights" / "mobilenetv2_100.in1k.safetensors"
+    if not path.is_file():
+        pytest.skip("needs ../shared/weights/mobilenetv2_100.in1k.safetensors")
+    model_args = {"num_classes": 1001, "pad_type": "same"}
+    assert (
+        path_difference(BackboneOptions("mobilenetv2_100", path, model_args, (0.5,), (0.5,), image_size=96), 96) < 1e-3
+    )
+
+
 def test_scatternet_sizes_and_colours():
     backbone = load_backbone(BackboneOptions("scatternet", scatter_j=1), (8, 8), False)
     assert (backbone.channels, backbone.n_features) == (9, 144)
