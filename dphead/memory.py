@@ -33,18 +33,19 @@ def share(
     n_rows: int,
     n_test: int = 0,
     backend: str = "numpy",
-    most_kept: int = DEFAULT,
+    processes: int = 1,
 ) -> Share:
     """Divide `bound` bytes of this process's resident memory, or a gigabyte of rows if there is no bound.
 
-    n_rows: rows that this process reads; n_test: rows to be measured on, already in memory. ValueError that says how
-    much is needed if even streaming does not fit.
+    n_rows: rows that this process reads; n_test: rows to be measured on, already in memory; processes: of the run.
+    ValueError that says how much is needed if even streaming does not fit.
     """
     loaded = 4 * n_rows * facts.n_features
     if bound is None:
         return Share(DEFAULT, max(0, DEFAULT - loaded))
     fixed = resident() + LIBRARIES + JAX * (backend == "jax") + COLUMNS * n_rows + 12 * n_test * facts.n_classes
-    free = bound - fixed - streaming(facts) - sums(facts, releases)
+    sent = 4 * max(_size(r, facts.n_features + 1) for r in releases) if processes > 1 else 0
+    free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
     if free < 0:
         need = -(-(bound - free) // 10**6)
         raise ValueError(
@@ -52,7 +53,7 @@ def share(
             f"memory={bound // 10**6}MB. It needs {need}MB: raise it, or use fewer classes or another method."
         )
     features = loaded if loaded <= free else 0
-    return Share(features, min(free - features, most_kept) if features else 0)
+    return Share(features, min(free - features, DEFAULT) if features else 0)
 
 
 def resident() -> int:

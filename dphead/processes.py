@@ -235,7 +235,10 @@ def _connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
         count = place.count or global_state.num_processes
         _die(2, f"{count} processes must reach {address} within {place.timeout:g} s: {why}. Check host, port, network.")
     if failed:
-        raise ValueError(f"processes need a coordinator, a number and an index, got {failed[0]} Give them.")
+        raise ValueError(
+            f"processes need a coordinator, which auto finds under SLURM or Open MPI, got {place} ({failed[0]}). Give "
+            "--coordinator host:port, --num-processes and --process-id."
+        )
     return global_state.client, jax.process_count(), jax.process_index(), str(address)
 
 

@@ -169,7 +169,8 @@ def own_rows(
     """This process's part of the rows, loaded or streamed, and its block sum, within the bound on memory."""
     index, count = (0, 1) if group is None else (group.index, group.count)
     start, stop = bounds(rows.n_rows, count)[index : index + 2]
-    room = share(options.memory, facts, releases, n_rows=stop - start, n_test=n_test, backend=options.backend)
+    sizes: Any = {"n_rows": stop - start, "n_test": n_test, "processes": count}
+    room = share(options.memory, facts, releases, backend=options.backend, **sizes)
     return rows.part(start, stop, room.features), block_sum(options.backend, room.kept)
 
 

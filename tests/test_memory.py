@@ -57,7 +57,7 @@ def test_a_matrix_for_each_class_needs_the_memory_of_all():
     assert int(re.search(r"needs (\d+)MB", str(refusal.value))[1]) > 4 * 8 * 1664**2 * 1000 // MB
 
 
-@pytest.mark.parametrize("more", [{"backend": "jax"}, {"n_test": 10**6}])
+@pytest.mark.parametrize("more", [{"backend": "jax"}, {"n_test": 10**6}, {"processes": 2}])
 def test_all_that_a_run_holds_counts(more):
     need = [memory.sums(FACTS, LeastSquares().plan(FACTS)) + memory.streaming(FACTS)]
     for options in ({}, more):

@@ -12,7 +12,7 @@ import time
 import h5py
 import numpy as np
 import pytest
-from commands import CLASSES, charges, features_file, fitted, report_of, rows
+from commands import CLASSES, charges, dphead, features_file, fitted, refused, report_of, rows
 from core import NAMES, QUERIES, D, M
 
 from dphead.export import load_head
@@ -206,6 +206,13 @@ def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, monkeypatch, 
 def test_a_place_that_is_none_is_refused(given):
     with pytest.raises(ValueError, match=r"process_id|host:port"):
         Place(*given)
+
+
+def test_a_number_without_a_coordinator_is_refused(features, tmp_path):
+    """It would be a fit of its own, with a charge of its own."""
+    for given in (("--num-processes", 2), ("--process-id", 1)):
+        assert "need --coordinator" in refused(dphead("fit", features, "-o", tmp_path / "run", *FC, *given))
+    assert charges() == 0
 
 
 class Store(dict):

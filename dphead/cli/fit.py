@@ -95,6 +95,8 @@ def fit(
 
     if processes is not None and coordinator is None and not dry_run:
         sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))
+    if coordinator is None and (num_processes, process_id) != (None, None):
+        raise click.UsageError("--num-processes and --process-id need --coordinator.")
     place = None
     if coordinator is not None and not dry_run:
         place = Place(coordinator, num_processes, process_id, connect_timeout)
