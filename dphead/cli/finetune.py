@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dphead.cli.extract import _numbers
 from dphead.cli.fit import RELATIONS, TUNING, _bytes, progress_bar, releases_table, show
 
 PATH = click.Path(path_type=Path)
@@ -32,7 +33,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 @click.option("--model", help="wrn-DEPTH-WIDTH, tb21-NAME or a timm model without batch norm (default: wrn-16-4).")
 @click.option("--preset", help="A paper's settings: de22-13, de22-16, tb21-cnn/mnist, tan23-5, ...")
 @click.option("--weights", type=click.Path(exists=True, dir_okay=False), help="Public weights to start from.")
-@click.option("--layers", callback=_parts, help="Train parameters whose name holds one of these, a,b (default: all).")
+@click.option("--layers", callback=_parts, help="Train the parameters whose names hold one of these regexes, a,b.")
 @click.option("--norm", type=click.Choice(["before", "after"]), default="before", show_default=True)
 @click.option("--groups", type=int, default=16, show_default=True, help="Of group norms; 0 for none.")
 @click.option("--standardise/--no-standardise", default=True, show_default=True, help="Weight standardisation.")
@@ -61,8 +62,8 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 @click.option("--folder-names-are-public", is_flag=True, help="Take the class names from the folders.")
 @click.option("--image-size", type=int, help="Side that images are resized to.")
 @click.option("--shape", callback=shape_of, help="CHANNELS,H,W of the maps in a features file.")
-@click.option("--mean", type=float, default=0.5, show_default=True, help="Subtracted from pixels in [0, 1]. Public.")
-@click.option("--std", type=float, default=0.25, show_default=True, help="They are divided by it. Public.")
+@click.option("--mean", callback=_numbers, help="Of pixels in [0, 1], for all colours or each (default: the model's).")
+@click.option("--std", callback=_numbers, help="They are divided by it. Both are public.")
 @click.option("--split", help="Split of IMAGES to train on, if there are several.")
 @click.option("--test", type=PATH, help="Images to measure the network on.")
 @click.option("--test-split", help="Their split, or a split of IMAGES.")

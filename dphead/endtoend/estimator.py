@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dphead.endtoend.gradients import Engine
-from dphead.endtoend.models import ModelSpec
+from dphead.endtoend.models import ModelSpec, Scale, pixel_scale
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import FinetuneOptions, make_training
@@ -34,10 +34,10 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
 
     X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a guarantee; a row with another label
     counts zero. model, layers, weights, norm, groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one
-    that is None is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public. ledger, preset, relation,
-    random_state, allow_large_delta: as for `DPClassifier`. engine: of the per-example gradients; None takes the fastest
-    by trying, so that a seeded fit repeats to the last bit only where it is given. The rest:
-    `dphead.endtoend.settings.Settings`.
+    that is None is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public; None takes the model's own.
+    ledger, preset, relation, random_state, allow_large_delta: as for `DPClassifier`. engine: of the per-example
+    gradients; None takes the fastest by trying, so that a seeded fit repeats to the last bit only where it is given.
+    The rest: `dphead.endtoend.settings.Settings`.
 
     After `fit`: classes_, network_, weights_ (flat, averaged), privacy_ (`Privacy`) and ledger_ (`Ledger`).
     """
@@ -69,8 +69,8 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
     layers: tuple[str, ...] = ()
     norm: Literal["before", "after"] = "before"
     groups: int = 16
-    mean: float = 0.5
-    std: float = 0.25
+    mean: Scale | None = None
+    std: Scale | None = None
     memory: int = 2 << 30
     device: str = "cpu"
     bf16: bool = False
@@ -94,8 +94,9 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
             settings.model, x.shape[1], self.norm, self.groups, trainable=tuple(self.layers), weights=self.weights
         )
         shape: Any = x.shape[1:]
+        mean, std = pixel_scale(settings.model, x.shape[1], self.mean, self.std)
         network = Network(
-            NetworkSpec(spec, shape, len(names), True, self.mean, self.std, settings.views, settings.augment),
+            NetworkSpec(spec, shape, len(names), True, mean, std, settings.views, settings.augment),
             self.device,
             self.bf16,
         )

@@ -5,6 +5,7 @@ without batch normalisation.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -130,7 +131,8 @@ class ModelSpec:
     """Which network: "wrn-D-W", "tb21-NAME" or a timm name, and its options.
 
     channels: image channels (timm and Wide-ResNets). norm, groups, standardise: of Wide-ResNets. seed: of the initial
-    weights, which are public. trainable: name parts of the parameters to train; () trains all.
+    weights, which are public. trainable: regular expressions, one of which a trained parameter's name holds; () trains
+    all.
     weights: a local file of public weights (safetensors or a state dict), or None.
     """
 
@@ -156,12 +158,7 @@ class ModelSpec:
         refuse_mixing(model)
         if self.weights is not None:
             load_weights(model, self.weights)
-        names = [name for name, _ in model.named_parameters()]
-        unknown = [part for part in self.trainable if not any(part in name for name in names)]
-        if unknown:
-            raise ValueError(f"trainable must name parameters of the model, got {unknown}. It has {names[:4]}, ...")
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(not self.trainable or any(part in name for part in self.trainable))
+        _choose(model, self.trainable)
         return model
 
     def _network(self, n_classes: int) -> nn.Module:
@@ -179,10 +176,46 @@ class ModelSpec:
             raise ValueError(f"model must be wrn-D-W, tb21-NAME or a timm model, got name={self.name!r}. Check it.")
         model = timm.create_model(self.name, num_classes=n_classes, in_chans=self.channels)
         for module in model.modules():  # dropout and stochastic depth: De22 C.1 removes explicit regularisers
+            if hasattr(module, "fused_attn"):
+                module.fused_attn = False  # vmap would fall back to a loop over rows
             for field in ("p", "drop_prob"):
                 if isinstance(getattr(module, field, None), float) and "drop" in type(module).__name__.lower():
                     setattr(module, field, 0.0)
         return model
+
+
+def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
+    """Leave trainable the parameters whose names hold one of the patterns; all if there are none."""
+    names = [name for name, _ in model.named_parameters()]
+    try:
+        found = {pattern: {name for name in names if re.search(pattern, name)} for pattern in patterns}
+    except re.error as error:
+        raise ValueError(f"layers must be regular expressions, got {list(patterns)} ({error}). Correct them.") from None
+    unknown = [pattern for pattern, of in found.items() if not of]
+    if unknown:
+        raise ValueError(f"layers must name parameters of the model, got {unknown}. It has {names[:4]}, ...")
+    chosen = set().union(*found.values()) if patterns else set(names)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in chosen)
+
+
+Scale = float | tuple[float, ...]
+
+
+def pixel_scale(name: str, channels: int, mean: Scale | None = None, std: Scale | None = None) -> tuple[Scale, Scale]:
+    """(mean, std) of pixels in [0, 1]: those given, or a model's own, one each channel: timm's, else 0.5 and 0.25."""
+    import timm
+
+    of_timm = not name.startswith(("wrn-", "tb21-")) and timm.is_model(name)
+    config: Any = timm.get_pretrained_cfg(name) if of_timm else None
+    own = ((0.5,), (0.25,)) if config is None else (config.mean, config.std)
+    own = [tuple(v) if len(v) == channels else (sum(v) / len(v),) * channels for v in own]
+    found = own[0] if mean is None else mean, own[1] if std is None else std
+    if any(isinstance(value, tuple) and len(value) not in (1, channels) for value in found):
+        raise ValueError(
+            f"mean and std must be one number, or one for each of {channels} channels, got {mean=}, {std=}."
+        )
+    return found
 
 
 def refuse_mixing(model: nn.Module) -> None:
@@ -240,7 +273,10 @@ def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str) -> None:
-    """Public weights from a safetensors file or a state dict; entries whose shape differs (the head) are left out."""
+    """Public weights from a safetensors file or a state dict. Only the last linear layer may be another's, or missing.
+
+    ValueError if another parameter is missing or has another shape.
+    """
     if path.endswith(".safetensors"):
         from safetensors.torch import load_file
 
@@ -250,8 +286,14 @@ def load_weights(model: nn.Module, path: str) -> None:
         state = state.get("state_dict", state)
     own = model.state_dict()
     fitting = {k: v for k, v in state.items() if k in own and own[k].shape == v.shape}
-    if not fitting:
-        raise ValueError(f"weights must fit the model, got weights={path!r} with none that do. Check the model's name.")
+    head = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1:]
+    free = {f"{name}.{kind}" for name in head for kind in ("weight", "bias")}
+    missing = [name for name, _ in model.named_parameters() if name not in fitting and name not in free]
+    if missing:
+        raise ValueError(
+            f"weights must fit the model, got weights={path!r} without {missing[:3]} in its shape. Check the model's "
+            "name and the image size."
+        )
     model.load_state_dict(fitting, strict=False)
 
 

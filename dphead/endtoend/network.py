@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dphead.endtoend.augment import AUGMENTATIONS, views_of
 from dphead.endtoend.gradients import ENGINES, Engine, ModelGradient, PerExample, clipped
-from dphead.endtoend.models import ModelSpec, count_parameters, flat, refuse_moving, trained
+from dphead.endtoend.models import ModelSpec, Scale, count_parameters, flat, refuse_moving, trained
 from dphead.privacy.mechanism import Block, numpy_block_sum
 from dphead.privacy.queries import Params, Query
 
@@ -29,17 +29,17 @@ class StepParams(Params):
 class NetworkSpec:
     """A network and what it is fed: everything that decides the statistic of a row, all of it public.
 
-    shape: (channels, h, w) of an image. pixels: rows are 8-bit images, divided by 255, augmented, (x - mean) / std;
-    otherwise rows are feature maps, taken as the release's transform left them. views: De22's augmentation
-    multiplicity K, 0 for none; augment: "none", "crop", "rrc", "ours" or "simclr".
+    shape: (channels, h, w) of an image. pixels: rows are 8-bit images, divided by 255, augmented, (x - mean) / std,
+    numbers for all channels or one each; otherwise rows are feature maps, taken as the release's transform left them.
+    views: De22's augmentation multiplicity K, 0 for none; augment: "none", "crop", "rrc", "ours" or "simclr".
     """
 
     model: ModelSpec
     shape: tuple[int, int, int]
     n_classes: int
     pixels: bool = True
-    mean: float = 0.5
-    std: float = 0.25
+    mean: Scale = 0.5
+    std: Scale = 0.25
     views: int = 0
     augment: str = "none"
     seed: int = 0
@@ -71,7 +71,8 @@ class NetworkSpec:
         if not self.pixels:
             return images[:, None]
         views = views_of(images / 255, slots, self.views, self.augment, self.seed, step)
-        return (views - self.mean) / self.std
+        mean, std = (torch.tensor(value, device=x.device).view(-1, 1, 1) for value in (self.mean, self.std))
+        return (views - mean) / std
 
 
 class Network:
@@ -80,7 +81,14 @@ class Network:
     def __init__(self, spec: NetworkSpec, device: str = "cpu", bf16: bool = False) -> None:
         self.spec, self.device, self.bf16 = spec, torch.device(device), bf16
         self.model = spec.model.build(spec.n_classes).to(self.device)
-        refuse_moving(self.model, spec.shape, self.device)
+        try:
+            refuse_moving(self.model, spec.shape, self.device)
+        except (AssertionError, RuntimeError) as error:  # what timm and torch say of a wrong size
+            reason = str(error).split("\n")[0]
+            raise ValueError(
+                f"the model must take images of shape={spec.shape}, got name={spec.model.name!r}: {reason} Choose "
+                "another --image-size or model."
+            ) from error
         self.query = spec.query(self.model)
         self.start = flat(self.model).double().cpu().numpy()
 

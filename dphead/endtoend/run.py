@@ -15,7 +15,7 @@ from dphead.endtoend import processes
 from dphead.endtoend.choose import Schedule, schedule
 from dphead.endtoend.gradients import Engine
 from dphead.endtoend.images import load_images
-from dphead.endtoend.models import ModelSpec
+from dphead.endtoend.models import ModelSpec, Scale, pixel_scale
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.saved import evaluate, labelled, save_network
@@ -41,9 +41,10 @@ from extract.images import Classes
 class FinetuneOptions:
     """Everything that decides a training. fit: the source (`features`), the guarantee and the files, as for a head.
 
-    classes: how they are declared public (images). shape: (channels, h, w) of the rows of a features file. layers: name
-    parts of the parameters to train; () trains all. same_data_as: a features file of the same images, whose ledger
-    counts. mean, std: of pixels in [0, 1]; public numbers. vote: augmented views of each test image that vote.
+    classes: how they are declared public (images). shape: (channels, h, w) of the rows of a features file. layers:
+    regular expressions for the names of the parameters to train; () trains all. same_data_as: a features file of the
+    same images, whose ledger counts. mean, std: of pixels in [0, 1], of all channels or one each; public numbers; None
+    takes the model's own. vote: augmented views of each test image that vote.
     checkpoint: steps between checkpoints.
     """
 
@@ -58,8 +59,8 @@ class FinetuneOptions:
     standardise: bool = True
     image_size: int | None = None
     shape: tuple[int, int, int] | None = None
-    mean: float = 0.5
-    std: float = 0.25
+    mean: Scale | None = None
+    std: Scale | None = None
     same_data_as: Path | None = None
     init_seed: int = 0
     vote: int = 0
@@ -195,8 +196,9 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
         )
     shape: Any = images.x.shape[1:]
     rows, space = ImageRows(images.x, images.y), f"images {shape}"
-    transform = {"mean": [options.mean] * 3, "std": [options.std] * 3, "image_size": shape[1:]}
-    made = {"backbone": "pixels", "transform": transform, "normalization": {"kind": "none"}}
+    mean, std = pixel_scale(options.settings.model, shape[0], options.mean, options.std)
+    transform = {"mean": np.broadcast_to(mean, 3).tolist(), "std": np.broadcast_to(std, 3).tolist()}
+    made = {"backbone": "pixels", "transform": transform | {"image_size": shape[1:]}, "normalization": {"kind": "none"}}
     return Data(rows, images.x, images.y, shape, images.classes, images.declared, True, dataset_id, space, made)
 
 
@@ -213,7 +215,8 @@ def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
         options.layers,
         options.weights,
     )
-    mean, std, s = options.mean, options.std, options.settings
+    s = options.settings
+    mean, std = pixel_scale(s.model, data.shape[0], options.mean, options.std)
     return NetworkSpec(model, data.shape, len(data.classes), data.pixels, mean, std, s.views, s.augment)
 
 

@@ -53,7 +53,7 @@ def load_network(folder: str | Path, device: str = "cpu") -> tuple[Network, Prog
             f"a run folder must hold model.json and model.safetensors, got path={folder} ({error!r}). Train first."
         ) from error
     model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
-    spec["shape"] = tuple(spec["shape"])
+    spec |= {key: tuple(value) for key, value in spec.items() if isinstance(value, list)}  # shape, mean, std
     cuda = device == "auto" and torch.cuda.is_available()
     network = Network(NetworkSpec(model, **spec), "cuda" if cuda else "cpu" if device == "auto" else device)
     state = {k.removeprefix("model."): torch.from_numpy(v) for k, v in tensors.items() if k.startswith("model.")}

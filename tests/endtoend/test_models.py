@@ -2,9 +2,19 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
-from dphead.endtoend.models import ModelSpec, WideResNet, WSConv2d, count_parameters, refuse_mixing, refuse_moving
+from dphead.endtoend.models import (
+    ModelSpec,
+    WideResNet,
+    WSConv2d,
+    count_parameters,
+    pixel_scale,
+    refuse_mixing,
+    refuse_moving,
+)
+from dphead.endtoend.network import Network, NetworkSpec
 
 
 def wide_resnet_parameters(depth, width, classes, channels=3):
@@ -124,8 +134,44 @@ def test_timm_models_without_batch_norm_are_taken_and_others_refused():
         (ModelSpec("tb21-nothing"), "must be one of"),
         (ModelSpec("no_such_model"), "timm"),
         (ModelSpec("wrn-16-1", trainable=("nothing",)), "must name parameters"),
+        (ModelSpec("wrn-16-1", trainable=("blocks[",)), "regular expressions"),
     ],
 )
 def test_what_cannot_be_built_is_refused(spec, message):
     with pytest.raises(ValueError, match=message):
         spec.build(10)
+
+
+def test_layers_are_chosen_by_regular_expressions():
+    model = ModelSpec("test_vit", trainable=(r"^blocks\.[45]\.", "^head")).build(3)
+    names = {name for name, p in model.named_parameters() if p.requires_grad}
+    everything = {name for name, _ in model.named_parameters()}
+    assert names == {name for name in everything if name.startswith(("blocks.4.", "blocks.5.", "head"))}
+    assert 0 < len(names) < len(everything)
+
+
+def test_pixels_are_scaled_as_the_model_was_trained_unless_said_otherwise():
+    imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert pixel_scale("resnet18", 3) == imagenet
+    assert pixel_scale("resnet18", 3, std=0.2) == (imagenet[0], 0.2)
+    assert pixel_scale("resnet18", 1) == (pytest.approx((0.449,)), pytest.approx((0.226,)))
+    assert pixel_scale("wrn-16-4", 3) == ((0.5,) * 3, (0.25,) * 3)
+    with pytest.raises(ValueError, match="one for each of 3 channels"):
+        pixel_scale("wrn-16-4", 3, (0.5, 0.4))
+
+
+def test_weights_fit_but_for_the_head(tmp_path):
+    path = str(tmp_path / "public.safetensors")
+    theirs = ModelSpec("test_vit", seed=1).build(7)
+    save_file(theirs.state_dict(), path)
+    ours = dict(ModelSpec("test_vit", weights=path).build(3).named_parameters())
+    for name, value in theirs.named_parameters():
+        if not name.startswith("head"):
+            assert torch.equal(ours[name], value)
+    with pytest.raises(ValueError, match=r"weights must fit .*without \['stem"):
+        ModelSpec("test_nfnet", weights=path).build(3)
+
+
+def test_an_image_size_that_the_model_cannot_take_is_refused():
+    with pytest.raises(ValueError, match=r"doesn't match model.*--image-size"):
+        Network(NetworkSpec(ModelSpec("vit_tiny_patch16_224"), (3, 32, 32), 3))

@@ -10,11 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from endtoend.core import images
+from safetensors.torch import save_file
 
 from dphead.cli import cli
 from dphead.endtoend import processes
+from dphead.endtoend.models import ModelSpec, trained
 from dphead.endtoend.run import FinetuneOptions, finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
@@ -189,6 +192,27 @@ def test_the_command_trains(tmp_path):
     assert "epsilon" in checked.output, checked.output
 
 
+@pytest.mark.parametrize(("model", "layers"), [("test_nfnet", "^stages[.]3,^head"), ("test_vit", "")])
+def test_the_command_trains_a_timm_model_or_some_of_its_layers_from_public_weights(model, layers, tmp_path):
+    """Trained parameters move, the others keep the public values to the last bit."""
+    spec = ModelSpec(model, seed=1)
+    save_file(spec.build(7).state_dict(), tmp_path / "public.safetensors")
+    more = ["--layers", layers] if layers else []
+    arguments = f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes 3 --split train --model {model} --seed 1"
+    more += f"--weights {tmp_path / 'public.safetensors'} --ledger {tmp_path / 'l.sqlite'} --engine vmap".split()
+    more += "--image-size 32 --batch-size 20 --steps 2 --delta 1e-3 --accountant rdp --learning-rate 0.5".split()
+    done = CliRunner().invoke(cli, [*arguments.split(), *more])
+    assert done.exit_code == 0, (done.output, done.exception)
+    network, _, facts = load_network(tmp_path / "run")
+    assert facts["network"]["mean"] == [0.5, 0.5, 0.5] and facts["network"]["shape"] == [3, 32, 32]
+    chosen = {n for n, _ in trained(replace(spec, trainable=tuple(layers.split(",")) if layers else ()).build(3))}
+    public = dict(spec.build(7).named_parameters())
+    for name, value in network.model.named_parameters():
+        if name.startswith("head"):
+            continue  # the public one has seven classes
+        assert torch.equal(value, public[name]) == (name not in chosen), name
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -199,8 +223,6 @@ def several(rank, world, folder, port):
     """One process of a training."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    import torch
-
     torch.set_num_threads(1)
     finetune(options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite"))
 
