@@ -200,8 +200,8 @@ def test_the_command_trains_a_timm_model_or_some_of_its_layers_from_public_weigh
     more = ["--layers", layers] if layers else []
     arguments = f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes 3 --split train --model {model} --seed 1"
     more += f"--weights {tmp_path / 'public.safetensors'} --ledger {tmp_path / 'l.sqlite'} --engine vmap".split()
-    more += "--image-size 32 --batch-size 20 --steps 2 --delta 1e-3 --accountant rdp --learning-rate 0.5".split()
-    done = CliRunner().invoke(cli, [*arguments.split(), *more])
+    fixed = "--image-size 32 --batch-size 20 --steps 2 --delta 1e-3 --accountant rdp --learning-rate 0.5"
+    done = CliRunner().invoke(cli, [*arguments.split(), *more, *fixed.split()])
     assert done.exit_code == 0, (done.output, done.exception)
     network, _, facts = load_network(tmp_path / "run")
     assert facts["network"]["mean"] == [0.5, 0.5, 0.5] and facts["network"]["shape"] == [3, 32, 32]
