@@ -21,7 +21,11 @@ lint: install
 	$(PY) -m pyright
 
 bench: install
-	$(PY) -m benchmarks
+	$(PY) -m pip install --quiet --editable '.[bench]'
+	$(PY) -m benchmarks.peers
+	$(PY) -m benchmarks.scale $(or $(FOLDER),/tmp)
+	$(PY) -m benchmarks.extraction scattering
+	$(PY) -m benchmarks.extraction timm
 
 tables: install
 	$(PY) -m benchmarks tables

@@ -129,7 +129,8 @@ class Query:
             if self.clips == "features":
                 factor = _factor(xp, clip_norm, squared)
                 squared = squared * factor * factor
-                phi = phi * factor[:, None]
+                own = xp is np and prepared is None and phi is not x  # an array that nobody else reads
+                phi = np.multiply(phi, factor[:, None], out=phi) if own else phi * factor[:, None]
             phi = masked(xp, keep, phi)
             if params.transform.append:
                 b = xp.float32(params.transform.append)

@@ -1,0 +1,277 @@
+"""One full-batch step of a linear softmax head, ours and others', on the same arrays, each in a process of its own.
+
+`python -m benchmarks.peers` runs every contender at every size in one go and writes results/peers. A contender that
+would need more than LIMIT seconds a step or MEMORY bytes runs on a twentieth of the rows, and its row says so. The
+roofline is the larger of the multiplications over the rate of a float32 matrix product and the bytes of the features
+over the rate at which memory is read, both measured in the same run.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.heads import RESULTS, append, provenance, read
+
+OUT = RESULTS / "peers"
+SIZES = ((50_000, 768, 10), (50_000, 768, 100), (50_000, 1280, 10), (100_000, 1664, 1000))
+LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
+FEWER = 20
+Step = Callable[[], Any]
+
+
+def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """One `release` of the clipped gradient: charge, sum, noise, commit. Rows are kept as a fit keeps them."""
+    from dphead.data import ArrayRows
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.mechanism import NumpySums, ReleaseSpec, release
+    from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.queries import Gradient, Params
+
+    query, rows, sums, params = Gradient(w.shape[1]), ArrayRows(x, y), NumpySums(1 << 30), Params(weights=w)
+    spec = ReleaseSpec("step", query.name, 1.0, 1.0, len(x))
+
+    def step() -> None:
+        fit = Ledger().reserve(
+            [spec.row()], epsilon=1.0, delta=1e-5, relation=spec.relation, description="step", plan_hash="", store=None
+        )
+        release(query, params, rows, spec, ledger=fit, noise=NoiseSource(), block_sum=sums)
+
+    return step
+
+
+def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """A jitted gradient without privacy; data are arguments, on the device."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return -jnp.take_along_axis(jax.nn.log_softmax(x @ w), y[:, None], 1).sum()
+
+    gradient = jax.jit(jax.grad(loss))
+    a = [jnp.asarray(v) for v in (w, x, y)]
+    return lambda: gradient(*a).block_until_ready()
+
+
+def jax_privacy(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """Its clipped_grad in microbatches of 500 rows, and normal noise."""
+    import jax
+    import jax.numpy as jnp
+    from jax_privacy.clipping import clipped_grad  # pyright: ignore[reportMissingImports]
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return -jax.nn.log_softmax(x[0] @ w)[y[0]]
+
+    clipped = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=500)
+    noisy = jax.jit(lambda w, x, y, key: clipped(w, x, y) + jax.random.normal(key, w.shape))
+    a = [jnp.asarray(v) for v in (w, x, y, jax.random.key(0))]
+    return lambda: noisy(*a).block_until_ready()
+
+
+def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
+    """Its hooks (per-example gradients) or its ghost clipping (norms, then a weighted pass), and normal noise."""
+    import torch
+    from opacus.grad_sample import (  # pyright: ignore[reportMissingImports]
+        GradSampleModule,
+        GradSampleModuleFastGradientClipping,
+    )
+    from torch.nn.functional import cross_entropy
+
+    model: Any = torch.nn.Linear(*w.shape, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.from_numpy(w.T))
+    rows, labels = torch.from_numpy(x), torch.from_numpy(y)
+    if ghost:
+        module: Any = GradSampleModuleFastGradientClipping(model, loss_reduction="sum", max_grad_norm=1)
+    else:
+        module = GradSampleModule(model, loss_reduction="sum")
+
+    def step() -> None:
+        module.zero_grad()
+        losses = cross_entropy(module(rows), labels, reduction="none")
+        if ghost:
+            losses.sum().backward(retain_graph=True)
+            factor = module.get_clipping_coef()
+            module.zero_grad()
+            module.disable_hooks()
+            (factor * losses).sum().backward()
+            module.enable_hooks()
+            total = model.weight.grad
+        else:
+            losses.sum().backward()
+            sample: Any = model.weight.grad_sample
+            factor = (1.0 / sample.flatten(1).norm(dim=1)).clamp(max=1.0)
+            total = torch.einsum("i,ijk->jk", factor, sample)
+            model.weight.grad_sample = None
+        total.add_(torch.randn_like(total))
+
+    return step
+
+
+def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """Ten iterations of scikit-learn's L-BFGS without privacy, a tenth of them a step."""
+    import warnings
+
+    from sklearn.linear_model import LogisticRegression
+
+    warnings.filterwarnings("ignore")
+    return lambda: LogisticRegression(max_iter=10, tol=0.0).fit(x, y)
+
+
+CONTENDERS: dict[str, Callable[..., Step]] = {
+    "dphead": dphead,
+    "jax, not private": jax_plain,
+    "opacus, ghost": lambda *a: opacus(*a, ghost=True),
+    "opacus, hooks": lambda *a: opacus(*a, ghost=False),
+    "jax_privacy": jax_privacy,
+    "scikit-learn, not private": sklearn_plain,
+}
+PART = {"scikit-learn, not private": 10}  # iterations in what is timed
+
+
+def needs(name: str, n: int, d: int, m: int) -> float:
+    """Bytes that a contender is known to need at least: Opacus's hooks hold a gradient for each row."""
+    return 4.0 * n * d * m * 1.3 if name == "opacus, hooks" else 0.0
+
+
+def one(name: str, n: int, d: int, m: int, turns: int = 7, patience: float = 20.0) -> dict[str, Any]:
+    """Time a contender here. The first step warms up; at least one is timed, more while there is patience (seconds)."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, d), np.float32)
+    y, w = rng.integers(0, m, n), (0.01 * rng.standard_normal((d, m))).astype(np.float32)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step = CONTENDERS[name](x, y, w)
+    seconds: list[float] = []
+    first = time.perf_counter()
+    step()
+    while len(seconds) < turns and (not seconds or time.perf_counter() - first < patience):
+        start = time.perf_counter()
+        step()
+        seconds.append((time.perf_counter() - start) / PART.get(name, 1))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"seconds": seconds, "peak_mb": peak / 1024, "data_mb": before / 1024}
+
+
+def machine_rates() -> dict[str, float]:
+    """Multiplications and additions a second of a float32 product; bytes a second read from memory on every core."""
+    a = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
+    x = np.ones((1 << 28,), np.float32)
+    cores = len(os.sched_getaffinity(0))
+    flops, read_rate = 0.0, 0.0
+    with ThreadPoolExecutor(cores) as pool:
+        for _ in range(3):
+            start = time.perf_counter()
+            np.matmul(a, a)
+            flops = max(flops, 2 * 4096**3 / (time.perf_counter() - start))
+            start = time.perf_counter()
+            list(pool.map(np.max, np.array_split(x, cores)))
+            read_rate = max(read_rate, x.nbytes / (time.perf_counter() - start))
+    return {"flops": flops, "bytes": read_rate}
+
+
+def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
+    """A contender's time and memory in a new process, on fewer rows where it cannot do all; or why there are none."""
+    for rows in (n, n // FEWER):
+        if needs(name, rows, d, m) > MEMORY:
+            why = f"more than {MEMORY / 1e9:.0f} GB"
+            continue
+        command = [sys.executable, "-m", "benchmarks.peers", "one", name, str(rows), str(d), str(m)]
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT + 30)
+        except subprocess.TimeoutExpired:
+            why = f"more than {LIMIT:.0f} s a step"
+            continue
+        if run.returncode == 0:
+            found = json.loads(run.stdout.splitlines()[-1])
+            if median(found["seconds"]) <= LIMIT:
+                return found | {"rows_timed": rows, "seconds_a_step": median(found["seconds"]) * n / rows}
+            why = f"more than {LIMIT:.0f} s a step"
+        else:
+            why = (run.stderr.strip().splitlines() or ["killed"])[-1]
+    return {"not_run": why}
+
+
+def run(sizes: tuple[tuple[int, int, int], ...] = SIZES) -> None:
+    """Every contender at every size, one after the other."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    for n, d, m in sizes:
+        rates = machine_rates()
+        roofline = max(4 * n * d * m / rates["flops"], 4 * n * d / rates["bytes"])
+        for name in CONTENDERS:
+            row = {"contender": name, "n": n, "d": d, "m": m, "roofline_seconds": roofline, "rates": rates}
+            row |= measure(name, n, d, m)
+            append(OUT / "steps.jsonl", row | provenance())
+            print(name, n, d, m, row.get("seconds_a_step", row.get("not_run")), flush=True)
+
+
+def table() -> str:
+    """The newest row of each contender and size, with ratios to ours."""
+    newest = {(r["contender"], r["n"], r["d"], r["m"]): r for r in read(OUT / "steps.jsonl")}
+    sizes = [size for size in SIZES if ("dphead", *size) in newest]
+    heads = [f"{n:,} × {d}, {m} classes" for n, d, m in sizes]
+    lines = ["| one step, seconds (times ours) | " + " | ".join(heads) + " |"]
+    lines.append("|---" * (len(sizes) + 1) + "|")
+    for name in CONTENDERS:
+        cells = []
+        for size in sizes:
+            ours, row = newest["dphead", *size], newest.get((name, *size), {"not_run": "not measured"})
+            if "not_run" in row:
+                cells.append(row["not_run"])
+                continue
+            mark = "" if row["rows_timed"] == size[0] else f", on {row['rows_timed']:,} rows"
+            ratio = row["seconds_a_step"] / ours["seconds_a_step"]
+            cells.append(f"{row['seconds_a_step']:.3g} ({ratio:.2g}×{mark}), {row['peak_mb'] / 1024:.1f} GB")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    roof = [newest["dphead", *size] for size in sizes]
+    cells = [f"{r['roofline_seconds']:.3g} (ours is {r['seconds_a_step'] / r['roofline_seconds']:.2g}×)" for r in roof]
+    lines.append("| roofline | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(path: Path) -> None:
+    """Seconds a step of each contender, a group of bars a size, and the roofline."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    newest = {(r["contender"], r["n"], r["d"], r["m"]): r for r in read(OUT / "steps.jsonl")}
+    sizes = [size for size in SIZES if ("dphead", *size) in newest]
+    fig, ax = plt.subplots(figsize=(9, 4.5))
+    width = 0.8 / len(CONTENDERS)
+    for i, name in enumerate(CONTENDERS):
+        values = [newest.get((name, *size), {}).get("seconds_a_step", np.nan) for size in sizes]
+        ax.bar(np.arange(len(sizes)) + (i - len(CONTENDERS) / 2 + 0.5) * width, values, width, label=name)
+    for j, size in enumerate(sizes):
+        ax.hlines(newest["dphead", *size]["roofline_seconds"], j - 0.42, j + 0.42, "black", "dashed")
+    ax.set_yscale("log")
+    ax.set_xticks(range(len(sizes)), [f"{n:,} × {d}\n{m} classes" for n, d, m in sizes])
+    ax.set_ylabel("seconds a step")
+    ax.set_title("One full-batch step of a linear head (dashed: roofline)")
+    ax.legend(fontsize=8)
+    fig.tight_layout()
+    fig.savefig(path, dpi=120)
+    plt.close(fig)
+
+
+def write() -> None:
+    """results/peers/README.md and the plot from the stored rows."""
+    (OUT / "README.md").write_text(f"# {__doc__}\n{table()}", encoding="utf-8")
+    plot(OUT / "steps.png")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["one"]:
+        print(json.dumps(one(sys.argv[2], *map(int, sys.argv[3:6]))))
+    else:
+        run(SIZES if len(sys.argv) == 1 else tuple(SIZES[int(i)] for i in sys.argv[1:]))
+        write()

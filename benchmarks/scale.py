@@ -1,0 +1,143 @@
+"""Time and memory of the sums of DP-LS against the number of rows, streamed from disk, beside the roofline.
+
+`python -m benchmarks.scale FOLDER` writes synthetic float16 features of ImageNet's size (1,664 columns, 1,000 classes)
+to FOLDER, releases the Gram matrix and the class sums of their first n rows in a process of its own, and stores
+results/scale. The roofline is the larger of n d² multiplications and additions (half a symmetric product) over the rate
+of a float32 product, and of the features' bytes over the rate at which the file is read; both are measured in the same
+run.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.heads import RESULTS, append, provenance, read
+from benchmarks.peers import machine_rates
+from extract.format import open_features
+from extract.rows import Header
+from extract.writing import FeaturesWriter
+
+OUT = RESULTS / "scale"
+COLUMNS, CLASSES = 1664, 1000
+ROWS = (10_000, 30_000, 100_000, 300_000, 1_281_167)
+
+
+def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
+    """Features whose values do not matter: a block of normal rows, again and again, in another order of columns."""
+    rng = np.random.default_rng(0)
+    names = [f"class {j}" for j in range(CLASSES)]
+    header = Header(n, COLUMNS, "float16", names, "classes-flag", config={"source": "synthetic"}, block_rows=8192)
+    base = rng.standard_normal((header.block_rows, COLUMNS), np.float32).astype(np.float16)
+    with FeaturesWriter(path, header) as writer:
+        while not writer.already_complete and writer.next_row < n:
+            start, stop = writer.next_block()
+            rows = np.roll(base, start // header.block_rows, axis=1)[: stop - start]
+            writer.append(rows, {"labels": rng.integers(0, CLASSES, len(rows))})
+        writer.finish()
+
+
+def one(path: Path, n: int) -> dict[str, Any]:
+    """Release the Gram matrix and the class sums of n rows, streamed: seconds of each, and peak memory."""
+    from dphead.data import FeaturesRows
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.mechanism import NumpySums, ReleaseSpec, release
+    from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.queries import ClassSums, Gram, Params, RowTransform
+
+    with open_features(path) as file:
+        rows = FeaturesRows(file, memory=0).part(0, n, 0)
+        params, sums, noise = Params(RowTransform(unit_norm=True)), NumpySums(), NoiseSource()
+        queries = Gram(CLASSES), ClassSums(CLASSES)
+        specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
+        plan = {"epsilon": 1.0, "delta": 1e-6, "relation": "zero_out", "description": "scale", "plan_hash": ""}
+        fit = Ledger().reserve([s.row() for s in specs], store=None, **plan)
+        seconds = {}
+        for query, spec in zip(queries, specs, strict=True):
+            start = time.perf_counter()
+            release(query, params, rows, spec, ledger=fit, noise=noise, block_sum=sums)
+            seconds[type(query).__name__] = time.perf_counter() - start
+    return {"seconds": seconds, "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+
+
+def read_rate(path: Path, most: int = 2 << 30) -> float:
+    """Bytes a second of the file's first gigabytes, read in pieces of 8 MB."""
+    piece, done, start = bytearray(8 << 20), 0, time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        while done < most and (count := file.readinto(piece)):
+            done += count
+    return done / (time.perf_counter() - start)
+
+
+def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
+    """Measure each size in a process of its own."""
+    path = folder / "synthetic.h5"
+    if not path.exists():
+        write_synthetic(path)
+    for n in sizes:
+        rates = machine_rates() | {"disk": read_rate(path)}
+        roofline = max(n * COLUMNS**2 / rates["flops"], 2 * n * COLUMNS / rates["disk"])
+        command = [sys.executable, "-m", "benchmarks.scale", "one", str(path), str(n)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        total = sum(found["seconds"].values())
+        row = {"n": n, "d": COLUMNS, "m": CLASSES, "rates": rates, "roofline_seconds": roofline, "total_seconds": total}
+        append(OUT / "rows.jsonl", row | found | provenance())
+        print(f"{n:>9,} rows: {total:.2f} s, {total / roofline:.2f} x the roofline, {found['peak_bytes'] / 1e9:.2f} GB")
+
+
+def newest() -> list[dict[str, Any]]:
+    """The last row of each size."""
+    return [row for _, row in sorted({r["n"]: r for r in read(OUT / "rows.jsonl")}.items())]
+
+
+def slope(rows: list[dict[str, Any]], least: int = 100_000) -> float:
+    """Of log seconds against log rows, from `least` rows on."""
+    rows = [r for r in rows if r["n"] >= least]
+    return float(np.polyfit(np.log([r["n"] for r in rows]), np.log([r["total_seconds"] for r in rows]), 1)[0])
+
+
+def write() -> None:
+    """results/scale/README.md and the plot from the stored rows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = newest()
+    lines = ["| rows | Gram matrix | class sums | both | roofline | ratio | peak memory |", "|---" * 7 + "|"]
+    for r in rows:
+        seconds = *r["seconds"].values(), r["total_seconds"], r["roofline_seconds"]
+        cells = [f"{r['n']:,}", *(f"{s:.2f} s" for s in seconds), f"{seconds[-2] / seconds[-1]:.2f}"]
+        lines.append("| " + " | ".join([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB"]) + " |")
+    note = f"Slope of log seconds against log rows from 100,000 rows on: {slope(rows):.2f}."
+    table = "\n".join(lines)
+    (OUT / "README.md").write_text(f"# {__doc__}\n{table}\n\n{note}\n\n![seconds](scale.png)\n", encoding="utf-8")
+    fig, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+    n = [r["n"] for r in rows]
+    left.loglog(n, [r["total_seconds"] for r in rows], "o-", label="Gram matrix and class sums")
+    left.loglog(n, [r["roofline_seconds"] for r in rows], "k--", label="roofline")
+    left.set_ylabel("seconds")
+    left.set_title(f"slope {slope(rows):.2f} from 100,000 rows on")
+    left.legend()
+    right.semilogx(n, [r["peak_bytes"] / 1e9 for r in rows], "o-")
+    right.set_ylim(0)
+    right.set_ylabel("peak memory, GB")
+    for ax in (left, right):
+        ax.set_xlabel(f"rows of {COLUMNS:,} float16 features, {CLASSES:,} classes")
+    fig.tight_layout()
+    fig.savefig(OUT / "scale.png", dpi=120)
+    plt.close(fig)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "one":
+        print(json.dumps(one(Path(sys.argv[2]), int(sys.argv[3]))))
+    else:
+        run(Path(sys.argv[1]))
+        write()
