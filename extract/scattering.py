@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from extract.errors import ExtractError
-from extract.wavelets import Fourier, Hartley
+from extract.wavelets import Fourier, Hartley, Scratch
 
 _GPU_BYTES = 256 << 20
 _SMALL = 48  # longest padded axis for which products are faster than Fourier transforms (measured on a CPU)
@@ -71,8 +71,7 @@ class ScatterNet(nn.Module):
         planes = images.reshape(B * C, H, W).float()
         k, h, w = n_channels(self.J, self.L), self.M // 2**self.J - 2, self.N // 2**self.J - 2
         out = torch.empty(B * C, k, h, w, device=planes.device)
-        cpu = planes.device.type == "cpu"
-        budget = self.engine.cache_bytes * torch.get_num_threads() if cpu else _GPU_BYTES
+        budget = self.engine.cache_bytes if planes.device.type == "cpu" else _GPU_BYTES
         pieces = -(-B * C * 2 * self.L * self.M * self.N // budget)
         for piece, result in zip(planes.chunk(pieces), out.chunk(pieces), strict=True):
             self._scatter(piece, result)
@@ -82,16 +81,18 @@ class ScatterNet(nn.Module):
         """Write the channels (P, K, h, w) of planes (P, H, W); `to` counts the channels of the second order."""
         J, L, engine = self.J, self.L, self.engine
         x = engine.signal(planes[:, self.rows][:, :, self.cols])  # type: ignore[index]
+        take = Scratch(planes.device).take
         engine.average(x, 0, out[:, :1])
         spectrum, to = engine.spectrum(x), 1 + J * L
         for j1 in range(J):
-            parts = engine.parts(spectrum, j1, level=0)
+            parts = engine.parts(spectrum, j1, 0, spectrum.new_empty)
             # The last scale has no second order, so its angles go together; else one angle at a time fills the cache.
             for angles in [slice(0, L)] if j1 == J - 1 else [slice(t, t + 1) for t in range(L)]:
-                first = engine.modulus(parts, j1, 0, angles)
+                first = engine.modulus(parts, j1, 0, angles, take)
                 engine.average(first, j1, out[:, 1 + j1 * L : 1 + (j1 + 1) * L][:, angles])
                 spectra = engine.spectrum(first) if j1 < J - 1 else first
                 for j2 in range(j1 + 1, J):
-                    second = engine.modulus(engine.parts(spectra, j2, level=j1), j2, j1, slice(0, L))
+                    parts2 = engine.parts(spectra, j2, j1, take)
+                    second = engine.modulus(parts2, j2, j1, slice(0, L), take)
                     engine.average(second, j2, out[:, to : to + L])
                     to += L

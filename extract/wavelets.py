@@ -4,16 +4,20 @@
 which on a CPU run near its peak rate. Both have the same methods: `signal` lays planes out as they like them;
 `spectrum` transforms a signal; `parts` regroups a spectrum by the frequencies that fold onto one when every
 2**(j - level)-th pixel is kept; `modulus` is |signal * psi[j, theta]| at those pixels, from parts; `average` writes
-local means.
+local means. `take` gives memory: a `Scratch`'s for what the next step alone reads, else new memory.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+
+Take = Callable[..., torch.Tensor]
 
 _PI = 3.1415  # the reference filters divide by 2 * 3.1415 * sigma^2; with pi itself every wavelet would be 3e-5 smaller
 
@@ -60,10 +64,24 @@ def crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
     return spectrum
 
 
+class Scratch:
+    """Two pieces of memory in turn: one step writes what the next one reads, and both pieces stay in the cache."""
+
+    def __init__(self, device: torch.device):
+        self.device, self._pieces = device, [torch.empty(0, device=device)] * 2
+
+    def take(self, *shape: int) -> torch.Tensor:
+        size = math.prod(shape)
+        self._pieces.reverse()
+        if len(self._pieces[0]) < size:
+            self._pieces[0] = torch.empty(size, device=self.device)
+        return self._pieces[0][:size].view(shape)
+
+
 class _Engine(nn.Module):
     """Filters by scale j and level: signals at a level hold every 2**level-th pixel of the padded image (M, N)."""
 
-    cache_bytes: int  # best size of a piece's largest intermediate on one core (measured)
+    cache_bytes: int  # best size of a piece's largest intermediate on a CPU (measured)
 
     def __init__(self, J: int, M: int, N: int, L: int):
         super().__init__()
@@ -97,10 +115,10 @@ class Fourier(_Engine):
     def spectrum(self, signal: torch.Tensor) -> torch.Tensor:
         return torch.fft.fft2(signal)
 
-    def parts(self, spectrum: torch.Tensor, j: int, level: int) -> torch.Tensor:
+    def parts(self, spectrum: torch.Tensor, j: int, level: int, take: Take) -> torch.Tensor:
         return torch.view_as_real(torch.stack(_blocks(spectrum, 2 ** (j - level)))).flatten(-2)
 
-    def modulus(self, parts: torch.Tensor, j: int, level: int, angles: slice) -> torch.Tensor:
+    def modulus(self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take) -> torch.Tensor:
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
         folded = parts[0] * psi[0]
         for part, weights in zip(parts[1:], psi[1:], strict=True):
@@ -132,7 +150,7 @@ class Hartley(_Engine):
         odd:   H[k, -l] (O[k, l] - O[k, -l]) / 2  +  H[-k, l] (O[k, l] + O[k, -l]) / 2
     """
 
-    cache_bytes = 1 << 20
+    cache_bytes = 3 << 19
 
     def __init__(self, J: int, M: int, N: int, L: int):
         super().__init__(J, M, N, L)
@@ -161,29 +179,35 @@ class Hartley(_Engine):
         return planes.permute(1, 2, 0).contiguous()
 
     def spectrum(self, signal: torch.Tensor) -> torch.Tensor:
+        return self._transform(signal, signal.new_empty)
+
+    def _transform(self, signal: torch.Tensor, take: Take) -> torch.Tensor:
         m, n = signal.shape[:2]
-        return _both_axes(self.get_buffer(f"cas{m}"), self.get_buffer(f"cas{n}"), signal)
+        return _both_axes(self.get_buffer(f"cas{m}"), self.get_buffer(f"cas{n}"), signal, take)
 
-    def parts(self, spectrum: torch.Tensor, j: int, level: int) -> torch.Tensor:
+    def parts(self, spectrum: torch.Tensor, j: int, level: int, take: Take) -> torch.Tensor:
         rows, psi = self.get_buffer(f"rows{j}at{level}"), self.get_buffer(f"psi{j}at{level}")
-        return spectrum.flatten(0, 1).index_select(0, rows).unflatten(0, (len(psi), -1))
+        found = take(len(rows), spectrum.shape[2])
+        return torch.index_select(spectrum.flatten(0, 1), 0, rows, out=found).unflatten(0, (len(psi), -1))
 
-    def modulus(self, parts: torch.Tensor, j: int, level: int, angles: slice) -> torch.Tensor:
+    def modulus(self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take) -> torch.Tensor:
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
+        folded = take(*psi.shape[:2], parts.shape[2])
         if j == level:  # two terms: too few for a product
-            folded = (psi[:, :, :1] * parts[:, :1]).addcmul_(psi[:, :, 1:], parts[:, 1:])
+            torch.mul(psi[:, :, :1], parts[:, :1], out=folded).addcmul_(psi[:, :, 1:], parts[:, 1:])
         else:
-            folded = torch.bmm(psi, parts)
-        wave = self.spectrum(folded.reshape(self.M >> j, self.N >> j, -1))
+            torch.bmm(psi, parts, out=folded)
+        wave = self._transform(folded.reshape(self.M >> j, self.N >> j, -1), take)
         real, imaginary = wave.unflatten(2, (2, -1)).unbind(2)
         return (real * real).addcmul_(imaginary, imaginary).sqrt_()
 
     def average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
-        means = _both_axes(self.get_buffer(f"left{j}"), self.get_buffer(f"right{j}"), signal)
+        means = _both_axes(self.get_buffer(f"left{j}"), self.get_buffer(f"right{j}"), signal, signal.new_empty)
         out.copy_(means.unflatten(2, (-1, len(out))).permute(3, 2, 0, 1))
 
 
-def _both_axes(left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor) -> torch.Tensor:
+def _both_axes(left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor, take: Take) -> torch.Tensor:
     """(h, w, B) from left (h, m), right (w, n) and a signal (m, n, B)."""
-    rows = (left @ signal.flatten(1)).unflatten(1, signal.shape[1:])
-    return torch.bmm(right.expand(len(left), -1, -1), rows)
+    (h, w), (_, n, B) = (len(left), len(right)), signal.shape
+    rows = torch.mm(left, signal.flatten(1), out=take(h, n * B)).view(h, n, B)
+    return torch.bmm(right.expand(h, -1, -1), rows, out=take(h, w, B))
