@@ -8,7 +8,6 @@ run.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.heads import RESULTS, append, provenance, read
-from benchmarks.peers import machine_rates
+from benchmarks.peers import machine_rates, peak_memory
 from extract.format import open_features
 from extract.rows import Header
 from extract.writing import FeaturesWriter
@@ -62,7 +61,7 @@ def one(path: Path, n: int) -> dict[str, Any]:
             start = time.perf_counter()
             release(query, params, rows, spec, ledger=fit, noise=noise, block_sum=sums)
             seconds[type(query).__name__] = time.perf_counter() - start
-    return {"seconds": seconds, "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    return {"seconds": seconds, "peak_bytes": peak_memory()}
 
 
 def read_rate(path: Path, most: int = 2 << 30) -> float:
@@ -102,22 +101,25 @@ def slope(rows: list[dict[str, Any]], least: int = 100_000) -> float:
     return float(np.polyfit(np.log([r["n"] for r in rows]), np.log([r["total_seconds"] for r in rows]), 1)[0])
 
 
-def write() -> None:
-    """results/scale/README.md and the plot from the stored rows."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+def table() -> str:
+    """A line a size, and the slope."""
     rows = newest()
     lines = ["| rows | Gram matrix | class sums | both | roofline | ratio | peak memory |", "|---" * 7 + "|"]
     for r in rows:
         seconds = *r["seconds"].values(), r["total_seconds"], r["roofline_seconds"]
         cells = [f"{r['n']:,}", *(f"{s:.2f} s" for s in seconds), f"{seconds[-2] / seconds[-1]:.2f}"]
         lines.append("| " + " | ".join([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB"]) + " |")
-    note = f"Slope of log seconds against log rows from 100,000 rows on: {slope(rows):.2f}."
-    table = "\n".join(lines)
-    (OUT / "README.md").write_text(f"# {__doc__}\n{table}\n\n{note}\n\n![seconds](scale.png)\n", encoding="utf-8")
+    return "\n".join(lines) + f"\n\nSlope of log seconds against log rows from 100,000 rows on: {slope(rows):.2f}."
+
+
+def plot(path: Path) -> None:
+    """Seconds beside the roofline, and peak memory, against rows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = newest()
     fig, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
     n = [r["n"] for r in rows]
     left.loglog(n, [r["total_seconds"] for r in rows], "o-", label="Gram matrix and class sums")
@@ -131,8 +133,14 @@ def write() -> None:
     for ax in (left, right):
         ax.set_xlabel(f"rows of {COLUMNS:,} float16 features, {CLASSES:,} classes")
     fig.tight_layout()
-    fig.savefig(OUT / "scale.png", dpi=120)
+    fig.savefig(path, dpi=120)
     plt.close(fig)
+
+
+def write() -> None:
+    """results/scale/README.md and the plot from the stored rows."""
+    (OUT / "README.md").write_text(f"# {__doc__}\n{table()}\n\n![seconds and memory](scale.png)\n", encoding="utf-8")
+    plot(OUT / "scale.png")
 
 
 if __name__ == "__main__":
