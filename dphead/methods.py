@@ -8,6 +8,7 @@ from dphead import presets
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts, Solver
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.prior import read_prior
 
 SOLVERS: dict[str, Any] = {
     "auto": Auto,
@@ -19,7 +20,11 @@ SOLVERS: dict[str, Any] = {
     "prototypes": Prototypes,
 }
 ADAM = {"optimizer": "adam", "learning_rate": 0.1}
-UNSET = {"auto": {"scale", "steps", "move", "descent"}}  # what a method's rules set: for benchmarks alone
+UNSET = {
+    "auto": {"scale", "steps", "move", "descent"},
+    "dp-sgd": {"prior"},
+    "dp-adam": {"prior"},
+}  # what a method's rules set: for benchmarks alone
 PREPARATION = {"unit_norm", "center_share", "normalization"}
 INSTEAD = {"epochs": "steps", "base_learning_rate": "learning_rate", "batch_size": "sampling_prob"}
 RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -47,7 +52,8 @@ def make_method(name: str, facts: PublicFacts, options: dict[str, Any], preset: 
     """Build the solver `name` from a preset's settings, overridden by `options` (None values are ignored).
 
     Besides the solver's own fields: unit_norm, center_share, normalization (a table), batch_size and epochs (Poisson
-    batches of that expected size), base_learning_rate (scaled by batch_size/512, as TB21 does).
+    batches of that expected size), base_learning_rate (scaled by batch_size/512, as TB21 does). prior: auto's, an array
+    or a .npy file of public weights (n_features, n_classes).
     Raises ValueError for an unknown name, an option the method does not have, or what the preset leaves to the user.
     """
     if name not in SOLVERS:
@@ -82,6 +88,8 @@ def make_method(name: str, facts: PublicFacts, options: dict[str, Any], preset: 
     _check_settings(name, settings)
     _resolve_batches(settings, facts)
     settings["centering"] = _row_preparation(settings)
+    if "prior" in settings:
+        settings["prior"] = read_prior(settings["prior"])
     return Method(SOLVERS[name](**settings), accountant, source)
 
 

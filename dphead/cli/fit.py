@@ -56,6 +56,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 @click.option("--num-processes", type=click.IntRange(min=1), help="How many there are (auto: as SLURM says).")
 @click.option("--process-id", type=click.IntRange(min=0), help="Which one this is, from 0 (auto: as SLURM says).")
 @click.option("--connect-timeout", type=float, default=300, show_default=True, help="Seconds for all to connect.")
+@click.option("--prior", type=PATH, help="auto: a .npy of public weights (features, classes) to start from.")
 @click.option("--steps", type=int)
 @click.option("--learning-rate", type=float)
 @click.option("--ridge", type=float, help="In units of the mean Gram matrix.")

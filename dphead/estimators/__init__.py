@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from dphead.estimators.base import DPClassifier, PrivacyWarning
 from dphead.estimators.guarantee import Privacy
 from dphead.privacy.queries import Loss
@@ -25,13 +27,15 @@ __all__ = [
 class DPAutoClassifier(DPClassifier):
     """Nothing to choose: gradient steps that follow from the sizes and the budget, and the accuracy to expect.
 
-    estimate: release the count of correct training rows, for `expected_accuracy_` (`dphead.solvers.Auto`). The other
-    parameters, and the attributes after `fit`: `DPClassifier`.
+    estimate: release the count of correct training rows, for `expected_accuracy_` (`dphead.solvers.Auto`).
+    prior: public weights (n_features, n_classes) to start from, for rows as they are, such as the backbone's own head
+    for these classes. The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "auto"
 
     estimate: bool | None = None
+    prior: np.ndarray | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

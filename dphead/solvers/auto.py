@@ -21,10 +21,12 @@ from dphead.solvers.base import (
 )
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.prior import PublicPrior
 
 LONGEST = 640.0  # with little noise, longer steps on normalised gradients of unit rows were not better
 PULL, FREEDOM = 1.6, 0.45  # of `_overfit`
 MOVE = 0.9  # what noise alone may move a weight, in logits of unit rows
+PRIOR_MOVE = 0.6  # the same with a prior, from which there is less far to go
 SCALE_SHARE = 0.01
 DESCENT = GradientDescent(  # the average damps large steps that few features would make oscillate
     momentum=0.0, clip_norm=0.3, normalize=True, average="ema", ema_decay=0.9, intercept=0.3
@@ -37,15 +39,16 @@ class Auto:
 
     The step size is the one at which noise alone moves each weight by `move` over the whole descent (`rate`). Smaller
     steps leave signal behind; beyond, noise grows faster than signal. Features are scaled by a noisy standardisation
-    where n·mu is at least twice their number. estimate: spend 1 to 10 % of mu² on the count. The other fields are for
-    measuring what each part is worth (benchmarks/ablation.py): scale, one of auto, always, never; steps, None for the
-    rule; descent, what no rule sets.
+    where n·mu is at least twice their number. estimate: spend 1 to 10 % of mu² on the count. prior: a public head to
+    start from. The other fields are for measuring what each part is worth (benchmarks/ablation.py): scale, one of auto,
+    always, never; steps and move, None for the rule; descent, what no rule sets.
     """
 
     estimate: bool = True
+    prior: PublicPrior | None = None
     scale: Literal["auto", "always", "never"] = "auto"
     steps: int | None = None
-    move: float = MOVE
+    move: float | None = None
     descent: GradientDescent = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
@@ -74,8 +77,9 @@ class Auto:
             centering = replace(centering, scale_share=SCALE_SHARE)
         share = 0.97 * (1 - self._count_share(facts))  # the gradients'; 3 % for centring and scaling
         steps = self.steps or min(100, max(60, round(60 * (min(strength, 1e9) / 1e4) ** (1 / 3))))
-        speed = rate(strength * math.sqrt(share), steps, self.descent.momentum, self.move)
-        return replace(self.descent, steps=steps, learning_rate=speed, centering=centering)
+        move = self.move or (MOVE if self.prior is None else PRIOR_MOVE)
+        speed = rate(strength * math.sqrt(share), steps, self.descent.momentum, move)
+        return replace(self.descent, steps=steps, learning_rate=speed, centering=centering, prior=self.prior)
 
     def _count_share(self, facts: PublicFacts) -> float:
         """1 % of mu², or what brings the count's noise down to a point of accuracy, but 10 % at most.

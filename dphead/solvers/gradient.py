@@ -16,6 +16,7 @@ from dphead.solvers.base import (
     split_intercept,
 )
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.prior import PublicPrior
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 
 
@@ -27,6 +28,7 @@ class GradientDescent:
     norm if `normalize` (De22's form). average: return the mean of the iterates, their moving average ("ema", De22's
     warm-up min(ema_decay, (1+t)/(10+t))) or the last one. intercept: the constant appended to each row (0: none).
     sampling_prob: 1 is the full batch. extra: a private normalisation's releases and transform, or None.
+    prior: where the descent starts, or None for zero.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -44,6 +46,7 @@ class GradientDescent:
     intercept: float = 0.0
     initial_bias: float = 0.0
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
+    prior: PublicPrior | None = None
 
     @property
     def name(self) -> str:
@@ -61,6 +64,8 @@ class GradientDescent:
         transform = yield from self.centering.solve(facts, self.intercept)
         query = Gradient(facts.n_classes, self.loss)
         weights = _start(facts, transform, self.initial_bias)
+        if self.prior is not None:
+            weights += self.prior.start(transform, weights.shape)
         average, state = weights.copy(), Moments(weights.shape)
         scale = 1.0 / (facts.n_rows * self.sampling_prob * (self.clip_norm if self.normalize else 1.0))
         for t in range(self.steps):

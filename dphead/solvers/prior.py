@@ -1,0 +1,61 @@
+"""A public head to start from: what is known of the classes before a private row is read."""
+
+import hashlib
+from dataclasses import InitVar, dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from dphead.privacy.queries import RowTransform
+
+LENGTH = 8.0  # of a class's start, in logits of unit rows; chosen on training rows of CIFAR-10
+
+
+@dataclass(frozen=True)
+class PublicPrior:
+    """Weights (n_features, n_classes) for rows as they are, from public data: a backbone's own head, text embeddings.
+
+    Only their directions count: differences between classes, each brought to length LENGTH. digest stands for them in
+    plans and reports. ValueError for weights that are not finite, or not two-dimensional.
+    """
+
+    weights: InitVar[np.ndarray]
+    _weights: ClassVar[np.ndarray]
+    digest: str = field(init=False)
+
+    def __post_init__(self, weights: np.ndarray) -> None:
+        weights = np.ascontiguousarray(weights, np.float64)
+        if weights.ndim != 2 or not np.isfinite(weights).all():
+            raise ValueError(
+                f"a prior must be a finite (n_features, n_classes) array, got shape {weights.shape}. Correct it."
+            )
+        object.__setattr__(self, "_weights", weights)
+        object.__setattr__(self, "digest", hashlib.sha256(weights.tobytes()).hexdigest()[:16])
+
+    def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
+        """Where to begin, for transformed rows: shape is (n_features, and 1 if a constant is appended; n_classes)."""
+        features = shape[0] - (1 if transform.append else 0)
+        if self._weights.shape != (features, shape[1]):
+            raise ValueError(
+                f"a prior must have shape (n_features, n_classes) = {(features, shape[1])}, got shape "
+                f"{self._weights.shape}. Make it for these features and classes, in their order."
+            )
+        between = self._weights - self._weights.mean(axis=1, keepdims=True)
+        norms = np.linalg.norm(between, axis=0)
+        between = LENGTH * between / np.where(norms > 0, norms, 1)
+        start = np.zeros(shape)
+        start[:features] = between if transform.scale is None else between / transform.scale[:, None]
+        return start
+
+
+def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
+    """From an array, or a .npy file that holds one."""
+    if isinstance(prior, str | Path):
+        try:
+            return PublicPrior(np.load(prior, allow_pickle=False))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"a prior must be a .npy file of an array, got {prior} ({error}). Use numpy.save."
+            ) from error
+    return PublicPrior(prior)

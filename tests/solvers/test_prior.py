@@ -1,0 +1,90 @@
+"""A public head is where `auto` starts: it helps where noise is large, and counts by its directions alone."""
+
+import numpy as np
+import pytest
+
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.methods import make_method
+from dphead.plan import make_plan
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import RowTransform
+from dphead.solvers import Auto, PublicFacts
+from dphead.solvers.auto import MOVE, PRIOR_MOVE
+from dphead.solvers.prior import LENGTH, PublicPrior, read_prior
+
+D, M = 60, 4
+
+
+def blobs(n, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, M, n)
+    return (0.5 * rng.normal(size=(n, D)) + np.eye(M, D)[y]).astype(np.float32), y
+
+
+def accuracy(prior, epsilon, seeds=8):
+    test_x, test_y = blobs(5000, 99)
+    found = []
+    for seed in range(seeds):
+        solver, facts = Auto(prior=prior), PublicFacts(1000, D, M)
+        head = fit_head(solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, noise=NoiseSource(seed)).head
+        found.append(np.mean(head.scores(test_x).argmax(axis=1) == test_y))
+    return np.mean(found)
+
+
+def test_a_good_prior_helps_where_noise_is_large_and_a_wrong_one_is_outgrown():
+    """Directions of the classes: 10 points and more at epsilon 0.5. Those of other classes: at most 5 lost at 8."""
+    assert accuracy(PublicPrior(np.eye(D, M)), 0.5) > accuracy(None, 0.5) + 0.1
+    wrong = PublicPrior(np.roll(np.eye(D, M), 1, axis=1))
+    assert accuracy(wrong, 8.0) > accuracy(None, 8.0) - 0.05
+
+
+def test_it_starts_at_the_priors_scores_up_to_a_scale():
+    """Differences of scores of a transformed row are those of unit rows under the normed prior, less the centre's."""
+    rng = np.random.default_rng(0)
+    weights, x = rng.normal(size=(D, M)), rng.normal(size=(50, D)).astype(np.float32)
+    center, scale = 0.1 * rng.normal(size=D).astype(np.float32), rng.uniform(0.5, 2, D).astype(np.float32)
+    start = PublicPrior(weights).start(RowTransform(True, center, scale, 0.3), (D + 1, M))
+    assert start.shape == (D + 1, M) and not start[-1].any()
+    phi, _ = RowTransform(True, center, scale).apply(np, x)
+    between = weights - weights.mean(axis=1, keepdims=True)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    moved = (unit - center) * scale
+    wanted = (unit - center) @ (LENGTH * between / np.linalg.norm(between, axis=0))
+    np.testing.assert_allclose(phi @ start[:-1] * np.linalg.norm(moved, axis=1)[:, None], wanted, atol=1e-4)
+
+
+def test_only_directions_count():
+    weights = np.random.default_rng(1).normal(size=(D, M))
+    a, b = (PublicPrior(w).start(RowTransform(), (D, M)) for w in (weights, 7 * (weights + np.ones((D, 1)))))
+    np.testing.assert_allclose(a, b)
+    assert not PublicPrior(np.ones((D, M))).start(RowTransform(), (D, M)).any()
+
+
+def test_with_a_prior_the_steps_are_smaller_and_the_plan_is_another():
+    prior, facts = PublicPrior(np.eye(D, M)), PublicFacts(1000, D, M)
+    plans = [make_plan(Auto(prior=p), facts, epsilon=1.0, delta=1e-6) for p in (None, prior)]
+    assert plans[0].specs == plans[1].specs
+    assert plans[0].digest(Auto(), "", None) != plans[1].digest(Auto(prior=prior), "", None)
+    rates = [Auto(prior=p)._descent(plans[0].budgeted(facts)).learning_rate for p in (None, prior)]
+    assert rates[1] / rates[0] == pytest.approx(PRIOR_MOVE / MOVE)
+
+
+def test_what_is_no_prior_for_these_features_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="must have shape"):
+        accuracy(PublicPrior(np.eye(D + 1, M)), 1.0, 1)
+    with pytest.raises(ValueError, match="must be a finite"):
+        PublicPrior(np.full((D, M), np.nan))
+    (tmp_path / "prior.npy").write_text("no array")
+    with pytest.raises(ValueError, match="must be a \\.npy file"):
+        read_prior(tmp_path / "prior.npy")
+
+
+def test_a_file_and_an_array_are_the_same_prior(tmp_path):
+    weights = np.random.default_rng(2).normal(size=(D, M))
+    np.save(tmp_path / "prior.npy", weights)
+    facts = PublicFacts(1000, D, M)
+    made = [make_method("auto", facts, {"prior": p}).solver for p in (weights, tmp_path / "prior.npy")]
+    assert made[0] == made[1] and made[0].prior is not None
+    with pytest.raises(ValueError, match="prior"):
+        make_method("dp-sgd", facts, {"prior": weights})
