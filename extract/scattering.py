@@ -72,8 +72,9 @@ class ScatterNet(nn.Module):
         k, h, w = n_channels(self.J, self.L), self.M // 2**self.J - 2, self.N // 2**self.J - 2
         out = torch.empty(B * C, k, h, w, device=planes.device)
         budget = self.engine.cache_bytes if planes.device.type == "cpu" else _GPU_BYTES
-        pieces = -(-B * C * 2 * self.L * self.M * self.N // budget)
-        for piece, result in zip(planes.chunk(pieces), out.chunk(pieces), strict=True):
+        fit = max(1, budget // (2 * self.L * self.M * self.N))
+        fit -= fit % 16 if fit > 16 else 0  # whole cache lines: `Hartley` has planes as its last axis
+        for piece, result in zip(planes.split(fit), out.split(fit), strict=True):
             self._scatter(piece, result)
         return out.reshape(B, C * k, h, w)
 

@@ -4,7 +4,7 @@
 which on a CPU run near its peak rate. Both have the same methods: `signal` lays planes out as they like them;
 `spectrum` transforms a signal; `parts` regroups a spectrum by the frequencies that fold onto one when every
 2**(j - level)-th pixel is kept; `modulus` is |signal * psi[j, theta]| at those pixels, from parts; `average` writes
-local means. `take` gives memory: a `Scratch`'s for what the next step alone reads, else new memory.
+local means. `take` gives memory: that of a `Scratch` for what only the next step reads, else new memory.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Hartley(_Engine):
         odd:   H[k, -l] (O[k, l] - O[k, -l]) / 2  +  H[-k, l] (O[k, l] + O[k, -l]) / 2
     """
 
-    cache_bytes = 3 << 19
+    cache_bytes = 25 << 16
 
     def __init__(self, J: int, M: int, N: int, L: int):
         super().__init__(J, M, N, L)
