@@ -77,14 +77,16 @@ def compare(networks: dict[str, Network], images: torch.Tensor, batches: dict[st
 
 
 def store(job: str, found: dict[str, Any], base: str, ours: str, **facts: Any) -> None:
-    """Append the row and print it."""
-    ratio = found[ours]["images_per_second"] / found[base]["images_per_second"]
-    append(OUT, {"job": job, **facts, "rates": found, "ratio": ratio, "torch": torch.__version__, **provenance()})
+    """Append the row and print it. plain_ratio: to the base as it is usually run, with torch's own threads."""
+    rate, theirs = found[ours]["images_per_second"], found[base]
+    plain = max((v for key, v in theirs["medians"].items() if key.startswith("threads")), default=None)
+    ratios = {"ratio": rate / theirs["images_per_second"], "plain_ratio": plain and rate / plain}
+    append(OUT, {"job": job, **facts, "rates": found, **ratios, "torch": torch.__version__, **provenance()})
     print(f"{job} {facts}")
     for name, best in found.items():
         print(f"  {name:<22} {best['images_per_second']:8.0f} images/s ({best['way']}, batches of {best['batch']})")
         print(f"  {'':<22} {', '.join(f'{key}: {value:.0f}' for key, value in best['medians'].items())}")
-    print(f"  {ours} / {base} = {ratio:.2f}", flush=True)
+    print(f"  {ours} / {base}: {ratios}", flush=True)
 
 
 def scattering() -> None:
