@@ -2,8 +2,8 @@
 
 Each candidate runs on all cores in two ways, with torch's own threads and as one single-threaded worker a core (as
 `dphead extract` does), at several batch sizes; its best median counts. A run is a line of results/extraction.jsonl.
-scattering: ScatterNet beside kymatio. timm: MobileNetV2 as extraction runs it on a CPU, beside plain timm. gpu: extraction of
-ViT-B/16 beside the model's own rate in bfloat16; it has not been run yet.
+scattering: ScatterNet beside kymatio. timm: MobileNetV2 as extraction runs it on a CPU, beside plain timm. gpu:
+extraction of ViT-B/16 beside the model's own rate in bfloat16; it has not been run yet.
 """
 
 import os
