@@ -54,7 +54,7 @@ class AuditRows:
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Every slot once, or each of `indices` once."""
-        if indices is None:
+        if indices is None or len(indices) == self.n_rows:
             yield from self._all
             return
         size = len(self.zeros)

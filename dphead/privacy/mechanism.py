@@ -40,6 +40,7 @@ class Block:
 class Rows(Protocol):
     """Private rows. `blocks(None)` yields each row slot once; `blocks(indices)` each named slot once.
 
+    The shape of blocks of `indices` must not depend on how many there are; that of `blocks(None)` may depend on n_rows.
     group_cap: rows beyond so many of a group (`sampling.within_cap`) have no class, so that they count zero; or None.
     """
 
@@ -239,6 +240,8 @@ def _clipped_sum(
     query: Query, params: Params, rows: Rows, spec: ReleaseSpec, indices: np.ndarray | None, block_sum: BlockSum
 ) -> np.ndarray:
     """Sum over every block, each row slot exactly once. The result has no noise and must not leave this module."""
+    if indices is None and spec.relation == "add_remove":
+        indices = np.arange(rows.n_rows)  # n is private: blocks of one shape whatever it is, like a sample's
     seen = np.zeros(rows.n_rows, np.int64)
     shape = query.shape(params.transform.width(rows.n_features))
     empty = partial(np.zeros, shape, order="F" if query.kind == "outer" and shape[0] > shape[-1] else "C")

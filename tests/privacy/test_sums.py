@@ -121,6 +121,24 @@ def test_a_sampled_row_counts_the_same_whatever_the_size_of_the_sample(block_sum
         assert all(np.array_equal(sums[0], s) for s in sums)
 
 
+@pytest.mark.parametrize("block_sum", [numpy_block_sum, jax_block_sum], ids=["numpy", "jax"])
+def test_a_row_more_does_not_round_all_other_rows_anew_where_their_number_is_private(block_sum):
+    """Equal rows whose scores are nothing but rounding error of large public weights: the float32 kernel decides their
+    class. A row more, without a class, must not give the others to the kernel of another shape: here 128 rows moved the
+    sum by 125 times the sensitivity. What is left, 1e-9, is the order of float64 additions."""
+    d, m, rng = 512, 10, np.random.default_rng(1)
+    weights = (1e6 * rng.standard_normal((d, m))).astype(np.float32)
+    weights[d // 2 :] = -rng.permutation(weights[: d // 2])  # each column adds up to zero
+    x = np.ones((2049, d), np.float32)
+    for n in (127, 128, 256, 512, 640, 1024, 2048):
+        y = np.where(np.arange(n + 1) < n, 0, -1)
+        sums = [
+            clipped_sum(Gradient(m), Params(weights=weights), x[:k], y[:k], 1.0, 2048, block_sum, relation="add_remove")
+            for k in (n, n + 1)
+        ]
+        assert np.linalg.norm(sums[0] - sums[1]) <= 1e-9, n
+
+
 @pytest.mark.parametrize("d", [1, 10, 784, 4096])
 def test_the_row_term_covers_the_norm_of_one_clipped_row(d):
     """Norm, clip factor and product in float32: the norm of one row's statistic, exactly, against the clip norm."""
