@@ -48,7 +48,7 @@ class DPLeastSquaresClassifier(DPClassifier):
 
     method: ClassVar[str] = "dp-ls"
 
-    ridge: float | None = None
+    ridge: float | Literal["stein"] | None = None
     gram_share: float | None = None
     class_grams: bool | None = None
     alpha: float | None = None

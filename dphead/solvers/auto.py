@@ -26,7 +26,7 @@ from dphead.solvers.prior import PublicPrior
 LONGEST = 640.0  # with little noise, longer steps on normalised gradients of unit rows were not better
 PULL, FREEDOM = 1.6, 0.45  # of `_overfit`
 MOVE = 0.9  # what noise alone may move a weight, in logits of unit rows
-PRIOR_MOVE = 0.6  # the same with a prior, from which there is less far to go
+PRIOR_MOVE = 0.6  # the same from a prior where there is little signal: there is less far to go
 SCALE_SHARE = 0.01
 DESCENT = GradientDescent(  # the average damps large steps that few features would make oscillate
     momentum=0.0, clip_norm=0.3, normalize=True, average="ema", ema_decay=0.9, intercept=0.3
@@ -72,12 +72,13 @@ class Auto:
 
     def _descent(self, facts: PublicFacts) -> GradientDescent:
         centering, strength = self.centering, facts.mu * facts.n_rows
-        scaled = self.scale == "always" or (self.scale == "auto" and strength >= 2 * facts.n_features)
+        clear = strength >= 2 * facts.n_features
+        scaled = self.scale == "always" or (self.scale == "auto" and clear)
         if scaled and isinstance(centering, Centering):
             centering = replace(centering, scale_share=SCALE_SHARE)
         share = 0.97 * (1 - self._count_share(facts))  # the gradients'; 3 % for centring and scaling
         steps = self.steps or min(100, max(60, round(60 * (min(strength, 1e9) / 1e4) ** (1 / 3))))
-        move = self.move or (MOVE if self.prior is None else PRIOR_MOVE)
+        move = self.move or (MOVE if self.prior is None or clear else PRIOR_MOVE)
         speed = rate(strength * math.sqrt(share), steps, self.descent.momentum, move)
         return replace(self.descent, steps=steps, learning_rate=speed, centering=centering, prior=self.prior)
 

@@ -1,6 +1,7 @@
 """DP-LS: least squares from noisy sufficient statistics."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from dphead.solvers.base import (
 )
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
+from dphead.solvers.stein import WIDEST, SpectralRidge, candidates
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,12 @@ class LeastSquares:
 
     class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them (the default: for many classes
     they cost a third of the budget for little) W = (G̃ + λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j.
-    ridge: λ in units of the mean Gram matrix; None sets it from the noise alone (`ridge_for`). gram_share: share of mu²
-    of the Gram matrix, or None for equal noise in every release.
+    ridge: λ in units of the mean Gram matrix; None sets it from the noise alone (`ridge_for`); "stein" from what was
+    released (`SpectralRidge`; no class_grams, at most 4,096 columns). gram_share: share of mu² of the Gram matrix, or
+    None for equal noise in every release.
     """
 
-    ridge: float | None = None
+    ridge: float | Literal["stein"] | None = None
     gram_share: float | None = 0.35
     class_grams: bool = False
     alpha: float = 1.0
@@ -40,6 +43,11 @@ class LeastSquares:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, G, S, and the class Gram matrices if asked for."""
+        if self.ridge == "stein" and (self.class_grams or facts.n_features + 1 > WIDEST):
+            raise ValueError(
+                f"ridge='stein' needs at most {WIDEST - 1} features and no class_grams, got "
+                f"n_features={facts.n_features}, class_grams={self.class_grams}. Leave it out."
+            )
         m, clip = facts.n_classes, self.feature_clip
         parts = 3 if self.class_grams else 2
         share = 1 / parts if self.gram_share is None else self.gram_share
@@ -58,12 +66,15 @@ class LeastSquares:
         if self.class_grams:
             class_grams = yield Ask("class grams", ClassGrams(m), Params(transform))
             sd = np.hypot(class_grams.noise_sd, self.alpha * gram.noise_sd)
-            ridge = ridge_for(facts, float(sd), self.ridge)
+            ridge = ridge_for(facts, float(sd), self.ridge)  # type: ignore[arg-type]
             columns = []
             for j in range(m):
                 total = class_grams.value[j] + self.alpha * gram.value
                 columns.append(RidgeSolver(total, ridge)(sums.value[:, j]))
             weights = np.stack(columns, axis=1)
+        elif self.ridge == "stein":
+            spectral = SpectralRidge(gram.value, gram.noise_sd, sums.value, sums.noise_sd)
+            weights = spectral.weights(spectral.best(candidates(facts.n_rows, gram.noise_sd, len(gram.value))))
         else:
             ridge = ridge_for(facts, gram.noise_sd, self.ridge)
             weights = RidgeSolver(gram.value, ridge)(center_classes(sums.value))

@@ -61,13 +61,14 @@ def test_only_directions_count():
     assert not PublicPrior(np.ones((D, M))).start(RowTransform(), (D, M)).any()
 
 
-def test_with_a_prior_the_steps_are_smaller_and_the_plan_is_another():
+@pytest.mark.parametrize("epsilon, ratio", [(0.1, PRIOR_MOVE / MOVE), (8.0, 1.0)])
+def test_with_a_prior_and_little_signal_the_steps_are_smaller_and_the_plan_is_another(epsilon, ratio):
     prior, facts = PublicPrior(np.eye(D, M)), PublicFacts(1000, D, M)
-    plans = [make_plan(Auto(prior=p), facts, epsilon=1.0, delta=1e-6) for p in (None, prior)]
+    plans = [make_plan(Auto(prior=p), facts, epsilon=epsilon, delta=1e-6) for p in (None, prior)]
     assert plans[0].specs == plans[1].specs
     assert plans[0].digest(Auto(), "", None) != plans[1].digest(Auto(prior=prior), "", None)
     rates = [Auto(prior=p)._descent(plans[0].budgeted(facts)).learning_rate for p in (None, prior)]
-    assert rates[1] / rates[0] == pytest.approx(PRIOR_MOVE / MOVE)
+    assert rates[1] / rates[0] == pytest.approx(ratio)
 
 
 def test_what_is_no_prior_for_these_features_is_refused(tmp_path):
