@@ -131,9 +131,8 @@ def whitened(
     """Class sums released in the coordinates (G̃/n + λ)^-power, rows clipped to their root mean square there."""
     n, d = rows.shape
     values, vectors = np.linalg.eigh(gram.value / n)
-    values = np.maximum(values, 0) + gram.noise_sd * (2 * d) ** 0.5 / n
-    shape = values**-power
-    radius = float(np.sqrt((shape**2 * values).sum()))
+    shape = (np.maximum(values, 0) + gram.noise_sd * (2 * d) ** 0.5 / n) ** -power
+    radius = float(np.sqrt((shape**2 * on_simplex(values, 1)).sum()))
     map_ = ((vectors * shape) @ vectors.T).astype(np.float32)
     total = np.zeros((d, 10))
     for i in range(0, n, 4096):
@@ -219,7 +218,41 @@ def spread(gaps: list[float]) -> str:
     return f"{mean(gaps):+.2f}{error}"
 
 
+INTRODUCTION = """# What each part is worth
+
+CIFAR-10, MobileNetV2 at 128 px, δ = 1e-5: fits on four fifths of the training rows, accuracy on the other fifth. The
+first line in %, the others as differences from it in points ± one standard error, on the same noise seeds; no test
+row was looked at. `python -m benchmarks.ablation [auto | least-squares]` runs what is missing.
+"""
+
+
+def readme() -> str:
+    """results/ablation/README.md."""
+    parts = [INTRODUCTION]
+    for title, name, base, note in SECTIONS:
+        rows = read(OUT / f"{name}.jsonl")
+        draws = len({r["seed"] for r in rows})
+        parts.append(f"## {title}\n\n{table(rows, base)}\n\n{draws} noise draws. {note}\n")
+    return "\n".join(parts)
+
+
+AUTO_NOTE = """An earlier default had momentum: `auto` without it is better here, on digits and on MNIST (first
+trials, held-out rows: +0.1 to +0.7 for ε from 0.5 up and, at ε = 1, +0.7). The moving average is worth nothing
+here; it stays because without it large steps oscillate where features are few (tests/solvers/test_auto.py: 72 %
+instead of 79). The intercept column stays for classes of unequal size, which these are not."""
+LS_NOTE = """"Best λ" is an oracle for the held-out rows themselves. Symmetric noise is worth what its removal
+costs, and is in the code. Shrinking the spectrum helps at every ε, most at 2 and 4, and is not built in: `auto` is
+far above all of these. A positive matrix of known trace helps less, whitening does not. Stein's criterion and the
+rule that looks at nothing (0.6 of the noise's edge) are alike, so the rule stays the default and the criterion an
+option; the plug-in loss takes the least λ that it is offered and loses at every ε."""
+SECTIONS = (
+    ("`auto`, one part changed at a time", "auto", "auto", AUTO_NOTE),
+    ("Least squares, one part changed at a time", "least_squares", "dp-ls", LS_NOTE),
+)
 if __name__ == "__main__":
-    if sys.argv[1:] != ["table"]:
+    part = sys.argv[1] if len(sys.argv) > 1 else "all"
+    if part in ("all", "least-squares"):
         run_least_squares()
+    if part in ("all", "auto"):
         run_auto()
+    (OUT / "README.md").write_text(readme())

@@ -7,14 +7,16 @@ The rows of untuned methods are those of `python -m benchmarks heads`; for digit
 """
 
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from itertools import product
+from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from benchmarks import features
-from benchmarks.ablation import Recorded, accuracies
+from benchmarks.ablation import Recorded, accuracies, spread
 from benchmarks.features import Loaded
 from benchmarks.heads import DELTA, METHODS, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
@@ -118,5 +120,96 @@ def least_squares(data: Loaded, epsilon: float, seed: int) -> Iterator[tuple[str
         yield name, float(np.mean((held @ weights.astype(np.float32)).argmax(axis=1) == data.y))
 
 
+def defaults(dataset: str) -> list[Row]:
+    """Rows of every method at its defaults."""
+    if dataset in STORED:
+        return read(RESULTS / "heads" / f"{STORED[dataset]}.jsonl")
+    return [r for r in read(OUT / f"{dataset}.jsonl") if r["settings"] == UNTUNED]
+
+
+def table(dataset: str) -> str:
+    """A line an epsilon: auto, the best of the others at their defaults, the oracle, and auto minus each."""
+    untuned: dict[float, Cells] = by_epsilon(defaults(dataset), lambda r: r["method"])
+    tuned = by_epsilon(
+        [r for r in read(OUT / f"{dataset}.jsonl") if r["settings"] != UNTUNED],
+        lambda r: f"{r['method']}, {r['settings']}",
+    )
+    lines = [
+        "| ε | auto | best other at its defaults | auto − it | oracle: best setting for the test rows | auto − it | |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for epsilon in EPSILONS:
+        cells = dict(untuned[epsilon])
+        auto = cells.pop("auto", {})
+        if not auto:
+            continue
+        columns = [f"{epsilon:g}", f"{mean(auto.values()):.2f} ({len(auto)})"]
+        for group in (cells, tuned[epsilon]):
+            columns += against(auto, group)
+        gaps = paired(auto, best(tuned[epsilon])[1]) if tuned[epsilon] else []
+        columns.append(verdict(gaps))
+        lines.append("| " + " | ".join(columns) + " |")
+    return "\n".join(lines)
+
+
+Cells = dict[str, dict[int, float]]  # accuracy in % of each noise draw, by method
+
+
+def by_epsilon(rows: list[Row], name: Callable[[Row], str]) -> dict[float, Cells]:
+    """Rows sorted into cells."""
+    found: dict[float, Cells] = defaultdict(lambda: defaultdict(dict))
+    for r in rows:
+        found[r["epsilon"]][name(r)][r["seed"]] = 100 * r["accuracy"]
+    return found
+
+
+def best(group: Cells) -> tuple[str, dict[int, float]]:
+    """The name and draws of the highest mean."""
+    return max(group.items(), key=lambda item: mean(item[1].values()))
+
+
+def paired(auto: dict[int, float], other: dict[int, float]) -> list[float]:
+    """Differences on the draws that both have."""
+    return [auto[seed] - other[seed] for seed in auto if seed in other]
+
+
+def against(auto: dict[int, float], group: Cells) -> list[str]:
+    """The best of a group, and auto minus it on common draws."""
+    if not group:
+        return ["not run", ""]
+    name, values = best(group)
+    return [f"{mean(values.values()):.2f} ({len(values)}), {name}", spread(paired(auto, values))]
+
+
+def verdict(gaps: list[float]) -> str:
+    """Whether auto is within max(0.5 points, two paired standard errors) of the oracle."""
+    if not gaps:
+        return ""
+    error = np.std(gaps, ddof=1) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
+    return "within" if mean(gaps) >= -max(0.5, 2 * error) else "below"
+
+
+INTRODUCTION = """# `auto`, which has no settings, beside methods that have them
+
+Test accuracy in %, mean over noise draws (their number in brackets; for digits, 20 random splits); differences in
+points ± one standard error, on the same draws. *Best other at its defaults*: of dp-ls, dp-fc, dp-adam, dp-sgd,
+prototypes and, where it was run, dp-newton. *Oracle*: what nobody could use: the best, on the very test rows that are
+reported, of {settings}. Last column: whether `auto` is within max(0.5 points, two standard errors) of it. {partial}
+`python -m benchmarks.compare DATASET` runs what is missing of the oracle.
+"""
+PARTIAL = "The grids are smaller than the 30 settings a method that were asked for, except DP-LS's."
+
+
+def readme() -> str:
+    """results/auto/README.md."""
+    counts = ", ".join(f"{len(grid)} settings of {method}" for method, grid in GRIDS.items())
+    parts = [INTRODUCTION.format(settings=counts, partial=PARTIAL)]
+    for dataset, title in TITLES.items():
+        parts.append(f"## {title}\n\n{table(dataset)}\n")
+    return "\n".join(parts)
+
+
 if __name__ == "__main__":
-    run(sys.argv[1])
+    if sys.argv[1] != "table":
+        run(sys.argv[1])
+    (OUT / "README.md").write_text(readme())

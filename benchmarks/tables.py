@@ -6,13 +6,16 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from benchmarks import audit, claims, last_iterate, shared_noise, tuning, verdicts
+from benchmarks import audit, claims, last_iterate, papers, shared_noise, tuning, verdicts
 from benchmarks.heads import EPSILONS, METHODS, RESULTS, read
 from benchmarks.jobs import own
 from benchmarks.runner import stored
 
 TITLES = {
     "mnist-scatternet": "MNIST, ScatterNet (60,000 × 3,969)",
+    "fashion-mnist-scatternet": "Fashion-MNIST, ScatterNet (60,000 × 3,969)",
+    "cifar10-scatternet": "CIFAR-10, ScatterNet (50,000 × 15,552)",
+    "papers": "`auto` beside the papers' heads",
     "audit": "Audit",
     "tuning": "FC23's search, counted and not",
     "last iterate": "The last iterate alone, beside DP-SGD",
@@ -72,7 +75,7 @@ def cost_table(rows: list[Row]) -> str:
 
 def render() -> dict[str, str]:
     """Every table by its marker's name."""
-    tables = {}
+    tables = {"papers": f"{papers.table()}\n\n{papers.NOTE}"}
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
         note = f"Test accuracy in %, mean ± sd over noise draws. {_source(rows)}"
