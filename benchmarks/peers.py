@@ -147,7 +147,6 @@ def one(name: str, n: int, d: int, m: int, turns: int = 7, patience: float = 20.
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n, d), np.float32)
     y, w = rng.integers(0, m, n), (0.01 * rng.standard_normal((d, m))).astype(np.float32)
-    before = peak_memory()
     step = CONTENDERS[name](x, y, w)
     seconds: list[float] = []
     first = time.perf_counter()
@@ -156,7 +155,7 @@ def one(name: str, n: int, d: int, m: int, turns: int = 7, patience: float = 20.
         start = time.perf_counter()
         step()
         seconds.append((time.perf_counter() - start) / PART.get(name, 1))
-    return {"seconds": seconds, "peak_mb": peak_memory() / 1e6, "data_mb": before / 1e6}
+    return {"seconds": seconds, "peak_mb": peak_memory() / 1e6}
 
 
 def peak_memory() -> int:
@@ -233,12 +232,14 @@ def table() -> str:
                 continue
             mark = "" if row["rows_timed"] == size[0] else f", on {row['rows_timed']:,} rows"
             ratio = row["seconds_a_step"] / ours["seconds_a_step"]
-            cells.append(f"{row['seconds_a_step']:.3g} ({ratio:.2g}×{mark}), {row['peak_mb'] / 1000:.1f} GB")
+            memory = f", {row['peak_mb'] / 1000:.1f} GB" if "peak_mb" in row else ""
+            seconds = float(f"{row['seconds_a_step']:.3g}")
+            cells.append(f"{seconds:,g} ({ratio:{'.0f' if ratio >= 10 else '.2g'}}×{mark}){memory}")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     roof = [newest["dphead", *size] for size in sizes]
     cells = [f"{r['roofline_seconds']:.3g} (ours is {r['seconds_a_step'] / r['roofline_seconds']:.2g}×)" for r in roof]
     lines.append("| roofline | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def plot(path: Path) -> None:
@@ -269,7 +270,7 @@ def plot(path: Path) -> None:
 
 def write() -> None:
     """results/peers/README.md and the plot from the stored rows."""
-    (OUT / "README.md").write_text(f"# {__doc__}\n{table()}\n![seconds a step](steps.png)\n", encoding="utf-8")
+    (OUT / "README.md").write_text(f"# {__doc__}\n{table()}\n\n![seconds a step](steps.png)\n", encoding="utf-8")
     plot(OUT / "steps.png")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from benchmarks import audit, claims, last_iterate, papers, shared_noise, tuning, verdicts
+from benchmarks import audit, claims, last_iterate, papers, peers, scale, shared_noise, tuning, verdicts
 from benchmarks.heads import EPSILONS, METHODS, RESULTS, read
 from benchmarks.jobs import own
 from benchmarks.runner import stored
@@ -17,6 +17,8 @@ TITLES = {
     "cifar10-scatternet": "CIFAR-10, ScatterNet (50,000 × 15,552)",
     "papers": "`auto` beside the papers' heads",
     "audit": "Audit",
+    "peers": "A step beside other libraries",
+    "scale": "DP-LS's sums against the number of rows",
     "tuning": "FC23's search, counted and not",
     "last iterate": "The last iterate alone, beside DP-SGD",
     "shared noise": "One noise vector for all classes, simulated",
@@ -93,6 +95,10 @@ def render() -> dict[str, str]:
     tuned = read(tuning.OUT)
     if tuned:
         tables["tuning"] = f"{TUNING}\n\n{tuning.table(tuned, _defaults())}\n\n{_source(tuned)}"
+    if steps := read(peers.OUT / "steps.jsonl"):
+        tables["peers"] = f"{peers.table()}\n\n{_source(steps)}"
+    if sizes := read(scale.OUT / "rows.jsonl"):
+        tables["scale"] = f"{scale.table()} {_source(sizes)}"
     last = read(last_iterate.OUT)
     if last:
         tables["last iterate"] = f"{LAST}\n\n{last_iterate.table(last)}\n\n{_source(last)}"
