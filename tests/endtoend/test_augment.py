@@ -95,5 +95,5 @@ def test_a_vote_counts_views():
     counts = np.round(shares * 8)
     np.testing.assert_array_equal(counts.sum(axis=1), np.full(5, 8))
     np.testing.assert_allclose(shares.sum(axis=1), 1.001, rtol=1e-5)
-    with pytest.raises(ValueError, match="vote needs an augmentation"):
+    with pytest.raises(ValueError, match="a vote needs a network trained on views"):
         tiny().scores(tiny().start, x, vote=2)
