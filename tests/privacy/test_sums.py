@@ -228,8 +228,9 @@ def test_a_row_rounds_its_own_chunk_anew_and_no_other(query, relation):
     x2[300], y2[300] = (x[0], 1) if relation == "replace_one" else (x[300], -1)
     params = Params(weights=np.random.default_rng(0).standard_normal((D, M)).astype(np.float32))
     chunk = slice(2 * CHUNK, 3 * CHUNK)
-    whole = [clipped_sum(query, params, a, b, relation=relation) for a, b in ((x, y), (x2, y2))]
-    alone = [clipped_sum(query, params, a[chunk], b[chunk], relation=relation) for a, b in ((x, y), (x2, y2))]
+    both, size = ((x, y), (x2, y2)), 8 * CHUNK
+    whole = [clipped_sum(query, params, a, b, block_rows=size, relation=relation) for a, b in both]
+    alone = [clipped_sum(query, params, a[chunk], b[chunk], relation=relation) for a, b in both]
     moved, expected = whole[0] - whole[1], alone[0] - alone[1]
     np.testing.assert_allclose(moved, expected, atol=1e-11)  # float64 rounding; a float32 sum would be off by 1e-6
     assert np.linalg.norm(moved) <= query.sensitivity(1.0, relation) * (1 + slack(8 * CHUNK, D + M, 1, 0.0, True))
