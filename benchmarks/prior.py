@@ -2,8 +2,8 @@
 
 The matching (`CLASSES`) was made from the list of ImageNet's class names alone, which timm has; no image was looked at.
 ImageNet has no deer: antelopes stand for it. `python -m benchmarks.prior` runs what is missing, on a held-out fifth of
-the training rows and on the test rows, one JSON line a fit in results/prior.jsonl, and writes the class weights to
-$DPHEAD_CACHE/cifar10-prior.npy, for `dphead fit --prior`.
+the training rows and on the test rows, one JSON line a fit in results/ablation/prior-*.jsonl, and writes the class
+weights to $DPHEAD_CACHE/cifar10-prior.npy, for `dphead fit --prior`.
 """
 
 from pathlib import Path
@@ -18,7 +18,8 @@ from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from dphead.solvers import Auto
 from dphead.solvers.prior import PublicPrior
 
-OUT = RESULTS / "prior.jsonl"
+OUT = RESULTS / "ablation"
+START = {False: "auto", True: "started from the network's own head"}
 EPSILONS, DRAWS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0), 3
 BACKGROUND = 1  # the network's first class is none of ImageNet's
 Ranges = list[tuple[int, int]]
@@ -56,21 +57,23 @@ def load(weights: Path = WEIGHTS / "mobilenetv2_100.in1k.safetensors") -> np.nda
 
 def run() -> None:
     """The missing rows: with and without the prior, the same noise seeds."""
-    weights, done, source = load(), {(r["rows"], r["epsilon"], r["prior"], r["seed"]) for r in read(OUT)}, provenance()
+    weights, source = load(), provenance()
     np.save(features.cache() / "cifar10-prior.npy", weights)
     solvers: dict[bool, Any] = {False: Auto(), True: Auto(prior=PublicPrior(weights))}
     for rows in ("held-out", "test"):
+        out = OUT / f"prior-{rows}.jsonl"
+        done = {(r["variant"], r["epsilon"], r["seed"]) for r in read(out)}
         data = features.load("cifar10", "mobilenetv2-128", rows == "held-out")
         for epsilon in EPSILONS:
-            kinds = (False, True)
-            missing = [(p, s) for p in kinds for s in range(DRAWS) if (rows, epsilon, p, s) not in done]
+            missing = [(p, s) for p in solvers for s in range(DRAWS) if (START[p], epsilon, s) not in done]
             if not missing:
                 continue
             results = fit_together(data.rows, data.facts, [(solvers[p], s, epsilon) for p, s in missing], DELTA)
             for (prior, seed), result in zip(missing, results, strict=True):
                 accuracy = float(np.mean(result.head.scores(data.x).argmax(axis=1) == data.y))
-                row = {"rows": rows, "epsilon": epsilon, "prior": prior, "seed": seed, "accuracy": accuracy}
-                append(OUT, row | {"features": data.described, "delta": DELTA} | source)
+                row = {"variant": START[prior], "epsilon": epsilon, "seed": seed, "accuracy": accuracy}
+                row |= {"features": data.described, "delta": DELTA, "measured_on": f"{rows} rows"}
+                append(out, row | source)
                 print(f"{rows} eps {epsilon:g} prior {prior} draw {seed} {accuracy:.4f}", flush=True)
 
 
