@@ -9,7 +9,7 @@ from core import NAMES, QUERIES, D, M, clipped_sum, release_one, reserve, spec_o
 
 from dphead.data import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import Block, NumpySums, ReleaseSpec, noise_scale, numpy_block_sum, release
+from dphead.privacy.mechanism import PIECE, Block, NumpySums, ReleaseSpec, noise_scale, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource, gaussian
 from dphead.privacy.queries import ClassCounts, ClassSums, Gradient, Gram, Params, Query, RowTransform
 from dphead.privacy.sums_jax import jax_block_sum
@@ -253,11 +253,11 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
     """Bit for bit, over passes with one transform, a second one, Poisson samples (the nearly full one begins and ends
     as the full batch does, with gaps between), and a limit."""
     rng = np.random.default_rng(5)
-    x, y = rng.standard_normal((1000, 6)).astype(np.float32), rng.integers(-1, 3, 1000)
+    x, y = rng.standard_normal((4000, 6)).astype(np.float32), rng.integers(-1, 3, 4000)
     x[7], x[8] = np.nan, np.inf
-    rows = ArrayRows(x, y, 512)
+    rows = ArrayRows(x, y, 2048)
     transforms = [RowTransform(True, rng.standard_normal(6).astype(np.float32)), RowTransform(True), RowTransform()]
-    for memory in (1 << 20, 256 * 6 * 4):
+    for memory in (1 << 20, PIECE * 6 * 4):
         kept = NumpySums(memory)
         for transform in [transforms[0], *transforms, transforms[0]]:
             for sampling_prob in (1.0, 0.97, 0.5, 1.0):
