@@ -97,7 +97,8 @@ class _OneBlock:
     def __init__(self, rows: ArrayRows) -> None:
         self.n_rows, self.n_features, self.group_cap = rows.n_rows, rows.n_features, rows.group_cap
         parts = list(rows.blocks())
-        self._block = Block(*(np.concatenate([getattr(p, k) for p in parts]) for k in ("index", "x", "y")))
+        index, x, y = (np.concatenate([getattr(p, k) for p in parts]) for k in ("index", "x", "y"))
+        self._block = Block(index, x, y)
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         if indices is not None:

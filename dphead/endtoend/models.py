@@ -177,7 +177,7 @@ class ModelSpec:
         model = timm.create_model(self.name, num_classes=n_classes, in_chans=self.channels)
         for module in model.modules():  # dropout and stochastic depth: De22 C.1 removes explicit regularisers
             if hasattr(module, "fused_attn"):
-                module.fused_attn = False  # vmap would fall back to a loop over rows
+                vars(module)["fused_attn"] = False  # vmap would fall back to a loop over rows
             for field in ("p", "drop_prob"):
                 if isinstance(getattr(module, field, None), float) and "drop" in type(module).__name__.lower():
                     setattr(module, field, 0.0)
