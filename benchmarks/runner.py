@@ -202,7 +202,7 @@ def run(
     tasks = missing(selector, out, max_draws)
     skipped = (
         []
-        if selector.split("/")[0] in ("quick", "search", "sweep")
+        if selector.split("/")[0] in ("quick", "tested", "search", "sweep")
         else [(c, j.why_not(c)) for c in j.selected(selector)]
     )
     reasons = sorted({why for _, why in skipped if why})

@@ -96,8 +96,8 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     backbone = load_backbone(options.backbone, found.example.shape[:2], found.has_colour)
     options.normalize.check_channels(backbone.channels)
     settings = LoopSettings(
-        device, _batch_size(options, device), options.workers, options.normalize, options.views, options.amp,
-        options.skip_unreadable,
+        device, _batch_size(options, device), options.workers, options.normalize.fitted(backbone), options.views,
+        options.amp, options.skip_unreadable,
     )  # fmt: skip
     header = make_header(options, part, backbone, n_rows, settings)
     check_disk(output, header)

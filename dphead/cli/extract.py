@@ -73,8 +73,8 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
     "--normalize",
     default="none",
     show_default=True,
-    type=click.Choice(["none", "group", "unit"]),
-    help="Of each row alone.",
+    type=click.Choice(["none", "group", "unit", "synthetic"]),
+    help="Of each row alone; synthetic: channels by their mean and spread on random images of natural spectrum.",
 )
 @click.option("--groups", default=0, help="Number of channel groups for --normalize group.")
 @click.option(
