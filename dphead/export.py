@@ -13,10 +13,15 @@ FORMAT = 1
 
 
 def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> None:
-    """Write a head. facts: JSON data kept beside it: class_names, feature_space, backbone, ... (all public)."""
+    """Write a head. facts: JSON data kept beside it: class_names, feature_space, backbone, ... (all public).
+
+    Of error bars, the weights' standard errors are written; those of scores need the fitted head itself.
+    """
     from safetensors.numpy import save_file
 
     tensors = {"weights": head.weights, "intercept": head.intercept}
+    if head.error_bars is not None:
+        tensors["weights_std"], tensors["intercept_std"] = head.weights_std()
     for name in ("center", "scale"):
         value = getattr(head.transform, name)
         if value is not None:

@@ -469,3 +469,28 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
             make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=cap).fit(x, y, groups=given)
     with pytest.raises(ValueError, match="signed integers"):
         make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(x, y, groups=groups.astype(str))
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_error_bars_have_the_shapes_of_what_they_are_named_after(blobs, features, k):
+    """A row's score is as uncertain as its weights say: for the unit rows that no transform moves, exactly so."""
+    x, y = blobs
+    make = dphead.DPLeastSquaresClassifier
+    model = make(
+        epsilon=4.0, delta=1e-4, classes=range(k), error_bars=True, unit_norm=False, center_share=0.0, intercept=0.5
+    )
+    model.fit(x[y < k], y[y < k])
+    assert model.coef_std_.shape == model.coef_.shape and model.intercept_std_.shape == model.intercept_.shape
+    errors = model.decision_std(np.concatenate([np.zeros((1, 8)), x]))
+    assert errors.shape == model.decision_function(np.zeros((301, 8))).shape and (errors > 0).all()
+    assert_allclose(np.ravel(errors[0]), model.intercept_std_, rtol=1e-6)
+    copy = pickle.loads(pickle.dumps(model))
+    assert_array_equal(copy.decision_std(x), errors[1:])
+    plain = make(epsilon=4.0, delta=1e-4, classes=range(k)).fit(x, y)
+    assert not hasattr(plain, "coef_std_")
+    with pytest.raises(ValueError, match="error_bars=True"):
+        plain.decision_std(x)
+    path, _ = features
+    file = make(split="train", error_bars=True).fit(path)
+    held = np.array(file.decision_std(path, split="test"))
+    assert_allclose(held, file.decision_std(x[200:]), rtol=1e-5)

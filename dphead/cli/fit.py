@@ -73,6 +73,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 @click.option("--gram-share", type=float, help="dp-fc, dp-ls: the Gram matrix's share of mu².")
 @click.option("--center-share", type=float, help="Share of mu² for the noisy mean that rows are centred by.")
 @click.option("--class-grams/--no-class-grams", default=None, help="dp-ls: release per-class Gram matrices too.")
+@click.option("--error-bars/--no-error-bars", default=None, help="dp-ls: save how far noise moves each weight.")
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
 def fit(
     dry_run: bool,

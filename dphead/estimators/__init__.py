@@ -1,12 +1,14 @@
 """scikit-learn estimators. Each names a method; its settings default to the preset's or the solver's own."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from dphead.estimators.base import DPClassifier, PrivacyWarning
 from dphead.estimators.guarantee import Privacy
+from dphead.estimators.inputs import is_path
 from dphead.privacy.queries import Loss
 
 __all__ = [
@@ -42,8 +44,10 @@ class DPAutoClassifier(DPClassifier):
 class DPLeastSquaresClassifier(DPClassifier):
     """DP-LS: least squares from one noisy Gram matrix and noisy class sums [FC23 Algorithm 3].
 
-    ridge, gram_share, class_grams, alpha, feature_clip, intercept: `dphead.solvers.LeastSquares`. The other parameters,
-    and the attributes after `fit`: `DPClassifier`.
+    ridge, gram_share, class_grams, alpha, feature_clip, intercept: `dphead.solvers.LeastSquares`. error_bars: after the
+    fit `coef_std_`, `intercept_std_` and `decision_std` say how far the privacy noise moves what they are named after
+    (one standard error; not the error from having few rows). The other parameters, and the attributes after `fit`:
+    `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-ls"
@@ -54,6 +58,29 @@ class DPLeastSquaresClassifier(DPClassifier):
     alpha: float | None = None
     feature_clip: float | None = None
     intercept: float | None = None
+    error_bars: bool | None = None
+
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> "DPLeastSquaresClassifier":
+        """As `DPClassifier.fit`, then coef_std_ and intercept_std_, shaped like coef_ and intercept_, if asked for."""
+        super().fit(X, y, groups)
+        if self.error_bars:
+            weights, self.intercept_std_ = self.head_.weights_std(self._differences())
+            self.coef_std_ = weights.T
+        return self
+
+    def decision_std(self, X: Any, split: str | None = None) -> np.ndarray:
+        """Standard errors of `decision_function` due to the privacy noise, of its shape. X as there."""
+        check_is_fitted(self)
+
+        def errors(x: np.ndarray) -> np.ndarray:
+            return self.head_.scores_std(x, self._differences())
+
+        found = self._file_scores(X, split, errors)[0] if is_path(X) else errors(self._checked(X))
+        return found[:, 0] if len(self.classes_) == 2 else found
+
+    def _differences(self) -> np.ndarray | None:
+        """What `coef_` is of the classes' weights: the second minus the first of two, else each one."""
+        return np.array([[-1.0], [1.0]]) if len(self.classes_) == 2 else None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -1,7 +1,7 @@
 """The one scikit-learn classifier that all methods share."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, fields
@@ -214,13 +214,18 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if is_path(X):
             return self._file_scores(X, split)[0]
-        finite = not self.__sklearn_tags__().input_tags.allow_nan
-        x: Any = validate_data(self, X, reset=False, ensure_all_finite=finite)
-        return self.head_.scores(x)
+        return self.head_.scores(self._checked(X))
 
-    def _file_scores(self, path: Any, split: str | None) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (n, n_classes) and label positions (n,) of a features file, block by block."""
+    def _checked(self, X: Any) -> Any:
+        finite = not self.__sklearn_tags__().input_tags.allow_nan
+        return validate_data(self, X, reset=False, ensure_all_finite=finite)
+
+    def _file_scores(
+        self, path: Any, split: str | None, scores_of: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores (n, n_classes), or what `scores_of` says instead, and label positions (n,) of a file, by blocks."""
         check_is_fitted(self)
+        scores_of = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
         with file:
             if self._feature_space and file.feature_space != self._feature_space:
@@ -230,7 +235,7 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
             scores = np.empty((rows.n_rows, len(self.classes_)), np.float32)
             for block in rows.blocks():
                 used = block.index >= 0
-                scores[block.index[used]] = self.head_.scores(block.x[used])
+                scores[block.index[used]] = scores_of(block.x[used])
             return scores, rows.labels()
 
     def __sklearn_tags__(self) -> Any:

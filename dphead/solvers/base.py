@@ -2,11 +2,14 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from dphead.privacy.queries import ChannelMoment, Params, Query, RowTransform
+
+if TYPE_CHECKING:
+    from dphead.solvers.error_bars import ErrorBars
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class LinearHead:
     """scores = transform(x) @ weights + intercept. weights: (n_features, n_classes); intercept: (n_classes,).
 
     loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose scores are not calibrated).
-    estimate: what the solver expects of the head, or None if it did not ask.
+    estimate: what the solver expects of the head, or None if it did not ask. error_bars: how far the noise moves it, or
+    None.
     """
 
     weights: np.ndarray
@@ -78,18 +82,45 @@ class LinearHead:
     transform: RowTransform = field(default_factory=RowTransform)
     loss: str = "softmax"
     estimate: AccuracyEstimate | None = None
+    error_bars: "ErrorBars | None" = None
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
         """Scores (n, n_classes) float32 of rows x (n, n_features). A row that is not finite scores the intercept."""
         out = np.empty((len(x), self.weights.shape[1]), np.float32)
-        weights = self.weights.astype(np.float32)
+        weights, intercept = self.weights.astype(np.float32), self.intercept.astype(np.float32)
+        for i in range(0, len(x), block):
+            out[i : i + block] = self._transformed(x[i : i + block]) @ weights + intercept
+        return out
+
+    def scores_std(self, x: np.ndarray, classes: np.ndarray | None = None, block: int = 4096) -> np.ndarray:
+        """Standard errors (n, c) of scores @ classes due to the privacy noise. classes: (n_classes, c), None for each.
+
+        Raises ValueError for a head without `error_bars`, as all do that did not ask for them.
+        """
+        errors, append = self._asked_for(), self.transform.append
+        out = np.empty((len(x), self.weights.shape[1] if classes is None else classes.shape[1]))
+        for i in range(0, len(x), block):
+            phi = self._transformed(x[i : i + block]).astype(np.float64)
+            phi = np.pad(phi, ((0, 0), (0, 1)), constant_values=append) if append else phi
+            out[i : i + block] = errors.std(phi, classes)
+        return out
+
+    def weights_std(self, classes: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Standard errors of (weights @ classes, intercept @ classes): (n_features, c) and (c,). As `scores_std`."""
+        append = self.transform.append
+        return split_intercept(self._asked_for().std(np.eye(len(self.weights) + bool(append)), classes), abs(append))
+
+    def _asked_for(self) -> "ErrorBars":
+        if self.error_bars is None:
+            raise ValueError("standard errors need a fit with error_bars, got none. Fit dp-ls with error_bars=True.")
+        return self.error_bars
+
+    def _transformed(self, x: np.ndarray) -> np.ndarray:
+        """(k, n_features) float32, zero where a row is not finite."""
         bare = RowTransform(self.transform.unit_norm, self.transform.center, self.transform.scale)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for i in range(0, len(x), block):
-                phi, squared = bare.apply(np, np.asarray(x[i : i + block], np.float32))
-                phi = np.where(np.isfinite(squared)[:, None], phi, np.float32(0))
-                out[i : i + block] = phi @ weights + self.intercept.astype(np.float32)
-        return out
+            phi, squared = bare.apply(np, np.asarray(x, np.float32))
+        return np.where(np.isfinite(squared)[:, None], phi, np.float32(0))
 
 
 Steps = Generator[Ask, Answer, LinearHead]

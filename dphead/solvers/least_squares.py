@@ -7,6 +7,7 @@ import numpy as np
 
 from dphead.privacy.queries import ClassGrams, ClassSums, Gram, Params
 from dphead.solvers.base import (
+    Answer,
     Ask,
     Centering,
     LinearHead,
@@ -16,6 +17,7 @@ from dphead.solvers.base import (
     center_classes,
     split_intercept,
 )
+from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.stein import WIDEST, SpectralRidge, candidates
@@ -28,8 +30,9 @@ class LeastSquares:
     class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them (the default: for many classes
     they cost a third of the budget for little) W = (G̃ + λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j.
     ridge: λ in units of the mean Gram matrix; None sets it from the noise alone (`ridge_for`); "stein" from what was
-    released (`SpectralRidge`; no class_grams, at most 4,096 columns). gram_share: share of mu² of the Gram matrix, or
-    None for equal noise in every release.
+    released (`SpectralRidge`). gram_share: share of mu² of the Gram matrix, or None for equal noise in every release.
+    error_bars: keep what the head's standard errors due to the noise are made from (`ErrorBars`). This and "stein" need
+    at most 4,096 columns and no class_grams.
     """
 
     ridge: float | Literal["stein"] | None = None
@@ -38,15 +41,17 @@ class LeastSquares:
     alpha: float = 1.0
     feature_clip: float = 1.0
     intercept: float = 0.0
+    error_bars: bool = False
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-ls"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, G, S, and the class Gram matrices if asked for."""
-        if self.ridge == "stein" and (self.class_grams or facts.n_features + 1 > WIDEST):
+        width = facts.n_features + (1 if self.intercept else 0)
+        if (self.ridge == "stein" or self.error_bars) and (self.class_grams or width > WIDEST):
             raise ValueError(
-                f"ridge='stein' needs at most {WIDEST - 1} features and no class_grams, got "
-                f"n_features={facts.n_features}, class_grams={self.class_grams}. Leave it out."
+                f"ridge='stein' and error_bars need at most {WIDEST} columns and no class_grams, got {width} columns, "
+                f"ridge={self.ridge!r}, error_bars={self.error_bars}, class_grams={self.class_grams}. Leave them out."
             )
         m, clip = facts.n_classes, self.feature_clip
         parts = 3 if self.class_grams else 2
@@ -59,7 +64,7 @@ class LeastSquares:
 
     def solve(self, facts: PublicFacts) -> Steps:
         """Release the sums and solve the normal equations."""
-        m = facts.n_classes
+        m, errors = facts.n_classes, None
         transform = yield from self.centering.solve(facts, self.intercept)
         gram = yield Ask("gram", Gram(m), Params(transform))
         sums = yield Ask("class sums", ClassSums(m), Params(transform))
@@ -72,11 +77,18 @@ class LeastSquares:
                 total = class_grams.value[j] + self.alpha * gram.value
                 columns.append(RidgeSolver(total, ridge)(sums.value[:, j]))
             weights = np.stack(columns, axis=1)
-        elif self.ridge == "stein":
-            spectral = SpectralRidge(gram.value, gram.noise_sd, sums.value, sums.noise_sd)
-            weights = spectral.weights(spectral.best(candidates(facts.n_rows, gram.noise_sd, len(gram.value))))
         else:
-            ridge = ridge_for(facts, gram.noise_sd, self.ridge)
-            weights = RidgeSolver(gram.value, ridge)(center_classes(sums.value))
+            weights, ridge, floor = self._shared(facts, gram, sums)
+            if self.error_bars:
+                errors = ErrorBars(gram.value, gram.noise_sd, sums.value, sums.noise_sd, ridge, floor)
         coefficients, intercept = split_intercept(weights, transform.append)
-        return LinearHead(coefficients, intercept, transform, "squared")
+        return LinearHead(coefficients, intercept, transform, "squared", error_bars=errors)
+
+    def _shared(self, facts: PublicFacts, gram: Answer, sums: Answer) -> tuple[np.ndarray, float, float]:
+        """(weights, λ, the floor of the spectrum) of one Gram matrix for all classes."""
+        if self.ridge == "stein":
+            spectral = SpectralRidge(gram.value, gram.noise_sd, sums.value, sums.noise_sd)
+            ridge = spectral.best(candidates(facts.n_rows, gram.noise_sd, len(gram.value)))
+            return spectral.weights(ridge), ridge, -ridge / 2
+        solver = RidgeSolver(gram.value, ridge_for(facts, gram.noise_sd, self.ridge))
+        return solver(center_classes(sums.value)), solver.ridge, solver.floor

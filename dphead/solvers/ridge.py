@@ -26,17 +26,19 @@ class RidgeSolver:
     """Solves (gram + ridge I) w = right, with what noise made negative raised. gram: (d, d) symmetric.
 
     Up to SPECTRAL_MAX columns, eigenvalues of gram below -ridge/2 count as -ridge/2; beyond, the ridge grows until the
-    sum is positive definite.
+    sum is positive definite. ridge and floor: what it solves with, w = right / (max(e, floor) + ridge) on the spectrum.
     """
 
     def __init__(self, gram: np.ndarray, ridge: float) -> None:
         eye = np.eye(len(gram))
-        if len(gram) <= SPECTRAL_MAX and not _positive(gram + 0.5 * ridge * eye):
+        self.floor = -0.5 * ridge if len(gram) <= SPECTRAL_MAX else -np.inf
+        if np.isfinite(self.floor) and not _positive(gram - self.floor * eye):
             values, vectors = np.linalg.eigh(gram)
-            gram = (vectors * np.maximum(values, -0.5 * ridge)) @ vectors.T
+            gram = (vectors * np.maximum(values, self.floor)) @ vectors.T
         while True:
             try:
                 self._factor = cho_factor(gram + ridge * eye, overwrite_a=True, check_finite=False)
+                self.ridge = ridge
                 return
             except LinAlgError:
                 ridge = 1.25 * ridge + 1e-12 * abs(np.trace(gram))

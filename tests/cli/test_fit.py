@@ -254,6 +254,18 @@ def numbers(value):
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
+def test_error_bars_are_saved_beside_the_weights(features, run, tmp_path):
+    from safetensors.numpy import load_file
+
+    fitted("fit", features, "-o", run, *LS, "--error-bars", "--intercept", 1)
+    fitted("fit", features, "-o", tmp_path / "plain", *LS)
+    tensors = load_file(run / "head.safetensors")
+    for name in ("weights", "intercept"):
+        assert tensors[f"{name}_std"].shape == tensors[name].shape and (tensors[f"{name}_std"] > 0).all()
+    assert "weights_std" not in load_file(tmp_path / "plain" / "head.safetensors")
+    assert "error_bars" in refused(dphead("fit", features, "-o", tmp_path / "no", "--method", "dp-fc", "--error-bars"))
+
+
 @pytest.mark.parametrize("scope", ["private", "public"])
 def test_test_figures_are_in_the_files_only_if_the_test_rows_are_public(features, run, tmp_path, scope):
     test = tmp_path / "test.h5"

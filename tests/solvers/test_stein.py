@@ -106,7 +106,7 @@ def test_least_squares_can_use_it_and_refuses_where_it_cannot():
     head = fit_head(solver, ArrayRows(x, y), facts, epsilon=2.0, noise=NoiseSource(0)).head
     assert np.mean(head.scores(x.astype(np.float32)).argmax(axis=1) == y) > 0.7
     for wrong, sizes in ((LeastSquares("stein", class_grams=True), facts), (solver, PublicFacts(9000, 5000, M))):
-        with pytest.raises(ValueError, match="ridge='stein' needs"):
+        with pytest.raises(ValueError, match="ridge='stein' and error_bars need"):
             make_plan(wrong, sizes, epsilon=1.0, delta=1e-6)
     for method, ridge in (("dp-fc", "stein"), ("dp-ls", "best")):
         with pytest.raises(ValueError, match="ridge must be positive"):
