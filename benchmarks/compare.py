@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import features
-from benchmarks.ablation import Recorded, accuracies, spread
+from benchmarks.ablation import Recorded, accuracies, spread, training_rows
 from benchmarks.features import Loaded
 from benchmarks.heads import DELTA, METHODS, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
@@ -35,7 +35,7 @@ DRAWS = {"cifar10": 3, "mnist": 1, "digits": 20}
 TITLES = {
     "cifar10": "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)",
     "mnist": "MNIST, ScatterNet (60,000 × 3,969)",
-    "digits": "scikit-learn's digits, ScatterNet (1,347 × 324)",
+    "digits": "scikit-learn's digits, ScatterNet (1,347 × 144)",
 }
 MOVES, RIDGES = (0.5, 0.9, 1.6), (1e-3, 3e-3, 1e-2)
 GRIDS: dict[str, dict[str, Any]] = {
@@ -80,9 +80,7 @@ def loaded(dataset: str, seed: int) -> Loaded:
     data = features.load(dataset, DATASETS[dataset])
     if dataset != "digits":
         return data
-    blocks = [(b.x[b.index >= 0], b.y[b.index >= 0]) for b in data.rows.blocks()]
-    x = np.concatenate([*(x for x, _ in blocks), data.x])
-    y = np.concatenate([*(y for _, y in blocks), data.y])
+    x, y = (np.concatenate(parts) for parts in zip(training_rows(data), (data.x, data.y), strict=True))
     order, n = np.random.default_rng(seed).permutation(len(x)), data.facts.n_rows
     train, test = order[:n], order[n:]
     return Loaded(ArrayRows(x[train], y[train]), x[test], y[test], data.facts, data.described | {"split": seed})
