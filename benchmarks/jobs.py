@@ -223,13 +223,15 @@ def tested() -> list[Job]:
         if (c.table, c.dataset, c.settings.get("normalization")) == ("2", "cifar10", "data")
     )  # fmt: skip
     job = next(_table2(claim))
+    average = {"average": "ema", "ema_decay": 0.999}
     changes: dict[str, dict[str, Any]] = {
         "shuffled batches": {"sampling": "shuffle"},
         "colours not scaled": {"features": "scatternet-unscaled"},
         "learning rate 1": {"settings": job.settings | {"learning_rate": 1.0}},
-        "moving average": {"settings": job.settings | {"average": "ema", "ema_decay": 0.999}},
+        "moving average": {"settings": job.settings | average},
+        "both": {"settings": job.settings | average, "features": "scatternet-unscaled"},
     }
-    return [replace(job, draws=1, label=label, **change) for label, change in changes.items()]
+    return [replace(job, draws=3, label=label, **change) for label, change in changes.items()]
 
 
 def quick() -> list[Job]:
