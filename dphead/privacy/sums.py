@@ -14,7 +14,7 @@ from scipy.sparse import csc_array
 
 CHUNK = 128  # block sizes are multiples of it; rows that are summed in float32 where that is sound
 FEW_CLASSES = 16  # up to so many, a product with one-hot rows is the fastest class sum
-STRIP = 256  # rows of a Gram matrix that numpy computes at a time, from the diagonal on
+STRIP = 192  # rows of a Gram matrix that numpy computes at a time, from the diagonal on
 GRID = 1e-4  # share of the sensitivity given to rounding the result to its grid
 MAX_SLACK = 0.01
 
@@ -94,12 +94,12 @@ def _add_square(xp: Any, rows: Any, places: list[tuple[int, ...]], out: Any, in_
         return out
     if not in_place:
         rows = rows.astype(np.float64, copy=False)
-    first = out[places[0]] if len(places) == 1 else np.zeros_like(out[places[0]])
     for i in range(0, rows.shape[1], STRIP):
-        _chunk_sums(rows[:, i : i + STRIP], rows[:, i:], first[i : i + STRIP, i:], in_place)
-    if len(places) > 1:
+        right = rows[:, i:]
+        strip = np.zeros((min(STRIP, right.shape[1]), right.shape[1]))  # many chunks are added to it: in one piece
+        _chunk_sums(right[:, :STRIP], right, strip, in_place)
         for place in places:
-            out[place] += first
+            out[place][i : i + STRIP, i:] += strip
     return out
 
 
