@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dphead.plan import Plan, make_plan
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
-from dphead.privacy.mechanism import BlockSum, NumpySums, Rows, RowSum, release
+from dphead.privacy.mechanism import BlockSum, NextSum, NumpySums, Rows, RowSum, release
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Answer, LinearHead, PublicFacts, Solver
 
@@ -60,7 +60,7 @@ def fit_head(
         charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
-    answer = None
+    answer, next_sum = None, NextSum()
     for i, spec in enumerate([*plan.specs[done:], None], start=done):
         try:
             ask = steps.send(answer) if answer is not None else next(steps)
@@ -72,7 +72,15 @@ def fit_head(
         if spec is None or ask.label != spec.label:
             raise RuntimeError(f"a solver must ask for its plan, got label={ask.label!r} at release {i}.")
         released = release(
-            ask.query, ask.params, rows, spec, ledger=charged, noise=noise, block_sum=block_sum, row_sum=row_sum
+            ask.query,
+            ask.params,
+            rows,
+            spec,
+            ledger=charged,
+            noise=noise,
+            block_sum=block_sum,
+            row_sum=row_sum,
+            next_sum=next_sum,
         )
         answer = Answer(released.value, released.noise_sd)
         if progress is not None:

@@ -80,8 +80,10 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
     """
     width, most = facts.n_features + 1, 0
     kept = {r.label: _size(r, width) for r in releases if r.query.kind == "gram"}
-    for r in releases:
+    for r, after in zip(releases, [*releases[1:], None], strict=True):
         size = _size(r, width)
+        if r.query.kind == "gram" and after is not None and after.query.kind == "classes":
+            size += _size(after, width)  # both are made in one pass, and the class sums wait
         copies = min(_cores(), max(1, COPIES // size))
         work = copies * (8 * width**2 + 24 * BLOCK_ROWS * width) if r.query.kind == "gram" else 0
         most = max(most, (max(copies, 4) + 2) * size + work)

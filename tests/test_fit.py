@@ -36,10 +36,10 @@ class Counting(ArrayRows):
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
 def test_a_fit_reads_the_rows_once_a_release_and_prints_nothing(solver, capfd):
     """Training accuracy, norms and losses are private: nothing is printed, and no pass is made to compute them
-    (defect 14)."""
+    (defect 14). DP-LS's Gram matrix and class sums share a pass."""
     rows = Counting(X, Y)
     result = fit_head(solver, rows, FACTS, epsilon=1.0)
-    assert rows.passes == len(result.plan.specs)
+    assert rows.passes == len(result.plan.specs) - isinstance(solver, LeastSquares)
     assert capfd.readouterr() == ("", "")
 
 

@@ -19,7 +19,7 @@ from dphead.export import load_head
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.mechanism import ReleaseSpec
 from dphead.privacy.parts import PartAsk
-from dphead.privacy.queries import Params, RowTransform
+from dphead.privacy.queries import GramAndSums, Params, RowTransform
 from dphead.processes import Group, Place, launch
 from dphead.solvers.base import AccuracyEstimate, LinearHead
 from extract.format import write_features
@@ -235,7 +235,7 @@ def pair():
     return groups
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("query", [*QUERIES, GramAndSums(M)], ids=[*NAMES, "both sums"])
 def test_an_ask_arrives_as_it_was_sent(query):
     first, second = pair()
     center = np.random.default_rng(0).standard_normal(D).astype(np.float32)

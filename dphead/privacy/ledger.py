@@ -268,6 +268,13 @@ class FitLedger:
             self._file(sequence).unlink(missing_ok=True)
         return sequence, None
 
+    def following(self) -> dict[str, Any] | None:
+        """The spec reserved after the release that began last, or None after the last one."""
+        row = self.ledger._db.execute(
+            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?", (self.fit_id, self._next)
+        ).fetchone()
+        return row and json.loads(row[0])
+
     def commit(self, sequence: int, value: np.ndarray) -> None:
         """Make a noisy value durable, where values are stored, then log it: only then may it be observed.
 

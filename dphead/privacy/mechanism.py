@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from dphead.privacy.accounting import RELATIONS, GaussianEvent
 from dphead.privacy.ledger import FitLedger
 from dphead.privacy.noise import NoiseSource, gaussian
-from dphead.privacy.queries import Params, Query
+from dphead.privacy.queries import ClassSums, Gram, GramAndSums, Params, Query, RowTransform
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.sums import CHUNK, grid_step, mirrored, slack
 
@@ -189,6 +189,50 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float, width: int) -> t
     return sd, grid
 
 
+class NextSum:
+    """Class sums that are planned after a Gram matrix are made in its pass, and wait here without noise.
+
+    Guarantee: they are in memory alone, `release` alone reads them, and only the release that comes next can use them,
+    with the planned spec and the rows and transform that they were made of; whatever else comes next drops them.
+    """
+
+    def __init__(self) -> None:
+        self._held: tuple[Query, ReleaseSpec, Rows, RowTransform, np.ndarray] | None = None
+
+    def __reduce__(self) -> Any:
+        raise TypeError("sums without noise must stay in memory, got a request to copy or store them. Make new ones.")
+
+    def _exact(
+        self,
+        query: Query,
+        params: Params,
+        rows: Rows,
+        spec: ReleaseSpec,
+        ledger: FitLedger,
+        total: Callable[[Query], np.ndarray],
+    ) -> np.ndarray:
+        """The exact sum of the release that the ledger began. total: sums a query over the rows."""
+        held, self._held = self._held, None
+        if held and held[:2] == (query, spec) and held[2] is rows and held[3] is params.transform:
+            return held[4]
+        sums = _class_sums_after(query, spec, ledger)
+        if sums is None:
+            return total(query)
+        both = total(GramAndSums(query.n_classes))
+        width = both.shape[1]
+        self._held = *sums, rows, params.transform, both[width:].T.copy()
+        return both[:width].copy()  # no view, which would lead from what is released to the rest
+
+
+def _class_sums_after(query: Query, spec: ReleaseSpec, ledger: FitLedger) -> tuple[Query, ReleaseSpec] | None:
+    """The release reserved next, if it is of the class sums of the same clipped rows as a Gram matrix."""
+    if type(query) is not Gram or spec.sampling_prob < 1 or (reserved := ledger.following()) is None:
+        return None
+    sums, planned = ClassSums(query.n_classes), ReleaseSpec(**reserved)
+    same = replace(spec, label=planned.label, query=sums.name, noise_multiplier=planned.noise_multiplier)
+    return (sums, planned) if planned == same else None
+
+
 def release(
     query: Query,
     params: Params,
@@ -199,6 +243,7 @@ def release(
     noise: NoiseSource,
     block_sum: BlockSum = numpy_block_sum,
     row_sum: RowSum | None = None,
+    next_sum: NextSum | None = None,
 ) -> Released:
     """Charge, sample, clip, sum, add noise once, commit, return.
 
@@ -206,6 +251,7 @@ def release(
     clipped sum with sd >= noise_multiplier x sensitivity, rounded to a public grid; the charge is durable before the
     first row is read, and the noisy value is durable, where the ledger stores values, before it is returned.
     row_sum: None, or `parts.SumOfParts` where the rows lie with several processes.
+    next_sum: one object for all releases of a fit, so that class sums planned after a Gram matrix need no pass.
     """
     if query.name != spec.query:
         raise ValueError(f"the query must be the planned one, got query={query.name}. The plan says {spec.query}.")
@@ -223,7 +269,11 @@ def release(
         indices = poisson_sample(rows.n_rows, spec.sampling_prob, noise.generator(sequence, "sample"))
         if spec.group_cap is not None:  # a row beyond its cap must not even move the places of other rows
             indices = indices[cast(GroupedRows, rows).within[indices]]
-    value = (row_sum or _clipped_sum)(query, params, rows, spec, indices, block_sum)
+
+    def total(query: Query) -> np.ndarray:
+        return (row_sum or _clipped_sum)(query, params, rows, spec, indices, block_sum)
+
+    value = next_sum._exact(query, params, rows, spec, ledger, total) if next_sum else total(query)
     if spec.noise_multiplier > 0:
         value /= grid
         np.rint(value, out=value)
@@ -270,7 +320,9 @@ def _clipped_sum(
     if not np.array_equal(seen, wanted):
         raise RuntimeError("a pass must use each row slot exactly once. This is a defect in the row source.")
     total = np.array(total, order="C")
-    return mirrored(total) if query.symmetric else total
+    if query.symmetric:
+        mirrored(total[..., : total.shape[-1], :])
+    return total
 
 
 def _on_every_core(add: Callable[[Any, Any], Any], items: Iterator[Any], empty: Callable[[], np.ndarray]) -> np.ndarray:

@@ -136,9 +136,12 @@ class Query:
                 b = xp.float32(params.transform.append)
                 phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)
                 squared = squared + b * b
-            if self.kind == "classes" and xp is np and self.n_classes > FEW_CLASSES:
-                return class_sum(phi, y, keep, out)
-            left, right = self.factors(xp, params, phi, xp.where(keep, squared, xp.float32(0)), y, keep, clip_norm)
+            squared = xp.where(keep, squared, xp.float32(0))
+            return self._add(xp, out, in_place, params, phi, squared, y, keep, clip_norm)
+
+    def _add(self, xp: Any, out: Any, in_place: bool, params: Params, *rows: Any) -> Any:
+        """Add the statistics of clipped rows to `out`. rows: the other arguments of `factors`."""
+        left, right = self.factors(xp, params, *rows)
         if self.kind == "gram":
             return gram_sum(xp, left, right, out, self.same(params), in_place)
         return outer_sum(xp, left, right, out, in_place)
@@ -257,6 +260,31 @@ class ClassSums(Query):
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: the rows; right: one-hot classes."""
         return phi, self._one_hot(xp, y, keep)
+
+    def _add(self, xp: Any, out: Any, in_place: bool, params: Params, *rows: Any) -> Any:
+        if xp is np and self.n_classes > FEW_CLASSES:
+            phi, _, y, keep, _ = rows
+            return class_sum(phi, y, keep, out)
+        return super()._add(xp, out, in_place, params, *rows)
+
+
+@dataclass(frozen=True)
+class GramAndSums(Gram):
+    """G above Sᵀ, the transposed class sums: two releases' sums in one pass over the rows, for `release` alone."""
+
+    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
+        """None: it is not released, `Gram` and `ClassSums` are."""
+        raise NotImplementedError("the two sums of one pass are released apart")
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(width + n_classes, width)."""
+        return (width + self.n_classes, width)
+
+    def _add(self, xp: Any, out: Any, in_place: bool, params: Params, *rows: Any) -> Any:
+        width = out.shape[1]
+        gram = super()._add(xp, out[:width], in_place, params, *rows)
+        sums = ClassSums(self.n_classes)._add(xp, out[width:].T, in_place, params, *rows)
+        return out if xp is np else xp.concatenate([gram, sums.T])
 
 
 @dataclass(frozen=True)

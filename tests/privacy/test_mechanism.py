@@ -1,6 +1,8 @@
 """`release`: what is refused, when it is charged, and that nothing a row holds can raise, warn or skip the noise."""
 
+import copy
 import math
+import pickle
 import warnings
 
 import numpy as np
@@ -9,9 +11,18 @@ from core import NAMES, QUERIES, D, M, clipped_sum, release_one, reserve, spec_o
 
 from dphead.data import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import PIECE, Block, NumpySums, ReleaseSpec, noise_scale, numpy_block_sum, release
+from dphead.privacy.mechanism import (
+    PIECE,
+    Block,
+    NextSum,
+    NumpySums,
+    ReleaseSpec,
+    noise_scale,
+    numpy_block_sum,
+    release,
+)
 from dphead.privacy.noise import NoiseSource, gaussian
-from dphead.privacy.queries import ClassCounts, ClassSums, Gradient, Gram, Params, Query, RowTransform
+from dphead.privacy.queries import ClassCounts, ClassSums, Gradient, Gram, GramAndSums, Params, Query, RowTransform
 from dphead.privacy.sums_jax import jax_block_sum
 
 HOSTILE = np.array(
@@ -293,3 +304,98 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
     finally:
         sys.setswitchinterval(interval)
     assert wrong == 0
+
+
+def releases(asks, next_sum, store=None, block_sum=numpy_block_sum, done=0):
+    """The values of one fit's releases; asks: (query, params, rows, what the spec has besides) each."""
+    specs = [spec_of(query, rows.n_rows, **more) for query, _, rows, more in asks]
+    ledger, noise = reserve(specs, store=store), NoiseSource(1)
+    return [
+        release(query, params, rows, spec, ledger=ledger, noise=noise, block_sum=block_sum, next_sum=next_sum).value
+        for (query, params, rows, _), spec in zip(asks, specs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("block_sum", [numpy_block_sum, jax_block_sum], ids=["numpy", "jax"])
+@pytest.mark.parametrize("m", [M, 40])
+@pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
+def test_class_sums_planned_after_a_gram_matrix_are_made_in_its_pass(block_sum, m, relation):
+    """The same values as from two passes, but for float64 sums in another order: at most a step of the grid, 1e-4."""
+    x, y = toy(600, 7, m)
+    x[3], x[4], y[5], y[6] = np.nan, np.inf, m, -1
+    params = Params(RowTransform(True, np.full(7, 0.1, np.float32), None, 0.5))
+    more = {"relation": relation, "clip_norm": 0.7}
+    values = []
+    for next_sum in (NextSum(), None):
+        Counted.reads, rows = 0, Counted(x, y, 256)
+        values.append(
+            releases(
+                [(Gram(m), params, rows, more), (ClassSums(m), params, rows, {**more, "sigma": 0.3, "label": "other"})],
+                next_sum,
+                block_sum=block_sum,
+            )
+        )
+        assert Counted.reads == (1 if next_sum else 2)
+    for one, two in zip(*values, strict=True):
+        assert one.base is None and one.flags.c_contiguous  # a view would lead to the sums that wait
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-4)
+    assert np.array_equal(values[0][0], values[0][0].T)
+
+
+def test_class_sums_that_wait_serve_the_planned_release_of_the_same_rows_only(rows):
+    """Everything else reads the rows again and gives the value that it gives with nothing waiting."""
+    plain, other = Params(RowTransform()), Params(RowTransform(unit_norm=True))
+    gram, sums = (Gram(M), plain, rows, {}), (ClassSums(M), plain, rows, {})
+    cases = [
+        [gram, sums],
+        [gram, (ClassSums(M), other, rows, {})],
+        [gram, (ClassSums(M), Params(RowTransform()), rows, {})],
+        [gram, (ClassSums(M), plain, Counted(*toy(40, seed=9)), {})],
+        [gram, (ClassSums(M), plain, rows, {"clip_norm": 0.5})],
+        [gram, (ClassSums(M), plain, rows, {"sampling_prob": 0.5})],
+        [(Gram(M), plain, rows, {"sampling_prob": 0.5}), (ClassSums(M), plain, rows, {"sampling_prob": 0.5})],
+        [gram, (ClassSums(M + 1), plain, rows, {})],
+        [gram, (ClassCounts(M), plain, rows, {}), sums],
+        [gram, sums, sums],
+        [sums, gram],
+    ]
+    for asks in cases:
+        Counted.reads = 0
+        values, saved = releases(asks, NextSum()), 1 if asks[:2] == [gram, sums] else 0
+        assert Counted.reads == len(asks) - saved
+        for value, alone in zip(values, releases(asks, None), strict=True):
+            np.testing.assert_allclose(value, alone, rtol=0, atol=1e-4)
+
+
+def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
+    """They cannot be pickled or copied; the store holds the values that carry noise; the joint query is no release."""
+    next_sum, params = NextSum(), Params()
+    asks = [(Gram(M), params, rows, {}), (ClassSums(M), params, rows, {})]
+    specs = [spec_of(query, 40) for query, *_ in asks]
+    ledger = reserve(specs, store=tmp_path)
+    value = release(Gram(M), params, rows, specs[0], ledger=ledger, noise=NoiseSource(1), next_sum=next_sum).value
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="stay in memory"):
+            leave(next_sum)
+    stored = [np.load(file) for file in tmp_path.glob("*.npy")]
+    assert len(stored) == 1 and np.array_equal(stored[0], value)
+    spec = spec_of(GramAndSums(M), 40)
+    with pytest.raises(NotImplementedError):
+        release(GramAndSums(M), params, rows, spec, ledger=reserve([spec]), noise=NoiseSource(1))
+
+
+def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, rows):
+    """The Gram matrix's value is loaded, so nothing waits: the class sums read the rows."""
+    specs, params = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))], Params()
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    fit = reserve(specs, ledger, tmp_path / "fit")
+    first = release(Gram(M), params, rows, specs[0], ledger=fit, noise=NoiseSource(1), next_sum=NextSum()).value
+    fit._lock.close()
+    fit = ledger.resume("hash", fit.fit_id, tmp_path / "fit")
+    Counted.reads, next_sum = 0, NextSum()
+    again, sums = (
+        release(query, params, rows, spec, ledger=fit, noise=NoiseSource(1), next_sum=next_sum).value
+        for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)
+    )
+    assert np.array_equal(first, again) and Counted.reads == 1
+    np.testing.assert_allclose(sums, releases([(ClassSums(M), params, rows, {})] * 2, None)[1], rtol=0, atol=1e-4)

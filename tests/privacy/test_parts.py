@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.data import ArrayRows
-from dphead.privacy.mechanism import numpy_block_sum, release
+from dphead.privacy.mechanism import NextSum, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.parts import SumOfParts, bounds, serve
-from dphead.privacy.queries import ClassCounts, ClassSums, Params, RowTransform
+from dphead.privacy.queries import ClassCounts, ClassSums, Gram, Params, RowTransform
 
 
 class Threads:
@@ -116,6 +116,21 @@ def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(query, co
     value, threads = shared_release(query, params, x, y, count)
     np.testing.assert_allclose(value, alone, rtol=0, atol=2e-4 * query.sensitivity(1.0, "zero_out", 1.0))
     assert len(threads.sent) == count - 1  # one sum of each other process, once
+
+
+def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
+    """The others sum once for both releases; the values are those of one process without `NextSum`."""
+    x, y = toy(300)
+    params, queries = Params(RowTransform(append=1.0)), (Gram(M), ClassSums(M))
+    specs = [spec_of(query, 300) for query in queries]
+    values = []
+    with parts(x, y, 3) as (whole, threads, own):
+        for row_sum, next_sum in ((SumOfParts(threads, own), NextSum()), (None, None)):
+            more = {"ledger": reserve(specs), "noise": NoiseSource(1), "row_sum": row_sum, "next_sum": next_sum}
+            values.append([release(q, params, whole, s, **more).value for q, s in zip(queries, specs, strict=True)])
+    assert len(threads.sent) == 2
+    for together, alone in zip(*values, strict=True):
+        np.testing.assert_allclose(together, alone, rtol=0, atol=4e-4)  # a step of the grid: 1e-4 of at most 2
 
 
 def test_only_the_first_process_draws_noise():
