@@ -110,7 +110,7 @@ class Released:
     noise_sd: float
 
 
-PIECE = 4 * CHUNK  # rows of a block that are in work at a time: few enough for the cache, enough for Python
+PIECE = 8 * CHUNK  # rows of a block that are in work at a time: few enough for the cache, enough for Python
 COPIES = 1 << 30  # bytes of sums that cores may hold apart
 BlockSum = Callable[[Query, Params, Block, np.ndarray, float, Any], Any]
 RowSum = Callable[[Query, Params, Rows, ReleaseSpec, np.ndarray | None, BlockSum], np.ndarray]

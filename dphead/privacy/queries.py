@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dphead.privacy.sums import FEW_CLASSES, class_sum, gram_sum, masked, matmul, outer_sum, squares
+from dphead.privacy.sums import FEW_CLASSES, class_sum, gram_sum, masked, outer_sum, scores, squares
 
 Loss = Literal["softmax", "sigmoid", "squared"]
 NOTHING = 1e-30  # float32 cannot divide by a smaller squared norm well: `unit_norm` calls it zero, clips call it this
@@ -235,7 +235,7 @@ class SigmoidHessians(ClassGrams):
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """The rows, and weights p(1-p) (k, n_classes)."""
-        p = _probabilities(xp, matmul(xp, phi, xp.asarray(params.weights, dtype=xp.float32)), "sigmoid")
+        p = _probabilities(xp, scores(xp, phi, xp.asarray(params.weights, dtype=xp.float32)), "sigmoid")
         return phi, xp.where(keep[:, None] & xp.isfinite(p), p * (1 - p), xp.float32(0))
 
     def same(self, params: Params) -> list[int]:
@@ -319,7 +319,7 @@ class Gradient(Query):
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: the rows; right: the residuals times min(1, C / (||r|| ||x||))."""
-        z = matmul(xp, phi, xp.asarray(params.weights, dtype=xp.float32))
+        z = scores(xp, phi, xp.asarray(params.weights, dtype=xp.float32))
         residual = _probabilities(xp, z, self.loss) - self._one_hot(xp, y, keep)
         norm2 = squares(xp, residual)
         ok = keep & xp.isfinite(norm2)
@@ -367,7 +367,7 @@ class CorrectCount(Query):
 
     def factors(self, xp: Any, params: Params, phi: Any, squared: Any, y: Any, keep: Any, clip_norm: float) -> Any:
         """Left: 1 where the row's own class has the highest score; right: ones."""
-        z = matmul(xp, phi, xp.asarray(params.weights, dtype=xp.float32))
+        z = scores(xp, phi, xp.asarray(params.weights, dtype=xp.float32))
         own = self._one_hot(xp, y, keep) > 0
         best = xp.where(own, xp.float32(-np.inf), z).max(axis=1)
         correct = keep & (xp.where(own, z, xp.float32(-np.inf)).max(axis=1) > best)

@@ -16,6 +16,7 @@ CHUNK = 128  # block sizes are multiples of it; rows that are summed in float32 
 FEW_CLASSES = 16  # up to so many, a product with one-hot rows is the fastest class sum
 STRIP = 192  # rows of a Gram matrix that numpy computes at a time, from the diagonal on
 GRID = 1e-4  # share of the sensitivity given to rounding the result to its grid
+SMALL = 1 << 18  # entries of chunks' products that numpy makes in one call
 MAX_SLACK = 0.01
 
 
@@ -72,9 +73,13 @@ def _chunk_sums(left: np.ndarray, right: np.ndarray, out: np.ndarray, in_place: 
     if not in_place:
         out += left.astype(np.float64, copy=False).T @ right.astype(np.float64, copy=False)
         return
-    product = np.empty(out.shape, np.float32)
-    for i in range(0, len(left), CHUNK):
-        out += np.matmul(left[i : i + CHUNK].T, right[i : i + CHUNK], out=product)
+    left, right = (x.reshape(-1, CHUNK, x.shape[1]) for x in (left, right))
+    together = max(1, SMALL // out.size)  # each call takes the lock for which other cores' threads wait
+    products = np.empty((min(together, len(left)), *out.shape), np.float32)
+    for i in range(0, len(left), together):
+        part = products[: len(left) - i]
+        np.matmul(left[i : i + together].mT, right[i : i + together], out=part)
+        out += part[0] if len(part) == 1 else part.sum(0, dtype=np.float64)
 
 
 def _chunk_products(xp: Any, left: Any, right: Any, in_place: bool) -> Any:
@@ -148,6 +153,13 @@ def masked(xp: Any, keep: Any, rows: Any) -> Any:
         bits = np.where(keep, np.int32(-1), np.int32(0))[:, None]
         return (rows.view(np.int32) & bits).view(np.float32)
     return xp.where(keep[:, None], rows, xp.float32(0))
+
+
+def scores(xp: Any, rows: Any, weights: Any) -> Any:
+    """rows (k, p) @ weights (p, m) in float32, CHUNK rows at a time if m is small: BLAS then makes no copy of rows."""
+    if xp is np and weights.shape[1] <= FEW_CLASSES:
+        return np.matmul(rows.reshape(-1, CHUNK, rows.shape[1]), weights).reshape(len(rows), -1)
+    return matmul(xp, rows, weights)
 
 
 def matmul(xp: Any, a: Any, b: Any) -> Any:
