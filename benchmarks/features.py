@@ -54,19 +54,21 @@ def cache() -> Path:
 
 
 def extract_options(dataset: str, features: str) -> str:
-    """Options of `dphead extract` for `scatternet`, `scatternet-unscaled` or `mobilenetv2-128`.
+    """Options of `dphead extract` for `scatternet`, `scatternet-unscaled`, `scatternet-synthetic` or `mobilenetv2-128`.
 
     TB21's published code scales CIFAR-10's colours by ImageNet's public means and deviations before the ScatterNet,
     which the paper does not say; `scatternet-unscaled` does not.
     """
     if features == "mobilenetv2-128":
         return MOBILENET
-    if features not in ("scatternet", "scatternet-unscaled"):
+    if features not in ("scatternet", "scatternet-unscaled", "scatternet-synthetic"):
         raise ValueError(
-            f"features must be scatternet[-unscaled], scatternet-gN or mobilenetv2-128, got {features=}. Choose one."
+            "features must be scatternet[-unscaled | -synthetic], scatternet-gN or mobilenetv2-128, got "
+            f"{features=}. Choose one."
         )
     scaled = dataset == "cifar10" and features == "scatternet"
     options = " --scatter-j 1" if dataset == "digits" else ""
+    options += " --normalize synthetic" if features == "scatternet-synthetic" else ""
     return "--backbone scatternet" + options + (f" {IMAGENET}" if scaled else "")
 
 
