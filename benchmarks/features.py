@@ -68,7 +68,7 @@ def extract_options(dataset: str, features: str) -> str:
         )
     scaled = dataset == "cifar10" and features == "scatternet"
     options = " --scatter-j 1" if dataset == "digits" else ""
-    options += " --normalize synthetic" if features == "scatternet-synthetic" else ""
+    options += f" --normalize {'synthetic' if features == 'scatternet-synthetic' else 'none'}"
     return "--backbone scatternet" + options + (f" {IMAGENET}" if scaled else "")
 
 

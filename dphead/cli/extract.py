@@ -71,8 +71,8 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
 @click.option("--scatter-l", default=8, show_default=True, help="ScatterNet: number of angles.")
 @click.option(
     "--normalize",
-    default="none",
-    show_default=True,
+    default=None,
+    show_default="synthetic for scatternet, else none",
     type=click.Choice(["none", "group", "unit", "synthetic"]),
     help="Of each row alone; synthetic: channels by their mean and spread on random images of natural spectrum.",
 )
@@ -170,12 +170,13 @@ def _options(given: dict[str, Any]) -> Any:
     rest = {name: given[name] for name in direct}
     if given["workers"] is not None:
         rest["workers"] = given["workers"]
+    normalize = given["normalize"] or ("synthetic" if given["backbone"] == "scatternet" else "none")
     return ExtractOptions(
         source=given["source"],
         output=given["output"],
         backbone=BackboneOptions(given["backbone"], **{name: given[name] for name in network}),
         classes=Classes.parse(given["classes"], given["folder_names_are_public"], given["ignore_labels"]),
-        normalize=RowNorm(given["normalize"], given["groups"]),
+        normalize=RowNorm(normalize, given["groups"]),
         views=Views(given["views"], given["flip"]),
         shard=Shard.parse(given["shard"]) if given["shard"] else Shard.of_process(),
         **rest,

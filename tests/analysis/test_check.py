@@ -140,6 +140,7 @@ def test_classes_given_to_the_fit_are_declared(tmp_path):
         ({}, False),
         ({"backbone": "scatternet", "normalization": {"kind": "group", "groups": 9}}, False),
         ({"normalization": {"kind": "unit"}, "transform": {"mean": [0.485, 0.456, 0.406]}}, False),
+        ({"backbone": "scatternet", "normalization": {"kind": "synthetic", "images": 400}}, False),
         ({"backbone": "scatternet", "transform": {"mean": None}}, False),
         ({"backbone": "arrays"}, True),
         ({"normalization": {"kind": "standardize"}}, True),

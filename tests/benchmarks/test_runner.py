@@ -160,8 +160,9 @@ def test_the_command_refuses_an_unknown_selector():
 
 
 def test_options_of_an_extraction():
-    assert features.extract_options("mnist", "scatternet") == "--backbone scatternet"
+    assert features.extract_options("mnist", "scatternet") == "--backbone scatternet --normalize none"
     assert features.extract_options("cifar10", "scatternet").endswith("--std 0.229,0.224,0.225")
-    assert features.extract_options("cifar10", "scatternet-unscaled") == "--backbone scatternet"
+    assert features.extract_options("mnist", "scatternet-synthetic") == "--backbone scatternet --normalize synthetic"
+    assert features.extract_options("cifar10", "scatternet-unscaled") == "--backbone scatternet --normalize none"
     with pytest.raises(ValueError, match="features must be"):
         features.extract_options("mnist", "resnet")

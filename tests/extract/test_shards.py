@@ -281,7 +281,7 @@ def test_command_line(copy):
 def test_torchrun_extracts_shards(copy):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dphead"]
     command += ["extract", "digits.npz", "-o", "run.h5", "--backbone", "scatternet", "--scatter-j", "1"]
-    command += ["--classes", "10", "--block-rows", "64", "--batch-size", "32"]
+    command += ["--classes", "10", "--block-rows", "64", "--batch-size", "32", "--normalize", "none"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True, timeout=300)
     assert json.loads((copy / "run.h5.shards.json").read_text())["dataset_id"]
