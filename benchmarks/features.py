@@ -28,7 +28,7 @@ FACTS = {  # (rows, features) of ScatterNet, so that a dry run needs no data
     "mnist": (60_000, 3_969),
     "fashion-mnist": (60_000, 3_969),
     "cifar10": (50_000, 15_552),
-    "digits": (1_347, 324),
+    "digits": (1_347, 144),
 }
 MOBILENET = (
     "--backbone mobilenetv2_100 --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5 --image-size 128 --model-arg num_classes=1001 "

@@ -12,7 +12,7 @@ from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import CorrectCount, Gradient
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import DESCENT, LONGEST, MOVE, rate
+from dphead.solvers.auto import DESCENT, LONGEST, MOVE, _overfit, rate
 from dphead.solvers.base import Centering
 
 D, M = 8, 4
@@ -95,6 +95,30 @@ def test_the_expected_accuracy_is_that_of_new_rows(n, epsilon, scale):
         errors.append(head.estimate.accuracy - truth)
     assert held >= 48
     assert abs(np.mean(errors)) < 0.01
+
+
+@pytest.mark.parametrize(
+    "n, d, epsilon, seen, gap",
+    [
+        (2000, 1280, 0.5, 0.614, 0.0275), (2000, 1280, 2.0, 0.809, 0.0385), (2000, 1280, 8.0, 0.892, 0.0888),
+        (1000, 144, 0.5, 0.770, 0.0201), (1000, 144, 2.0, 0.945, 0.0113), (1000, 144, 8.0, 0.982, 0.0077),
+    ],
+)  # fmt: skip
+def test_overfitting_is_expected_within_two_points_of_what_was_measured(n, d, epsilon, seen, gap):
+    """CIFAR-10's MobileNetV2 features (4 draws) and digits (8): right on the fit's rows less on other training rows."""
+    facts = make_plan(Auto(), PublicFacts(n, d, 10), epsilon=epsilon, delta=1e-5).budgeted(PublicFacts(n, d, 10))
+    assert abs(_overfit(facts, Auto()._descent(facts), seen) - gap) < 0.02
+
+
+def test_overfitting_grows_with_the_budget_and_is_bounded_by_free_parameters():
+    found = []
+    for epsilon in (0.1, 1.0, 8.0):
+        facts = plan(epsilon=epsilon).budgeted(PublicFacts(50_000, 1000, 10))
+        found.append(_overfit(facts, Auto()._descent(facts), 0.9))
+    assert 0 < found[0] < found[1] < found[2] < 0.05
+    few = PublicFacts(1000, 1, 2, 1.0)
+    assert _overfit(few, Auto()._descent(few), 0.7) == 0.45 / 1000
+    assert _overfit(few, Auto()._descent(few), 1.0) == 0
 
 
 def test_without_an_estimate_nothing_is_spent_on_it():
