@@ -1,9 +1,8 @@
 """What each part of `auto` is worth, and each way of placing or removing noise in least squares.
 
 Fits on four fifths of public training rows, measured on the other fifth: no test row is looked at. The same noise seeds
-for every variant; of digits, which are few, another fifth each time. `python -m benchmarks.ablation` runs what is
-missing, one JSON line a fit in results/ablation/, and writes its README; `python -m benchmarks.ablation table` writes
-the README alone.
+for every variant. `python -m benchmarks.ablation` runs what is missing, one JSON line a fit in results/ablation/, and
+writes its README; `python -m benchmarks.ablation table` writes the README alone.
 """
 
 import sys
@@ -16,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import features
-from benchmarks.features import Loaded
 from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
-from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import RowTransform
@@ -47,10 +44,7 @@ VARIANTS: dict[str, Any] = {
     "120 steps": Auto(steps=120),
     "noise moves a weight by 0.5": Auto(move=0.5),
     "noise moves a weight by 1.6": Auto(move=1.6),
-    "noise moves a weight by 2.5": Auto(move=2.5),
-    "nothing spent on the expected accuracy": Auto(estimate=False),
 }
-DIGITS_DRAWS = 10
 Row = dict[str, Any]
 
 
@@ -60,17 +54,16 @@ def accuracies(data: features.Loaded, fits: Sequence[tuple[Solver, int]], epsilo
     return [float(np.mean(r.head.scores(data.x).argmax(axis=1) == data.y)) for r in results]
 
 
-def run_auto(name: str, draws: int, load: Callable[[int], Loaded]) -> None:
-    """The missing rows of `auto`'s parts, those of one epsilon and draw together. load: rows of a draw."""
-    out, source = OUT / f"{name}.jsonl", provenance()
+def run_auto() -> None:
+    """The missing rows of `auto`'s parts, those of one epsilon and draw together."""
+    out, source = OUT / "auto.jsonl", provenance()
     done = {(r["variant"], r["epsilon"], r["seed"]) for r in read(out)}
-    for seed in range(draws):
-        data: Loaded | None = None
+    data = features.load(DATASET, NAME, held_out=True)
+    for seed in range(DRAWS):
         for epsilon in EPSILONS:
             names = [name for name in VARIANTS if (name, epsilon, seed) not in done]
             if not names:
                 continue
-            data = data or load(seed)
             found = accuracies(data, [(VARIANTS[name], seed) for name in names], epsilon)
             for name, accuracy in zip(names, found, strict=True):
                 row = {"variant": name, "epsilon": epsilon, "seed": seed, "accuracy": accuracy}
@@ -79,22 +72,7 @@ def run_auto(name: str, draws: int, load: Callable[[int], Loaded]) -> None:
             print(f"eps {epsilon:g} draw {seed}: " + " ".join(f"{100 * a:.2f}" for a in found), flush=True)
 
 
-def cifar10(_: int) -> Loaded:
-    """The same rows in each draw."""
-    return features.load(DATASET, NAME, held_out=True)
-
-
-def digits(seed: int) -> Loaded:
-    """A random four fifths of the training rows, and the others."""
-    data = features.load("digits", "scatternet")
-    x, y = training_rows(data)
-    order, n = np.random.default_rng(seed).permutation(len(x)), len(x) * 4 // 5
-    facts = PublicFacts(n, data.facts.n_features, data.facts.n_classes)
-    train, rest = order[:n], order[n:]
-    return Loaded(ArrayRows(x[train], y[train]), x[rest], y[rest], facts, data.described | {"split": seed})
-
-
-def training_rows(data: Loaded) -> tuple[np.ndarray, np.ndarray]:
+def training_rows(data: features.Loaded) -> tuple[np.ndarray, np.ndarray]:
     """All training rows and labels, in order."""
     blocks = [(b.x[b.index >= 0], b.y[b.index >= 0]) for b in data.rows.blocks()]
     return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
@@ -286,6 +264,5 @@ if __name__ == "__main__":
     if part in ("all", "least-squares"):
         run_least_squares()
     if part in ("all", "auto"):
-        run_auto("auto-digits", DIGITS_DRAWS, digits)
-        run_auto("auto", DRAWS, cifar10)
+        run_auto()
     (OUT / "README.md").write_text(readme())
