@@ -256,4 +256,5 @@ def image_hash(image: np.ndarray) -> int:
     if small.max() == small.min():
         return 0
     spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
-    return int.from_bytes(np.packbits(spectrum > np.median(spectrum)).tobytes(), "big")
+    median = np.sort(spectrum, axis=None)[31:33].mean()  # np.median's, five times as fast
+    return int.from_bytes(np.packbits(spectrum > median).tobytes(), "big")

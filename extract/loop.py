@@ -117,7 +117,7 @@ class Loop:
         torch.set_num_threads(1)
         try:
             with ThreadPoolExecutor(self.options.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                jobs = in_order(pool, self._batch, self._raw_batches(), ahead=self.options.workers + 1)
+                jobs = in_order(pool, self._batch, self._raw_batches(), ahead=self.options.workers + self._written())
                 try:
                     self._tell()
                     while self.writer.next_row < self.writer.header.n_rows:
@@ -126,6 +126,11 @@ class Loop:
                     pool.shutdown(wait=True, cancel_futures=True)
         finally:
             torch.set_num_threads(threads)
+
+    def _written(self) -> int:
+        """Batches to have in hand while a block is written: a block of features, or of a GPU's larger inputs one."""
+        on_cpu = self.device.type == "cpu"
+        return -(-self.writer.header.block_rows // self.options.batch_size) if on_cpu else 1
 
     def _raw_batches(self) -> Iterator[tuple[int, list[np.ndarray | bytes]]]:
         """First row and undecoded rows of each batch: files are read in order, as a compressed tar needs it."""

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from extract.errors import ExtractError
-from extract.images import Classes, UnreadableImage, canonical_array, decode_image, image_hash, open_source
+from extract.images import (
+    _FREQUENCIES,
+    Classes,
+    UnreadableImage,
+    canonical_array,
+    decode_image,
+    image_hash,
+    open_source,
+)
 
 DRAW = np.random.default_rng(0)
 PICTURE = DRAW.integers(0, 256, (6, 9, 3)).astype(np.uint8)
@@ -302,3 +310,13 @@ def test_the_digest_follows_labels_and_pixels(tmp_path, digits):
     images, labels = digits[0][:9], digits[1][:9]
     assert digest(images, labels) == digest(images, labels)
     assert len({digest(images, labels), digest(images[::-1], labels), digest(images, labels[::-1])}) == 3
+
+
+def test_the_hash_is_what_exceeds_the_median_of_the_frequencies():
+    rng = np.random.default_rng(0)
+    for shape in ((28, 28), (40, 33, 3)):
+        image = rng.integers(0, 256, shape).astype(np.uint8)
+        small = np.asarray(Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR), float)
+        spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
+        bits = np.packbits(spectrum > np.median(spectrum)).tobytes()
+        assert image_hash(image) == int.from_bytes(bits, "big")
