@@ -38,7 +38,7 @@ class ErrorBars:
         """Equations (1) to (3) of claim E. u: (k, d) rows in the eigenbasis."""
         b, squares = self._sums @ classes, u**2
         noise = self._sums_sd**2 * ((classes - classes.mean(axis=0)) ** 2).sum(axis=0)  # of each entry of b
-        of_sums = np.outer((u * self._h) ** 2 @ np.ones(len(self._h)), noise)
+        of_sums = np.outer(((u * self._h) ** 2).sum(axis=1), noise)
         one_way = squares @ (self._slopes @ (b**2 - noise))
         both_ways = np.stack([((u * column) @ self._slopes * (u * column)).sum(axis=1) for column in b.T], axis=1)
         both_ways -= np.outer(squares @ self._slopes.diagonal(), noise)
