@@ -54,21 +54,24 @@ def cache() -> Path:
 
 
 def extract_options(dataset: str, features: str) -> str:
-    """Options of `dphead extract` for `scatternet`, `scatternet-unscaled`, `scatternet-synthetic` or `mobilenetv2-128`.
+    """Options of `dphead extract` for `mobilenetv2-128` or `scatternet`, as it is or `-unscaled`, or normalised.
+
+    Normalised by synthetic images: `scatternet-synthetic`; and in opponent colours: `scatternet-opponent`.
 
     TB21's published code scales CIFAR-10's colours by ImageNet's public means and deviations before the ScatterNet,
     which the paper does not say; `scatternet-unscaled` does not.
     """
     if features == "mobilenetv2-128":
         return MOBILENET
-    if features not in ("scatternet", "scatternet-unscaled", "scatternet-synthetic"):
+    if features not in ("scatternet", "scatternet-unscaled", "scatternet-synthetic", "scatternet-opponent"):
         raise ValueError(
-            "features must be scatternet[-unscaled | -synthetic], scatternet-gN or mobilenetv2-128, got "
+            "features must be scatternet[-unscaled | -synthetic | -opponent], scatternet-gN or mobilenetv2-128, got "
             f"{features=}. Choose one."
         )
     scaled = dataset == "cifar10" and features == "scatternet"
     options = " --scatter-j 1" if dataset == "digits" else ""
-    options += f" --normalize {'synthetic' if features == 'scatternet-synthetic' else 'none'}"
+    options += f" --normalize {'synthetic' if features.endswith(('-synthetic', '-opponent')) else 'none'}"
+    options += " --colours opponent" if features == "scatternet-opponent" else ""
     return "--backbone scatternet" + options + (f" {IMAGENET}" if scaled else "")
 
 

@@ -383,8 +383,9 @@ def extract_like(run: Path, source: Path, output: Path, weights: Path | None, de
     if backbone == "scatternet":
         size = t["image_size"][0] if t["interpolation"] else None  # without one, images were taken at their own size
         options = BackboneOptions(
-            backbone, None, {}, mean, std, t["interpolation"], None, size, arguments["J"], arguments["L"]
-        )
+            backbone, None, {}, mean, std, t["interpolation"], None, size, arguments["J"], arguments["L"],
+            t.get("colour_space", "rgb"),
+        )  # fmt: skip
     else:
         options = BackboneOptions(
             backbone, weights, arguments, mean, std, t["interpolation"], t["crop_pct"], t["input_size"][-1]

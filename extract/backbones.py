@@ -22,7 +22,10 @@ from extract.weights import file_sha256, first_line, load_weights, state_sha256
 
 @dataclass
 class BackboneOptions:
-    """Which network, which weights, which image transform; None means the model's own. J and L are ScatterNet's."""
+    """Which network, which weights, which image transform; None means the model's own. J and L are ScatterNet's.
+
+    colours: "rgb", or for ScatterNet "opponent": luminance, red-green, blue-yellow (van de Sande, Gevers, Snoek 2010).
+    """
 
     name: str
     weights: Path | None = None
@@ -34,6 +37,10 @@ class BackboneOptions:
     image_size: int | None = None
     scatter_j: int = 2
     scatter_l: int = 8
+    colours: str = "rgb"
+
+
+OPPONENT = torch.tensor([[2.0, 2.0, 2.0], [6**0.5, -(6**0.5), 0.0], [2**0.5, 2**0.5, -2 * 2**0.5]]) / 12**0.5
 
 
 @dataclass
@@ -60,6 +67,11 @@ def load_backbone(options: BackboneOptions, size: tuple[int, int], has_colour: b
 
     ExtractError for an unknown name, weights that cannot be had or do not fit, or a model that mixes rows of a batch.
     """
+    if options.colours not in ("rgb", "opponent") or (options.colours == "opponent" and options.name != "scatternet"):
+        raise ExtractError(
+            f"colours must be rgb, or opponent for scatternet, got colours={options.colours!r} for {options.name}. "
+            "Leave --colours out."
+        )
     backbone = _scatternet(options, size, has_colour) if options.name == "scatternet" else _timm(options)
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
@@ -84,7 +96,7 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
         raise ExtractError(
             "scatternet has no weights and no model arguments, got some. Leave --weights and --model-arg out."
         )
-    colours = 3 if has_colour else 1
+    colours, opponent = 3 if has_colour else 1, has_colour and options.colours == "opponent"
     size = (options.image_size, options.image_size) if options.image_size else size
     transform = {
         "image_size": list(size),
@@ -93,6 +105,7 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
         "scale": [0.0, 1.0],
         "mean": list(options.mean) if options.mean else None,
         "std": list(options.std) if options.std else None,
+        **({"colour_space": "opponent"} if opponent else {}),
     }
     height, width = size
     mean, std = (_channel_tensor(v, colours) for v in (options.mean, options.std))
@@ -103,7 +116,8 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
             image = _resize_to_cover(image, height, options.interpolation or "bicubic")
         planes = torch.tensor(image).reshape(height, width, colours).permute(2, 0, 1).float() / 255
         planes = planes if mean is None else planes - mean
-        return planes if std is None else planes / std
+        planes = planes if std is None else planes / std
+        return torch.tensordot(OPPONENT, planes, dims=1) if opponent else planes
 
     return Backbone(
         name="scatternet",

@@ -70,6 +70,13 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
 @click.option("--scatter-j", default=2, show_default=True, help="ScatterNet: averages over 2**J pixels.")
 @click.option("--scatter-l", default=8, show_default=True, help="ScatterNet: number of angles.")
 @click.option(
+    "--colours",
+    default="rgb",
+    show_default=True,
+    type=click.Choice(["rgb", "opponent"]),
+    help="ScatterNet: as they are, or luminance, red-green, blue-yellow.",
+)
+@click.option(
     "--normalize",
     default=None,
     show_default="synthetic for scatternet, else none",
@@ -154,6 +161,7 @@ def _options(given: dict[str, Any]) -> Any:
         "image_size",
         "scatter_j",
         "scatter_l",
+        "colours",
     )
     direct = (
         "split",

@@ -40,9 +40,10 @@ class Auto:
 
     The step size is the one at which noise alone moves each weight by `move` over the whole descent (`rate`). Smaller
     steps leave signal behind; beyond, noise grows faster than signal. Features are scaled by a noisy standardisation
-    where n·mu is at least twice their number. estimate: spend 1 to 10 % of mu² on the count. prior: a public head to
-    start from. The other fields are for measuring what each part is worth (benchmarks/ablation.py): scale, one of auto,
-    always, never; steps and move, None for the rule; descent, what no rule sets.
+    where n·mu is at least twice their number and they turn out to differ in size. estimate: spend 1 to 10 % of mu² on
+    the count. prior: a public head to start from. The other fields are for measuring what each part is worth
+    (benchmarks/ablation.py): scale, one of auto, always, never; steps and move, None for the rule; descent, what no
+    rule sets.
     """
 
     estimate: bool = True
@@ -78,7 +79,8 @@ class Auto:
         if scaled and isinstance(centering, Centering):
             centering = replace(centering, scale_share=SCALE_SHARE)
         share = 0.97 * (1 - self._count_share(facts))  # the gradients'; 3 % for centring and scaling
-        steps = self.steps or min(100, max(60, round(60 * (min(strength, 1e9) / 1e4) ** (1 / 3))))
+        longest = 100 * math.sqrt(max(1.0, facts.n_features / 1280))  # wide features take more, and DP-FC more still
+        steps = self.steps or round(min(longest, max(60, 60 * strength / 1e4)))
         move = self.move or (MOVE if self.prior is None or clear else PRIOR_MOVE)
         speed = rate(strength * math.sqrt(share), steps, self.descent.momentum, move)
         return replace(self.descent, steps=steps, learning_rate=speed, centering=centering, prior=self.prior)

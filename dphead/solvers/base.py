@@ -140,13 +140,17 @@ class Solver(Protocol):
         ...
 
 
+EVEN = 2.0  # mean of squares over square of the mean: 1 if all features have one size, 70 for ScatterNet as it is
+
+
 @dataclass(frozen=True)
 class Centering:
     """How rows are brought to the unit sphere: unit norm, and a noisy mean of unit rows subtracted [ALGORITHMS.md §3].
 
     share: the mean's share of mu²; 0 for no centre. unit_norm: False leaves rows as they are (a clip norm must then fit
     the features' scale). scale_share: share of the noisy mean squares of centred rows, each of which is divided by the
-    mean squares' power 1/4 (half of a standardisation) and brought to the sphere again; 0 for no scale.
+    mean squares' power 1/4 (half of a standardisation) and brought to the sphere again, unless they turn out to be
+    nearly even (EVEN); 0 for no scale.
     """
 
     share: float = 0.02
@@ -176,8 +180,10 @@ class Centering:
         if self.scale_share <= 0:
             return centered
         answer = yield Ask("feature squares", ChannelMoment(facts.n_classes, 2), Params(replace(centered, append=0.0)))
-        floor = max(0.01, facts.n_features * answer.noise_sd / facts.n_rows)
-        relative = np.maximum(facts.n_features * answer.value[:, 0] / facts.n_rows, 0.0) + floor
+        relative, noise = (facts.n_features / facts.n_rows * v for v in (answer.value[:, 0], answer.noise_sd))
+        if float(np.mean(relative**2)) - noise**2 < EVEN * float(np.mean(relative)) ** 2:
+            return centered
+        relative = np.maximum(relative, 0.0) + max(0.01, noise)
         return replace(centered, scale=(relative**-0.25).astype(np.float32))
 
 

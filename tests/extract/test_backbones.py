@@ -204,6 +204,21 @@ def test_scatternet_sizes_and_colours():
         load_backbone(BackboneOptions("scatternet", weights=Path("x")), (8, 8), False)
 
 
+def test_opponent_colours_turn_the_colours_and_grey_has_only_the_first():
+    plain, turned = (
+        load_backbone(BackboneOptions("scatternet", scatter_j=1, colours=c), (8, 8), True) for c in ("rgb", "opponent")
+    )
+    assert turned.transform == plain.transform | {"colour_space": "opponent"}
+    image = PICTURE[:8, :8]
+    torch.testing.assert_close(turned.prepare(image).norm(dim=0), plain.prepare(image).norm(dim=0))
+    luminance = turned.prepare(image)[0]
+    torch.testing.assert_close(luminance, plain.prepare(image).sum(0) / 3**0.5)
+    grey = np.repeat(image[:, :, :1], 3, axis=2)
+    assert turned.prepare(grey)[1:].abs().max() < 1e-6
+    with pytest.raises(ExtractError, match="opponent for scatternet"):
+        load_backbone(BackboneOptions("resnet18", colours="opponent"), (8, 8), True)
+
+
 def test_the_real_mobilenet(shared):
     path = shared / "weights" / "mobilenetv2_100.in1k.safetensors"
     if not path.is_file():

@@ -101,6 +101,16 @@ def test_the_centre_is_the_mean_of_unit_rows_shrunk_by_its_noise():
     assert fit(LeastSquares(centering=Centering(0.0))).transform.center is None
 
 
+def test_rows_are_scaled_only_if_features_differ_in_size():
+    """Powers 1/4 of the mean squares, 100 times apart; of even features nothing is left to scale."""
+    centering = Centering(0.02, scale_share=0.01)
+    even = fit(LeastSquares(centering=centering))
+    assert even.transform.center is not None and even.transform.scale is None
+    wide = X * np.where(np.arange(D) < D // 4, 10, 1).astype(np.float32)
+    scale = fit(LeastSquares(centering=centering), x=wide).transform.scale
+    assert np.median(scale[D // 4 :]) / np.median(scale[: D // 4]) == pytest.approx(10**0.5, rel=0.2)
+
+
 def test_channel_normalization_is_the_papers():
     solver = SOLVERS["normalised"]
     transform = fit(solver).transform
