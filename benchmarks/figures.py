@@ -28,7 +28,8 @@ def write(folder: Path = FOLDER) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [noise_law(folder / "tb21-figure6.png")]
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
-        paths.append(accuracy(folder / f"accuracy-{path.stem}.png", read(path), TITLES.get(path.stem, path.stem)))
+        if len({row["method"] for row in read(path)}) > 1:
+            paths.append(accuracy(folder / f"accuracy-{path.stem}.png", read(path), TITLES.get(path.stem, path.stem)))
     rows = stored()
     for dataset in ("mnist", "fashion-mnist", "cifar10"):
         paths += claimed_and_measured(folder / f"tb21-{dataset}.png", rows, dataset)
