@@ -122,12 +122,13 @@ def test_a_sampled_row_counts_the_same_whatever_the_size_of_the_sample(block_sum
         assert all(np.array_equal(sums[0], s) for s in sums)
 
 
+@pytest.mark.parametrize("d, m", [(512, 10), (64, 100)])  # few classes are scored 128 rows at a time, many at once
 @pytest.mark.parametrize("block_sum", [numpy_block_sum, jax_block_sum], ids=["numpy", "jax"])
-def test_a_row_more_does_not_round_all_other_rows_anew_where_their_number_is_private(block_sum):
+def test_a_row_more_does_not_round_all_other_rows_anew_where_their_number_is_private(block_sum, d, m):
     """Equal rows whose scores are nothing but rounding error of large public weights: the float32 kernel decides their
     class. A row more, without a class, must not give the others to the kernel of another shape: here 128 rows moved the
     sum by 125 times the sensitivity. What is left, 1e-9, is the order of float64 additions."""
-    d, m, rng = 512, 10, np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     weights = (1e6 * rng.standard_normal((d, m))).astype(np.float32)
     weights[d // 2 :] = -rng.permutation(weights[: d // 2])  # each column adds up to zero
     x = np.ones((2049, d), np.float32)
