@@ -35,6 +35,7 @@ MOBILENET = (
     f"--model-arg pad_type=same --weights {shlex.quote(str(WEIGHTS / 'mobilenetv2_100.in1k.safetensors'))}"
 )
 IMAGENET = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225"
+OURS = ("synthetic", "opponent", "mirror")  # each adds one to those before it; opponent where there is colour
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
@@ -56,22 +57,25 @@ def cache() -> Path:
 def extract_options(dataset: str, features: str) -> str:
     """Options of `dphead extract` for `mobilenetv2-128` or `scatternet`, as it is or `-unscaled`, or normalised.
 
-    Normalised by synthetic images: `scatternet-synthetic`; and in opponent colours: `scatternet-opponent`.
+    Normalised by synthetic images: `scatternet-synthetic`; in opponent colours too: `scatternet-opponent`; and with the
+    mirror image: `scatternet-mirror`.
 
     TB21's published code scales CIFAR-10's colours by ImageNet's public means and deviations before the ScatterNet,
     which the paper does not say; `scatternet-unscaled` does not.
     """
     if features == "mobilenetv2-128":
         return MOBILENET
-    if features not in ("scatternet", "scatternet-unscaled", "scatternet-synthetic", "scatternet-opponent"):
+    if features not in ("scatternet", *(f"scatternet-{v}" for v in ("unscaled", *OURS))):
         raise ValueError(
-            "features must be scatternet[-unscaled | -synthetic | -opponent], scatternet-gN or mobilenetv2-128, got "
-            f"{features=}. Choose one."
+            "features must be scatternet[-unscaled | -synthetic | -opponent | -mirror], scatternet-gN or "
+            f"mobilenetv2-128, got {features=}. Choose one."
         )
     scaled = dataset == "cifar10" and features == "scatternet"
     options = " --scatter-j 1" if dataset == "digits" else ""
-    options += f" --normalize {'synthetic' if features.endswith(('-synthetic', '-opponent')) else 'none'}"
-    options += " --colours opponent" if features == "scatternet-opponent" else ""
+    ours = features.partition("-")[2] in OURS
+    options += f" --normalize {'synthetic' if ours else 'none'}"
+    options += " --colours opponent" if ours and dataset == "cifar10" and features != "scatternet-synthetic" else ""
+    options += " --mirror" if features == "scatternet-mirror" else ""
     return "--backbone scatternet" + options + (f" {IMAGENET}" if scaled else "")
 
 
