@@ -148,7 +148,7 @@ class Loop:
         first, raw = batch
         n, views = len(raw), self.options.views
         valid, digests, hashes = np.zeros(n, bool), np.zeros((n, 16), np.uint8), np.zeros(n, np.uint64)
-        inputs = torch.zeros(n * views.total, *self.backbone.input_shape)
+        inputs = torch.zeros(n * views.count, *self.backbone.input_shape)
         for row, data in enumerate(raw):
             try:
                 image = self.source.decode(data)
@@ -161,15 +161,15 @@ class Loop:
             valid[row], hashes[row] = True, image_hash(image)
             digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
             for k, view in enumerate(views.of(image, self.source.first + first + row)):
-                inputs[row * views.total + k] = self.backbone.prepare(view)
+                inputs[row * views.count + k] = self.backbone.prepare(view)
         features = self._forward(inputs) if self.device.type == "cpu" else inputs
         return Batch(features, valid, digests, hashes)
 
     def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.options.amp):
             output = self.module(inputs.to(self.device, memory_format=self.layout))
-            if self.options.views.total > 1:
-                output = output.float().unflatten(0, (-1, self.options.views.total)).mean(1)
+            if self.options.views.count > 1:
+                output = output.float().unflatten(0, (-1, self.options.views.count)).mean(1)
             return self.options.normalize(output).cpu()
 
     def _block(self, jobs: Iterator[Batch], start: int, stop: int) -> None:

@@ -92,7 +92,6 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
     help="Mean features of so many random views of each image, shifted and mirrored (for training rows).",
 )
 @click.option("--flip/--no-flip", default=True, show_default=True, help="Whether views may be mirrored.")
-@click.option("--mirror", is_flag=True, help="Mean features of each image and its mirror image (for all splits).")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float16", "float32"]))
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--amp", is_flag=True, help="Mixed precision (GPU only).")
@@ -186,7 +185,7 @@ def _options(given: dict[str, Any]) -> Any:
         backbone=BackboneOptions(given["backbone"], **{name: given[name] for name in network}),
         classes=Classes.parse(given["classes"], given["folder_names_are_public"], given["ignore_labels"]),
         normalize=RowNorm(normalize, given["groups"]),
-        views=Views(given["views"], given["flip"], given["mirror"]),
+        views=Views(given["views"], given["flip"]),
         shard=Shard.parse(given["shard"]) if given["shard"] else Shard.of_process(),
         **rest,
     )

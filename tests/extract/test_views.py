@@ -54,25 +54,6 @@ def test_views_do_not_depend_on_batches(digits_npz, tmp_path):
     np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_a_row_is_the_mean_of_an_image_and_its_mirror_image(digits, digits_npz, tmp_path):
-    extract(options(digits_npz, tmp_path / "mirror.h5", views=Views(mirror=True)))
-    pair = np.stack([digits[0][200], digits[0][200][:, ::-1]])
-    wanted = ScatterNet(1, pair.shape[1:], 8)(torch.from_numpy(pair.astype(np.float32) / 255)[:, None])
-    with open_features(tmp_path / "mirror.h5") as file:
-        np.testing.assert_allclose(file.rows(200, 201)[0], wanted.flatten(1).mean(0), atol=1e-5)  # order of float32 sums
-        assert file.attrs["config"]["views"] == {"count": 1, "flip": False, "mirror": True}
-
-
-def test_each_random_view_has_its_mirror_image():
-    image = np.random.default_rng(2).integers(0, 256, (16, 24, 3)).astype(np.uint8)
-    views = Views(3, mirror=True)
-    found = views.of(image, 7)
-    assert len(found) == views.total == 6
-    for view, mirrored in zip(found[::2], found[1::2], strict=True):
-        assert np.array_equal(view[:, ::-1], mirrored)
-    assert not np.array_equal(found[0], found[2])
-
-
 def test_no_view_is_refused():
     with pytest.raises(ExtractError, match="at least one view"):
         Views(0)
