@@ -383,13 +383,15 @@ def extract_like(run: Path, source: Path, output: Path, weights: Path | None, de
     if backbone == "scatternet":
         size = t["image_size"][0] if t["interpolation"] else None  # without one, images were taken at their own size
         options = BackboneOptions(
-            backbone, None, {}, mean, std, t["interpolation"], None, size, arguments["J"], arguments["L"],
-            t.get("colour_space", "rgb"),
+            backbone, None, {}, mean, std, t["interpolation"], None, size,
+            tuple(scales) if isinstance(scales := arguments["J"], list) else scales, arguments["L"],
+            t.get("colour_space", "rgb"), t.get("mirror", False),
         )  # fmt: skip
     else:
         options = BackboneOptions(
-            backbone, weights, arguments, mean, std, t["interpolation"], t["crop_pct"], t["input_size"][-1]
-        )
+            backbone, weights, arguments, mean, std, t["interpolation"], t["crop_pct"], t["input_size"][-1],
+            mirror=t.get("mirror", False),
+        )  # fmt: skip
     normalization = facts["normalization"]
     row_norm = RowNorm(normalization["kind"], normalization.get("groups", 0))
     extract(

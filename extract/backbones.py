@@ -16,7 +16,7 @@ from torch import nn
 from extract.errors import ExtractError
 from extract.folding import fold_batch_norm
 from extract.isolation import check_rows_alone
-from extract.scattering import ScatterNet
+from extract.scattering import Scales, ScatterNet
 from extract.weights import file_sha256, first_line, load_weights, state_sha256
 
 
@@ -24,7 +24,9 @@ from extract.weights import file_sha256, first_line, load_weights, state_sha256
 class BackboneOptions:
     """Which network, which weights, which image transform; None means the model's own. J and L are ScatterNet's.
 
-    colours: "rgb", or for ScatterNet "opponent": luminance, red-green, blue-yellow (van de Sande, Gevers, Snoek 2010).
+    scatter_j: one J, or several whose features are joined. colours: "rgb", or for ScatterNet "opponent": luminance,
+    red-green, blue-yellow (van de Sande, Gevers, Snoek 2010). mirror: features are means over an image and its mirror
+    image: where left and right do not matter, half of the directions vanish, and the noise on their weights with them.
     """
 
     name: str
@@ -35,9 +37,10 @@ class BackboneOptions:
     interpolation: str | None = None
     crop_pct: float | None = None
     image_size: int | None = None
-    scatter_j: int = 2
+    scatter_j: int | tuple[int, ...] = 2
     scatter_l: int = 8
     colours: str = "rgb"
+    mirror: bool = False
 
 
 OPPONENT = torch.tensor([[2.0, 2.0, 2.0], [6**0.5, -(6**0.5), 0.0], [2**0.5, 2**0.5, -2 * 2**0.5]]) / 12**0.5
@@ -48,7 +51,8 @@ class Backbone:
     """A network in eval mode and the transform before it.
 
     prepare: uint8 (H, W[, 3]) -> float32 (C, H', W') on the CPU; module: (B, C, H', W') -> (B, channels, ...).
-    kwargs, transform: plain values for the file's attributes. n_features counts the flattened output of one row.
+    kwargs, transform: plain values for the file's attributes. parts: (channels, places) of what a row's flattened
+    output consists of. mirror: rows are means over an image and its mirror image.
     """
 
     name: str
@@ -58,8 +62,13 @@ class Backbone:
     module: nn.Module
     prepare: Callable[[np.ndarray], torch.Tensor]
     input_shape: tuple[int, int, int]
-    channels: int
-    n_features: int
+    parts: tuple[tuple[int, int], ...] = ()
+    mirror: bool = False
+
+    @property
+    def n_features(self) -> int:
+        """Of one row."""
+        return sum(channels * places for channels, places in self.parts)
 
 
 def load_backbone(options: BackboneOptions, size: tuple[int, int], has_colour: bool) -> Backbone:
@@ -78,8 +87,11 @@ def load_backbone(options: BackboneOptions, size: tuple[int, int], has_colour: b
     if options.name != "scatternet":
         folded = fold_batch_norm(backbone.module, backbone.input_shape)
         backbone.module = folded.to(memory_format=torch.channels_last)
-    shape = _dry_run(backbone.module, backbone.input_shape)
-    backbone.channels, backbone.n_features = shape[1], math.prod(shape[1:])
+    nets = backbone.module.nets if isinstance(backbone.module, Scales) else [backbone.module]
+    shapes = [_dry_run(net, backbone.input_shape) for net in nets]
+    backbone.parts = tuple((shape[1], math.prod(shape[2:])) for shape in shapes)
+    if options.mirror:
+        backbone.mirror = backbone.transform["mirror"] = True
     return backbone
 
 
@@ -108,6 +120,8 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
         **({"colour_space": "opponent"} if opponent else {}),
     }
     height, width = size
+    scales = options.scatter_j if isinstance(options.scatter_j, tuple) else (options.scatter_j,)
+    nets = [ScatterNet(J, (height, width), options.scatter_l) for J in scales]
     mean, std = (_channel_tensor(v, colours) for v in (options.mean, options.std))
 
     def prepare(image: np.ndarray) -> torch.Tensor:
@@ -121,14 +135,12 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
 
     return Backbone(
         name="scatternet",
-        kwargs={"J": options.scatter_j, "L": options.scatter_l},
+        kwargs={"J": scales[0] if len(scales) == 1 else list(scales), "L": options.scatter_l},
         weights_sha256="",
         transform=transform,
-        module=ScatterNet(options.scatter_j, (height, width), options.scatter_l),
+        module=nets[0] if len(nets) == 1 else Scales(nets),
         prepare=prepare,
         input_shape=(colours, height, width),
-        channels=0,
-        n_features=0,
     )
 
 
@@ -187,8 +199,6 @@ def _timm(options: BackboneOptions) -> Backbone:
         module=model,
         prepare=prepare,
         input_shape=input_shape,
-        channels=0,
-        n_features=0,
     )
 
 

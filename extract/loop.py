@@ -16,6 +16,7 @@ from extract.errors import ExtractError, ResumableError
 from extract.images import Source, UnreadableImage, image_hash
 from extract.rows import row_digest
 from extract.rowwise import RowNorm
+from extract.threads import one_thread
 from extract.views import Views
 from extract.writing import FeaturesWriter
 
@@ -113,19 +114,18 @@ class Loop:
         self.layout = torch.channels_last if backbone.input_shape[0] == 3 else torch.contiguous_format
 
     def run(self) -> None:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(self.options.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                jobs = in_order(pool, self._batch, self._raw_batches(), ahead=self.options.workers + self._written())
-                try:
-                    self._tell()
-                    while self.writer.next_row < self.writer.header.n_rows:
-                        self._block(jobs, *self.writer.next_block())
-                finally:
-                    pool.shutdown(wait=True, cancel_futures=True)
-        finally:
-            torch.set_num_threads(threads)
+        options = self.options
+        with (
+            one_thread(),
+            ThreadPoolExecutor(options.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ):
+            jobs = in_order(pool, self._batch, self._raw_batches(), ahead=options.workers + self._written())
+            try:
+                self._tell()
+                while self.writer.next_row < self.writer.header.n_rows:
+                    self._block(jobs, *self.writer.next_block())
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
 
     def _written(self) -> int:
         """Batches to have in hand while a block is written: a block of features, or of a GPU's larger inputs one."""
@@ -167,10 +167,13 @@ class Loop:
 
     def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.options.amp):
-            output = self.module(inputs.to(self.device, memory_format=self.layout))
+            inputs = inputs.to(self.device, memory_format=self.layout)
+            output = self.options.normalize(self.module(inputs))
+            if self.backbone.mirror:
+                output = (output + self.options.normalize(self.module(inputs.flip(-1)))) / 2
             if self.options.views.count > 1:
-                output = output.float().unflatten(0, (-1, self.options.views.count)).mean(1)
-            return self.options.normalize(output).cpu()
+                output = output.unflatten(0, (-1, self.options.views.count)).mean(1)
+            return output.cpu()
 
     def _block(self, jobs: Iterator[Batch], start: int, stop: int) -> None:
         batches: list[Batch] = []

@@ -1,8 +1,10 @@
 """Normalisation of each row by itself: it looks at no other row, so it costs no privacy.
 
-Group normalisation is the data normalisation of Tramer and Boneh (2021, section 2.2): the channels of ScatterNet
-features (K, H, W) are cut into G groups, and each group's (K / G) H W values get mean zero and variance one. Synthetic
-normalisation brings each channel to mean zero and variance one on synthetic images (`extract.synthetic`).
+group: the data normalisation of Tramer and Boneh (2021, section 2.2): the channels of ScatterNet features (K, H, W) are
+cut into G groups, and each group's (K / G) H W values get mean zero and variance one. synthetic: each channel is
+brought to mean zero and variance one on synthetic images (`extract.synthetic`). local: signed square roots, then
+synthetic, then each place's channels over their length plus one, so that places count alike; each part of a row (a
+scale of ScatterNet) is divided by the root of its number of places, so that parts count alike.
 """
 
 from __future__ import annotations
@@ -14,30 +16,45 @@ import torch
 
 from extract.backbones import Backbone
 from extract.errors import ExtractError
-from extract.synthetic import COUNT, SEED, channel_statistics
+from extract.synthetic import COUNT, SEED, synthetic_features
 
-EPSILON = 1e-5  # added to a group's variance
+EPSILON = 1e-5  # added to a group's variance, and to a channel's spread
+KINDS = ("none", "group", "unit", "synthetic", "local")
+Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat row
 
 
 @dataclass(frozen=True)
 class RowNorm:
-    """One of kind "none", "group" (with `groups`), "unit" (divide by the Euclidean norm), "synthetic" (if `fitted`)."""
+    """One of KINDS; groups: of "group". "unit" divides a row by its Euclidean norm.
+
+    `fitted` sets the others: parts, where a row has several, and each part's (mean, spread) of its channels (C, 1).
+    """
 
     kind: str = "none"
     groups: int = 0
-    statistics: tuple[torch.Tensor, torch.Tensor] | None = field(
-        default=None, compare=False
-    )  # mean, spread: (channels,)
+    parts: Parts = field(default=(), compare=False)
+    statistics: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in ("none", "group", "unit", "synthetic") or (self.kind == "group") != (self.groups > 0):
+        if self.kind not in KINDS or (self.kind == "group") != (self.groups > 0):
             raise ExtractError(
-                "normalisation must be none, unit, synthetic, or group with a positive number of groups, got "
+                f"normalisation must be one of {', '.join(KINDS)}, and group with a positive number of groups, got "
                 f"kind={self.kind!r}, groups={self.groups}. Use --normalize group --groups G."
             )
 
-    def check_channels(self, channels: int) -> None:
-        """ExtractError unless the groups divide the channels."""
+    def fitted(self, backbone: Backbone) -> RowNorm:
+        """For a backbone's rows. ExtractError unless the groups divide the channels."""
+        statistics = []
+        for channels, _ in backbone.parts:
+            self._check_channels(channels)
+        if self.kind in ("synthetic", "local"):
+            for part in _split(synthetic_features(backbone).double(), backbone.parts):
+                part = _root(part) if self.kind == "local" else part
+                spread, mean = torch.std_mean(part.transpose(0, 1).flatten(1), dim=1, keepdim=True)
+                statistics.append((mean.float(), spread.float() + EPSILON))
+        return replace(self, parts=backbone.parts, statistics=tuple(statistics))
+
+    def _check_channels(self, channels: int) -> None:
         if self.kind == "group" and channels % self.groups:
             divisors = [g for g in range(1, channels + 1) if channels % g == 0]
             raise ExtractError(
@@ -45,33 +62,46 @@ class RowNorm:
                 f"Use one of {divisors}."
             )
 
-    def fitted(self, backbone: Backbone) -> RowNorm:
-        """With the backbone's statistics on synthetic images, where they are used."""
-        if self.kind != "synthetic":
-            return self
-        return replace(self, statistics=channel_statistics(backbone))
-
     def record(self) -> dict[str, Any]:
         """What the file's attribute ``normalization`` says."""
         if self.kind == "group":
             return {"kind": "group", "groups": self.groups, "epsilon": EPSILON}
-        if self.kind == "synthetic":
-            return {"kind": "synthetic", "images": COUNT, "seed": SEED, "epsilon": EPSILON}
+        if self.kind in ("synthetic", "local"):
+            return {"kind": self.kind, "images": COUNT, "seed": SEED, "epsilon": EPSILON}
         return {"kind": self.kind}
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        """Normalise (B, C, ...) channel-wise; returns (B, d), float32, channels first."""
-        if self.kind == "group":
-            self.check_channels(features.shape[1])
-            grouped = features.float().reshape(len(features), self.groups, -1)
-            variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
-            return ((grouped - mean) * torch.rsqrt(variance + EPSILON)).reshape(len(features), -1)
-        if self.kind == "synthetic":
-            assert self.statistics is not None
-            mean, spread = (v.to(features.device)[:, None] for v in self.statistics)
-            return ((features.float().reshape(len(features), len(mean), -1) - mean) / (spread + EPSILON)).flatten(1)
-        flat = features.float().reshape(len(features), -1)
+        """Normalise (B, C, ...), or (B, d) of several parts; returns (B, d), float32, channels first."""
+        features = features.float()
+        flat = features.flatten(1)
+        if self.kind == "none":
+            return flat
         if self.kind == "unit":
             norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
             return torch.where(norm > 0, flat / norm.clamp_min(torch.finfo(torch.float32).tiny), 0)
-        return flat
+        parts = self.parts or ((features.shape[1], flat.shape[1] // features.shape[1]),)
+        return torch.cat([self._part(x, i).flatten(1) for i, x in enumerate(_split(flat, parts))], dim=1)
+
+    def _part(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        """Part i, (B, channels, places)."""
+        if self.kind == "group":
+            self._check_channels(x.shape[1])
+            grouped = x.reshape(len(x), self.groups, -1)
+            variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
+            return (grouped - mean) * torch.rsqrt(variance + EPSILON)
+        mean, spread = (v.to(x.device) for v in self.statistics[i])
+        if self.kind == "synthetic":
+            return (x - mean) / spread
+        x = (_root(x) - mean) / spread
+        return x / ((torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1) * x.shape[2] ** 0.5)
+
+
+def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
+    """Each part, (B, channels, places), of (B, d) or of (B, channels, ...)."""
+    pieces = features.flatten(1).split([channels * places for channels, places in parts], dim=1)
+    return [piece.reshape(len(piece), *part) for piece, part in zip(pieces, parts, strict=True)]
+
+
+def _root(x: torch.Tensor) -> torch.Tensor:
+    """Signed square roots: a few large coefficients no longer decide a row's direction."""
+    return x.sign() * x.abs().sqrt()

@@ -94,7 +94,6 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     found = check_images(source.part(0, n_rows) if options.backbone.name == "scatternet" else part, options)
     assert found.example is not None
     backbone = load_backbone(options.backbone, found.example.shape[:2], found.has_colour)
-    options.normalize.check_channels(backbone.channels)
     settings = LoopSettings(
         device, _batch_size(options, device), options.workers, options.normalize.fitted(backbone), options.views,
         options.amp, options.skip_unreadable,

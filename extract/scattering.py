@@ -97,3 +97,14 @@ class ScatterNet(nn.Module):
                     second = engine.modulus(parts2, j2, j1, slice(0, L), take)
                     engine.average(second, j2, out[:, to : to + L])
                     to += L
+
+
+class Scales(nn.Module):
+    """Several scattering transforms of the same images: (B, d), each flattened, one after the other."""
+
+    def __init__(self, nets: list[ScatterNet]):
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([net(images).flatten(1) for net in self.nets], dim=1)

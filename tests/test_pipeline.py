@@ -58,6 +58,17 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
     assert charges() == 1
 
 
+def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
+    network = ("--backbone", "scatternet", "--scatter-j", "1,2", "--scatter-l", 4, "--mirror")
+    fitted("extract", made / "digits.npz", "-o", tmp_path / "f.h5", *network, "--classes", 10)
+    run = tmp_path / "run"
+    fitted("fit", tmp_path / "f.h5", "-o", run, "--method", "prototypes", "--split", "train")
+    both = (fitted("predict", run, tmp_path / "f.h5", "--split", "test"), fitted("predict", run, made / "new.npz"))
+    rows = [list(csv.DictReader(io.StringIO(found.out))) for found in both]
+    from_features, from_images = ([float(row["probability"]) for row in part] for part in rows)
+    np.testing.assert_allclose(from_images, from_features, rtol=1e-5)  # batches of other sizes
+
+
 def test_without_noise_the_pipeline_learns_more(made, tmp_path):
     """88.7 %, and 13 to 31 % over four draws at epsilon = 0.2 with 400 images."""
     accuracy = {}

@@ -26,6 +26,14 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[f
         raise click.BadParameter("write one number, or one for each colour: 0.5 or 0.48,0.46,0.41") from error
 
 
+def _whole_numbers(_: click.Context, __: click.Parameter, text: str) -> int | tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise click.BadParameter("write one whole number or several: 2 or 1,2") from error
+    return found[0] if len(found) == 1 else found
+
+
 def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
     """NAME=VALUE pairs; a value is read as JSON where it is JSON (1001, true, 0.5), else as text."""
     import json
@@ -67,7 +75,13 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
     "--crop-pct", type=click.FloatRange(0, 1, min_open=True), help="Side of the centre crop over the resized side."
 )
 @click.option("--image-size", type=click.IntRange(1), help="Side of the network's input in pixels.")
-@click.option("--scatter-j", default=2, show_default=True, help="ScatterNet: averages over 2**J pixels.")
+@click.option(
+    "--scatter-j",
+    default="2",
+    callback=_whole_numbers,
+    show_default=True,
+    help="ScatterNet: averages over 2**J pixels; 1,2 joins the features of both.",
+)
 @click.option("--scatter-l", default=8, show_default=True, help="ScatterNet: number of angles.")
 @click.option(
     "--colours",
@@ -76,12 +90,14 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
     type=click.Choice(["rgb", "opponent"]),
     help="ScatterNet: as they are, or luminance, red-green, blue-yellow.",
 )
+@click.option("--mirror", is_flag=True, help="Mean features of each image and its mirror image, if sides mean nothing.")
 @click.option(
     "--normalize",
     default=None,
-    show_default="synthetic for scatternet, else none",
-    type=click.Choice(["none", "group", "unit", "synthetic"]),
-    help="Of each row alone; synthetic: channels by their mean and spread on random images of natural spectrum.",
+    show_default="local for scatternet, else none",
+    type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
+    help="Of each row alone; synthetic: channels by their mean and spread on random images of natural spectrum; "
+    "local: roots, then synthetic, then places.",
 )
 @click.option("--groups", default=0, help="Number of channel groups for --normalize group.")
 @click.option(
@@ -162,6 +178,7 @@ def _options(given: dict[str, Any]) -> Any:
         "scatter_j",
         "scatter_l",
         "colours",
+        "mirror",
     )
     direct = (
         "split",
@@ -178,7 +195,7 @@ def _options(given: dict[str, Any]) -> Any:
     rest = {name: given[name] for name in direct}
     if given["workers"] is not None:
         rest["workers"] = given["workers"]
-    normalize = given["normalize"] or ("synthetic" if given["backbone"] == "scatternet" else "none")
+    normalize = given["normalize"] or ("local" if given["backbone"] == "scatternet" else "none")
     return ExtractOptions(
         source=given["source"],
         output=given["output"],

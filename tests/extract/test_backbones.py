@@ -195,7 +195,7 @@ def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
 
 def test_scatternet_sizes_and_colours():
     backbone = load_backbone(BackboneOptions("scatternet", scatter_j=1), (8, 8), False)
-    assert (backbone.channels, backbone.n_features) == (9, 144)
+    assert (backbone.parts, backbone.n_features) == (((9, 16),), 144)
     assert backbone.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # colour becomes grey
     backbone = load_backbone(BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,)), (20, 30), True)
     assert backbone.prepare(PICTURE[:20, :30]).shape == (3, 16, 16) and backbone.n_features == 243 * 4 * 4
@@ -231,3 +231,10 @@ def test_the_real_mobilenet(shared):
     with pytest.raises(ExtractError, match=r"classifier.* \(1001"):
         options.model_args = {"pad_type": "same"}
         load_backbone(options, (32, 32), True)
+
+
+def test_scales_are_joined_scattering_transforms():
+    one, two, both = (load_backbone(BackboneOptions("scatternet", scatter_j=j), (16, 20), True) for j in (1, 2, (1, 2)))
+    x = torch.rand(2, 3, 16, 20)
+    assert torch.equal(both.module(x), torch.cat([one.module(x).flatten(1), two.module(x).flatten(1)], dim=1))
+    assert both.parts == one.parts + two.parts and both.kwargs == {"J": [1, 2], "L": 8}

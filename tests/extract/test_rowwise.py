@@ -38,7 +38,7 @@ def test_bad_settings():
         with pytest.raises(ExtractError, match="normalisation must be"):
             RowNorm(*arguments)
     with pytest.raises(ExtractError, match=r"Use one of \[1, 3, 9, 27, 81\]"):
-        RowNorm("group", 16).check_channels(81)
+        RowNorm("group", 16)(torch.zeros(1, 81, 1, 1))
 
 
 @pytest.mark.parametrize("colour", [False, True])
@@ -53,6 +53,45 @@ def test_synthetic_statistics_bring_each_channel_to_mean_zero_and_variance_one(c
     out = norm(features).unflatten(1, features.shape[1:]).transpose(0, 1).flatten(1)
     torch.testing.assert_close(out.mean(1), torch.zeros(len(out)), rtol=0, atol=1e-3)  # float32 sums
     torch.testing.assert_close(out.std(1), torch.ones(len(out)), rtol=0, atol=0.02)  # 1e-5 is added to small spreads
+
+
+@pytest.mark.parametrize("scales", [2, (1, 2)])
+def test_local_normalisation_is_its_definition(scales):
+    """Slowly: place by place and channel by channel, from the synthetic images on."""
+    backbone = load_backbone(BackboneOptions("scatternet", scatter_j=scales), (16, 16), False)
+    rows = backbone.module(torch.rand(3, 1, 16, 16)).flatten(1)
+    made = [backbone.prepare(image) for image in synthetic_images(16, 16, 1)]
+    public = backbone.module(torch.stack(made)).flatten(1)
+    out, start = RowNorm("local").fitted(backbone)(rows), 0
+    for channels, places in backbone.parts:
+        stop = start + channels * places
+        x, s = (v[:, start:stop].reshape(-1, channels, places).double().numpy() for v in (rows, public))
+        x, s = (np.sign(v) * np.sqrt(np.abs(v)) for v in (x, s))
+        wanted = np.empty_like(x)
+        for c in range(channels):
+            wanted[:, c] = (x[:, c] - s[:, c].mean()) / (s[:, c].std() + 1e-5)
+        for row in wanted:
+            for p in range(places):
+                row[:, p] /= (np.linalg.norm(row[:, p]) + 1) * np.sqrt(places)
+        np.testing.assert_allclose(out[:, start:stop], wanted.reshape(3, -1), rtol=1e-3, atol=1e-5)  # float32 spreads
+        start = stop
+    assert start == backbone.n_features == out.shape[1]
+
+
+def test_local_rows_do_not_see_each_other():
+    backbone = load_backbone(BackboneOptions("scatternet", scatter_j=(1, 2)), (16, 16), True)
+    norm = RowNorm("local").fitted(backbone)
+    x = torch.randn(6, backbone.n_features)
+    torch.testing.assert_close(norm(x)[2:3], norm(x[2:3]), rtol=1e-6, atol=1e-6)
+
+
+def test_statistics_do_not_depend_on_threads():
+    backbone, threads, found = load_backbone(BackboneOptions("scatternet"), (16, 16), True), torch.get_num_threads(), []
+    for n in (1, 2):
+        torch.set_num_threads(n)
+        found.append(RowNorm("local").fitted(backbone).statistics[0])
+    torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_synthetic_images_are_the_same_each_time_and_fall_as_one_over_frequency():

@@ -22,8 +22,9 @@ TEN = Classes.parse("10")
 
 
 def options(source, output, **changes):
-    defaults = {"classes": TEN, "batch_size": 32, "block_rows": 64, "workers": 2}
-    return ExtractOptions(source, output, BackboneOptions("scatternet", scatter_j=1), **(defaults | changes))
+    network = BackboneOptions("scatternet", scatter_j=1)
+    defaults = {"backbone": network, "classes": TEN, "batch_size": 32, "block_rows": 64, "workers": 2}
+    return ExtractOptions(source, output, **(defaults | changes))
 
 
 def datasets(path):

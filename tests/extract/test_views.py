@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from extract.backbones import BackboneOptions
 from extract.errors import ExtractError
 from extract.format import open_features
+from extract.rowwise import RowNorm
 from extract.run import extract
 from extract.scattering import ScatterNet
 from extract.views import Views
@@ -45,6 +47,18 @@ def test_a_row_is_the_mean_of_its_views(digits, digits_npz, tmp_path):
         np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)  # float32 sums in another order
         assert file.feature_space == one.feature_space  # a head of averaged rows fits rows of one view
         assert file.attrs["config"]["views"] == {"count": 3, "flip": False} and "views" not in one.attrs["config"]
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_mirrored_row_is_the_mean_over_an_image_and_its_mirror_image(digits, digits_npz, tmp_path, views):
+    backbone = BackboneOptions("scatternet", scatter_j=1, mirror=True)
+    extract(options(digits_npz, tmp_path / "f.h5", backbone=backbone, views=Views(views), normalize=RowNorm("unit")))
+    sides = [side for v in Views(views).of(digits[0][200], 200) for side in (v, v[:, ::-1])]
+    rows = ScatterNet(1, sides[0].shape, 8)(torch.from_numpy(np.stack(sides).astype(np.float32) / 255)[:, None])
+    with open_features(tmp_path / "f.h5") as file:
+        wanted = RowNorm("unit")(rows).mean(0)  # each side is normalised before the mean
+        np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)  # float32 sums in another order
+        assert file.attrs["transform"]["mirror"] is True
 
 
 def test_views_do_not_depend_on_batches(digits_npz, tmp_path):
