@@ -1,8 +1,8 @@
 """`auto` beside every method at its defaults, and beside an oracle: methods tuned on the test rows.
 
 The oracle is what nobody could use: for each epsilon, the best of a method's settings (`GRIDS`, at most 30) by its mean
-accuracy on the very test rows that are reported, at no charge. `python -m benchmarks.compare DATASET` runs what is
-missing of it, for cifar10, mnist or digits, one JSON line a fit in results/auto/; `... table` writes the README there.
+accuracy on the very test rows that are reported, at no charge. `python -m benchmarks.compare NAME` runs what is
+missing of it, for one of SETS, one JSON line a fit in results/auto/; `... table` writes the README there.
 The rows of untuned methods are those of `python -m benchmarks heads`; for digits, 20 random splits, they are run here.
 """
 
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import product
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,13 +29,25 @@ from dphead.solvers.ridge import RidgeSolver
 
 OUT = RESULTS / "auto"
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-DATASETS = {"cifar10": "mobilenetv2-128", "mnist": "scatternet", "digits": "scatternet"}
-STORED = {"cifar10": "cifar10-mobilenetv2", "mnist": "mnist-scatternet"}
-DRAWS = {"cifar10": 3, "mnist": 1, "digits": 20}
-TITLES = {
-    "cifar10": "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)",
-    "mnist": "MNIST, ScatterNet (60,000 × 3,969)",
-    "digits": "scikit-learn's digits, ScatterNet (1,347 × 144)",
+
+
+class Compared(NamedTuple):
+    """A data set, its features, noise draws, and where rows of untuned methods are; "": here."""
+
+    title: str
+    dataset: str
+    features: str
+    draws: int
+    heads: str = ""
+
+
+SETS = {
+    "cifar10": Compared(
+        "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)", "cifar10", "mobilenetv2-128", 3, "cifar10-mobilenetv2"
+    ),
+    "mnist": Compared("MNIST, ScatterNet (60,000 × 3,969)", "mnist", "scatternet-local", 1, "mnist-scatternet-local"),
+    "digits": Compared("scikit-learn's digits, ScatterNet (1,347 × 144)", "digits", "scatternet-local", 20),
+    "digits-raw": Compared("The same with `--normalize none`", "digits", "scatternet", 20),
 }
 MOVES, RIDGES = (0.5, 0.9, 1.6), (1e-3, 3e-3, 1e-2)
 GRIDS: dict[str, dict[str, Any]] = {
@@ -56,28 +68,30 @@ UNTUNED = "defaults"
 Row = dict[str, Any]
 
 
-def run(dataset: str) -> None:
-    """The missing rows of a data set, those of one epsilon, draw and method together."""
-    out, source = OUT / f"{dataset}.jsonl", provenance()
+def run(name: str) -> None:
+    """The missing rows of one of SETS, those of one epsilon, draw and method together."""
+    compared = SETS[name]
+    dataset = compared.dataset
+    out, source = OUT / f"{name}.jsonl", provenance()
     done = {(r["method"], r["epsilon"], r["seed"]) for r in read(out) if r["settings"] != UNTUNED}
     done |= {(UNTUNED, r["epsilon"], r["seed"]) for r in read(out) if r["settings"] == UNTUNED}
-    for seed in range(DRAWS[dataset]):
+    for seed in range(compared.draws):
         data: Loaded | None = None
-        methods = [*GRIDS, *([UNTUNED] if dataset == "digits" else [])]
+        methods = [*GRIDS, *([UNTUNED] if not compared.heads else [])]
         for epsilon, method in ((e, m) for e in EPSILONS for m in methods):
             if (method, epsilon, seed) in done:
                 continue
-            data = data or loaded(dataset, seed)
+            data = data or loaded(dataset, compared.features, seed)
             described = {"dataset": dataset, "features": data.described, "epsilon": epsilon, "delta": DELTA}
-            for name, settings, accuracy in found(data, method, epsilon, seed):
-                row = {"method": name, "settings": settings, "seed": seed, "accuracy": accuracy}
+            for one, settings, accuracy in found(data, method, epsilon, seed):
+                row = {"method": one, "settings": settings, "seed": seed, "accuracy": accuracy}
                 append(out, described | row | {"measured_on": "test rows"} | source)
-            print(f"{dataset} eps {epsilon:g} draw {seed} {method}", flush=True)
+            print(f"{name} eps {epsilon:g} draw {seed} {method}", flush=True)
 
 
-def loaded(dataset: str, seed: int) -> Loaded:
+def loaded(dataset: str, name: str, seed: int) -> Loaded:
     """Training and test rows; for digits, a random split of all rows into as many as the file has."""
-    data = features.load(dataset, DATASETS[dataset])
+    data = features.load(dataset, name)
     if dataset != "digits":
         return data
     x, y = (np.concatenate(parts) for parts in zip(training_rows(data), (data.x, data.y), strict=True))
@@ -118,18 +132,18 @@ def least_squares(data: Loaded, epsilon: float, seed: int) -> Iterator[tuple[str
         yield name, float(np.mean((held @ weights.astype(np.float32)).argmax(axis=1) == data.y))
 
 
-def defaults(dataset: str) -> list[Row]:
+def defaults(name: str) -> list[Row]:
     """Rows of every method at its defaults."""
-    if dataset in STORED:
-        return read(RESULTS / "heads" / f"{STORED[dataset]}.jsonl")
-    return [r for r in read(OUT / f"{dataset}.jsonl") if r["settings"] == UNTUNED]
+    if SETS[name].heads:
+        return read(RESULTS / "heads" / f"{SETS[name].heads}.jsonl")
+    return [r for r in read(OUT / f"{name}.jsonl") if r["settings"] == UNTUNED]
 
 
-def table(dataset: str) -> str:
+def table(name: str) -> str:
     """A line an epsilon: auto, the best of the others at their defaults, the oracle, and auto minus each."""
-    untuned: dict[float, Cells] = by_epsilon(defaults(dataset), lambda r: r["method"])
+    untuned: dict[float, Cells] = by_epsilon(defaults(name), lambda r: r["method"])
     tuned = by_epsilon(
-        [r for r in read(OUT / f"{dataset}.jsonl") if r["settings"] != UNTUNED],
+        [r for r in read(OUT / f"{name}.jsonl") if r["settings"] != UNTUNED],
         lambda r: f"{r['method']}, {r['settings']}",
     )
     lines = [
@@ -196,7 +210,7 @@ reported, of {settings}. Last column: whether `auto` is within max(0.5 points, t
 `python -m benchmarks.compare DATASET` runs what is missing of the oracle.
 """
 NOTES = {
-    "digits": """Why it is below: (1) with so few rows the expected accuracy costs up to 10 % of μ²; gradient descent of
+    "digits-raw": """Why it is below: (1) with so few rows the expected accuracy costs up to 10 % of μ²; gradient descent of
 60 steps at 0.9, which is `auto` without it, gains 1.1 points at ε = 0.1, 1.3 at 0.5, 0.3 at 1 and nothing beyond. (2)
 Digits want longer steps: noise may move a weight by 1.6 instead of 0.9, worth 2.6, 3.0, 0.8, 0.6, 0.2 and 0.2 more.
 First trials on held-out training rows say the same of digits (12 splits: +3.4 at 0.5, +0.9 at 1, +0.7 at 2) and of
@@ -212,9 +226,9 @@ def readme() -> str:
     """results/auto/README.md."""
     counts = ", ".join(f"{len(grid)} settings of {method}" for method, grid in GRIDS.items())
     parts = [INTRODUCTION.format(settings=counts, partial=PARTIAL)]
-    for dataset, title in TITLES.items():
-        parts.append(f"## {title}\n\n{table(dataset)}\n")
-        parts += [f"{NOTES[dataset]}\n"] if dataset in NOTES else []
+    for name, compared in SETS.items():
+        parts.append(f"## {compared.title}\n\n{table(name)}\n")
+        parts += [f"{NOTES[name]}\n"] if name in NOTES else []
     return "\n".join(parts)
 
 

@@ -49,7 +49,7 @@ def run(dataset: str) -> None:
 def subsets(dataset: str, seed: int) -> Iterator[Loaded]:
     """Random training rows, and the test rows, of each size."""
     name, sizes = SETS[dataset]
-    data = loaded(dataset, seed) if dataset == "digits" else features.load(dataset, name)
+    data = loaded(dataset, name, seed) if dataset == "digits" else features.load(dataset, name)
     x, y = training_rows(data)
     for n in sizes:
         some = np.random.default_rng(seed).permutation(len(x))[: n or len(x)]
