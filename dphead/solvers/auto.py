@@ -79,8 +79,8 @@ class Auto:
         if scaled and isinstance(centering, Centering):
             centering = replace(centering, scale_share=SCALE_SHARE)
         share = 0.97 * (1 - self._count_share(facts))  # the gradients'; 3 % for centring and scaling
-        longest = 100 * math.sqrt(max(1.0, facts.n_features / 1280))  # wide features take more, and DP-FC more still
-        steps = self.steps or round(min(longest, max(60, 60 * strength / 1e4)))
+        longest = 100 * max(1.0, facts.n_features / 1280)  # wide features take more, and DP-FC's Gram matrix too
+        steps = self.steps or round(min(longest, max(60, 120 * strength / 1e4)))
         move = self.move or (MOVE if self.prior is None or clear else PRIOR_MOVE)
         speed = rate(strength * math.sqrt(share), steps, self.descent.momentum, move)
         return replace(self.descent, steps=steps, learning_rate=speed, centering=centering, prior=self.prior)
