@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from typing import Any, Protocol, cast
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from dphead.privacy.accounting import RELATIONS, GaussianEvent
 from dphead.privacy.ledger import FitLedger
@@ -325,6 +325,9 @@ def _clipped_sum(
     return total
 
 
+_libraries = cache(ThreadpoolController)  # numpy's BLAS has been loaded; looking for others costs 3 ms a release
+
+
 def _on_every_core(add: Callable[[Any, Any], Any], items: Iterator[Any], empty: Callable[[], np.ndarray]) -> np.ndarray:
     """The sum of add(item, sum) over items: core k adds every k-th item to a sum of its own, in order.
 
@@ -334,7 +337,7 @@ def _on_every_core(add: Callable[[Any, Any], Any], items: Iterator[Any], empty: 
     sums = [empty()]
     while len(sums) < cores and (len(sums) + 1) * sums[0].nbytes <= COPIES:
         sums.append(empty())
-    with threadpool_limits(cores // len(sums), "blas"), ExitStack() as stack:
+    with _libraries().limit(limits=cores // len(sums), user_api="blas"), ExitStack() as stack:
         workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in sums]
         running: deque[Future[Any]] = deque()
         for i, item in enumerate(items):
