@@ -6,6 +6,7 @@ import pytest
 from benchmarks.fused import FusedSums, Together
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
+from dphead.plan import make_plan
 from dphead.privacy.mechanism import Block, NumpySums
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import Gradient, Params, RowTransform
@@ -14,6 +15,11 @@ from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
 D, M = 12, 3
+
+
+def planned(solver, facts, epsilon=20):
+    """With RDP: PLD takes up to half a minute for so few steps on Poisson batches, and is tested elsewhere."""
+    return make_plan(solver, facts, epsilon=epsilon, delta=1e-5, accountant="rdp")
 
 
 def block(rng, rows=256):
@@ -46,12 +52,13 @@ def test_sums_are_the_audited_ones(loss, clip, unit, parts):
 
 def test_a_fit_gives_the_same_head():
     rng = np.random.default_rng(1)
-    rows = ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300))
+    rows, facts = ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300)), PublicFacts(300, D, M)
     solver = GradientDescent(
         steps=5, sampling_prob=0.5, clip_norm=0.1, intercept=1.0, centering=ChannelNormalization(4, 1.0, 1.0)
     )
+    plan = planned(solver, facts, 3)
     heads = [
-        fit_head(solver, rows, PublicFacts(300, D, M), epsilon=3, noise=NoiseSource(0), block_sum=sums).head
+        fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(0), block_sum=sums).head
         for sums in (None, FusedSums())
     ]
     np.testing.assert_allclose(heads[0].weights, heads[1].weights, atol=1e-3 * np.abs(heads[0].weights).max())
@@ -66,16 +73,17 @@ def test_fits_on_common_batches_are_those_on_their_own():
         GradientDescent(steps=4, sampling_prob=0.4, clip_norm=0.1, learning_rate=rate, intercept=1.0, centering=c)
         for rate, c in ((1.0, ChannelNormalization(4, 1.0, 1.0)), (8.0, ChannelNormalization(4, 2.0, 1.0, 4.0)))
     ]
+    plans = [planned(solver, facts) for solver in solvers]
     together = Together(rows, 2)
 
     def fit(i: int):
         return fit_head(
-            solvers[i], together.rows(), facts, epsilon=20, noise=NoiseSource(5), block_sum=together.block_sum(i)
+            solvers[i], together.rows(), facts, plan=plans[i], noise=NoiseSource(5), block_sum=together.block_sum(i)
         )
 
     found = together.run(fit)
-    for solver, result in zip(solvers, found, strict=True):
-        alone = fit_head(solver, rows, facts, epsilon=20, noise=NoiseSource(5)).head.weights
+    for solver, plan, result in zip(solvers, plans, found, strict=True):
+        alone = fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(5)).head.weights
         np.testing.assert_allclose(result.head.weights, alone, atol=1e-3 * np.abs(alone).max())
 
 
@@ -111,7 +119,10 @@ def test_fits_that_draw_other_rows_are_refused():
 
     def fit(i: int):
         solver = GradientDescent(steps=2, sampling_prob=(0.4, 0.5)[i], centering=Centering(0.0, False))
-        return fit_head(solver, together.rows(), facts, noise=NoiseSource(0), block_sum=together.block_sum(i))
+        plan = planned(solver, facts)
+        return fit_head(
+            solver, together.rows(), facts, plan=plan, noise=NoiseSource(0), block_sum=together.block_sum(i)
+        )
 
     with pytest.raises(RuntimeError, match="must draw the same rows"):
         together.run(fit)
