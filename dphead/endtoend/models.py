@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 # Layers whose output for a row depends on the other rows of its batch, or that remember rows from call to call.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
+OURS = ("wrn-", "tb21-")  # how names begin that are not timm's
 
 
 class WSConv2d(nn.Conv2d):
@@ -153,7 +154,7 @@ class ModelSpec:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = self._network(n_classes)
-            if self.name.startswith(("wrn-", "tb21-")):
+            if self.name.startswith(OURS):
                 _initialise(model)
         refuse_mixing(model)
         if self.weights is not None:
@@ -204,10 +205,11 @@ Scale = float | tuple[float, ...]
 
 def pixel_scale(name: str, channels: int, mean: Scale | None = None, std: Scale | None = None) -> tuple[Scale, Scale]:
     """(mean, std) of pixels in [0, 1]: those given, or a model's own, one each channel: timm's, else 0.5 and 0.25."""
-    import timm
+    config: Any = None
+    if not name.startswith(OURS):
+        import timm
 
-    of_timm = not name.startswith(("wrn-", "tb21-")) and timm.is_model(name)
-    config: Any = timm.get_pretrained_cfg(name) if of_timm else None
+        config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     own = ((0.5,), (0.25,)) if config is None else (config.mean, config.std)
     own = [tuple(v) if len(v) == channels else (sum(v) / len(v),) * channels for v in own]
     found = own[0] if mean is None else mean, own[1] if std is None else std
