@@ -1,10 +1,14 @@
 """Tiny networks and rows for the tests of end-to-end training."""
 
+import os
+
 import numpy as np
+import torch
 
 from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec
 from dphead.endtoend.rows import ImageRows
+from dphead.endtoend.run import finetune
 from dphead.endtoend.solver import NetworkDescent
 from dphead.plan import make_plan
 from dphead.solvers.base import PublicFacts
@@ -40,4 +44,12 @@ def training(network, n=40, epsilon=2.0, relation="zero_out", **options):
     return solver, public, plan
 
 
-__all__ = ["ImageRows", "facts", "images", "tiny", "training"]
+def member(rank, world, port, options):
+    """One of `world` processes of a training. Here, where a new one finds it: `tests` may be a package of others."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    finetune(options)
+
+
+__all__ = ["ImageRows", "facts", "images", "member", "tiny", "training"]
