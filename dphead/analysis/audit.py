@@ -21,7 +21,7 @@ from dphead.analysis.audit_bounds import (
     one_run_guesses,
     one_run_plan,
 )
-from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Sums, UnrecordedSpec, start_of
+from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Repeated, Sums, UnrecordedSpec
 from dphead.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.mechanism import Released, ReleaseSpec, release
@@ -97,7 +97,7 @@ class _Witness:
         rows = [(problem.x, problem.y)]
         rows += [(x[None, :], np.array([y])) for x, y in (problem.neighbour or nothing, problem.canary)]
         self._sums = [Sums(AuditRows(x, y, max(1, len(x)))) for x, y in rows]
-        self._kept: dict[Any, tuple[np.ndarray, ...]] = {}
+        self._repeated = Repeated()
 
     def score(self, query: Query, params: Params, spec: ReleaseSpec, released: Released) -> tuple[float, float]:
         """(log-likelihood ratio of this release given the transcript, squared distance of the worlds over noise).
@@ -105,13 +105,11 @@ class _Witness:
         Symmetric noise has half the variance off the diagonal, and each such entry appears twice: the sums over all
         entries below are those over the independent ones.
         """
-        start = start_of(query, params, spec.clip_norm)
-        known = None if start is None else self._kept.get(start)
-        if known is None:
-            known = tuple(sums.total(query, params, spec).ravel() for sums in self._sums)
-            if start is not None:
-                self._kept[start] = known
-        others, without, inside = known
+
+        def totals() -> tuple[np.ndarray, ...]:
+            return tuple(sums.total(query, params, spec).ravel() for sums in self._sums)
+
+        others, without, inside = self._repeated(0, query, params, spec.clip_norm, totals)
         value, variance, difference = released.value.ravel() - others, released.noise_sd**2, inside - without
         own = float(difference @ difference) / variance
         if spec.sampling_prob == 1:

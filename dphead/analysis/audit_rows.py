@@ -1,7 +1,7 @@
 """What an audit hands to `release` in place of private rows, a ledger and thread pools: nothing of it adds noise."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from dphead.privacy.mechanism import Block, ReleaseSpec, _clipped_sum, numpy_blo
 from dphead.privacy.queries import Params, Query
 from dphead.privacy.sums import CHUNK
 
+T = TypeVar("T")
 BLOCK_ROWS = 2048
 NO_CLASS = -1  # the label of a row that counts zero
 
@@ -71,39 +72,50 @@ class AuditRows:
         return Block(index, x, y)
 
 
-def start_of(query: Query, params: Params, clip_norm: float) -> tuple[Any, ...] | None:
-    """Names the public parameters that every fit starts from; None where they depend on releases."""
-    t, w = params.transform, params.weights
-    if t.center is not None or t.scale is not None or (w is not None and w.any()):
-        return None
-    return query, t.unit_norm, t.append, clip_norm
+class Repeated:
+    """Keeps what was computed at the parameters that a query is first asked at, since every fit starts from the same.
+
+    Parameters that depend on releases do not come again: what is asked at them is computed.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, tuple[np.ndarray | None, Any]] = {}
+
+    def __call__(self, place: int, query: Query, params: Params, clip_norm: float, compute: Callable[[], T]) -> T:
+        """compute(), or what it was at these parameters. place: of the rows that it is about."""
+        t = params.transform
+        if t.center is not None or t.scale is not None:
+            return compute()
+        key = place, query, t.unit_norm, t.append, clip_norm
+        if key not in self._kept:
+            self._kept[key] = params.weights, compute()
+        weights, value = self._kept[key]
+        return value if np.array_equal(np.asarray(weights), np.asarray(params.weights)) else compute()
 
 
 class Sums:
     """The queries' clipped sums over `rows`, without thread pools; the first pass's are kept.
 
-    At the zero start with no centre the sum of a fixed block depends on public numbers alone and is the same in every
-    fit. Blocks that only fill up n_rows count zero and are skipped. `release` still checks every slot, and its noise
-    is new each time.
+    At the parameters that fits start from the sum of a fixed block depends on public numbers alone and is the same in
+    every fit. Blocks that only fill up n_rows count zero and are skipped. `release` still checks every slot, and its
+    noise is new each time.
     """
 
     def __init__(self, rows: AuditRows) -> None:
         self.rows = rows
-        self._kept: dict[Any, np.ndarray] = {}
+        self._repeated = Repeated()
         self._fixed = {id(block.x) for block in rows.blocks()}  # they live as long as the rows; Poisson batches do not
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
         if block.x is self.rows.zeros:
             return out
-        start = start_of(query, params, clip_norm) if id(block.x) in self._fixed else None
-        if start is None:
+        if id(block.x) not in self._fixed:
             return numpy_block_sum(query, params, block, keep, clip_norm, out)
-        key = (id(block.x), *start)
-        value = self._kept.get(key)
-        if value is None:
-            value = numpy_block_sum(query, params, block, keep, clip_norm, np.zeros_like(out))
-            self._kept[key] = value
-        out += value
+
+        def compute() -> np.ndarray:
+            return numpy_block_sum(query, params, block, keep, clip_norm, np.zeros_like(out))
+
+        out += self._repeated(id(block.x), query, params, clip_norm, compute)
         return out
 
     def total(self, query: Query, params: Params, spec: ReleaseSpec) -> np.ndarray:
