@@ -7,6 +7,9 @@ from pathlib import Path
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# BLAS and torch on as many threads as there are cores, in a process for each core, wait for one another: up to 5 times
+# the time. Tests of code on several threads set their number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))  # for `core`, the helpers of the privacy tests
 
 import hypothesis

@@ -52,16 +52,25 @@ def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
     assert b"npz:0" not in (tmp_path / "f.h5").read_bytes()
 
 
-def test_features_do_not_depend_on_labels_workers_or_torch_threads(digits, tmp_path):
+@pytest.fixture
+def two_torch_threads():
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_features_do_not_depend_on_labels_workers_or_torch_threads(digits, tmp_path, two_torch_threads):
     import torch
 
     images, labels = digits[0][:100], digits[1][:100]
     np.savez(tmp_path / "a.npz", images=images, labels=labels)
     np.savez(tmp_path / "b.npz", images=images, labels=labels[::-1])
-    threads = torch.get_num_threads()
     extract(options(tmp_path / "a.npz", tmp_path / "a.h5", workers=1))
     extract(options(tmp_path / "b.npz", tmp_path / "b.h5", workers=3))
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 2
     np.testing.assert_array_equal(datasets(tmp_path / "a.h5")["features"], datasets(tmp_path / "b.h5")["features"])
 
 
