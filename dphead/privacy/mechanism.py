@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial, reduce
+from itertools import chain, islice
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -337,7 +338,12 @@ def _on_every_core(add: Callable[[Any, Any], Any], items: Iterator[Any], empty: 
     sums = [empty()]
     while len(sums) < cores and (len(sums) + 1) * sums[0].nbytes <= COPIES:
         sums.append(empty())
+    first = list(islice(items, 2))
+    items, several = chain(first, items), len(first) > 1
+    del first  # or it would hold two blocks for the whole pass
     with _libraries().limit(limits=cores // len(sums), user_api="blas"), ExitStack() as stack:
+        if not several:  # a thread takes longer to start than a block to sum
+            return reduce(lambda out, item: add(item, out), items, sums[0])
         workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in sums]
         running: deque[Future[Any]] = deque()
         for i, item in enumerate(items):
