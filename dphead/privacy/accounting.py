@@ -271,6 +271,15 @@ def epsilon(
     if accountant in ("rdp", "rdp-classic"):
         return epsilon_from_rdp(RDP_ORDERS, rdp_curve(events, RDP_ORDERS, relation), delta, accountant == "rdp-classic")
     require(delta >= PLD_MIN_DELTA, f"pld needs delta of at least {PLD_MIN_DELTA}", "delta", delta, "Use rdp.")
+    return _pld_epsilon(tuple(events), delta, relation, coarser)
+
+
+@lru_cache(maxsize=1024)  # a plan's calibration, its charge and its report ask for the same, and so do fits of one plan
+def _pld_epsilon(events: tuple[GaussianEvent, ...], delta: float, relation: str, coarser: float) -> float:
+    """`epsilon` by privacy loss distributions.
+
+    Guarantee: an upper bound, as `loss_distribution`, whose rounding is taken off delta.
+    """
     distribution = loss_distribution(events, relation, coarser)
     rounding = 1e-11 if any(e.rows_per_unit > 1 and e.sampling_prob < 1 for e in events) else 1e-13
     return math.inf if distribution is None else float(distribution.get_epsilon_for_delta(delta - rounding))
