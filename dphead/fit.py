@@ -72,16 +72,9 @@ def fit_head(
         if spec is None or ask.label != spec.label:
             raise RuntimeError(f"a solver must ask for its plan, got label={ask.label!r} at release {i}.")
         released = release(
-            ask.query,
-            ask.params,
-            rows,
-            spec,
-            ledger=charged,
-            noise=noise,
-            block_sum=block_sum,
-            row_sum=row_sum,
-            next_sum=next_sum,
-        )
+            ask.query, ask.params, rows, spec,
+            ledger=charged, noise=noise, block_sum=block_sum, row_sum=row_sum, next_sum=next_sum,
+        )  # fmt: skip
         answer = Answer(released.value, released.noise_sd)
         if progress is not None:
             progress(i + 1, len(plan.specs), spec.label)
