@@ -272,6 +272,7 @@ def release(
             indices = indices[cast(GroupedRows, rows).within[indices]]
 
     def total(query: Query) -> np.ndarray:
+        """The exact sum of a query over the rows of this release."""
         return (row_sum or _clipped_sum)(query, params, rows, spec, indices, block_sum)
 
     value = next_sum._exact(query, params, rows, spec, ledger, total) if next_sum else total(query)
@@ -298,6 +299,7 @@ def _clipped_sum(
     empty = partial(np.zeros, shape, order="F" if query.kind == "outer" and shape[0] > shape[-1] else "C")
 
     def checked() -> Iterator[tuple[Block, np.ndarray]]:
+        """Blocks and their slots in use (k,), as `seen` counts them."""
         for block in rows.blocks(indices):
             if block.x.dtype != np.float32:
                 raise TypeError(f"a block must be float32, got {block.x.dtype}. This is a defect in the row source.")
@@ -306,6 +308,7 @@ def _clipped_sum(
             yield replace(block, in_place=spec.in_place), used
 
     def add(item: tuple[Block, np.ndarray], out: Any) -> Any:
+        """out, with a block's clipped statistics added."""
         return block_sum(query, params, *item, spec.clip_norm, out)
 
     if isinstance(block_sum, NumpySums):

@@ -16,7 +16,10 @@ from dphead.privacy.sums import CHUNK
 
 @lru_cache(maxsize=64)
 def _compiled(query: Query, unit_norm: bool, append: float, clip_norm: float, in_place: bool, devices: int) -> Any:
+    """`block_sum` for so many devices, compiled."""
+
     def block_sum(center: Any, scale: Any, weights: Any, x: Any, y: Any, keep: Any, out: Any) -> Any:
+        """One device's rows and its sum out (1, *shape), to which their clipped statistics are added."""
         params = Params(RowTransform(unit_norm, center, scale, append), weights)
         return query.clipped_sum(params, x, y, keep, clip_norm, out[0], jnp, None, in_place)[None]
 
