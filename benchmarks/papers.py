@@ -7,12 +7,12 @@ epsilon or the nearest that was run.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from statistics import mean, stdev
 from typing import Any
 
 from benchmarks import claims, runner
 from benchmarks.claims import Claim
 from benchmarks.heads import RESULTS, read
+from benchmarks.verdicts import claimed, mean_sd
 from dphead.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 
@@ -84,14 +84,7 @@ def table() -> str:
     for claim in chosen():
         exact, ours = exact_epsilon(claim, stored), auto_rows(claim)
         spent = f"{float(claim.epsilon):g}" + (f" ({exact:.3g})" if exact is not None else "")
-        value = claim.value + (f" ± {claim.sd}" if claim.sd else "")
-        line = [DATA[claim.dataset], f"{claim.paper}: {claim.method}", claim.features, spent, value]
-        line += [_cell(ours[2]), f"{ours[1]:g}", ours[0]] if ours else ["not run", "", ""]
+        line = [DATA[claim.dataset], f"{claim.paper}: {claim.method}", claim.features, spent, claimed(claim)]
+        line += [f"{mean_sd(ours[2])} ({len(ours[2])})", f"{ours[1]:g}", ours[0]] if ours else ["not run", "", ""]
         lines.append("| " + " | ".join(line) + " |")
     return "\n".join(lines)
-
-
-def _cell(values: list[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.2f} (1)"
-    return f"{mean(values):.2f} ± {stdev(values):.2f} ({len(values)})"

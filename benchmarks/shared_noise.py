@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import features
 from benchmarks.heads import RESULTS, append, provenance, read
-from benchmarks.verdicts import measured
+from benchmarks.verdicts import header, measured
 from dphead.fit import fit_head
 from dphead.methods import make_method
 from dphead.metrics import evaluate_scores
@@ -107,8 +107,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
     for r in rows:
         cells[r["name"], r["noise"], r["epsilon"]].append(100 * r["accuracy"])
     epsilons = sorted({e for *_, e in cells})
-    lines = ["| method | noise | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"]
-    lines.append("|---" * (len(epsilons) + 2) + "|")
+    lines = header(epsilons, "method", "noise")
     for name, noise in dict.fromkeys((n, s) for n, s, _ in cells):
         values = [cells.get((name, noise, e)) for e in epsilons]
         lines.append(f"| {name} | {noise} | " + " | ".join(measured(v) if v else "—" for v in values) + " |")

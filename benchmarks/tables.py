@@ -2,9 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import median
 from typing import Any
 
 from benchmarks import audit, claims, last_iterate, papers, peers, scale, shared_noise, tuning, verdicts
@@ -72,7 +71,7 @@ def accuracy_table(rows: list[Row]) -> str:
     for r in rows:
         cells[r["method"], r["epsilon"]].append(100 * r["accuracy"])
     epsilons = sorted({e for _, e in cells})
-    lines = _header("method", epsilons)
+    lines = verdicts.header(epsilons, "method")
     for method in METHODS:
         values = [cells.get((method, e), []) for e in epsilons]
         if any(values):
@@ -80,15 +79,10 @@ def accuracy_table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _header(first: str, epsilons: Sequence[float]) -> list[str]:
-    """A column for what is measured, and one for each epsilon."""
-    return [f"| {first} | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |", "|---" * (len(epsilons) + 1) + "|"]
-
-
 def scatternet_table() -> str:
     """`auto` on ScatterNet features: a line for each data set and way of extracting, a column an epsilon."""
     epsilons = (0.1, 0.5, 1.0, 2.0, 3.0)
-    lines = _header("features", epsilons)
+    lines = verdicts.header(epsilons, "features")
     for name in (n for n in HEADS if "scatternet" in n):
         rows = [r for r in read(RESULTS / "heads" / f"{name}.jsonl") if r["method"] == "auto"]
         values = [[100 * r["accuracy"] for r in rows if r["epsilon"] == e] for e in epsilons]
@@ -178,8 +172,4 @@ def _source(rows: list[Row]) -> str:
 
 
 def _cell(values: list[float]) -> str:
-    if not values:
-        return "—"
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{mean(values):.2f} ± {stdev(values):.2f}"
+    return verdicts.mean_sd(values) if values else "—"

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks import features
 from benchmarks.fused import FusedSums
 from benchmarks.heads import RESULTS, append, provenance, read
-from benchmarks.verdicts import measured
+from benchmarks.verdicts import header, measured
 from dphead import presets
 from dphead.analysis.selection import selection_calibrate
 from dphead.data import ArrayRows
@@ -176,8 +176,7 @@ def table(rows: Iterable[Row], defaults: dict[tuple[str, float], list[float]]) -
     for r in rows:
         cells[r["method"], r["way"], r["epsilon"]].append(100 * r["accuracy"])
     names = {FREE: "50 trials by Optuna, not accounted", COUNTED: "random trials, 50 on average, accounted"}
-    lines = ["| method | settings | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |"]
-    lines.append("|---" * (len(EPSILONS) + 2) + "|")
+    lines = header(EPSILONS, "method", "settings")
     for method in METHODS:
         ways = [(name, [cells.get((method, way, e)) for e in EPSILONS]) for way, name in names.items()]
         ways.append(("our defaults, no search", [defaults.get((method, e)) for e in EPSILONS]))

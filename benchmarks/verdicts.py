@@ -142,7 +142,7 @@ def _line(claim: Claim, job: Job, rows: list[Row]) -> str:
     values = [100 * r["accuracy"] for r in rows]
     column = claim.settings.get("normalization") or claim.settings.get("sampling") or ""
     name = " ".join(filter(None, [_name(claim.row), str(column)]))
-    cells = [name, "∞" if claim.epsilon == "inf" else claim.epsilon, _claimed(claim)]
+    cells = [name, "∞" if claim.epsilon == "inf" else claim.epsilon, claimed(claim)]
     if not values:
         return "| " + " | ".join([*cells, "—", job.label, "—", "—", "not run yet"]) + " |"
     profile = rows[0]["profiles"].get(f"paper:{claim.paper.lower()}")
@@ -156,15 +156,26 @@ def _line(claim: Claim, job: Job, rows: list[Row]) -> str:
 
 def measured(values: Sequence[float]) -> str:
     """Mean ± sd (k draws)."""
-    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{mean(values):.2f}{spread} ({len(values)} draw{'s' if len(values) > 1 else ''})"
+    return f"{mean_sd(values)} ({len(values)} draw{'s' if len(values) > 1 else ''})"
+
+
+def mean_sd(values: Sequence[float]) -> str:
+    """Mean ± sd; no sd of one value."""
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def header(epsilons: Sequence[float], *first: str) -> list[str]:
+    """The two lines above a table: columns that say what is measured, and one for each epsilon."""
+    names = [*first, *(f"ε = {e:g}" for e in epsilons)]
+    return ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
 
 
 def _name(row: str) -> str:
     return row.replace(" | ", ", ") or "—"
 
 
-def _claimed(claim: Claim) -> str:
+def claimed(claim: Claim) -> str:
+    """What a paper prints."""
     return ("≤ " if claim.at_most else "") + claim.value + (f" ± {claim.sd}" if claim.sd else "")
 
 
@@ -176,5 +187,5 @@ def _claimed_list(found: list[Claim]) -> str:
         parts += [claim.features] if len({c.features for c in found}) > 1 else []
         if len({c.epsilon for c in found}) > 1:
             parts.append("ε ∞" if claim.epsilon == "inf" else f"ε {claim.epsilon}")
-        told.append(_claimed(claim) + (f" ({', '.join(parts)})" if parts else ""))
+        told.append(claimed(claim) + (f" ({', '.join(parts)})" if parts else ""))
     return "; ".join(told) or "—"
