@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import features
+from benchmarks.features import training_rows
 from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from dphead.fit import fit_head
@@ -70,12 +71,6 @@ def run_auto() -> None:
                 row |= {"settings": repr(VARIANTS[name]), "features": data.described, "delta": DELTA}
                 append(out, row | {"measured_on": HELD_OUT} | source)
             print(f"eps {epsilon:g} draw {seed}: " + " ".join(f"{100 * a:.2f}" for a in found), flush=True)
-
-
-def training_rows(data: features.Loaded) -> tuple[np.ndarray, np.ndarray]:
-    """All training rows and labels, in order."""
-    blocks = [(b.x[b.index >= 0], b.y[b.index >= 0]) for b in data.rows.blocks()]
-    return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
 
 
 class Recorded:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import features
-from benchmarks.ablation import Recorded, accuracies, spread, training_rows
-from benchmarks.features import Loaded
+from benchmarks.ablation import Recorded, accuracies, spread
+from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, METHODS, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
 from dphead.fit import fit_head

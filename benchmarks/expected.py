@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import features
-from benchmarks.ablation import training_rows
 from benchmarks.compare import loaded
-from benchmarks.features import Loaded
+from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
