@@ -204,10 +204,15 @@ def table(rows: list[Row], base: str) -> str:
             if variant == base:
                 line += f" {mean(values.values()):.2f} |" if values else " — |"
                 continue
-            gaps = [values[seed] - reference[seed] for seed in values if seed in reference]
+            gaps = paired(values, reference)
             line += f" {spread(gaps)} |" if gaps else " — |"
         lines.append(line)
     return "\n".join(lines)
+
+
+def paired(values: dict[int, float], others: dict[int, float]) -> list[float]:
+    """Differences on the draws that both have."""
+    return [values[seed] - others[seed] for seed in values if seed in others]
 
 
 def spread(gaps: list[float]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import features
-from benchmarks.ablation import Recorded, accuracies, spread
+from benchmarks.ablation import Recorded, accuracies, paired, spread
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, METHODS, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
@@ -178,11 +178,6 @@ def by_epsilon(rows: list[Row], name: Callable[[Row], str]) -> dict[float, Cells
 def best(group: Cells) -> tuple[str, dict[int, float]]:
     """The name and draws of the highest mean."""
     return max(group.items(), key=lambda item: mean(item[1].values()))
-
-
-def paired(auto: dict[int, float], other: dict[int, float]) -> list[float]:
-    """Differences on the draws that both have."""
-    return [auto[seed] - other[seed] for seed in auto if seed in other]
 
 
 def against(auto: dict[int, float], group: Cells) -> list[str]:
