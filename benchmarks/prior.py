@@ -60,10 +60,10 @@ def run() -> None:
     weights, source = load(), provenance()
     np.save(features.cache() / "cifar10-prior.npy", weights)
     solvers: dict[bool, Any] = {False: Auto(), True: Auto(prior=PublicPrior(weights))}
-    for rows in ("held-out", "test"):
-        out = OUT / f"prior-{rows}.jsonl"
+    for kind in ("held-out", "test"):
+        out = OUT / f"prior-{kind}.jsonl"
         done = {(r["variant"], r["epsilon"], r["seed"]) for r in read(out)}
-        data = features.load("cifar10", "mobilenetv2-128", rows == "held-out")
+        data = features.load("cifar10", "mobilenetv2-128", kind == "held-out")
         for epsilon in EPSILONS:
             missing = [(p, s) for p in solvers for s in range(DRAWS) if (START[p], epsilon, s) not in done]
             if not missing:
@@ -72,9 +72,9 @@ def run() -> None:
             for (prior, seed), result in zip(missing, results, strict=True):
                 accuracy = float(np.mean(result.head.scores(data.x).argmax(axis=1) == data.y))
                 row = {"variant": START[prior], "epsilon": epsilon, "seed": seed, "accuracy": accuracy}
-                row |= {"features": data.described, "delta": DELTA, "measured_on": f"{rows} rows"}
+                row |= {"features": data.described, "delta": DELTA, "measured_on": f"{kind} rows"}
                 append(out, row | source)
-                print(f"{rows} eps {epsilon:g} prior {prior} draw {seed} {accuracy:.4f}", flush=True)
+                print(f"{kind} eps {epsilon:g} prior {prior} draw {seed} {accuracy:.4f}", flush=True)
 
 
 if __name__ == "__main__":
