@@ -12,7 +12,7 @@ from benchmarks import curves
 from benchmarks.heads import METHODS, RESULTS, read
 from benchmarks.jobs import Job, jobs_of, selected
 from benchmarks.runner import stored
-from benchmarks.tables import TITLES
+from benchmarks.tables import HEADS
 from dphead.calibration import calibrate
 from dphead.plots import _figure, _save
 from dphead.privacy.accounting import GaussianEvent
@@ -28,13 +28,14 @@ def write(folder: Path = FOLDER) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [noise_law(folder / "tb21-figure6.png")]
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
-        if len({row["method"] for row in read(path)}) > 1:
-            paths.append(accuracy(folder / f"accuracy-{path.stem}.png", read(path), TITLES.get(path.stem, path.stem)))
+        rows = read(path)
+        if len({row["method"] for row in rows}) > 1:
+            paths.append(accuracy(folder / f"accuracy-{path.stem}.png", rows, HEADS.get(path.stem, path.stem)))
     rows = stored()
     for dataset in ("mnist", "fashion-mnist", "cifar10"):
         paths += claimed_and_measured(folder / f"tb21-{dataset}.png", rows, dataset)
-    if read(curves.OUT):
-        paths.append(convergence(folder / "tb21-convergence.png", read(curves.OUT)))
+    if epochs := read(curves.OUT):
+        paths.append(convergence(folder / "tb21-convergence.png", epochs))
     search = read(RESULTS / "claims" / "search.jsonl")
     for dataset in sorted({r["job"]["dataset"] for r in search}):
         paths.append(spread(folder / f"spread-{dataset}.png", [r for r in search if r["job"]["dataset"] == dataset]))
