@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -247,17 +247,12 @@ def quick() -> list[Job]:
 
 
 def select(selector: str) -> list[tuple[Claim | None, Job]]:
-    """The (claim, job) pairs of `paper[/table[/dataset]]`, in printed order, or of `quick`, `tested`, `search/dataset`,
-    `sweep/dataset`.
+    """The (claim, job) pairs of `paper[/table[/dataset]]`, in printed order, or of what `unclaimed` names.
 
     Raises ValueError if it names nothing.
     """
-    if selector in ("quick", "tested"):
-        return [(None, job) for job in (quick() if selector == "quick" else tested())]
-    if selector.startswith("sweep/"):
-        return [(None, job) for job in sweep(selector.removeprefix("sweep/"), None)]
-    if selector.startswith("search/"):
-        return [(None, job) for job in search(selector.removeprefix("search/"))]
+    if (jobs := unclaimed(selector)) is not None:
+        return [(None, job) for job in jobs]
     claimed: list[tuple[Claim | None, Job]] = [(c, job) for c in selected(selector) for job in jobs_of(c)]
     paper, table, dataset = (*selector.lower().split("/"), "", "")[:3]
     ours: list[Job] = []
@@ -265,6 +260,18 @@ def select(selector: str) -> list[tuple[Claim | None, Job]]:
         ours += own() if (paper, table) in (("fc23", ""), ("fc23", "3")) else []
         ours += own_de22() if (paper, table) in (("de22", ""), ("de22", "5")) else []
     return claimed + [(None, job) for job in ours]
+
+
+def unclaimed(selector: str) -> list[Job] | None:
+    """The jobs of `quick`, `tested`, `search/dataset` or `sweep/dataset`, which no paper claims; None for another."""
+    dataset = selector.partition("/")[2]
+    makers: dict[str, Callable[[], list[Job]]] = {
+        "quick": quick,
+        "tested": tested,
+        f"search/{dataset}": lambda: search(dataset),
+        f"sweep/{dataset}": lambda: sweep(dataset, None),
+    }
+    return makers[selector]() if selector in makers else None
 
 
 def selected(selector: str) -> list[Claim]:

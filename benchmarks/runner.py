@@ -200,11 +200,7 @@ def run(
 ) -> None:
     """Run what is missing, with a progress bar; or tell what would run and for how long."""
     tasks = missing(selector, out, max_draws)
-    skipped = (
-        []
-        if selector.split("/")[0] in ("quick", "tested", "search", "sweep")
-        else [(c, j.why_not(c)) for c in j.selected(selector)]
-    )
+    skipped = [] if j.unclaimed(selector) is not None else [(c, j.why_not(c)) for c in j.selected(selector)]
     reasons = sorted({why for _, why in skipped if why})
     click.echo(f"{selector}: {len(tasks)} fits missing, about {hours(tasks, out):.2f} hours on one run at a time")
     for why in reasons:
