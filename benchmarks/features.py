@@ -35,7 +35,14 @@ MOBILENET = (
     f"--model-arg pad_type=same --weights {shlex.quote(str(WEIGHTS / 'mobilenetv2_100.in1k.safetensors'))}"
 )
 IMAGENET = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225"
-OURS = ("synthetic", "opponent", "local", "scales")
+SCATTERNETS = {  # options for all data sets, and those for colour images whose sides mean nothing (CIFAR-10)
+    "scatternet": ("--normalize none", IMAGENET),
+    "scatternet-unscaled": ("--normalize none", ""),
+    "scatternet-synthetic": ("--normalize synthetic", ""),
+    "scatternet-opponent": ("--normalize synthetic", "--colours opponent"),
+    "scatternet-local": ("--normalize local", "--colours opponent --mirror"),
+    "scatternet-scales": ("--normalize local --scatter-j 1,2", "--colours opponent --mirror"),
+}
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
@@ -61,33 +68,21 @@ def cache() -> Path:
 
 
 def extract_options(dataset: str, features: str) -> str:
-    """Options of `dphead extract` for `mobilenetv2-128` or `scatternet`, as it is or `-unscaled`, or normalised.
-
-    Normalised by synthetic images: `scatternet-synthetic`; and in opponent colours: `scatternet-opponent`. `-local`: by
-    places too, in opponent colours where there are colours, and with the mirror image where sides mean nothing; and of
-    two scales: `-scales`.
+    """Options of `dphead extract` for `mobilenetv2-128` or one of SCATTERNETS.
 
     TB21's published code scales CIFAR-10's colours by ImageNet's public means and deviations before the ScatterNet,
     which the paper does not say; `scatternet-unscaled` does not.
     """
     if features == "mobilenetv2-128":
         return MOBILENET
-    if features not in ("scatternet", *(f"scatternet-{v}" for v in ("unscaled", *OURS))):
+    if features not in SCATTERNETS:
         raise ValueError(
             "features must be scatternet[-unscaled | -synthetic | -opponent | -local | -scales], scatternet-gN or "
             f"mobilenetv2-128, got {features=}. Choose one."
         )
-    scaled = dataset == "cifar10" and features == "scatternet"
-    options = " --scatter-j 1" if dataset == "digits" else ""
-    variant = features.partition("-")[2]
-    if variant in OURS:
-        options += " --normalize " + ("local" if variant in ("local", "scales") else "synthetic")
-        options += " --colours opponent" if dataset == "cifar10" and variant != "synthetic" else ""
-        options += " --mirror" if dataset == "cifar10" and variant in ("local", "scales") else ""
-        options += " --scatter-j 1,2" if variant == "scales" else ""
-    else:
-        options += " --normalize none"
-    return "--backbone scatternet" + options + (f" {IMAGENET}" if scaled else "")
+    always, if_colour = SCATTERNETS[features]
+    options = ["--backbone scatternet", "--scatter-j 1" if dataset == "digits" else "", always]
+    return " ".join(filter(None, [*options, if_colour if dataset == "cifar10" else ""]))
 
 
 def facts_of(dataset: str, features: str) -> PublicFacts:
