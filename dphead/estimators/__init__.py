@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from dphead.estimators.base import DPClassifier, PrivacyWarning
 from dphead.estimators.guarantee import Privacy
-from dphead.estimators.inputs import is_path
 from dphead.privacy.queries import Loss
 
 __all__ = [
@@ -70,12 +68,7 @@ class DPLeastSquaresClassifier(DPClassifier):
 
     def decision_std(self, X: Any, split: str | None = None) -> np.ndarray:
         """Standard errors of `decision_function` due to the privacy noise, of its shape. X as there."""
-        check_is_fitted(self)
-
-        def errors(x: np.ndarray) -> np.ndarray:
-            return self.head_.scores_std(x, self._differences())
-
-        found = self._file_scores(X, split, errors)[0] if is_path(X) else errors(self._checked(X))
+        found = self._scores(X, split, lambda x: self.head_.scores_std(x, self._differences()))
         return found[:, 0] if len(self.classes_) == 2 else found
 
     def _differences(self) -> np.ndarray | None:

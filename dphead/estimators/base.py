@@ -25,6 +25,8 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import PublicFacts
 
+RowScores = Callable[[np.ndarray], np.ndarray]
+
 
 class PrivacyWarning(UserWarning):
     """The guarantee holds, and is weaker than a reader may think."""
@@ -210,20 +212,19 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
             )
         return self.ledger
 
-    def _scores(self, X: Any, split: str | None) -> np.ndarray:
+    def _scores(self, X: Any, split: str | None, scores_of: RowScores | None = None) -> np.ndarray:
+        """Scores (n, n_classes) of rows or of a features file, or what `scores_of` says instead."""
         check_is_fitted(self)
         if is_path(X):
-            return self._file_scores(X, split)[0]
-        return self.head_.scores(self._checked(X))
-
-    def _checked(self, X: Any) -> Any:
+            return self._file_scores(X, split, scores_of)[0]
         finite = not self.__sklearn_tags__().input_tags.allow_nan
-        return validate_data(self, X, reset=False, ensure_all_finite=finite)
+        x: Any = validate_data(self, X, reset=False, ensure_all_finite=finite)
+        return (scores_of or self.head_.scores)(x)
 
     def _file_scores(
-        self, path: Any, split: str | None, scores_of: Callable[[np.ndarray], np.ndarray] | None = None
+        self, path: Any, split: str | None, scores_of: RowScores | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (n, n_classes), or what `scores_of` says instead, and label positions (n,) of a file, by blocks."""
+        """As `_scores` of a file, by blocks, and label positions (n,)."""
         check_is_fitted(self)
         scores_of = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
