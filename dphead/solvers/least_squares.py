@@ -89,6 +89,6 @@ class LeastSquares:
         if self.ridge == "stein":
             spectral = SpectralRidge(gram.value, gram.noise_sd, sums.value, sums.noise_sd)
             ridge = spectral.best(candidates(facts.n_rows, gram.noise_sd, len(gram.value)))
-            return spectral.weights(ridge), ridge, -ridge / 2
+            return spectral.weights(ridge), ridge, spectral.floor(ridge)
         solver = RidgeSolver(gram.value, ridge_for(facts, gram.noise_sd, self.ridge))
         return solver(center_classes(sums.value)), solver.ridge, solver.floor

@@ -44,21 +44,27 @@ class SpectralRidge:
         """The λ of the least risk."""
         return float(ridges[int(np.argmin([self.risk(float(r)) for r in ridges]))])
 
+    @staticmethod
+    def floor(ridge: float) -> float:
+        """What an eigenvalue counts as at least."""
+        return -ridge / 2
+
     def _inverse(self, ridge: float) -> np.ndarray:
-        return 1 / (np.maximum(self._values, -ridge / 2) + ridge)
+        return 1 / (np.maximum(self._values, self.floor(ridge)) + ridge)
 
     def _divergence(self, h: np.ndarray, ridge: float) -> float:
         """Σ_ij ∂M_ij/∂G̃_ij over symmetric directions, M = WWᵀ (AUDIT.md, claim S, equation 2).
 
-        Quotients (h_i - h_j)/(e_i - e_j) are -q_ij h_i h_j, where q is 1 between eigenvalues above -ridge/2, 0 between
+        Quotients (h_i - h_j)/(e_i - e_j) are -q_ij h_i h_j, where q is 1 between eigenvalues above the floor, 0 between
         those below, and in [0, 1] across.
         """
-        low = self._values < -ridge / 2
+        floor = self.floor(ridge)
+        low = self._values < floor
         up, pull = ~low, h**2 * self._energy
         inner = np.zeros_like(h)  # Σ_i q_ij h_i
         inner[up] = h[up].sum()
         if low.any():
-            across = (self._values[up] + ridge / 2)[None, :] / (self._values[up][None, :] - self._values[low][:, None])
+            across = (self._values[up] - floor)[None, :] / (self._values[up][None, :] - self._values[low][:, None])
             inner[up] += h[low] @ across
             inner[low] = across @ h[up]
         return -float((inner * pull).sum() + (h[up] * pull[up]).sum())
