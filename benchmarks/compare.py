@@ -46,6 +46,7 @@ SETS = {
         "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)", "cifar10", "mobilenetv2-128", 3, "cifar10-mobilenetv2"
     ),
     "mnist": Compared("MNIST, ScatterNet (60,000 × 3,969)", "mnist", "scatternet-local", 1, "mnist-scatternet-local"),
+    "mnist-raw": Compared("The same with `--normalize none`", "mnist", "scatternet", 1, "mnist-scatternet"),
     "digits": Compared("scikit-learn's digits, ScatterNet (1,347 × 144)", "digits", "scatternet-local", 20),
     "digits-raw": Compared("The same with `--normalize none`", "digits", "scatternet", 20),
 }
