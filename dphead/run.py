@@ -15,19 +15,19 @@ import numpy as np
 
 from dphead import report as reports
 from dphead.data import FeaturesRows, load_features
-from dphead.export import load_head, save_head
+from dphead.export import save_head
+from dphead.files import check_labels, class_names, classes_declared, evaluate, extraction
 from dphead.fit import FitResult, Progress, fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.memory import share
 from dphead.methods import Method, make_method
-from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, check_facts, large_delta, make_plan
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
 from dphead.privacy.mechanism import BlockSum, NumpySums, Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.parts import SumOfParts, bounds
 from dphead.processes import Group, Place, software
-from dphead.solvers.base import LinearHead, PlannedRelease, PublicFacts
+from dphead.solvers.base import PlannedRelease, PublicFacts
 from extract.format import FeaturesFile, open_features
 
 SLACK_DISK = 64 << 20  # bytes beside the stored releases
@@ -186,26 +186,6 @@ def _agreed(options: FitOptions, file: FeaturesFile, rows: FeaturesRows, method:
     }
 
 
-def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
-    """The public classes: those of the file, or those given. They are never read off the labels."""
-    if file.class_names and given and list(given) != file.class_names:
-        raise ValueError(
-            f"--classes must equal the file's, got {list(given)[:5]}. The file says {file.class_names[:5]}."
-        )
-    classes = list(given or ()) or (file.class_names if file.classes_public else None) or []
-    if len(set(classes)) < max(2, len(classes)):
-        raise ValueError(
-            f"a fit needs at least two public classes, distinct, got classes={classes}. Give them with --classes."
-        )
-    return classes
-
-
-def classes_declared(file: FeaturesFile) -> str:
-    """Who declared the classes public: the file ("classes-flag", "folder-names-flag") or the fit ("fit-flag")."""
-    declared = file.class_names and file.classes_public
-    return file.attrs["classes_declared"] if declared else "fit-flag"
-
-
 def public_facts(options: FitOptions, rows: Rows, n_classes: int) -> PublicFacts:
     """n (public or nominal), n_features, n_classes, checked."""
     if (options.relation == "add_remove") != (options.nominal_n is not None):
@@ -257,53 +237,6 @@ def test_origin(options: FitOptions, train: FeaturesFile) -> str:
         return "training rows" if split == (options.test_split or file.split_names[0]) else "another split"
 
 
-def check_labels(file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path) -> None:
-    """ValueError unless rows to measure on have the head's classes, and at least one of them a label."""
-    if file.class_names and file.class_names != classes:
-        raise ValueError(
-            f"test classes must equal the head's, in its order, got {file.class_names[:5]}. Extract them alike."
-        )
-    if not np.any((rows.labels() >= 0) & (rows.labels() < len(classes))):
-        raise ValueError(
-            f"rows to measure on need labels of the classes, got none in {path}. Extract them with labels."
-        )
-
-
-def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int) -> dict[str, Any]:
-    """Metrics of a head on test rows whose label is one of the classes."""
-    x, y = test
-    known = (y >= 0) & (y < n_classes)
-    return evaluate_scores(head.scores(x)[known], y[known], head.loss)
-
-
-def open_matching(
-    run: Path, features: Path, split: str | None, labelled: bool = False
-) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
-    """(head, its facts, x, y) of a run folder and a features file of the same feature space, or ValueError.
-
-    labelled: the rows are to be measured on, so they must also have labels of the head's classes.
-    """
-    head, facts = load_head(run)
-    rows, file = load_features(features, split, memory=0)
-    with file:
-        if file.feature_space != facts["feature_space"]:
-            raise ValueError(
-                f"features must come from the head's own network and settings ({facts['extraction']['backbone']}), got "
-                f"features={features} ({file.attrs['backbone']}). Extract them alike."
-            )
-        if labelled:
-            check_labels(file, rows, facts["class_names"], features)
-        return head, facts, rows.features(), rows.labels()
-
-
-def is_features_file(path: Path) -> bool:
-    """Whether a path is an HDF5 file."""
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
-
-
 def block_sum(backend: str, memory: int) -> BlockSum:
     """numpy, jax, or auto: jax where it finds an accelerator. memory: bytes that kept rows may take with numpy."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
@@ -346,12 +279,6 @@ def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, spac
     return charged
 
 
-def extraction(file: FeaturesFile) -> dict[str, Any]:
-    """What `dphead predict` needs to turn images into the same features."""
-    keys = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization", "library_versions")
-    return {k: file.attrs.get(k) for k in keys}
-
-
 def write_records(out: Path, report: dict[str, Any], result: FitResult) -> None:
     """report.json and ledger.json; the stored releases are no longer needed."""
     reports.write(out / "ledger.json", {"fits": result.ledger.fits()})
@@ -364,48 +291,6 @@ def _tuning(options: FitOptions, ledger: Ledger) -> str:
     """Defaults, on data that no earlier fit has seen, leave nothing that could have been tuned."""
     chosen = options.preset is not None or any(v is not None for v in options.settings.values())
     return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"
-
-
-def extract_like(run: Path, source: Path, output: Path, weights: Path | None, device: str) -> Path:
-    """Turn images into a features file with the network and settings that the head in `run` belongs to."""
-    from extract.backbones import BackboneOptions
-    from extract.images import Classes
-    from extract.rowwise import RowNorm
-    from extract.run import ExtractOptions, extract
-
-    facts = load_head(run)[1]["extraction"]
-    if not source.exists():
-        raise ValueError(f"images or a features file must exist, got {source}. Check the path.")
-    backbone, arguments, t = facts["backbone"], dict(facts["backbone_kwargs"]), dict(facts["transform"])
-    if "mean" not in t:
-        raise ValueError(f"images need a head of features that were extracted from images, got backbone={backbone!r}.")
-    mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
-    if backbone == "scatternet":
-        size = t["image_size"][0] if t["interpolation"] else None  # without one, images were taken at their own size
-        options = BackboneOptions(
-            backbone, None, {}, mean, std, t["interpolation"], None, size,
-            tuple(scales) if isinstance(scales := arguments["J"], list) else scales, arguments["L"],
-            t.get("colour_space", "rgb"), t.get("mirror", False),
-        )  # fmt: skip
-    else:
-        options = BackboneOptions(
-            backbone, weights, arguments, mean, std, t["interpolation"], t["crop_pct"], t["input_size"][-1],
-            mirror=t.get("mirror", False),
-        )  # fmt: skip
-    normalization = facts["normalization"]
-    row_norm = RowNorm(normalization["kind"], normalization.get("groups", 0))
-    extract(
-        ExtractOptions(
-            source,
-            output,
-            options,
-            classes=Classes.parse(None, False, True),
-            normalize=row_norm,
-            device=device,
-            check=False,
-        )
-    )
-    return output
 
 
 def _settings(method: Method) -> dict[str, Any]:

@@ -20,7 +20,7 @@ FIT = {"dphead.fit", "dphead.ledgers", *BELOW_FIT}
 ESTIMATORS = {"dphead.metrics", "dphead.analysis", *FIT}
 REPORT = {"dphead.privacy", "dphead.analysis", "dphead.metrics", "dphead.plan", "dphead.fit"}  # fit: FitResult only
 HEADS = ESTIMATORS | REPORT | {"dphead.estimators", "dphead.report", "dphead.memory", "dphead.processes"}
-EVERYTHING = HEADS | {f"dphead.{name}" for name in ("run", "export", "plots", "tune", "endtoend")} | {"extract"}
+EVERYTHING = HEADS | {f"dphead.{n}" for n in ("run", "files", "export", "plots", "tune", "endtoend")} | {"extract"}
 
 # Each part and the parts of the project that it may import, besides itself. A new part needs a line here.
 ALLOWED: dict[str, set[str]] = {
@@ -38,14 +38,15 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.fit": {"dphead.plan", "dphead.data", "dphead.solvers", "dphead.privacy"},
     "dphead.analysis": {"dphead.privacy", "dphead.calibration", "dphead.plan", "dphead.solvers"},
     "dphead.estimators": ESTIMATORS,
-    "dphead.endtoend": HEADS | {"dphead.run", "extract"},
+    "dphead.endtoend": HEADS | {"dphead.files", "dphead.run", "extract"},
     "dphead.report": REPORT,
     "dphead.export": HEADS,
     "dphead.plots": HEADS,
     "dphead.tune": HEADS,
     "dphead.memory": {"dphead.data", "dphead.solvers", "dphead.privacy.mechanism"},
     "dphead.processes": {"dphead.privacy", "dphead.solvers"},
-    "dphead.run": HEADS - {"dphead.estimators"} | {"dphead.export", "extract"},
+    "dphead.files": {"dphead.data", "dphead.export", "dphead.metrics", "dphead.solvers", "extract"},
+    "dphead.run": HEADS - {"dphead.estimators"} | {"dphead.export", "dphead.files", "extract"},
     "dphead.cli": EVERYTHING,
     "dphead.__main__": {"dphead.cli"},
     "benchmarks": EVERYTHING | {"dphead.cli"},

@@ -13,8 +13,9 @@ import pytest
 from commands import CLASSES, charges, contents, dphead, features_file, fitted, ledger_of, refused, report_of, rows
 
 from dphead.export import load_head
+from dphead.files import is_features_file
 from dphead.privacy.ledger import Ledger
-from dphead.run import FitOptions, fit_files, is_features_file
+from dphead.run import FitOptions, fit_files
 from extract.format import open_features, write_features
 
 FC = ("--method", "dp-fc", "--steps", 6, "--backend", "numpy")  # 8 releases: mean, gram, 6 gradients

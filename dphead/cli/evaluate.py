@@ -58,11 +58,11 @@ def _measured(run: Path, source: Path, split: str | None, vote: int, device: str
         network, state, facts = saved.load_network(run, device)
         x, y = saved.open_rows(network, facts, source, split, measured=True)
         return saved.evaluate(network, state, x, y, vote), facts["class_names"]
-    from dphead import run as heads
+    from dphead import files
 
     _heads_do_not_vote(vote)
-    head, facts, x, y = heads.open_matching(run, source, split, labelled=True)
-    return heads.evaluate(head, (x, y), len(facts["class_names"])), facts["class_names"]
+    head, facts, x, y = files.open_matching(run, source, split, labelled=True)
+    return files.evaluate(head, (x, y), len(facts["class_names"])), facts["class_names"]
 
 
 @click.command(short_help="Predict classes for a features file or images.")
@@ -112,11 +112,11 @@ def _predicted(
         scores = saved.scores(network, state, saved.open_rows(network, facts, source, split)[0], vote)
         p = scores / scores.sum(axis=1, keepdims=True) if vote else probabilities(scores)
         return p, facts["class_names"]
-    from dphead import run as heads
+    from dphead import files
 
     _heads_do_not_vote(vote)
     with tempfile.TemporaryDirectory() as folder:
-        if not heads.is_features_file(source):
-            source = heads.extract_like(run, source, Path(folder) / "features.h5", weights, device)
-        head, facts, x, _ = heads.open_matching(run, source, split)
+        if not files.is_features_file(source):
+            source = files.extract_like(run, source, Path(folder) / "features.h5", weights, device)
+        head, facts, x, _ = files.open_matching(run, source, split)
     return probabilities(head.scores(x), head.loss), facts["class_names"]

@@ -69,8 +69,8 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
 
 
 def _open(which: Path, create: bool = False):
+    from dphead.files import is_features_file
     from dphead.ledgers import default_ledger_path, open_ledger
-    from dphead.run import is_features_file
     from extract.format import open_features
 
     if is_features_file(which):

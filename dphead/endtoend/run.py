@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dphead import files
 from dphead import report as reports
 from dphead import run as heads
 from dphead.data import load_features
@@ -170,7 +171,7 @@ def _first(
 
 def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     """Images, or the maps of a features file."""
-    if heads.is_features_file(path):
+    if files.is_features_file(path):
         rows, file = load_features(path, split, options.fit.memory or DEFAULT)
         with file:
             if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
@@ -178,10 +179,10 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
                     f"feature maps need their shape, got shape={options.shape} for n_features={rows.n_features}. Pass "
                     "--shape CHANNELS,H,W."
                 )
-            classes = heads.class_names(file, tuple(options.classes.names or ()) or None)
-            declared, space = heads.classes_declared(file), file.feature_space
+            classes = files.class_names(file, tuple(options.classes.names or ()) or None)
+            declared, space = files.classes_declared(file), file.feature_space
             x, y = rows.features(), rows.labels()
-            made = heads.extraction(file)
+            made = files.extraction(file)
             return Data(rows, x, y, options.shape, classes, declared, False, file.dataset_id, space, made)
     channels = 1 if options.settings.model == "tb21-mnist" else None
     images = load_images(path, options.classes, split, options.image_size, channels)

@@ -14,8 +14,8 @@ from dphead.endtoend.images import load_images
 from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec
 from dphead.endtoend.solver import Progress
+from dphead.files import check_labels, is_features_file
 from dphead.metrics import evaluate_scores
-from dphead.run import check_labels, is_features_file
 from extract.images import Classes
 
 FORMAT = 1
