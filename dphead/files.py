@@ -87,7 +87,6 @@ def open_matching(
 
 def extract_like(run: Path, source: Path, output: Path, weights: Path | None, device: str) -> Path:
     """Turn images into a features file with the network and settings that the head in `run` belongs to."""
-    from extract.backbones import BackboneOptions
     from extract.images import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions, extract
@@ -95,33 +94,38 @@ def extract_like(run: Path, source: Path, output: Path, weights: Path | None, de
     facts = load_head(run)[1]["extraction"]
     if not source.exists():
         raise ValueError(f"images or a features file must exist, got {source}. Check the path.")
-    backbone, arguments, t = facts["backbone"], dict(facts["backbone_kwargs"]), dict(facts["transform"])
-    if "mean" not in t:
-        raise ValueError(f"images need a head of features that were extracted from images, got backbone={backbone!r}.")
-    mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
-    if backbone == "scatternet":
-        size = t["image_size"][0] if t["interpolation"] else None  # without one, images were taken at their own size
-        options = BackboneOptions(
-            backbone, None, {}, mean, std, t["interpolation"], None, size,
-            tuple(scales) if isinstance(scales := arguments["J"], list) else scales, arguments["L"],
-            t.get("colour_space", "rgb"), t.get("mirror", False),
-        )  # fmt: skip
-    else:
-        options = BackboneOptions(
-            backbone, weights, arguments, mean, std, t["interpolation"], t["crop_pct"], t["input_size"][-1],
-            mirror=t.get("mirror", False),
-        )  # fmt: skip
     normalization = facts["normalization"]
-    row_norm = RowNorm(normalization["kind"], normalization.get("groups", 0))
     extract(
         ExtractOptions(
             source,
             output,
-            options,
+            _network(facts, weights),
             classes=Classes.parse(None, False, True),
-            normalize=row_norm,
+            normalize=RowNorm(normalization["kind"], normalization.get("groups", 0)),
             device=device,
             check=False,
         )
     )
     return output
+
+
+def _network(facts: dict[str, Any], weights: Path | None) -> Any:
+    """`BackboneOptions` of the network and image transform that a head's `extraction` records."""
+    from extract.backbones import BackboneOptions
+
+    name, arguments, t = facts["backbone"], dict(facts["backbone_kwargs"]), dict(facts["transform"])
+    if "mean" not in t:
+        raise ValueError(f"images need a head of features that were extracted from images, got backbone={name!r}.")
+    own: dict[str, Any]
+    if name == "scatternet":
+        scales = arguments["J"]
+        own = {"scatter_j": tuple(scales) if isinstance(scales, list) else scales, "scatter_l": arguments["L"]}
+        own["colours"] = t.get("colour_space", "rgb")
+        own["image_size"] = t["image_size"][0] if t["interpolation"] else None  # None: they were taken at their size
+    else:
+        own = {"weights": weights, "model_args": arguments}
+        own |= {"crop_pct": t["crop_pct"], "image_size": t["input_size"][-1]}
+    mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
+    return BackboneOptions(
+        name, mean=mean, std=std, interpolation=t["interpolation"], mirror=t.get("mirror", False), **own
+    )
