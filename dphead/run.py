@@ -115,7 +115,6 @@ def _fit_files(
             return {"report": None, "test": None, "seconds": None, "head": group.serve(own, sums)}
         test = open_test(options, file, classes)
         origin = test_origin(options, file) if test is not None else None
-        space = file.feature_space
         check_folder(options.out, (int(np.prod(r.query.shape(facts.n_features + 1))) for r in releases))
         own, sums = own_rows(options, group, rows, facts, releases, 0 if test is None else len(test[0]))
         if group is not None:
@@ -123,7 +122,7 @@ def _fit_files(
         if announce is not None:
             announce(plan, method)
         ledger = open_ledger(options.ledger, file.dataset_id)
-        charged = charge(options, method, plan, ledger, f"{space}/{options.split}")
+        charged = charge(options, method, plan, ledger, f"{file.feature_space}/{options.split}")
         result = fit_head(
             method.solver,
             own if group is None else rows,
@@ -136,26 +135,41 @@ def _fit_files(
             row_sum=None if group is None else SumOfParts(group, own),
         )
         metrics = evaluate(result.head, test, len(classes)) if test is not None else None
-        report = reports.build(
-            result,
-            method={"name": options.method, "preset": options.preset, "source": method.source} | _settings(method),
-            data={"n_rows": facts.n_rows, "n_features": facts.n_features, "n_classes": facts.n_classes}
-            | {"class_names": classes, "dataset_id": file.dataset_id, "feature_space": space}
-            | {"classes_declared": classes_declared(file), "extraction": extraction(file)},
-            seed=options.seed,
-            tuning=options.tuning or _tuning(options, ledger),
-            warnings=warnings,
-            test=metrics,
-            test_is=options.test_is if test is not None else None,
-            test_rows=origin,
-        )
-        save_head(
-            options.out, result.head, {"class_names": classes, "feature_space": space, "extraction": extraction(file)}
-        )
+        report = _report(options, file, classes, facts, method, result, warnings, metrics, origin)
+        of_head = {"class_names": classes, "feature_space": file.feature_space, "extraction": extraction(file)}
+        save_head(options.out, result.head, of_head)
         write_records(options.out, report, result)
         if group is not None:
             group.end(result.head)
     return {"report": report, "test": metrics, "seconds": time.perf_counter() - start, "head": result.head}
+
+
+def _report(
+    options: FitOptions,
+    file: FeaturesFile,
+    classes: list[str],
+    facts: PublicFacts,
+    method: Method,
+    result: FitResult,
+    warnings: list[str],
+    metrics: dict[str, Any] | None,
+    origin: str | None,
+) -> dict[str, Any]:
+    """The report of a head. metrics, origin: on the test rows and where these are from, None without any."""
+    settings = asdict(method.solver)  # type: ignore[call-overload]
+    return reports.build(
+        result,
+        method={"name": options.method, "preset": options.preset, "source": method.source, "settings": settings},
+        data={"n_rows": facts.n_rows, "n_features": facts.n_features, "n_classes": facts.n_classes}
+        | {"class_names": classes, "dataset_id": file.dataset_id, "feature_space": file.feature_space}
+        | {"classes_declared": classes_declared(file), "extraction": extraction(file)},
+        seed=options.seed,
+        tuning=options.tuning or _tuning(options, result.ledger),
+        warnings=warnings,
+        test=metrics,
+        test_is=options.test_is if metrics is not None else None,
+        test_rows=origin,
+    )
 
 
 def own_rows(
@@ -291,10 +305,6 @@ def _tuning(options: FitOptions, ledger: Ledger) -> str:
     """Defaults, on data that no earlier fit has seen, leave nothing that could have been tuned."""
     chosen = options.preset is not None or any(v is not None for v in options.settings.values())
     return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"
-
-
-def _settings(method: Method) -> dict[str, Any]:
-    return {"settings": asdict(method.solver)}  # type: ignore[call-overload]
 
 
 def check_folder(out: Path, sizes: Iterable[int]) -> None:
