@@ -141,16 +141,12 @@ def simulate(images: Path, data_is: str, runs: int, factors: tuple[float, ...], 
     Each simulated run would spend a vast epsilon: on private images this command refuses to run.
     """
     import json
-    import tempfile
 
     from rich.console import Console
 
     from dphead.analysis.tan import require_public
-    from dphead.endtoend.run import FinetuneOptions, finetune
     from dphead.endtoend.settings import make_settings
     from dphead.endtoend.tan import predict, run_simulations
-    from dphead.run import FitOptions
-    from extract.images import Classes
 
     require_public(data_is == "public")
     names = ("model", "batch_size", "noise_multiplier", "steps", "learning_rate", "views", "augment")
@@ -158,31 +154,7 @@ def simulate(images: Path, data_is: str, runs: int, factors: tuple[float, ...], 
     console = Console(highlight=False)
 
     def train(small: Any, seed: int) -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            fit = FitOptions(
-                *(images, Path(folder) / "run"),
-                epsilon=1e9,
-                delta=given["delta"],
-                accountant="rdp",
-                split=given["split"],
-                test_split=given["test_split"],
-                test_is="public",
-                ledger=Path(folder) / "public.sqlite",
-                seed=seed,
-                tuning="public data",
-            )
-            options = FinetuneOptions(
-                fit,
-                small,
-                Classes.parse(given["classes"]),
-                norm=given["norm"],
-                image_size=given["image_size"],
-                init_seed=seed,
-                device=given["device"],
-            )
-            result = finetune(options)
-            assert result is not None
-            return result["test"]["accuracy"]
+        return _simulated(images, small, seed, given)
 
     def tell(one: Any) -> None:
         console.print(
@@ -200,3 +172,38 @@ def simulate(images: Path, data_is: str, runs: int, factors: tuple[float, ...], 
     if out is not None:
         rows = [vars(one) for one in found]
         out.write_text(json.dumps({"runs": rows, "prediction": prediction._asdict()}, indent=2) + "\n")
+
+
+def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) -> float:
+    """Test accuracy of one training on public images, which spends a vast epsilon. given: of `simulate`."""
+    import tempfile
+
+    from dphead.endtoend.run import FinetuneOptions, finetune
+    from dphead.run import FitOptions
+    from extract.images import Classes
+
+    with tempfile.TemporaryDirectory() as folder:
+        fit = FitOptions(
+            *(images, Path(folder) / "run"),
+            epsilon=1e9,
+            delta=given["delta"],
+            accountant="rdp",
+            split=given["split"],
+            test_split=given["test_split"],
+            test_is="public",
+            ledger=Path(folder) / "public.sqlite",
+            seed=seed,
+            tuning="public data",
+        )
+        options = FinetuneOptions(
+            fit,
+            settings,
+            Classes.parse(given["classes"]),
+            norm=given["norm"],
+            image_size=given["image_size"],
+            init_seed=seed,
+            device=given["device"],
+        )
+        result = finetune(options)
+    assert result is not None
+    return result["test"]["accuracy"]
