@@ -88,6 +88,8 @@ def extract_options(dataset: str, features: str) -> str:
 def facts_of(dataset: str, features: str) -> PublicFacts:
     """Public sizes, known without the data."""
     n_rows, n_features = FACTS[dataset]
+    if features == "scatternet-scales":
+        n_features += n_features * 4 // 9  # J = 1 has a ninth of the channels of J = 2, and four times the places
     return PublicFacts(n_rows, 1280 if features.startswith("mobilenet") else n_features, 10)
 
 
