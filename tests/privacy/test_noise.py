@@ -193,7 +193,8 @@ from dphead.privacy.queries import *
 import numpy as np
 rows = ArrayRows(np.zeros((3, 4), np.float32), np.full(3, -1))
 def draw():
-    print(release_many(ClassSums(3), Params(), rows, 5).tobytes().hex(), flush=True)
+    line = release_many(ClassSums(3), Params(), rows, 5).tobytes().hex() + "\\n"
+    os.write(1, line.encode())  # at once: parent and child share the pipe
 source = NoiseSource()
 source.generator(0, "noise").random(3)
 pid = os.fork()
