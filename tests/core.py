@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 
+from dphead.analysis.definitions import STATISTICS
 from dphead.data import ArrayRows
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.mechanism import Block, ReleaseSpec, _clipped_sum, numpy_block_sum, release
@@ -22,12 +24,22 @@ from dphead.privacy.queries import (
 )
 from dphead.privacy.sums import CHUNK
 
+
+@dataclass(frozen=True)
+class CompiledGradient(Gradient):
+    """The compiled loop, which pays from larger sizes on only."""
+
+    def _compiled(self, size):
+        return True
+
+
+STATISTICS[CompiledGradient] = STATISTICS[Gradient]
 M, D = 3, 4  # classes and features of the small problems
 QUERIES = [
     ChannelMoment(M), ChannelMoment(M, 2), ChannelMoment(M, 1, 2), ChannelMoment(M, 2, 2), Gram(M), ClassGrams(M),
     SigmoidHessians(M), ClassSums(M), ClassCounts(M), Gradient(M), Gradient(M, "sigmoid"), Gradient(M, "squared"),
     Gradient(M, "softmax", "features"), Gradient(M, "sigmoid", "features"),
-    CorrectCount(M),
+    CorrectCount(M), CompiledGradient(M), CompiledGradient(M, "softmax", "features"),
 ]  # fmt: skip
 NAMES = [q.name for q in QUERIES]
 

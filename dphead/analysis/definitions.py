@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 
 from dphead.privacy.queries import (
-    NOTHING,
     ChannelMoment,
     ClassCounts,
     ClassGrams,
@@ -23,6 +22,7 @@ from dphead.privacy.queries import (
     RowTransform,
     SigmoidHessians,
 )
+from dphead.privacy.sums import NOTHING
 
 
 def per_example(query: Query, params: Params, x: np.ndarray, y: int, clip_norm: float) -> np.ndarray:

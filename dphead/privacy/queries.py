@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dphead.privacy.sums import FEW_CLASSES, class_sum, gram_sum, masked, outer_sum, scores, squares
+from dphead.privacy.sums import FEW_CLASSES, NOTHING, TINY, class_sum, gram_sum, masked, outer_sum, scores, squares
 
 Loss = Literal["softmax", "sigmoid", "squared"]
-NOTHING = 1e-30  # float32 cannot divide by a smaller squared norm well: `unit_norm` calls it zero, clips call it this
+COMPILED = (1 << 12, 1 << 18)  # entries of a gradient from which compiling pays, and to which they fit in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,6 +328,19 @@ class Gradient(Query):
             factor = _factor(xp, clip_norm, norm2, squared)
         return phi, xp.where(ok[:, None], residual * factor[:, None], xp.float32(0))
 
+    def _add(self, xp: Any, out: Any, in_place: bool, params: Params, *rows: Any) -> Any:
+        if not (xp is np and in_place and self.loss == "softmax" and self._compiled(out.size)):
+            return super()._add(xp, out, in_place, params, *rows)
+        from dphead.privacy.sums_numba import add_softmax_gradient  # half a second, where it pays only
+
+        phi, squared, y, keep, clip_norm = rows
+        clip = clip_norm if self.clip == "rows" else np.inf
+        return add_softmax_gradient(phi, squared, y, keep, np.asarray(params.weights), clip, out)
+
+    def _compiled(self, size: int) -> bool:
+        """Whether the compiled loop is the faster sum, for so many entries of the result."""
+        return COMPILED[0] <= size <= COMPILED[1]
+
 
 @dataclass(frozen=True)
 class ClassCounts(Query):
@@ -380,7 +393,7 @@ def _factor(xp: Any, clip_norm: float, *squared: Any) -> Any:
     for s in squared:
         norm = norm * xp.sqrt(xp.maximum(s, xp.float32(NOTHING)))
     factor = xp.minimum(xp.float32(1), xp.float32(clip_norm) / norm)
-    return xp.where(factor > xp.float32(1.2e-38), factor, xp.float32(0))  # a denormal one is too inexact to clip with
+    return xp.where(factor > xp.float32(TINY), factor, xp.float32(0))
 
 
 def _inverse_norm(xp: Any, squared: Any) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, clipped_sum, one_block, release_one, reserve, spec_of, toy
+from core import NAMES, QUERIES, CompiledGradient, D, M, clipped_sum, one_block, release_one, reserve, spec_of, toy
 
 from dphead.data import ArrayRows
 from dphead.privacy.mechanism import _clipped_sum, noise_scale, numpy_block_sum, release
@@ -83,7 +83,9 @@ def test_an_empty_slot_that_is_not_there_at_all_moves_nothing_but_float64_roundi
 
 
 @pytest.mark.parametrize(
-    "query", [Gradient(M), Gradient(M, "sigmoid"), ClassSums(M), ChannelMoment(M)], ids=lambda q: q.name
+    "query",
+    [Gradient(M), CompiledGradient(M), Gradient(M, "sigmoid"), ClassSums(M), ChannelMoment(M)],
+    ids=lambda q: q.name,
 )
 def test_a_row_counts_the_same_at_every_place(query):
     """What `slack` assumes of the platform: a product gives a row the same result wherever it stands in a block."""
@@ -221,7 +223,9 @@ def test_the_chunk_term_covers_any_order_of_a_float32_sum():
             assert 2 * max(abs(worst - exact), abs(ours - exact)) <= chunk_term()
 
 
-@pytest.mark.parametrize("query", [ClassSums(M), Gradient(M), Gram(M), ClassGrams(M)], ids=lambda q: q.name)
+@pytest.mark.parametrize(
+    "query", [ClassSums(M), Gradient(M), CompiledGradient(M), Gram(M), ClassGrams(M)], ids=lambda q: q.name
+)
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
 def test_a_row_rounds_its_own_chunk_anew_and_no_other(query, relation):
     """1,024 rows of which one goes or is another: the sums differ exactly as the sums of its 128 rows differ."""
