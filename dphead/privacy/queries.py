@@ -333,9 +333,9 @@ class Gradient(Query):
             return super()._add(xp, out, in_place, params, *rows)
         from dphead.privacy.sums_numba import add_softmax_gradient  # half a second, where it pays only
 
-        phi, squared, y, keep, clip_norm = rows
+        phi, squared, y, _, clip_norm = rows
         clip = clip_norm if self.clip == "rows" else np.inf
-        return add_softmax_gradient(phi, squared, y, keep, np.asarray(params.weights), clip, out)
+        return add_softmax_gradient(phi, squared, y, np.asarray(params.weights), clip, out)
 
     def _compiled(self, size: int) -> bool:
         """Whether the compiled loop is the faster sum, for so many entries of the result."""

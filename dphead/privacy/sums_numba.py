@@ -17,14 +17,13 @@ def add_softmax_gradient(
     x: np.ndarray,
     squared: np.ndarray,
     y: np.ndarray,
-    keep: np.ndarray,
     weights: np.ndarray,
     clip_norm: float,
     out: np.ndarray,
 ) -> np.ndarray:
     """Add sum_i min(1, C / (||r_i|| ||x_i||)) x_i r_iᵀ, with r_i = softmax(x_i W) - e_{y_i}, to out (p, m) float64.
 
-    x (k, p) float32: zero where not keep (k,); squared (k,): their squared norms; weights W (p, m).
+    x (k, p) float32, zero where a row does not count; squared (k,): their squared norms; y (k,); weights W (p, m).
     CHUNK divides k. clip_norm C: infinite where features are clipped, which bounds r_i x_iᵀ already.
     Rounding: float32 sums of at most CHUNK rows at their places, float64 across, as for `in_place` in `sums`.
     """
@@ -33,12 +32,12 @@ def add_softmax_gradient(
     while few > FEWEST and few * weights.size > UNCOPIED:
         few //= 2
     rows = few if few * weights.size <= UNCOPIED else CHUNK
-    _add(x, squared, y, keep, weights, np.float32(clip_norm), rows, out.T)
+    _add(x, squared, y, weights, np.float32(clip_norm), rows, out.T)
     return out
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _add(x, squared, y, keep, weights, clip_norm, rows, out):  # type: ignore[no-untyped-def]
+def _add(x, squared, y, weights, clip_norm, rows, out):  # type: ignore[no-untyped-def]
     p, m = weights.shape
     r, product = np.empty((rows, m), np.float32), np.empty((m, p), np.float32)
     for start in range(0, len(x), rows):
@@ -58,7 +57,7 @@ def _add(x, squared, y, keep, weights, clip_norm, rows, out):  # type: ignore[no
                 squared_residual += r[i, j] * r[i, j]
             norm = np.sqrt(max(squared_residual, LEAST)) * np.sqrt(max(squared[start + i], LEAST))
             factor = min(ONE, clip_norm / norm)
-            counts = keep[start + i] and np.isfinite(squared_residual) and factor > SMALLEST
+            counts = np.isfinite(squared_residual) and factor > SMALLEST
             for j in range(m):
                 r[i, j] = r[i, j] * factor if counts else ZERO
         np.dot(r.T, part, product)

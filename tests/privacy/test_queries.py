@@ -104,8 +104,10 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
 
 
 @pytest.mark.parametrize("backend", ["numpy", "jax"])
-@pytest.mark.parametrize("size, weight", [(2e-23, 1e36), (0.9e-19, 1e35), (4e18, 0.0)])
-def test_norms_that_underflow_are_clipped(backend, size, weight):
+@pytest.mark.parametrize(
+    "size, weight, margin", [(2e-23, 1e36, 0), (0.9e-19, 1e35, 0), (5e17, 0.0, 45), (5e17, 0.0, 52)]
+)
+def test_norms_that_underflow_are_clipped(backend, size, weight, margin):
     """Squares of tiny numbers vanish in float32 (and XLA flushes denormals): the product of norms must not be 0."""
     from dphead.privacy.sums_jax import jax_block_sum
 
@@ -113,8 +115,8 @@ def test_norms_that_underflow_are_clipped(backend, size, weight):
     d = 1000
     x, y = np.full((1, d), size, np.float32), np.array([0])
     weights = np.full((d, M), weight, np.float32)
-    if weight == 0:  # softmax that is nearly certain: residuals of 1e-20 against a huge row
-        weights[:, 0] = 45 / (size * d)
+    if margin:  # softmax that is nearly certain: residuals of 1e-20 or 1e-23 against a row of norm 1.6e19
+        weights[:, 0] = margin / (size * d)
     for query in (Gradient(M, "squared"), Gradient(M), Gradient(M, "sigmoid"), CompiledGradient(M)):
         for clip_norm in (1e-6, 1e-3, 1.0):
             block, keep = one_block(x, y)
