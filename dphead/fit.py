@@ -43,6 +43,7 @@ def fit_head(
     progress: Progress | None = None,
     block_sum: BlockSum | None = None,
     row_sum: RowSum | None = None,
+    next_sum: NextSum | None = None,
     done: int = 0,
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
@@ -50,6 +51,7 @@ def fit_head(
     plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
     block_sum: how blocks are summed; None is numpy, with up to 1 GB of transformed rows kept between passes.
     row_sum: `parts.SumOfParts` where the rows lie with several processes.
+    next_sum: one `KeptSums` for several fits of DP-LS or DP-FC without centring on the same rows, which are read once.
     ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
     done: releases that an earlier run made and that the solver starts after, from its own checkpoint.
     Raises ValueError before anything is read or charged when the budget does not allow the plan.
@@ -60,7 +62,7 @@ def fit_head(
         charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
-    answer, next_sum = None, NextSum()
+    answer, next_sum = None, next_sum or NextSum()
     for i, spec in enumerate([*plan.specs[done:], None], start=done):
         try:
             ask = steps.send(answer) if answer is not None else next(steps)

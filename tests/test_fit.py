@@ -14,8 +14,10 @@ from dphead.fit import FitResult, fit_head, reserve
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.mechanism import KeptSums
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
+from dphead.solvers.base import Centering
 
 N, D, M = 400, 6, 3
 FACTS = PublicFacts(N, D, M)
@@ -112,6 +114,15 @@ def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
     resumed = fit_head(solver, rows, FACTS, plan=plan, charged=again, noise=NoiseSource(4))
     assert np.array_equal(resumed.head.weights, whole)
     assert rows.passes == 2 and len(ledger.fits()) == 1
+
+
+def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
+    rows = Counting(X, Y)
+    kept, solver = KeptSums(), LeastSquares(centering=Centering(share=0))
+    heads = [fit_head(solver, rows, FACTS, epsilon=e, noise=NoiseSource(1), next_sum=kept).head for e in (1.0, 4.0)]
+    assert rows.passes == 1
+    alone = fit_head(solver, rows, FACTS, epsilon=4.0, noise=NoiseSource(1)).head
+    assert np.array_equal(heads[1].weights, alone.weights)
 
 
 def test_row_order_and_block_size_do_not_matter():

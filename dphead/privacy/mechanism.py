@@ -225,6 +225,39 @@ class NextSum:
         return both[:width].copy()  # no view, which would lead from what is released to the rest
 
 
+class KeptSums(NextSum):
+    """The last Gram matrix and class sums, kept for further fits on the same rows: another epsilon, another ridge.
+
+    For `fit_head(next_sum=...)`. It saves passes, not budget: each release of each fit is charged, with its own noise.
+    Rows that are centred by a noisy mean are another transform in each fit, and read anew.
+    Guarantee: as `NextSum`; a sum serves full-batch releases of the same query, clip, relation, rows object and
+    transform only. Rows that change while their sums are kept are protected as they were when they were read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: deque[tuple[Query, ReleaseSpec, Rows, RowTransform, np.ndarray]] = deque(maxlen=2)
+
+    def _exact(
+        self,
+        query: Query,
+        params: Params,
+        rows: Rows,
+        spec: ReleaseSpec,
+        ledger: FitLedger,
+        total: Callable[[Query], np.ndarray],
+    ) -> np.ndarray:
+        if type(query) not in (Gram, ClassSums) or spec.sampling_prob < 1:
+            return super()._exact(query, params, rows, spec, ledger, total)
+        asked = replace(spec, label="", noise_multiplier=0.0)
+        for kept, made, their_rows, transform, value in self._kept:
+            if (kept, made) == (query, asked) and their_rows is rows and transform.equals(params.transform):
+                return value.copy()
+        value = super()._exact(query, params, rows, spec, ledger, total)
+        self._kept.append((query, asked, rows, params.transform, value.copy()))
+        return value
+
+
 def _class_sums_after(query: Query, spec: ReleaseSpec, ledger: FitLedger) -> tuple[Query, ReleaseSpec] | None:
     """The release reserved next, if it is of the class sums of the same clipped rows as a Gram matrix."""
     if type(query) is not Gram or spec.sampling_prob < 1 or (reserved := ledger.following()) is None:

@@ -39,6 +39,12 @@ class RowTransform:
         """Number of columns after the transform."""
         return n_features + (1 if self.append else 0)
 
+    def equals(self, other: "RowTransform") -> bool:
+        """Whether it does the same to every row, to the last bit."""
+        own, others = ((t.center, t.scale) for t in (self, other))
+        same = all(np.array_equal(a, b) for a, b in zip(own, others, strict=True))  # type: ignore[arg-type]  # None too
+        return same and (self.unit_norm, self.append) == (other.unit_norm, other.append)
+
     def apply(self, xp: Any, x: Any) -> tuple[Any, Any]:
         """Return (k, n_features) float32 transformed rows, without the constant, and their (k,) squared norms.
 

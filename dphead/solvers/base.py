@@ -129,7 +129,10 @@ Steps = Generator[Ask, Answer, LinearHead]
 class Solver(Protocol):
     """plan: every release, before any data. solve: a generator that yields each `Ask` in that order."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the ledger and the report call it."""
+        ...
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The releases, in order."""

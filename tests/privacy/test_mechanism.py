@@ -10,10 +10,12 @@ import pytest
 from core import NAMES, QUERIES, D, M, clipped_sum, release_one, reserve, spec_of, toy
 
 from dphead.data import ArrayRows
+from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.mechanism import (
     PIECE,
     Block,
+    KeptSums,
     NextSum,
     NumpySums,
     ReleaseSpec,
@@ -22,7 +24,17 @@ from dphead.privacy.mechanism import (
     release,
 )
 from dphead.privacy.noise import NoiseSource, gaussian
-from dphead.privacy.queries import ClassCounts, ClassSums, Gradient, Gram, GramAndSums, Params, Query, RowTransform
+from dphead.privacy.queries import (
+    ClassCounts,
+    ClassGrams,
+    ClassSums,
+    Gradient,
+    Gram,
+    GramAndSums,
+    Params,
+    Query,
+    RowTransform,
+)
 from dphead.privacy.sums_jax import jax_block_sum
 
 HOSTILE = np.array(
@@ -382,6 +394,63 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
     spec = spec_of(GramAndSums(M), 40)
     with pytest.raises(NotImplementedError):
         release(GramAndSums(M), params, rows, spec, ledger=reserve([spec]), noise=NoiseSource(1))
+
+
+def test_kept_sums_serve_further_fits_on_the_same_rows_each_with_noise_of_its_own(rows):
+    """Another noise level, label and transform object of the same numbers: no pass; the values are a new pass's."""
+
+    def fit(next_sum, sigma, center):
+        params = Params(RowTransform(True, np.full(D, center, np.float32), None, 0.5))
+        asks = [
+            (query, params, rows, {"sigma": sigma, "label": f"{query.name} {sigma}"})
+            for query in (Gram(M), ClassSums(M))
+        ]
+        return releases(asks, next_sum)
+
+    kept, Counted.reads = KeptSums(), 0
+    values = [fit(kept, sigma, 0.1) for sigma in (1.0, 0.2, 3.0)]
+    assert Counted.reads == 1
+    for sigma, both in zip((1.0, 0.2, 3.0), values, strict=True):
+        for value, alone in zip(both, fit(NextSum(), sigma, 0.1), strict=True):
+            assert np.array_equal(value, alone)  # the same seed's noise on the same sums
+    Counted.reads = 0
+    np.testing.assert_array_equal(fit(kept, 1.0, 0.2)[0], fit(NextSum(), 1.0, 0.2)[0])
+    assert Counted.reads == 2
+
+
+def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
+    """Each of these reads the rows, and gives what it gives with nothing kept."""
+    plain, sampled = Params(RowTransform()), {"sampling_prob": 0.5}
+    others = [
+        (Gram(M), Params(RowTransform(unit_norm=True)), rows, {}),
+        (Gram(M), Params(RowTransform(append=0.5)), rows, {}),
+        (Gram(M), Params(RowTransform(scale=np.full(D, 2.0, np.float32))), rows, {}),
+        (Gram(M), plain, Counted(*toy(40, seed=9)), {}),
+        (Gram(M), plain, rows, {"clip_norm": 0.5}),
+        (Gram(M), plain, rows, {"relation": "replace_one"}),
+        (Gram(M), plain, rows, sampled),
+        (ClassGrams(M), plain, rows, {}),
+        (ClassSums(M + 1), plain, rows, {}),
+        (ClassCounts(M), plain, rows, {}),
+    ]
+    for other in others:
+        kept = KeptSums()
+        releases([(Gram(M), plain, rows, {}), (ClassSums(M), plain, rows, {})], kept)
+        Counted.reads = 0
+        value, alone = releases([other], kept)[0], releases([other], None)[0]
+        assert Counted.reads == 2 and np.array_equal(value, alone)
+
+
+def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(tmp_path, rows):
+    """A budget of 1.5 times one release's mu² refuses the second; nothing can copy what is kept."""
+    ledger, kept, spec = Ledger(tmp_path / "ledger.sqlite"), KeptSums(), spec_of(Gram(M), 40)
+    ledger.set_budget(epsilon_from_mu(1.5**0.5, 1e-5), 1e-5)
+    release(Gram(M), Params(), rows, spec, ledger=reserve([spec], ledger), noise=NoiseSource(), next_sum=kept)
+    with pytest.raises(LedgerError):
+        reserve([spec], ledger)
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="stay in memory"):
+            leave(kept)
 
 
 def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, rows):
