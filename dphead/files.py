@@ -118,8 +118,7 @@ def _network(facts: dict[str, Any], weights: Path | None) -> Any:
         raise ValueError(f"images need a head of features that were extracted from images, got backbone={name!r}.")
     own: dict[str, Any]
     if name == "scatternet":
-        scales = arguments["J"]
-        own = {"scatter_j": tuple(scales) if isinstance(scales, list) else scales, "scatter_l": arguments["L"]}
+        own = {"scatter_j": tuple(np.atleast_1d(arguments["J"]).tolist()), "scatter_l": arguments["L"]}
         own["colours"] = t.get("colour_space", "rgb")
         own["image_size"] = t["image_size"][0] if t["interpolation"] else None  # None: they were taken at their size
     else:

@@ -37,7 +37,7 @@ class BackboneOptions:
     interpolation: str | None = None
     crop_pct: float | None = None
     image_size: int | None = None
-    scatter_j: int | tuple[int, ...] = 2
+    scatter_j: tuple[int, ...] = (2,)
     scatter_l: int = 8
     colours: str = "rgb"
     mirror: bool = False
@@ -120,7 +120,7 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
         **({"colour_space": "opponent"} if opponent else {}),
     }
     height, width = size
-    scales = options.scatter_j if isinstance(options.scatter_j, tuple) else (options.scatter_j,)
+    scales = list(options.scatter_j)
     nets = [ScatterNet(J, (height, width), options.scatter_l) for J in scales]
     mean, std = (_channel_tensor(v, colours) for v in (options.mean, options.std))
 
@@ -135,7 +135,7 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
 
     return Backbone(
         name="scatternet",
-        kwargs={"J": scales[0] if len(scales) == 1 else list(scales), "L": options.scatter_l},
+        kwargs={"J": scales[0] if len(scales) == 1 else scales, "L": options.scatter_l},
         weights_sha256="",
         transform=transform,
         module=nets[0] if len(nets) == 1 else Scales(nets),

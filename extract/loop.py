@@ -115,10 +115,7 @@ class Loop:
 
     def run(self) -> None:
         options = self.options
-        with (
-            one_thread(),
-            ThreadPoolExecutor(options.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-        ):
+        with one_thread(), ThreadPoolExecutor(options.workers) as pool:
             jobs = in_order(pool, self._batch, self._raw_batches(), ahead=options.workers + self._written())
             try:
                 self._tell()

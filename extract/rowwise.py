@@ -79,6 +79,8 @@ class RowNorm:
         if self.kind == "unit":
             norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
             return torch.where(norm > 0, flat / norm.clamp_min(torch.finfo(torch.float32).tiny), 0)
+        if self.kind != "group" and not self.statistics:
+            raise ExtractError(f"rows need a fitted normalisation, got kind={self.kind!r} as it is. Call fitted first.")
         parts = self.parts or ((features.shape[1], flat.shape[1] // features.shape[1]),)
         return torch.cat([self._part(x, i).flatten(1) for i, x in enumerate(_split(flat, parts))], dim=1)
 

@@ -13,7 +13,7 @@ from dphead.analysis.records import Run
 from dphead.plan import large_delta
 
 DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
-ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")  # normalisations that look at one row at a time
+ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")  # judged here, whatever extraction can do
 PUBLIC_MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5), (0.0, 0.0, 0.0), (0.48145466, 0.4578275, 0.40821073))
 RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json"}
 RUN_FILES |= {f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")}

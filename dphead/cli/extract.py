@@ -17,21 +17,20 @@ class _Unusable(click.ClickException):
         super().__init__(" ".join(str(error).split()))
 
 
-def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise click.BadParameter("write one number, or one for each colour: 0.5 or 0.48,0.46,0.41") from error
+def _separated(kind: type, what: str) -> Any:
+    """A callback that reads numbers of a kind between commas."""
+
+    def read(_: click.Context, __: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
+        try:
+            return None if text is None else tuple(kind(part) for part in text.split(","))
+        except ValueError as error:
+            raise click.BadParameter(f"write {what}") from error
+
+    return read
 
 
-def _whole_numbers(_: click.Context, __: click.Parameter, text: str) -> int | tuple[int, ...]:
-    try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise click.BadParameter("write one whole number or several: 2 or 1,2") from error
-    return found[0] if len(found) == 1 else found
+_numbers = _separated(float, "one number, or one for each colour: 0.5 or 0.48,0.46,0.41")
+_whole_numbers = _separated(int, "one whole number or several: 2 or 1,2")
 
 
 def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:

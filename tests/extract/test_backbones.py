@@ -194,7 +194,7 @@ def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
 
 
 def test_scatternet_sizes_and_colours():
-    backbone = load_backbone(BackboneOptions("scatternet", scatter_j=1), (8, 8), False)
+    backbone = load_backbone(BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False)
     assert (backbone.parts, backbone.n_features) == (((9, 16),), 144)
     assert backbone.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # colour becomes grey
     backbone = load_backbone(BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,)), (20, 30), True)
@@ -206,7 +206,8 @@ def test_scatternet_sizes_and_colours():
 
 def test_opponent_colours_turn_the_colours_and_grey_has_only_the_first():
     plain, turned = (
-        load_backbone(BackboneOptions("scatternet", scatter_j=1, colours=c), (8, 8), True) for c in ("rgb", "opponent")
+        load_backbone(BackboneOptions("scatternet", scatter_j=(1,), colours=c), (8, 8), True)
+        for c in ("rgb", "opponent")
     )
     assert turned.transform == plain.transform | {"colour_space": "opponent"}
     image = PICTURE[:8, :8]
@@ -234,7 +235,9 @@ def test_the_real_mobilenet(shared):
 
 
 def test_scales_are_joined_scattering_transforms():
-    one, two, both = (load_backbone(BackboneOptions("scatternet", scatter_j=j), (16, 20), True) for j in (1, 2, (1, 2)))
+    one, two, both = (
+        load_backbone(BackboneOptions("scatternet", scatter_j=j), (16, 20), True) for j in ((1,), (2,), (1, 2))
+    )
     x = torch.rand(2, 3, 16, 20)
     assert torch.equal(both.module(x), torch.cat([one.module(x).flatten(1), two.module(x).flatten(1)], dim=1))
     assert both.parts == one.parts + two.parts and both.kwargs == {"J": [1, 2], "L": 8}

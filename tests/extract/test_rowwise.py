@@ -55,7 +55,7 @@ def test_synthetic_statistics_bring_each_channel_to_mean_zero_and_variance_one(c
     torch.testing.assert_close(out.std(1), torch.ones(len(out)), rtol=0, atol=0.02)  # 1e-5 is added to small spreads
 
 
-@pytest.mark.parametrize("scales", [2, (1, 2)])
+@pytest.mark.parametrize("scales", [(2,), (1, 2)])
 def test_local_normalisation_is_its_definition(scales):
     """Slowly: place by place and channel by channel, from the synthetic images on."""
     backbone = load_backbone(BackboneOptions("scatternet", scatter_j=scales), (16, 16), False)

@@ -22,7 +22,7 @@ TEN = Classes.parse("10")
 
 
 def options(source, output, **changes):
-    network = BackboneOptions("scatternet", scatter_j=1)
+    network = BackboneOptions("scatternet", scatter_j=(1,))
     defaults = {"backbone": network, "classes": TEN, "batch_size": 32, "block_rows": 64, "workers": 2}
     return ExtractOptions(source, output, **(defaults | changes))
 
@@ -186,7 +186,7 @@ def test_images_of_several_sizes(folder, tmp_path):
     choice = {"classes": Classes.parse("a,b")}
     with pytest.raises(ExtractError, match="images of one size"):
         extract(options(folder, tmp_path / "f.h5", **choice))
-    backbone = BackboneOptions("scatternet", scatter_j=1, image_size=8)
+    backbone = BackboneOptions("scatternet", scatter_j=(1,), image_size=8)
     summary = extract(ExtractOptions(folder, tmp_path / "f.h5", backbone, **choice))
     assert summary.n_features == 3 * 144  # one colour image makes all of them colour images
 

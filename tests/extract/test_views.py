@@ -51,7 +51,7 @@ def test_a_row_is_the_mean_of_its_views(digits, digits_npz, tmp_path):
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_a_mirrored_row_is_the_mean_over_an_image_and_its_mirror_image(digits, digits_npz, tmp_path, views):
-    backbone = BackboneOptions("scatternet", scatter_j=1, mirror=True)
+    backbone = BackboneOptions("scatternet", scatter_j=(1,), mirror=True)
     extract(options(digits_npz, tmp_path / "f.h5", backbone=backbone, views=Views(views), normalize=RowNorm("unit")))
     sides = [side for v in Views(views).of(digits[0][200], 200) for side in (v, v[:, ::-1])]
     rows = ScatterNet(1, sides[0].shape, 8)(torch.from_numpy(np.stack(sides).astype(np.float32) / 255)[:, None])
