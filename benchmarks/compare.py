@@ -47,6 +47,13 @@ SETS = {
     ),
     "mnist": Compared("MNIST, ScatterNet (60,000 × 3,969)", "mnist", "scatternet-local", 1, "mnist-scatternet-local"),
     "mnist-raw": Compared("The same with `--normalize none`", "mnist", "scatternet", 1, "mnist-scatternet"),
+    "fashion-mnist": Compared(
+        "Fashion-MNIST, ScatterNet (60,000 × 3,969)",
+        "fashion-mnist",
+        "scatternet-local",
+        1,
+        "fashion-mnist-scatternet-local",
+    ),
     "digits": Compared("scikit-learn's digits, ScatterNet (1,347 × 144)", "digits", "scatternet-local", 20),
     "digits-raw": Compared("The same with `--normalize none`", "digits", "scatternet", 20),
 }

@@ -77,8 +77,8 @@ def extract_options(dataset: str, features: str) -> str:
         return MOBILENET
     if features not in SCATTERNETS:
         raise ValueError(
-            "features must be scatternet[-unscaled | -synthetic | -opponent | -local | -scales], scatternet-gN or "
-            f"mobilenetv2-128, got {features=}. Choose one."
+            f"features must be one of {', '.join(SCATTERNETS)}, scatternet-gN or mobilenetv2-128, got {features=}. "
+            "Choose one."
         )
     always, if_colour = SCATTERNETS[features]
     options = ["--backbone scatternet", "--scatter-j 1" if dataset == "digits" else "", always]
