@@ -46,9 +46,10 @@ def heads(
 @click.option("--test", type=PATH, required=True)
 @click.option("--method", "methods", type=METHODS, multiple=True, default=h.METHODS)
 @click.option("--repeats", default=3, show_default=True)
-def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int) -> None:
+@click.option("--epsilon", default=1.0, show_default=True)
+def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int, epsilon: float) -> None:
     """Time and memory of `dphead fit`. Run it with nothing else running."""
-    h.cost(name, train, test, methods, repeats)
+    h.cost(name, train, test, methods, repeats, epsilon)
 
 
 @main.command()

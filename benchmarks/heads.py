@@ -95,19 +95,19 @@ def _measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]
     }  # fmt: skip
 
 
-def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int) -> None:
-    """Wall seconds and peak memory of `dphead fit`, whole process, at epsilon = 1, into results/cost.jsonl."""
+def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int, epsilon: float = 1.0) -> None:
+    """Wall seconds and peak memory of `dphead fit`, whole process, into results/cost.jsonl."""
     for method in methods:
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
                 environment = {**os.environ, "DPHEAD_HOME": folder}
                 command = [
-                    sys.executable, "-m", "dphead", "fit", str(train), "--method", method, "--epsilon", "1",
+                    sys.executable, "-m", "dphead", "fit", str(train), "--method", method, "--epsilon", str(epsilon),
                     "--test", str(test), "--test-is", "public", "-o", f"{folder}/run",
                 ]  # fmt: skip
                 seconds, memory = timed(command, environment)
                 accuracy = json.loads(Path(f"{folder}/run/report.json").read_text())["test"]["accuracy"]
-            row = {"dataset": name, "method": method, "seconds": seconds, "peak_memory_mb": memory,
+            row = {"dataset": name, "method": method, "epsilon": epsilon, "seconds": seconds, "peak_memory_mb": memory,
                    "accuracy": accuracy, **provenance()}  # fmt: skip
             append(RESULTS / "cost.jsonl", row)
             print(f"{name} {method:<10} {seconds:6.1f} s {memory:7.0f} MB", flush=True)

@@ -280,3 +280,4 @@ if __name__ == "__main__":
     else:
         run(SIZES if len(sys.argv) == 1 else tuple(SIZES[int(i)] for i in sys.argv[1:]))
         write()
+        print(table())

@@ -161,3 +161,4 @@ if __name__ == "__main__":
     else:
         run(Path(sys.argv[1]))
         write()
+        print(table())

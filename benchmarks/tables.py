@@ -93,13 +93,15 @@ def scatternet_table() -> str:
 
 def cost_table(rows: list[Row]) -> str:
     """Median wall seconds and peak memory of the `dphead fit` command."""
-    cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    cells: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
     for r in rows:
-        cells[r["dataset"], r["method"]].append(r)
-    lines = ["| features | method | seconds (median) | runs | peak memory |", "|---|---|---|---|---|"]
-    for (dataset, method), group in cells.items():
+        cells[r["dataset"], r["method"], r["epsilon"]].append(r)
+    lines = ["| features | method | ε | seconds (median) | runs | peak memory |", "|---|---|---|---|---|---|"]
+    for (dataset, method, epsilon), group in cells.items():
         seconds, memory = median(r["seconds"] for r in group), max(r["peak_memory_mb"] for r in group)
-        lines.append(f"| {TITLES.get(dataset, dataset)} | {method} | {seconds:.1f} | {len(group)} | {memory:.0f} MB |")
+        lines.append(
+            f"| {TITLES.get(dataset, dataset)} | {method} | {epsilon:g} | {seconds:.1f} | {len(group)} | {memory:.0f} MB |"
+        )
     return "\n".join(lines)
 
 
