@@ -37,7 +37,7 @@ class ArrayRows:
         if x.ndim != 2 or y.shape != (x.shape[0],):
             raise ValueError(f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape them.")
         with np.errstate(over="ignore"):
-            self._x = np.ascontiguousarray(x, np.float32)
+            self._x = np.require(x, np.float32, ["C", "A"])  # masked or not, a chunk goes to the same kernel
         self._y = np.where((y >= 0) & (y < 2**31), y, -1).astype(np.int32)  # 2**32 must not come round to class 0
         self.within = _within(groups, group_cap, y.shape)
         self._y[~self.within] = -1

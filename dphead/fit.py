@@ -51,7 +51,8 @@ def fit_head(
     plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
     block_sum: how blocks are summed; None is numpy, with up to 1 GB of transformed rows kept between passes.
     row_sum: `parts.SumOfParts` where the rows lie with several processes.
-    next_sum: one `KeptSums` for several fits of DP-LS or DP-FC without centring on the same rows, which are read once.
+    next_sum: one `KeptSums` for several fits without centring on the same rows: their Gram matrix and class sums are
+    made once, and further DP-LS fits read no row.
     ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
     done: releases that an earlier run made and that the solver starts after, from its own checkpoint.
     Raises ValueError before anything is read or charged when the budget does not allow the plan.

@@ -11,7 +11,7 @@ from dphead.data import AHEAD, BLOCK_ROWS
 from dphead.privacy.mechanism import COPIES
 from dphead.solvers.base import PlannedRelease, PublicFacts
 
-DEFAULT = 1 << 30  # of features and of kept rows together, without a bound
+DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
 LIBRARIES = 64 << 20  # modules, threads and allocator space still to come
 JAX = 300 << 20  # its compiler and buffers
 COLUMNS = 64  # bytes a row of labels, splits, groups, and counts of used slots
@@ -35,7 +35,7 @@ def share(
     backend: str = "numpy",
     processes: int = 1,
 ) -> Share:
-    """Divide `bound` bytes of this process's resident memory, or a gigabyte of rows if there is no bound.
+    """Divide `bound` bytes of this process's resident memory, or two gigabytes of rows if there is no bound.
 
     n_rows: rows that this process reads; n_test: rows to be measured on, already in memory; processes: of the run.
     ValueError that says how much is needed if even streaming does not fit.

@@ -40,7 +40,7 @@ class FitOptions:
     classes: public class names if the file declares none. group_cap: protects groups of the file's group column, of
     which the first so many rows count; None protects each row. nominal_n: replaces n under add_remove. seed: for tests.
     tuning: how the settings were chosen; None says "none" for the data set's first fit if it uses defaults only.
-    memory: bytes that this process may hold; None streams features beyond 1 GB and promises nothing. processes: this
+    memory: bytes that this process may hold; None streams features beyond 2 GB and promises nothing. processes: this
     one's place among several, each of which reads its own part of the rows.
     """
 

@@ -29,7 +29,7 @@ from dphead.privacy.sums import CHUNK
 class CompiledGradient(Gradient):
     """The compiled loop, which pays from larger sizes on only."""
 
-    def _compiled(self, size):
+    def _pays(self, size):
         return True
 
 

@@ -34,7 +34,7 @@ def test_imagenet_streams_in_two_gigabytes_and_is_loaded_where_it_fits():
     assert divided(12_000 * MB).features + divided(12_000 * MB).kept < 12_000 * MB
 
 
-def test_without_a_bound_a_gigabyte_of_rows_is_kept():
+def test_without_a_bound_two_gigabytes_of_rows_are_kept():
     assert divided(None).features == DEFAULT and divided(None).kept == 0
     few = PublicFacts(1000, 64, 10)
     assert divided(None, facts=few).kept == DEFAULT - 4 * 64 * 1000

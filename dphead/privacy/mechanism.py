@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial, reduce
 from itertools import chain, islice
@@ -228,8 +229,8 @@ class NextSum:
 class KeptSums(NextSum):
     """The last Gram matrix and class sums, kept for further fits on the same rows: another epsilon, another ridge.
 
-    For `fit_head(next_sum=...)`. It saves passes, not budget: each release of each fit is charged, with its own noise.
-    Rows that are centred by a noisy mean are another transform in each fit, and read anew.
+    For `fit_head(next_sum=...)`, one fit at a time, all rows in this process. It saves passes, not budget: each release
+    of each fit is charged, with its own noise. A centre that is a noisy mean is another transform in each fit.
     Guarantee: as `NextSum`; a sum serves full-batch releases of the same query, clip, relation, rows object and
     transform only. Rows that change while their sums are kept are protected as they were when they were read.
     """
@@ -252,9 +253,10 @@ class KeptSums(NextSum):
         asked = replace(spec, label="", noise_multiplier=0.0)
         for kept, made, their_rows, transform, value in self._kept:
             if (kept, made) == (query, asked) and their_rows is rows and transform.equals(params.transform):
+                self._held = None
                 return value.copy()
         value = super()._exact(query, params, rows, spec, ledger, total)
-        self._kept.append((query, asked, rows, params.transform, value.copy()))
+        self._kept.append((query, asked, rows, deepcopy(params.transform), value.copy()))
         return value
 
 

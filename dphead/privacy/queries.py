@@ -40,10 +40,10 @@ class RowTransform:
         return n_features + (1 if self.append else 0)
 
     def equals(self, other: "RowTransform") -> bool:
-        """Whether it does the same to every row, to the last bit."""
+        """Whether it is the same map: of the same type, with the same numbers."""
         own, others = ((t.center, t.scale) for t in (self, other))
         same = all(np.array_equal(a, b) for a, b in zip(own, others, strict=True))  # type: ignore[arg-type]  # None too
-        return same and (self.unit_norm, self.append) == (other.unit_norm, other.append)
+        return same and (type(self), self.unit_norm, self.append) == (type(other), other.unit_norm, other.append)
 
     def apply(self, xp: Any, x: Any) -> tuple[Any, Any]:
         """Return (k, n_features) float32 transformed rows, without the constant, and their (k,) squared norms.
@@ -140,8 +140,9 @@ class Query:
             phi = masked(xp, keep, phi)
             if params.transform.append:
                 b = xp.float32(params.transform.append)
-                phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)
                 squared = squared + b * b
+                if not self._compiled(xp, in_place, out.shape):
+                    phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)
             squared = xp.where(keep, squared, xp.float32(0))
             return self._add(xp, out, in_place, params, phi, squared, y, keep, clip_norm)
 
@@ -151,6 +152,10 @@ class Query:
         if self.kind == "gram":
             return gram_sum(xp, left, right, out, self.same(params), in_place)
         return outer_sum(xp, left, right, out, in_place)
+
+    def _compiled(self, xp: Any, in_place: bool, shape: tuple[int, ...]) -> bool:
+        """Whether a compiled loop makes the sum, from rows without the constant: from public sizes and the plan."""
+        return False
 
     def same(self, params: Params) -> list[int]:
         """For each class, the first with the same weighted Gram matrix whatever the rows are (public numbers only)."""
@@ -335,16 +340,19 @@ class Gradient(Query):
         return phi, xp.where(ok[:, None], residual * factor[:, None], xp.float32(0))
 
     def _add(self, xp: Any, out: Any, in_place: bool, params: Params, *rows: Any) -> Any:
-        if not (xp is np and in_place and self.loss == "softmax" and self._compiled(out.size)):
+        if not self._compiled(xp, in_place, out.shape):
             return super()._add(xp, out, in_place, params, *rows)
         from dphead.privacy.sums_numba import add_softmax_gradient  # half a second, where it pays only
 
-        phi, squared, y, _, clip_norm = rows
-        clip = clip_norm if self.clip == "rows" else np.inf
-        return add_softmax_gradient(phi, squared, y, np.asarray(params.weights), clip, out)
+        phi, squared, y, keep, clip_norm = rows
+        clip, append = clip_norm if self.clip == "rows" else np.inf, params.transform.append
+        return add_softmax_gradient(phi, append, squared, y, keep, np.asarray(params.weights), clip, out)
 
-    def _compiled(self, size: int) -> bool:
-        """Whether the compiled loop is the faster sum, for so many entries of the result."""
+    def _compiled(self, xp: Any, in_place: bool, shape: tuple[int, ...]) -> bool:
+        return xp is np and in_place and self.loss == "softmax" and self._pays(shape[0] * shape[1])
+
+    def _pays(self, size: int) -> bool:
+        """Whether the compiled loop is the faster one, for so many entries of the result."""
         return COMPILED[0] <= size <= COMPILED[1]
 
 

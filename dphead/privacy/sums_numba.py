@@ -3,6 +3,8 @@
 `Gradient.factors` and `sums.outer_sum` say the same with whole arrays; tests hold the two equal.
 """
 
+from collections.abc import Callable
+
 import numba
 import numpy as np
 
@@ -10,42 +12,62 @@ from dphead.privacy.sums import CHUNK, NOTHING, TINY
 
 UNCOPIED = 1_000_000  # multiplications of a product for which OpenBLAS makes no copy of its operands
 FEWEST = 16  # rows of a product
-ZERO, ONE, LEAST, SMALLEST = np.float32(0), np.float32(1), np.float32(NOTHING), np.float32(TINY)
+ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
+
+
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """The function compiled, kept on the disk for other processes where a folder for it can be written."""
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # neither beside this file nor in the user's own folder
+        return numba.njit(**options)(function)
 
 
 def add_softmax_gradient(
     x: np.ndarray,
+    append: float,
     squared: np.ndarray,
     y: np.ndarray,
+    keep: np.ndarray,
     weights: np.ndarray,
     clip_norm: float,
     out: np.ndarray,
 ) -> np.ndarray:
     """Add sum_i min(1, C / (||r_i|| ||x_i||)) x_i r_iᵀ, with r_i = softmax(x_i W) - e_{y_i}, to out (p, m) float64.
 
-    x (k, p) float32, zero where a row does not count; squared (k,): their squared norms; y (k,); weights W (p, m).
-    CHUNK divides k. clip_norm C: infinite where features are clipped, which bounds r_i x_iᵀ already.
+    x (k, p) float32, zero where not keep (k,), lacks the constant `append`, which out and the weights W have a row for
+    if it is not 0, and which squared (k,), the rows' squared norms, contains; y (k,). CHUNK divides k.
+    clip_norm C: infinite where features are clipped, which bounds r_i x_iᵀ already.
     Rounding: float32 sums of at most CHUNK rows at their places, float64 across, as for `in_place` in `sums`.
     """
-    weights = np.ascontiguousarray(weights, np.float32)
+    if weights.shape != out.shape or x.shape[1] + (append != 0) != len(out):  # compiled code would not notice
+        raise ValueError(
+            f"weights must be those of the gradient, got shapes {weights.shape}, {x.shape[1:]} for {out.shape}. "
+            "This is a defect in the solver or the row source."
+        )
+    x, weights = np.ascontiguousarray(x), np.ascontiguousarray(weights, np.float32)
     few = CHUNK
     while few > FEWEST and few * weights.size > UNCOPIED:
         few //= 2
     rows = few if few * weights.size <= UNCOPIED else CHUNK
-    _add(x, squared, y, weights, np.float32(clip_norm), rows, out.T)
+    constant = append * weights[x.shape[1] :].sum(axis=0)  # of a row's scores; nothing without the constant
+    numbers = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)]  # not frozen in code that is kept on the disk
+    _add(x, squared, y, keep, weights[: x.shape[1]], constant.astype(np.float32), *numbers, rows, out.T)
     return out
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _add(x, squared, y, weights, clip_norm, rows, out):  # type: ignore[no-untyped-def]
+@_compiled
+def _add(x, squared, y, keep, weights, constant, append, clip_norm, nothing, tiny, rows, out):  # type: ignore[no-untyped-def]
     p, m = weights.shape
     r, product = np.empty((rows, m), np.float32), np.empty((m, p), np.float32)
     for start in range(0, len(x), rows):
         part = x[start : start + rows]
         np.dot(part, weights, r)
         for i in range(rows):
-            top = r[i, 0]
-            for j in range(1, m):
+            top = LOWEST
+            for j in range(m):
+                r[i, j] += constant[j]
                 top = max(top, r[i, j])
             total = ZERO
             for j in range(m):
@@ -55,18 +77,24 @@ def _add(x, squared, y, weights, clip_norm, rows, out):  # type: ignore[no-untyp
             for j in range(m):
                 r[i, j] = r[i, j] / total - (ONE if j == y[start + i] else ZERO)
                 squared_residual += r[i, j] * r[i, j]
-            norm = np.sqrt(max(squared_residual, LEAST)) * np.sqrt(max(squared[start + i], LEAST))
+            norm = np.sqrt(max(squared_residual, nothing)) * np.sqrt(max(squared[start + i], nothing))
             factor = min(ONE, clip_norm / norm)
-            counts = np.isfinite(squared_residual) and factor > SMALLEST
+            counts = keep[start + i] and np.isfinite(squared_residual) and factor > tiny
             for j in range(m):
                 r[i, j] = r[i, j] * factor if counts else ZERO
         np.dot(r.T, part, product)
         for j in range(m):
             for l in range(p):
                 out[j, l] += product[j, l]
+        if append != ZERO:
+            for j in range(m):
+                total = ZERO
+                for i in range(rows):
+                    total += r[i, j]
+                out[j, p] += append * total
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def add_rows(rows, y, keep, out):  # type: ignore[no-untyped-def]
     """Add row i of rows (k, p) float32, where keep, to row y_i of out (m, p) float64."""
     for i in range(len(rows)):
@@ -75,7 +103,7 @@ def add_rows(rows, y, keep, out):  # type: ignore[no-untyped-def]
                 out[y[i], l] += rows[i, l]
 
 
-@numba.njit(nogil=True, cache=True)
+@_compiled
 def add_products(products, out):  # type: ignore[no-untyped-def]
     """Add each of products (k, p, q) float32 to out (p, q) float64."""
     for product in products:

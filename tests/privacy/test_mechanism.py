@@ -441,6 +441,31 @@ def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
         assert Counted.reads == 2 and np.array_equal(value, alone)
 
 
+def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
+    """A fit that stopped between its two releases leaves class sums; the next fit's Gram matrix drops them."""
+    kept, params, spec = KeptSums(), Params(), spec_of(Gram(M), 40)
+    planned = [spec, spec_of(ClassSums(M), 40)]
+    for _ in range(2):
+        ledger = reserve(planned)
+        release(Gram(M), params, rows, spec, ledger=ledger, noise=NoiseSource(1), next_sum=kept)
+    assert kept._held is None and Counted.reads == 1
+
+
+def test_kept_sums_know_a_transform_by_its_numbers_when_they_were_used(rows):
+    """Another type, or numbers that changed in place, is another transform."""
+
+    class Doubled(RowTransform):
+        def apply(self, xp, x):
+            return super().apply(xp, 2 * x)
+
+    center = np.zeros(D, np.float32)
+    kept, params = KeptSums(), Params(RowTransform(center=center))
+    releases([(Gram(M), params, rows, {})], kept)
+    center[:] = 5
+    releases([(Gram(M), params, rows, {}), (Gram(M), Params(Doubled(center=center)), rows, {})], kept)
+    assert Counted.reads == 3
+
+
 def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(tmp_path, rows):
     """A budget of 1.5 times one release's mu² refuses the second; nothing can copy what is kept."""
     ledger, kept, spec = Ledger(tmp_path / "ledger.sqlite"), KeptSums(), spec_of(Gram(M), 40)
