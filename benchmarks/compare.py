@@ -213,8 +213,8 @@ reported, of {settings}. Last column: whether `auto` is within max(0.5 points, t
 `python -m benchmarks.compare DATASET` runs what is missing of the oracle.
 """
 NOTES = {
-    "fashion-mnist": """Its oracle was run at ε = 0.1 only, for want of hours (20 minutes an ε on one core); there it is the longer
-steps again (below) that `auto` lacks, on one draw.""",
+    "fashion-mnist": """Its oracle was run at ε = 0.1 only, for want of hours (20 minutes an ε on one core); there
+`auto` lacks the longer steps again (below), on one draw.""",
     "digits": """Never below an untuned method. Why it is below the oracle at ε ≤ 1: (1) with so few rows the expected
 accuracy costs up to 10 % of μ²; gradient descent of 60 steps at 0.9, which is `auto` without it, gains 2.1 points at
 ε = 0.1, 0.7 at 0.5, 0.2 at 1 and nothing beyond. (2) Digits want longer steps: noise may move a weight by 1.6 instead
