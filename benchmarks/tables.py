@@ -100,8 +100,8 @@ def cost_table(rows: list[Row]) -> str:
     lines = ["| features | method | ε | seconds (median) | runs | peak memory |", "|---|---|---|---|---|---|"]
     for (dataset, method, epsilon), group in cells.items():
         seconds, memory = median(r["seconds"] for r in group), max(r["peak_memory_mb"] for r in group)
-        cells_of_line = (TITLES.get(dataset, dataset), method, f"{epsilon:g}", f"{seconds:.1f}", len(group))
-        lines.append(f"| {' | '.join(map(str, cells_of_line))} | {memory:.0f} MB |")
+        title = TITLES.get(dataset, dataset)
+        lines.append(f"| {title} | {method} | {epsilon:g} | {seconds:.1f} | {len(group)} | {memory:.0f} MB |")
     return "\n".join(lines)
 
 

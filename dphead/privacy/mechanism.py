@@ -239,23 +239,15 @@ class KeptSums(NextSum):
         super().__init__()
         self._kept: deque[tuple[Query, ReleaseSpec, Rows, RowTransform, np.ndarray]] = deque(maxlen=2)
 
-    def _exact(
-        self,
-        query: Query,
-        params: Params,
-        rows: Rows,
-        spec: ReleaseSpec,
-        ledger: FitLedger,
-        total: Callable[[Query], np.ndarray],
-    ) -> np.ndarray:
+    def _exact(self, query: Query, params: Params, rows: Rows, spec: ReleaseSpec, *rest: Any) -> np.ndarray:
         if type(query) not in (Gram, ClassSums) or spec.sampling_prob < 1:
-            return super()._exact(query, params, rows, spec, ledger, total)
+            return super()._exact(query, params, rows, spec, *rest)
         asked = replace(spec, label="", noise_multiplier=0.0)
         for kept, made, their_rows, transform, value in self._kept:
             if (kept, made) == (query, asked) and their_rows is rows and transform.equals(params.transform):
                 self._held = None
                 return value.copy()
-        value = super()._exact(query, params, rows, spec, ledger, total)
+        value = super()._exact(query, params, rows, spec, *rest)
         self._kept.append((query, asked, rows, deepcopy(params.transform), value.copy()))
         return value
 

@@ -11,7 +11,7 @@ import numpy as np
 from dphead.privacy.sums import CHUNK, NOTHING, TINY
 
 UNCOPIED = 1_000_000  # multiplications of a product for which OpenBLAS makes no copy of its operands
-FEWEST = 16  # rows of a product
+ROWS = (128, 64, 32, 16)  # of a product: the most of these for which there is no copy, else CHUNK
 ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 
@@ -47,10 +47,7 @@ def add_softmax_gradient(
             "This is a defect in the solver or the row source."
         )
     x, weights = np.ascontiguousarray(x), np.ascontiguousarray(weights, np.float32)
-    few = CHUNK
-    while few > FEWEST and few * weights.size > UNCOPIED:
-        few //= 2
-    rows = few if few * weights.size <= UNCOPIED else CHUNK
+    rows = next((k for k in ROWS if k * weights.size <= UNCOPIED), CHUNK)
     constant = append * weights[x.shape[1] :].sum(axis=0)  # of a row's scores; nothing without the constant
     numbers = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)]  # not frozen in code that is kept on the disk
     _add(x, squared, y, keep, weights[: x.shape[1]], constant.astype(np.float32), *numbers, rows, out.T)
