@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,13 +47,20 @@ class ArrayRows:
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
-        order = np.arange(self.n_rows) if indices is None else indices
-        size = _block_rows(self._most, self.n_rows, indices is not None)
-        for start in range(0, len(order), size):
-            index = order[start : start + size]
-            full = indices is None and len(index) == size
-            x = self._x[start : start + size] if full else self._x[index]
-            yield _padded(index, x, self._y[index], size)
+        if indices is None:
+            yield from self._whole
+            return
+        size = _block_rows(self._most, self.n_rows, sampled=True)
+        for start in range(0, len(indices), size):
+            index = indices[start : start + size]
+            yield _padded(index, self._x[index], self._y[index], size)
+
+    @cached_property
+    def _whole(self) -> list[Block]:
+        """The blocks of all rows: views, but for the padded one."""
+        order, size = np.arange(self.n_rows), _block_rows(self._most, self.n_rows, sampled=False)
+        parts = [slice(start, start + size) for start in range(0, self.n_rows, size)]
+        return [_padded(order[p], self._x[p], self._y[p], size) for p in parts]
 
 
 class FeaturesRows:

@@ -131,11 +131,14 @@ class NumpySums:
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
         """Gram matrices and class sums want whole blocks; all else runs on rows that stay in the cache."""
-        step = PIECE if query.kind == "outer" else len(block.x)
+        rows = len(block.x)
+        if block.in_place:  # the number of slots is public: no work for chunks without one
+            rows = CHUNK * -(-(1 + np.flatnonzero(block.index >= 0).max(initial=-1)) // CHUNK)
+        step = PIECE if query.kind == "outer" else max(rows, 1)
         if params.weights is not None:
             params = replace(params, weights=np.asarray(params.weights, np.float32))
-        for i in range(0, len(block.x), step):
-            part = slice(i, i + step)
+        for i in range(0, rows, step):
+            part = slice(i, min(i + step, rows))
             prepared = None if query.kind == "gram" else self._prepared(params, block.index[part], block.x[part])
             out = query.clipped_sum(
                 params, block.x[part], block.y[part], keep[part], clip_norm, out, np, prepared, block.in_place

@@ -15,7 +15,7 @@ import numpy as np
 from dphead.privacy.sums import FEW_CLASSES, NOTHING, TINY, class_sum, gram_sum, masked, outer_sum, scores, squares
 
 Loss = Literal["softmax", "sigmoid", "squared"]
-COMPILED = (1 << 12, 1 << 18)  # entries of a gradient from which compiling pays, and to which they fit in the cache
+COMPILED = 1 << 12  # entries of a gradient from which compiling pays
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,7 +353,7 @@ class Gradient(Query):
 
     def _pays(self, size: int) -> bool:
         """Whether the compiled loop is the faster one, for so many entries of the result."""
-        return COMPILED[0] <= size <= COMPILED[1]
+        return size >= COMPILED
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from math import factorial
 
 import numba
 import numpy as np
@@ -11,8 +12,12 @@ import numpy as np
 from dphead.privacy.sums import CHUNK, NOTHING, TINY
 
 UNCOPIED = 1_000_000  # multiplications of a product for which OpenBLAS makes no copy of its operands
-ROWS = (128, 64, 32, 16)  # of a product: the most of these for which there is no copy, else CHUNK
-ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
+ROWS = (128, 64, 32, 16)  # of a product with the weights: the most of these for which there is no copy, else CHUNK
+CACHED = 1 << 18  # entries of weights that stay in the cache; more are copied once for all rows
+ZERO, HALF, ONE, LOWEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(-np.inf)
+LOG2_E, LN2_HIGH, SMALLEST = np.float32(np.log2(np.e)), np.float32(355 / 512), np.float32(-87)  # e**-87 is not denormal
+LN2_LOW = np.float32(np.log(2) - 355 / 512)  # a whole number up to 126 times 355/512 is exact
+E3, E4, E5, E6, E7 = (np.float32(1 / factorial(k)) for k in range(3, 8))  # e**f to 2**-27 for |f| <= log(2) / 2
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -48,6 +53,7 @@ def add_softmax_gradient(
         )
     x, weights = np.ascontiguousarray(x), np.ascontiguousarray(weights, np.float32)
     rows = next((k for k in ROWS if k * weights.size <= UNCOPIED), CHUNK)
+    rows = rows if weights.size <= CACHED else len(x)
     constant = append * weights[x.shape[1] :].sum(axis=0)  # of a row's scores; nothing without the constant
     numbers = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)]  # not frozen in code that is kept on the disk
     _add(x, squared, y, keep, weights[: x.shape[1]], constant.astype(np.float32), *numbers, rows, out.T)
@@ -57,38 +63,63 @@ def add_softmax_gradient(
 @_compiled
 def _add(x, squared, y, keep, weights, constant, append, clip_norm, nothing, tiny, rows, out):  # type: ignore[no-untyped-def]
     p, m = weights.shape
-    r, product = np.empty((rows, m), np.float32), np.empty((m, p), np.float32)
+    k = min(rows, len(x), CHUNK)
+    z, r, product = np.empty((m, rows), np.float32), np.empty((m, k), np.float32), np.empty((m, p), np.float32)
     for start in range(0, len(x), rows):
-        part = x[start : start + rows]
-        np.dot(part, weights, r)
-        for i in range(rows):
-            top = LOWEST
+        np.dot(weights.T, x[start : start + rows].T, z)
+        for first in range(0, rows, k):
             for j in range(m):
-                r[i, j] += constant[j]
-                top = max(top, r[i, j])
-            total = ZERO
+                own, scores = r[j], z[j, first : first + k]
+                for i in range(k):
+                    own[i] = scores[i] + constant[j]
+            at = slice(start + first, start + first + k)
+            _residuals(r, squared[at], y[at], keep[at], clip_norm, nothing, tiny)
+            np.dot(r, x[at], product)
             for j in range(m):
-                r[i, j] = np.exp(r[i, j] - top)
-                total += r[i, j]
-            squared_residual = ZERO
-            for j in range(m):
-                r[i, j] = r[i, j] / total - (ONE if j == y[start + i] else ZERO)
-                squared_residual += r[i, j] * r[i, j]
-            norm = np.sqrt(max(squared_residual, nothing)) * np.sqrt(max(squared[start + i], nothing))
-            factor = min(ONE, clip_norm / norm)
-            counts = keep[start + i] and np.isfinite(squared_residual) and factor > tiny
-            for j in range(m):
-                r[i, j] = r[i, j] * factor if counts else ZERO
-        np.dot(r.T, part, product)
-        for j in range(m):
-            for l in range(p):
-                out[j, l] += product[j, l]
-        if append != ZERO:
-            for j in range(m):
-                total = ZERO
-                for i in range(rows):
-                    total += r[i, j]
-                out[j, p] += append * total
+                total, own = out[j], product[j]
+                for l in range(p):
+                    total[l] += own[l]
+                if append != ZERO:
+                    total[p] += append * r[j].sum()
+
+
+@_compiled
+def _residuals(r, squared, y, keep, clip_norm, nothing, tiny):  # type: ignore[no-untyped-def]
+    """Scores r (m, k) become softmax residuals, clipped, zero where not keep. A loop over rows is one of vectors."""
+    m, k = r.shape
+    top, total, factor = np.full(k, LOWEST), np.zeros(k, np.float32), np.empty(k, np.float32)
+    exponent = np.empty(k, np.int32)
+    power = exponent.view(np.float32)  # 2 to the exponent, whose bits are shifted to their place
+    for j in range(m):
+        own = r[j]
+        for i in range(k):
+            top[i] = max(top[i], own[i])
+    for j in range(m):
+        own = r[j]
+        for i in range(k):
+            d = own[i] - top[i]
+            whole = np.floor((d if d > SMALLEST else SMALLEST) * LOG2_E + HALF)  # a number even if d is not
+            exponent[i] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+            f = ((SMALLEST if d < SMALLEST else d) - whole * LN2_HIGH) - whole * LN2_LOW
+            own[i] = (((((E7 * f + E6) * f + E5) * f + E4) * f + E3) * f + HALF) * f * f + f + ONE
+        for i in range(k):
+            own[i] *= power[i]
+            total[i] += own[i]
+    for i in range(k):
+        factor[i], total[i] = ONE / total[i], ZERO
+    for j in range(m):
+        own = r[j]
+        for i in range(k):
+            own[i] = own[i] * factor[i] - (ONE if j == y[i] else ZERO)
+            total[i] += own[i] * own[i]
+    for i in range(k):
+        norm = np.sqrt(max(total[i], nothing)) * np.sqrt(max(squared[i], nothing))
+        clip = min(ONE, clip_norm / norm)
+        factor[i] = clip if keep[i] and np.isfinite(total[i]) and clip > tiny else ZERO
+    for j in range(m):
+        own = r[j]
+        for i in range(k):
+            own[i] = own[i] * factor[i] if factor[i] > ZERO else ZERO
 
 
 @_compiled

@@ -293,6 +293,25 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
         assert sum(phi.nbytes for phi, _ in kept._kept[1].values()) <= memory
 
 
+def test_chunks_without_a_slot_are_left_out_where_the_number_of_slots_is_public(monkeypatch):
+    """A sample, and all rows where n is private, are the same work whatever their number."""
+    asked = []
+    add = Gradient.clipped_sum
+    monkeypatch.setattr(Gradient, "clipped_sum", lambda q, p, x, *a: asked.append(len(x)) or add(q, p, x, *a))
+    weights = np.zeros((4, 3), np.float32)
+    for n, relation, sampling_prob, wanted in [
+        (700, "zero_out", 1.0, [512, 256]),  # 188 rows of the second block: two chunks
+        (700, "add_remove", 1.0, [256] * 3),
+        (600, "add_remove", 1.0, [256] * 3),
+        (700, "zero_out", 0.05, [256]),
+    ]:
+        x, y = toy(n)
+        more = {"relation": relation, "sampling_prob": sampling_prob}
+        release_one(Gradient(3), Params(weights=weights), ArrayRows(x, y, 512), **more)
+        assert sorted(asked, reverse=True) == wanted
+        asked.clear()
+
+
 def test_rows_kept_between_passes_are_never_those_of_another_transform():
     """Blocks of one pass are summed by several threads: the first to see a new transform must not let another thread
     find the old rows under it. A thread switch after every few instructions; there is no false alarm."""
