@@ -12,7 +12,7 @@ from dphead.privacy.mechanism import COPIES
 from dphead.solvers.base import PlannedRelease, PublicFacts
 
 DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
-LIBRARIES = 64 << 20  # modules, threads and allocator space still to come
+LIBRARIES = 192 << 20  # modules still to come (numba and what it compiles: 130 MB), threads and allocator space
 JAX = 300 << 20  # its compiler and buffers
 COLUMNS = 64  # bytes a row of labels, splits, groups, and counts of used slots
 

@@ -89,7 +89,7 @@ FIT = textwrap.dedent("""
 
 def test_a_streamed_fit_keeps_its_bound(tmp_path):
     """The peak of the whole process. (VmHWM, as getrusage's maximum starts from the peak of this process.)"""
-    n, d, block = 491_520, 512, 8192
+    n, d, block = 737_280, 512, 8192
     header = Header(n, d, class_names=["a", "b", "c"], classes_declared="classes-flag", block_rows=block)
     x, y = np.random.default_rng(0).standard_normal((block, d)).astype(np.float32), np.arange(block) % 3
     with FeaturesWriter(tmp_path / "f.h5", header) as writer:
