@@ -1,5 +1,6 @@
 """Heads trained by noisy clipped gradients: DP-SGD, DP-Adam, and DP-FC, which preconditions them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -59,8 +60,11 @@ class GradientDescent:
         step = PlannedRelease("gradient", query, self.clip_norm, 1.0, self.sampling_prob)
         return [*self.centering.plan(facts, self.steps * self.sampling_prob**2), *[step] * self.steps]
 
-    def solve(self, facts: PublicFacts) -> Steps:
-        """Descend, and return the chosen iterate."""
+    def solve(self, facts: PublicFacts, lengthen: Callable[[np.ndarray, float], float] | None = None) -> Steps:
+        """Descend, and return the chosen iterate.
+
+        lengthen: from the mean gradient (width, n_classes) and its noise's deviation, a factor on the learning rate.
+        """
         transform = yield from self.centering.solve(facts, self.intercept)
         query = Gradient(facts.n_classes, self.loss)
         weights = _start(facts, transform, self.initial_bias)
@@ -70,8 +74,9 @@ class GradientDescent:
         scale = 1.0 / (facts.n_rows * self.sampling_prob * (self.clip_norm if self.normalize else 1.0))
         for t in range(self.steps):
             answer = yield Ask("gradient", query, Params(transform, weights.astype(np.float32)))
-            gradient = answer.value * scale + self.weight_decay * weights
-            weights = weights - self.learning_rate * state.direction(self, gradient)
+            gradient = answer.value * scale
+            rate = self.learning_rate * (lengthen(gradient, answer.noise_sd * scale) if lengthen else 1.0)
+            weights = weights - rate * state.direction(self, gradient + self.weight_decay * weights)
             decay = min(self.ema_decay, (1 + t) / (10 + t)) if self.average == "ema" else t / (t + 1)
             average = decay * average + (1 - decay) * weights
         final = weights if self.average == "last" else average

@@ -12,7 +12,7 @@ from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import CorrectCount, Gradient
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import DESCENT, LONGEST, MOVE, _overfit, rate
+from dphead.solvers.auto import DESCENT, LONGEST, MOVE, STRETCH, Lengthening, _overfit, rate
 from dphead.solvers.base import Centering
 
 D, M = 8, 4
@@ -51,6 +51,56 @@ def test_large_steps_on_few_features_do_not_oscillate():
     head = fit(*blobs(20_000, 0), 8.0, 0)
     x, y = blobs(20_000, 99)
     assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.78
+
+
+def lengthened(mean, noise_sd, steps=100, rate=10.0, seed=0, m=M, d=D):
+    """Factors of all steps of a descent whose gradients stay the same but for noise."""
+    rng = np.random.default_rng(seed)
+    lengthen = Lengthening(PublicFacts(1000, d, m), replace(DESCENT, steps=steps, learning_rate=rate))
+    return [lengthen(mean + noise_sd * rng.normal(size=mean.shape), noise_sd) for _ in range(steps)]
+
+
+def classes_apart(share, m=M, d=D):
+    """The mean normalised gradient (d + 1, m) of m equal classes that hold so much of unit rows' variance."""
+    x, y = np.repeat(np.sqrt(share) * (np.eye(m, d) - np.eye(m, d).mean(0)) / np.sqrt(1 - 1 / m), 50, 0), np.arange(m)
+    residual = 1 / m - np.eye(m)[np.repeat(y, 50)]
+    gradient = x.T @ residual / np.linalg.norm(residual[0]) / len(x)
+    return np.vstack([gradient, np.full((1, m), 100.0)])  # the intercept's row does not count
+
+
+@pytest.mark.parametrize("m", [2, 4, 8])
+@pytest.mark.parametrize("share, factor", [(0.1, 1.0), (0.2, 1.0), (0.3, 1.5), (0.36, STRETCH), (0.9, STRETCH)])
+def test_steps_are_longer_where_classes_hold_much_of_the_variance(share, factor, m):
+    assert lengthened(classes_apart(share, m), 0.0, m=m) == pytest.approx([factor] * 100)
+
+
+def test_the_share_is_known_to_a_tenth_or_not_at_all():
+    """Without the noise's own square, noise would look like classes far apart. 400 noise draws; the share's deviation is
+    at most that of the rule and of its product with the noise, so its mean is known to 0.01 and 0.02 are allowed."""
+    for noise_sd, seen in ((0.02, 1), (0.15, 6), (0.3, 22)):
+        shares = []
+        for seed in range(400):
+            factors = lengthened(classes_apart(0.28), noise_sd, seed=seed)
+            assert factors[: seen - 1] == [1.0] * (seen - 1) and len(set(factors[seen - 1 :])) == 1
+            shares.append(factors[-1] * 0.2)
+        assert abs(np.clip(shares, 0.2, 0.36).mean() - 0.28) < 0.02
+    assert lengthened(classes_apart(0.9), 0.4) == [1.0] * 100  # it would take 30 of 100 steps
+    assert lengthened(classes_apart(0.0), 0.3)[-1] < 1.5
+
+
+def test_lengthened_steps_are_no_longer_than_the_longest():
+    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST / 1.2)[-1] == pytest.approx(1.2)
+    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST)[-1] == 1.0
+
+
+def test_classes_far_apart_are_told_from_near_ones_by_a_fit():
+    """The heads of a given `move` and of the rule are the same where classes are near, and longer where they are not."""
+    ratios = []
+    for spread in (0.2, 3.0):
+        x, y = blobs(5000, 0, spread)
+        heads = [fit(x, y, 8.0, 0, Auto(move=move)) for move in (None, MOVE)]
+        ratios.append(np.linalg.norm(heads[0].weights) / np.linalg.norm(heads[1].weights))
+    assert ratios[0] > 1.1 and ratios[1] == 1.0
 
 
 @pytest.mark.parametrize("n, epsilon, share", [(50_000, 1.0, 0.01), (2000, 1.0, None), (200, 0.5, 0.1)])
