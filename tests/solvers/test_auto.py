@@ -75,8 +75,8 @@ def test_steps_are_longer_where_classes_hold_much_of_the_variance(share, factor,
 
 
 def test_the_share_is_known_to_a_tenth_or_not_at_all():
-    """Without the noise's own square, noise would look like classes far apart. 400 noise draws; the share's deviation is
-    at most that of the rule and of its product with the noise, so its mean is known to 0.01 and 0.02 are allowed."""
+    """Without subtracting the noise's own square, noise would look like classes far apart. 400 noise draws; the share's
+    deviation is about a tenth and its mean known to 0.005: 0.02 are allowed, for what the limits cut off."""
     for noise_sd, seen in ((0.02, 1), (0.15, 6), (0.3, 22)):
         shares = []
         for seed in range(400):
@@ -94,7 +94,7 @@ def test_lengthened_steps_are_no_longer_than_the_longest():
 
 
 def test_classes_far_apart_are_told_from_near_ones_by_a_fit():
-    """The heads of a given `move` and of the rule are the same where classes are near, and longer where they are not."""
+    """A given `move` and the rule give the same head where classes are near; the rule's is larger elsewhere."""
     ratios = []
     for spread in (0.2, 3.0):
         x, y = blobs(5000, 0, spread)
