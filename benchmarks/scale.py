@@ -6,13 +6,15 @@ results/scale. Both sums are made in one pass, whose time is in the Gram matrix'
 DP-LS on the sums that are kept. A few rows come first, to load libraries (a second, as a process's first fit takes
 longer). The roofline is the larger of n d² multiplications and additions (half a symmetric
 product) over the rate of a float32 product, and of the features' bytes over the rate at which the file is read, both
-measured in the same run.
+measured in the same run. What the pass is made of is measured apart.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,51 @@ def timed(rows: Any) -> dict[str, float]:
     return seconds | {"further": time.perf_counter() - start}
 
 
+def parts(path: Path, turns: int = 7) -> dict[str, float]:
+    """Seconds that each part of the pass takes for all rows, if every core does its share: one block's, on one core."""
+    from threadpoolctl import threadpool_limits
+
+    from dphead.data import BLOCK_ROWS, to_float32
+    from dphead.privacy.queries import RowTransform
+    from dphead.privacy.sums import CHUNK, STRIP, class_sum, gram_sum
+
+    transform, rng = RowTransform(unit_norm=True), np.random.default_rng(0)
+    raw, x = np.empty((BLOCK_ROWS, COLUMNS), np.float16), np.empty((BLOCK_ROWS, COLUMNS), np.float32)
+    y, keep = rng.integers(0, CLASSES, BLOCK_ROWS), np.ones(BLOCK_ROWS, bool)
+    gram, sums, square = np.zeros((COLUMNS, COLUMNS)), np.zeros((COLUMNS, CLASSES), order="F"), rng.random((2048, 2048))
+    square = square.astype(np.float32)
+    with open_features(path) as file, threadpool_limits(1):
+        file.features.read_direct(raw, np.s_[:BLOCK_ROWS])
+        to_float32(raw, x)
+        rows = transform.apply(np, x)[0]
+        chunks = rows.reshape(-1, CHUNK, COLUMNS)
+
+        def products() -> None:
+            """Those of the Gram matrix, which are added to nothing."""
+            for i in range(0, COLUMNS, STRIP):
+                for chunk in chunks:
+                    np.matmul(chunk[:, i : i + STRIP].T, chunk[:, i:])
+
+        steps: dict[str, tuple[Callable[[], Any], float]] = {
+            "read": (lambda: file.features.read_direct(raw, np.s_[:BLOCK_ROWS]), BLOCK_ROWS),
+            "widen to float32": (lambda: to_float32(raw, x), BLOCK_ROWS),
+            "unit norm": (lambda: transform.apply(np, x), BLOCK_ROWS),
+            "class sums": (lambda: class_sum(rows, y, keep, sums), BLOCK_ROWS),
+            "products of 128 rows": (products, BLOCK_ROWS),
+            "products and float64 additions": (lambda: gram_sum(np, rows, None, gram, [], True), BLOCK_ROWS),
+            "as many multiplications in one square product": (lambda: square @ square, 2 * 2048**3 / COLUMNS**2),
+        }
+        found = {}
+        for name, (step, done) in steps.items():
+            seconds = []
+            for _ in range(turns + 1):
+                start = time.perf_counter()
+                step()
+                seconds.append(time.perf_counter() - start)
+            found[name] = float(np.median(seconds[1:])) * ROWS[-1] / done / len(os.sched_getaffinity(0))
+    return found
+
+
 def read_rate(path: Path, most: int = 2 << 30) -> float:
     """Bytes a second of the file's first gigabytes, read in pieces of 8 MB."""
     piece, done, start = bytearray(8 << 20), 0, time.perf_counter()
@@ -108,6 +155,16 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
         row = {"n": n, "d": COLUMNS, "m": CLASSES, "rates": rates, "roofline_seconds": roofline, "total_seconds": total}
         append(OUT / "rows.jsonl", row | found | provenance())
         print(f"{n:>9,} rows: {total:.2f} s, {total / roofline:.2f} x the roofline, {found['peak_bytes'] / 1e9:.2f} GB")
+
+    append(OUT / "parts.jsonl", {"n": ROWS[-1], "seconds": parts(path)} | provenance())
+
+
+def parts_table() -> str:
+    """A line a part of the last run's pass."""
+    last = read(OUT / "parts.jsonl")[-1]
+    lines = [f"| {name} | {seconds:.1f} s |" for name, seconds in last["seconds"].items()]
+    title = f"One block's time on one core, for {last['n']:,} rows on all cores:"
+    return "\n".join([title, "", "| part of the pass | |", "|---|---|", *lines])
 
 
 def newest() -> list[dict[str, Any]]:
@@ -163,7 +220,8 @@ def plot(path: Path) -> None:
 
 def write() -> None:
     """results/scale/README.md and the plot from the stored rows."""
-    (OUT / "README.md").write_text(f"# {__doc__}\n{table()}\n\n![seconds and memory](scale.png)\n", encoding="utf-8")
+    text = f"# {__doc__}\n{table()}\n\n![seconds and memory](scale.png)\n\n{parts_table()}\n"
+    (OUT / "README.md").write_text(text, encoding="utf-8")
     plot(OUT / "scale.png")
 
 
