@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
 def parts_table() -> str:
     """A line a part of the last run's pass."""
     last = read(OUT / "parts.jsonl")[-1]
-    lines = [f"| {name} | {seconds:.1f} s |" for name, seconds in last["seconds"].items()]
+    lines = [f"| {name} | {seconds:.1f} s |" for name, seconds in sorted(last["seconds"].items(), key=itemgetter(1))]
     title = f"One block's time on one core, for {last['n']:,} rows on all cores:"
     return "\n".join([title, "", "| part of the pass | |", "|---|---|", *lines])
 
