@@ -156,8 +156,8 @@ def _overfit(facts: PublicFacts, descent: GradientDescent, seen: float) -> float
     deviations are lost on new rows. Free parameters save at most their number over n. PULL is a compromise between
     held-out training rows of CIFAR-10's MobileNetV2 features (2.8 for fits on 2,000 and on 40,000) and of digits (1 to
     2.5): it depends on how few directions the features have, which is not public. Hence UNSURE: with it 90 % intervals
-    held 92 % of these. What `Lengthening` adds does not count: where classes lie far apart, rows share directions, which
-    took back more (benchmarks/results/expected).
+    held 92 % of these. What `Lengthening` adds does not count: where classes lie far apart, rows share directions,
+    which took back more (benchmarks/results/expected).
     """
     length = descent.learning_rate * descent.steps / (1 - descent.momentum) / facts.n_rows
     shift = PULL * length**0.8 * facts.n_rows**-0.3
