@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphead.data import AHEAD, BLOCK_ROWS
-from dphead.privacy.mechanism import COPIES
+from dphead.privacy.mechanism import COPIES, PIECE
 from dphead.solvers.base import PlannedRelease, PublicFacts
 
 DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
@@ -67,8 +67,9 @@ def resident() -> int:
 
 
 def streaming(facts: PublicFacts) -> int:
-    """Bytes of float32 blocks: read ahead, waiting and in work on each core, and one being read."""
-    return 4 * BLOCK_ROWS * (facts.n_features + 1) * (AHEAD + 2 * _cores() + 4)
+    """Bytes of float32 blocks: read ahead, waiting and in work on each core, and one being read; scores in work."""
+    blocks = 4 * BLOCK_ROWS * (facts.n_features + 1) * (AHEAD + 2 * _cores() + 4)
+    return blocks + 6 * 4 * PIECE * facts.n_classes * _cores()
 
 
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
