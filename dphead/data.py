@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,20 +46,11 @@ class ArrayRows:
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
-        if indices is None:
-            yield from self._whole
-            return
-        size = _block_rows(self._most, self.n_rows, sampled=True)
-        for start in range(0, len(indices), size):
-            index = indices[start : start + size]
-            yield _padded(index, self._x[index], self._y[index], size)
-
-    @cached_property
-    def _whole(self) -> list[Block]:
-        """The blocks of all rows: views, but for the padded one."""
-        order, size = np.arange(self.n_rows), _block_rows(self._most, self.n_rows, sampled=False)
-        parts = [slice(start, start + size) for start in range(0, self.n_rows, size)]
-        return [_padded(order[p], self._x[p], self._y[p], size) for p in parts]
+        order = np.arange(self.n_rows) if indices is None else indices
+        size = _block_rows(self._most, self.n_rows, indices is not None)
+        for part in (slice(start, start + size) for start in range(0, len(order), size)):
+            chosen = part if indices is None else order[part]  # views of all rows, copies of some
+            yield _padded(order[part], self._x[chosen], self._y[chosen], size)
 
 
 class FeaturesRows:
@@ -220,6 +210,7 @@ def _padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block
     missing = rows - len(index)
     if missing:
         index = np.concatenate([index, np.full(missing, -1)])
-        x = np.concatenate([x, np.zeros((missing, x.shape[1]), np.float32)])
+        x, given = np.zeros((rows, x.shape[1]), np.float32), x  # zeros that nobody reads take no memory
+        x[: len(given)] = given
         y = np.concatenate([y, np.full(missing, -1, np.int32)])
     return Block(index, x, y)

@@ -12,7 +12,12 @@ import numpy as np
 from dphead.privacy.sums import CHUNK, NOTHING, TINY
 
 UNCOPIED = 1_000_000  # multiplications of a product for which OpenBLAS makes no copy of its operands
-ROWS = (128, 64, 32, 16)  # of a product with the weights: the most of these for which there is no copy, else CHUNK
+ROWS = (
+    CHUNK,
+    CHUNK // 2,
+    CHUNK // 4,
+    CHUNK // 8,
+)  # of a product with the weights: the most of these for which there is no copy, else CHUNK
 CACHED = 1 << 18  # entries of weights that stay in the cache; more are copied once for all rows
 ZERO, HALF, ONE, LOWEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(-np.inf)
 LOG2_E, LN2_HIGH, SMALLEST = np.float32(np.log2(np.e)), np.float32(355 / 512), np.float32(-87)  # e**-87 is not denormal
@@ -51,19 +56,25 @@ def add_softmax_gradient(
             f"weights must be those of the gradient, got shapes {weights.shape}, {x.shape[1:]} for {out.shape}. "
             "This is a defect in the solver or the row source."
         )
+    if len(x) % CHUNK or any(v.shape != (len(x),) for v in (squared, y, keep)):
+        raise ValueError(
+            f"each of a multiple of {CHUNK} rows must have a norm, a class and a mask, got {x.shape=}, "
+            f"{squared.shape=}, {y.shape=}, {keep.shape=}. This is a defect in the row source."
+        )
     x, weights = np.ascontiguousarray(x), np.ascontiguousarray(weights, np.float32)
     rows = next((k for k in ROWS if k * weights.size <= UNCOPIED), CHUNK)
     rows = rows if weights.size <= CACHED else len(x)
     constant = append * weights[x.shape[1] :].sum(axis=0)  # of a row's scores; nothing without the constant
-    numbers = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)]  # not frozen in code that is kept on the disk
-    _add(x, squared, y, keep, weights[: x.shape[1]], constant.astype(np.float32), *numbers, rows, out.T)
+    numbers = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)]  # not frozen, like CHUNK, in kept code
+    _add(
+        x, squared, y, keep, weights[: x.shape[1]], constant.astype(np.float32), *numbers, rows, min(rows, CHUNK), out.T
+    )
     return out
 
 
 @_compiled
-def _add(x, squared, y, keep, weights, constant, append, clip_norm, nothing, tiny, rows, out):  # type: ignore[no-untyped-def]
+def _add(x, squared, y, keep, weights, constant, append, clip_norm, nothing, tiny, rows, k, out):  # type: ignore[no-untyped-def]
     p, m = weights.shape
-    k = min(rows, len(x), CHUNK)
     z, r, product = np.empty((m, rows), np.float32), np.empty((m, k), np.float32), np.empty((m, p), np.float32)
     for start in range(0, len(x), rows):
         np.dot(weights.T, x[start : start + rows].T, z)

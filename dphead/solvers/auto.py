@@ -122,7 +122,9 @@ class Lengthening:
     """
 
     def __init__(self, facts: PublicFacts, descent: GradientDescent) -> None:
-        self.factor, self._facts, self._most = 1.0, facts, min(STRETCH, LONGEST / descent.learning_rate)
+        longest = LONGEST * (1 - descent.momentum)
+        self._most = min(STRETCH, longest / descent.learning_rate) if descent.learning_rate else 1.0
+        self.factor, self._facts = 1.0, facts
         self._allowed, self._seen, self._sum = descent.steps / 4, 0, np.zeros(())
 
     def __call__(self, gradient: np.ndarray, noise_sd: float) -> float:
@@ -135,7 +137,7 @@ class Lengthening:
             if self._seen == wanted:
                 mean = self._sum / wanted
                 share = (self._facts.n_classes - 1) * float((mean**2).sum()) - spread * rows.size / wanted
-                self.factor = min(self._most, max(1.0, share / APART))
+                self.factor, self._sum = min(self._most, max(1.0, share / APART)), np.zeros(())
         return self.factor
 
 

@@ -91,6 +91,9 @@ def test_the_share_is_known_to_a_tenth_or_not_at_all():
 def test_lengthened_steps_are_no_longer_than_the_longest():
     assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST / 1.2)[-1] == pytest.approx(1.2)
     assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST)[-1] == 1.0
+    for momentum, rate_, factor in ((0.9, LONGEST * 0.1 / 1.2, 1.2), (1.0, 0.0, 1.0)):
+        descent = replace(DESCENT, steps=100, momentum=momentum, learning_rate=rate_)
+        assert Lengthening(PublicFacts(1000, D, M), descent)(classes_apart(0.9), 0.0) == pytest.approx(factor)
 
 
 def test_classes_far_apart_are_told_from_near_ones_by_a_fit():
