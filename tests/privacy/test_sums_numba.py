@@ -59,7 +59,7 @@ def test_exponentials_of_the_compiled_softmax():
     assert np.all(np.abs(r[1] - wanted) <= 2.0**-21 * wanted + 2e-38)
 
 
-@pytest.mark.parametrize("shape", [(37, 4), (37, 2), (36, 3)])
+@pytest.mark.parametrize("shape", [(37, 2), (37, 4), (36, 3)])  # unchecked, the second would crash
 def test_weights_of_another_shape_are_refused(shape):
     """Compiled loops check no bounds: they would write beside the sum, where no noise is added."""
     x, y = toy(130, 37, 3)
