@@ -28,7 +28,7 @@ LONGEST = 640.0  # with little noise, longer steps on normalised gradients of un
 PULL, FREEDOM, UNSURE = 2.3, 0.45, 0.6  # of `_overfit`, and the share of it that is not known
 MOVE = 0.9  # what noise alone may move a weight, in logits of unit rows
 PRIOR_MOVE = 0.6  # the same from a prior where there is little signal: there is less far to go
-APART, STRETCH = 0.2, 1.8  # share of variance between classes from which steps are longer, and by how much at most
+APART, STRETCH = 0.2, 1.8  # share of variance between ten classes from which steps are longer; by how much at most
 CLEAR = 0.1  # what noise may move that share
 SCALE_SHARE = 0.01
 DESCENT = GradientDescent(  # the average damps large steps that few features would make oscillate
@@ -115,7 +115,8 @@ class Lengthening:
     """Longer steps for a descent from zero where classes turn out to lie far apart, from its first gradients alone.
 
     At zero weights, n_classes - 1 times the squared norm of the mean clipped gradient over the clip norm is, for
-    classes of equal size, the share of the rows' variance that lies between classes. As many gradients are averaged as
+    classes of equal size, the share of the rows' variance that lies between classes, and is divided by the decimal
+    logarithm of n_classes, since finer cells of the same rows hold more of it. As many gradients are averaged as
     bring its noise down to CLEAR; if that takes more than a quarter of the steps, it stays unknown. APART and more of
     it lengthens the steps that follow in proportion, up to STRETCH: where classes' scores are further apart, noise may
     move them by more. benchmarks/results/ablation has the gains.
@@ -124,19 +125,20 @@ class Lengthening:
     def __init__(self, facts: PublicFacts, descent: GradientDescent) -> None:
         longest = LONGEST * (1 - descent.momentum)
         self._most = min(STRETCH, longest / descent.learning_rate) if descent.learning_rate else 1.0
-        self.factor, self._facts = 1.0, facts
+        self.factor, self._features = 1.0, facts.n_features
+        self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
         self._allowed, self._seen, self._sum = descent.steps / 4, 0, np.zeros(())
 
     def __call__(self, gradient: np.ndarray, noise_sd: float) -> float:
         """The factor for this step. gradient: (width, n_classes) mean gradient over the clip norm, with its noise."""
-        rows = gradient[: self._facts.n_features]  # without the intercept's, which holds classes' sizes
-        spread = (self._facts.n_classes - 1) * noise_sd**2
+        rows = gradient[: self._features]  # without the intercept's, which holds classes' sizes
+        spread = self._unit * noise_sd**2
         wanted = max(1, math.ceil(spread * math.sqrt(2 * rows.size) / CLEAR))
         if self._seen < wanted <= self._allowed:
             self._sum, self._seen = self._sum + rows, self._seen + 1
             if self._seen == wanted:
                 mean = self._sum / wanted
-                share = (self._facts.n_classes - 1) * float((mean**2).sum()) - spread * rows.size / wanted
+                share = self._unit * float((mean**2).sum()) - spread * rows.size / wanted
                 self.factor, self._sum = min(self._most, max(1.0, share / APART)), np.zeros(())
         return self.factor
 

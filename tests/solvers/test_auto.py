@@ -71,21 +71,22 @@ def classes_apart(share, m=M, d=D):
 @pytest.mark.parametrize("m", [2, 4, 8])
 @pytest.mark.parametrize("share, factor", [(0.1, 1.0), (0.2, 1.0), (0.3, 1.5), (0.36, STRETCH), (0.9, STRETCH)])
 def test_steps_are_longer_where_classes_hold_much_of_the_variance(share, factor, m):
-    assert lengthened(classes_apart(share, m), 0.0, m=m) == pytest.approx([factor] * 100)
+    """For its logarithm of classes: cells of the same rows hold more of it, the more they are."""
+    assert lengthened(classes_apart(share * np.log10(m), m), 0.0, m=m) == pytest.approx([factor] * 100)
 
 
 def test_the_share_is_known_to_a_tenth_or_not_at_all():
     """Without subtracting the noise's own square, noise would look like classes far apart. 400 noise draws; the share's
     deviation is about a tenth and its mean known to 0.005: 0.02 are allowed, for what the limits cut off."""
-    for noise_sd, seen in ((0.02, 1), (0.15, 6), (0.3, 22)):
+    for noise_sd, seen in ((0.02, 1), (0.15, 9), (0.24, 23)):
         shares = []
         for seed in range(400):
-            factors = lengthened(classes_apart(0.28), noise_sd, seed=seed)
+            factors = lengthened(classes_apart(0.28 * np.log10(M)), noise_sd, seed=seed)
             assert factors[: seen - 1] == [1.0] * (seen - 1) and len(set(factors[seen - 1 :])) == 1
             shares.append(factors[-1] * 0.2)
         assert abs(np.clip(shares, 0.2, 0.36).mean() - 0.28) < 0.02
-    assert lengthened(classes_apart(0.9), 0.4) == [1.0] * 100  # it would take 30 of 100 steps
-    assert lengthened(classes_apart(0.0), 0.3)[-1] < 1.5
+    assert lengthened(classes_apart(0.9), 0.3) == [1.0] * 100  # it would take 36 of 100 steps
+    assert lengthened(classes_apart(0.0), 0.24)[-1] < 1.5
 
 
 def test_lengthened_steps_are_no_longer_than_the_longest():
