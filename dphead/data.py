@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dphead.privacy.mechanism import Block
+from dphead.privacy.mechanism import Block, cores
 from dphead.privacy.sampling import within_cap
 from dphead.privacy.sums import CHUNK
 from extract.format import FeaturesFile, FormatError, open_features
 
 BLOCK_ROWS = 2048
+TOGETHER = 4  # blocks of rows in memory that are one, where there are so many for each core: fewer calls
 SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample
 AHEAD = 2  # blocks that are read while others are summed
 GAP = 4  # rows that are read and dropped rather than asked for apart
@@ -24,13 +25,14 @@ class ArrayRows:
 
     groups: (n_rows,) int, negative for a row on its own; with group_cap only the first so many rows of each count.
     Kept as float32: a float64 value beyond float32's range becomes infinite, and its row counts zero.
+    block_rows: rows of a block; by default 2,048, and more together where each core has enough.
     """
 
     def __init__(
         self,
         x: np.ndarray,
         y: np.ndarray,
-        block_rows: int = BLOCK_ROWS,
+        block_rows: int | None = None,
         groups: np.ndarray | None = None,
         group_cap: int | None = None,
     ) -> None:
@@ -41,16 +43,23 @@ class ArrayRows:
         self._y = np.where((y >= 0) & (y < 2**31), y, -1).astype(np.int32)  # 2**32 must not come round to class 0
         self.within = _within(groups, group_cap, y.shape)
         self._y[~self.within] = -1
-        self.group_cap, self._most = group_cap, block_rows
+        self.group_cap = group_cap
+        self._most, self._together = (block_rows, 1) if block_rows else (BLOCK_ROWS, TOGETHER)
         self.n_rows, self.n_features = x.shape
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
-        order = np.arange(self.n_rows) if indices is None else indices
         size = _block_rows(self._most, self.n_rows, indices is not None)
-        for part in (slice(start, start + size) for start in range(0, len(order), size)):
-            chosen = part if indices is None else order[part]  # views of all rows, copies of some
-            yield _padded(order[part], self._x[chosen], self._y[chosen], size)
+        if indices is not None:
+            for chosen in (indices[i : i + size] for i in range(0, len(indices), size)):
+                yield _padded(chosen, self._x[chosen], self._y[chosen], size)
+            return
+        large = self._together * size
+        end = self.n_rows // (large * cores()) * large * cores()  # each core has as many large blocks
+        for first, last, rows in ((0, end, large), (end, self.n_rows, size)):
+            for i in range(first, last, rows):
+                part = slice(i, min(i + rows, last))  # views, but for the last block
+                yield _padded(np.arange(part.start, part.stop), self._x[part], self._y[part], rows)
 
 
 class FeaturesRows:

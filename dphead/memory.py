@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dphead.data import AHEAD, BLOCK_ROWS
-from dphead.privacy.mechanism import COPIES, PIECE
+from dphead.data import AHEAD, BLOCK_ROWS, TOGETHER
+from dphead.privacy.mechanism import COPIES, PIECE, cores
 from dphead.solvers.base import PlannedRelease, PublicFacts
 
 DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
@@ -67,9 +67,13 @@ def resident() -> int:
 
 
 def streaming(facts: PublicFacts) -> int:
-    """Bytes of float32 blocks: read ahead, waiting and in work on each core, and one being read; scores in work."""
-    blocks = 4 * BLOCK_ROWS * (facts.n_features + 1) * (AHEAD + 2 * _cores() + 4)
-    return blocks + 6 * 4 * PIECE * facts.n_classes * _cores()
+    """Bytes of float32 blocks: read ahead, waiting and in work on each core, and one being read; of scores in work.
+
+    If rows are loaded instead, each core transforms a large block of them.
+    """
+    blocks = 4 * BLOCK_ROWS * (facts.n_features + 1) * max(AHEAD + 2 * cores() + 4, TOGETHER * cores())
+    arrays = 6  # of a piece's scores: predictions, residuals and what numpy makes between them
+    return blocks + arrays * 4 * PIECE * facts.n_classes * cores()
 
 
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
@@ -85,7 +89,7 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
         size = _size(r, width)
         if r.query.kind == "gram" and after is not None and after.query.kind == "classes":
             size += _size(after, width)  # both are made in one pass, and the class sums wait
-        copies = min(_cores(), max(1, COPIES // size))
+        copies = min(cores(), max(1, COPIES // size))
         work = copies * (8 * width**2 + 24 * BLOCK_ROWS * width) if r.query.kind == "gram" else 0
         most = max(most, (max(copies, 4) + 2) * size + work)
     solver = 6 * 8 * width**2 * bool(kept) + 8 * 8 * width * facts.n_classes
@@ -94,7 +98,3 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
 
 def _size(release: PlannedRelease, width: int) -> int:
     return 8 * int(np.prod(release.query.shape(width)))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

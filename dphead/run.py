@@ -252,15 +252,20 @@ def test_origin(options: FitOptions, train: FeaturesFile) -> str:
 
 
 def block_sum(backend: str, memory: int) -> BlockSum:
-    """numpy, jax, or auto: jax where it finds an accelerator. memory: bytes that kept rows may take with numpy."""
+    """numpy, jax, or auto: jax where it finds an accelerator. memory: bytes of this host that kept rows may take.
+
+    On accelerators rows take up to half of what the devices have.
+    """
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
     if backend == "numpy" or (backend == "auto" and not any(find_spec(name) for name in plugins)):
         return NumpySums(memory)
     import jax
 
-    from dphead.privacy.sums_jax import jax_block_sum
+    from dphead.privacy.sums_jax import JaxSums
 
-    return jax_block_sum if backend == "jax" or jax.default_backend() != "cpu" else NumpySums(memory)
+    if jax.default_backend() == "cpu":
+        return JaxSums(memory) if backend == "jax" else NumpySums(memory)
+    return JaxSums(sum((d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices()) // 2)
 
 
 def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, space: str) -> FitLedger:

@@ -34,6 +34,20 @@ def test_blocks_hold_every_row_once_as_it_is(n, block_rows):
     assert len(shapes) == 1 and next(iter(shapes))[0] % CHUNK == 0
 
 
+@pytest.mark.parametrize("n", [2048, 16_383, 16_384, 37_000])
+def test_rows_in_memory_come_in_few_blocks_of_which_each_core_has_as_many(n, monkeypatch):
+    """Four blocks together, as views; what is left, and a sample, in blocks of the usual size."""
+    monkeypatch.setattr("dphead.data.cores", lambda: 2)
+    x, y = data(n, 2)
+    rows = ArrayRows(x, y)
+    index, out, labels, shapes = collect(rows)
+    assert np.array_equal(index, np.arange(n)) and np.array_equal(out, x) and np.array_equal(labels, y)
+    large = [b for b in rows.blocks() if len(b.x) == 8192]
+    assert len(large) == n // 16_384 * 2 and all(b.x.base is not None for b in large)
+    assert shapes <= {(8192, 2), (2048, 2)}
+    assert {b.x.shape for b in rows.blocks(index)} == {(256, 2)}
+
+
 def test_blocks_of_chosen_rows_hold_those_once():
     x, y = data(1000)
     rows = ArrayRows(x, y, 128)

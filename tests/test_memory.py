@@ -19,7 +19,7 @@ FACTS = PublicFacts(1_281_167, 1664, 1000)
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
-    monkeypatch.setattr(memory, "_cores", lambda: 2)
+    monkeypatch.setattr(memory, "cores", lambda: 2)
     monkeypatch.setattr(memory, "resident", lambda: 150 * MB)
 
 

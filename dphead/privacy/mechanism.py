@@ -13,6 +13,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial, reduce
 from itertools import chain, islice
+from threading import Lock
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from dphead.privacy.ledger import FitLedger
 from dphead.privacy.noise import NoiseSource, gaussian
 from dphead.privacy.queries import ClassSums, Gram, GramAndSums, Params, Query, RowTransform
 from dphead.privacy.sampling import poisson_sample
-from dphead.privacy.sums import CHUNK, grid_step, mirrored, slack
+from dphead.privacy.sums import CHUNK, PIECE, grid_step, mirrored, slack
 
 
 @dataclass(frozen=True)
@@ -112,55 +113,73 @@ class Released:
     noise_sd: float
 
 
-PIECE = 8 * CHUNK  # rows of a block that are in work at a time: few enough for the cache, enough for Python
+LARGE_PIECE = 2 * PIECE  # the same for Gram matrices and class sums, and on accelerators
 COPIES = 1 << 30  # bytes of sums that cores may hold apart
 BlockSum = Callable[[Query, Params, Block, np.ndarray, float, Any], Any]
 RowSum = Callable[[Query, Params, Rows, ReleaseSpec, np.ndarray | None, BlockSum], np.ndarray]
 
 
+class KeptRows:
+    """Rows of consecutive slots, as they were made of a block's, kept for one fit. memory: bytes of rows to keep.
+
+    Guarantee: what is kept serves the same slots and the same transform object only, so no other fit's rows.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self.memory, self._used, self._lock = memory, 0, Lock()
+        self._kept: tuple[Any, dict[tuple[int, int], Any]] = (None, {})
+
+    def __call__(self, transform: RowTransform, index: np.ndarray, x: np.ndarray, make: Callable[..., Any]) -> Any:
+        """What is kept of these slots, or make(transform, x) if there is room for it, else None."""
+        start = int(index[0]) if len(index) else -1
+        if self.memory == 0 or start < 0 or not np.array_equal(index, np.arange(start, start + len(index))):
+            return None
+        with self._lock:  # several threads are here at once
+            if self._kept[0] is not transform:
+                self._kept, self._used = (transform, {}), 0
+            kept = self._kept[1]
+            found = kept.get((start, len(index)))
+            if found is not None or self._used + x.nbytes > self.memory:
+                return found
+            self._used += x.nbytes
+        kept[start, len(index)] = made = make(transform, x)
+        return made
+
+
 class NumpySums:
-    """Adds a block's clipped statistics to a sum with numpy; `sums_jax.jax_block_sum` does it on an accelerator.
+    """Adds a block's clipped statistics to a sum on a CPU; `sums_jax.jax_block_sum` does it on an accelerator.
 
     memory: bytes of transformed rows kept between passes, for solvers that ask again with the same transform.
     Guarantee: a kept row is used for the same slot and the same transform object only, and is masked and clipped anew.
     """
 
     def __init__(self, memory: int = 0) -> None:
-        self._memory = memory
-        self._kept: tuple[Any, dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]] = (None, {})
+        self.kept = KeptRows(memory)
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        """Gram matrices and class sums want whole blocks; all else runs on rows that stay in the cache."""
+        """A block in pieces, for numpy's calls make arrays of their rows; a compiled loop makes none of kept ones."""
         rows = len(block.x)
         if block.in_place:  # the number of slots is public: no work for chunks without one
             rows = CHUNK * -(-(1 + np.flatnonzero(block.index >= 0).max(initial=-1)) // CHUNK)
-        step = PIECE if query.kind == "outer" else max(rows, 1)
         if params.weights is not None:
             params = replace(params, weights=np.asarray(params.weights, np.float32))
-        for i in range(0, rows, step):
-            part = slice(i, min(i + step, rows))
-            prepared = None if query.kind == "gram" else self._prepared(params, block.index[part], block.x[part])
+        prepared = None
+        if query.kind != "gram":
+            prepared = self.kept(params.transform, block.index[:rows], block.x[:rows], _transformed)
+        step = PIECE if query.kind == "outer" else LARGE_PIECE
+        if prepared is not None and query.compiled(np, block.in_place, out.shape):
+            step = rows
+        for part in (slice(i, min(i + step, rows)) for i in range(0, rows, step)):
+            own = None if prepared is None else (prepared[0][part], prepared[1][part])
             out = query.clipped_sum(
-                params, block.x[part], block.y[part], keep[part], clip_norm, out, np, prepared, block.in_place
+                params, block.x[part], block.y[part], keep[part], clip_norm, out, np, own, block.in_place
             )
         return out
 
-    def _prepared(self, params: Params, index: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """The transformed rows of consecutive slots, kept if there is room."""
-        start = int(index[0])
-        if self._memory == 0 or start < 0 or not np.array_equal(index, np.arange(start, start + len(index))):
-            return None
-        transform, kept = self._kept  # one reference: several threads are here at once
-        if transform is not params.transform:
-            kept = {}
-            self._kept = params.transform, kept
-        prepared = kept.get((start, len(index)))
-        if prepared is None:
-            with np.errstate(all="ignore"):
-                prepared = params.transform.apply(np, x)
-            if (len(kept) + 1) * prepared[0].nbytes <= self._memory:
-                kept[start, len(index)] = prepared
-        return prepared
+
+def _transformed(transform: RowTransform, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    with np.errstate(all="ignore"):
+        return transform.apply(np, x)
 
 
 numpy_block_sum = NumpySums()
@@ -362,19 +381,23 @@ def _clipped_sum(
 _libraries = cache(ThreadpoolController)  # numpy's BLAS has been loaded; looking for others costs 3 ms a release
 
 
+def cores() -> int:
+    """Number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _on_every_core(add: Callable[[Any, Any], Any], items: Iterator[Any], empty: Callable[[], np.ndarray]) -> np.ndarray:
     """The sum of add(item, sum) over items: core k adds every k-th item to a sum of its own, in order.
 
     So the same items give the same bits however fast a core is. Where sums are large, fewer cores have their own.
     """
-    cores = len(os.sched_getaffinity(0))
-    sums = [empty()]
-    while len(sums) < cores and (len(sums) + 1) * sums[0].nbytes <= COPIES:
+    sums, n_cores = [empty()], cores()
+    while len(sums) < n_cores and (len(sums) + 1) * sums[0].nbytes <= COPIES:
         sums.append(empty())
     first = list(islice(items, 2))
     items, several = chain(first, items), len(first) > 1
     del first  # or it would hold two blocks for the whole pass
-    with _libraries().limit(limits=cores // len(sums), user_api="blas"), ExitStack() as stack:
+    with _libraries().limit(limits=n_cores // len(sums), user_api="blas"), ExitStack() as stack:
         if not several:  # a thread takes longer to start than a block to sum
             return reduce(lambda out, item: add(item, out), items, sums[0])
         workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in sums]

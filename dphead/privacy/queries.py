@@ -132,18 +132,19 @@ class Query:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
             phi, squared = prepared or params.transform.apply(xp, x)
             keep = keep & xp.isfinite(squared) & (y >= 0) & (y < self.n_classes)
+            factor, b = None, xp.float32(params.transform.append)
             if self.clips == "features":
                 factor = _factor(xp, clip_norm, squared)
                 squared = squared * factor * factor
+            squared = xp.where(keep, squared + b * b, xp.float32(0))
+            if self.compiled(xp, in_place, out.shape):
+                return self._add_compiled(out, params, phi, factor, squared, y, keep, clip_norm)
+            if factor is not None:
                 own = xp is np and prepared is None and phi is not x  # an array that nobody else reads
                 phi = np.multiply(phi, factor[:, None], out=phi) if own else phi * factor[:, None]
             phi = masked(xp, keep, phi)
             if params.transform.append:
-                b = xp.float32(params.transform.append)
-                squared = squared + b * b
-                if not self._compiled(xp, in_place, out.shape):
-                    phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)
-            squared = xp.where(keep, squared, xp.float32(0))
+                phi = xp.concatenate([phi, xp.where(keep, b, xp.float32(0))[:, None]], axis=1)
             return self._add(xp, out, in_place, params, phi, squared, y, keep, clip_norm)
 
     def _add(self, xp: Any, out: Any, in_place: bool, params: Params, *rows: Any) -> Any:
@@ -153,9 +154,13 @@ class Query:
             return gram_sum(xp, left, right, out, self.same(params), in_place)
         return outer_sum(xp, left, right, out, in_place)
 
-    def _compiled(self, xp: Any, in_place: bool, shape: tuple[int, ...]) -> bool:
-        """Whether a compiled loop makes the sum, from rows without the constant: from public sizes and the plan."""
+    def compiled(self, xp: Any, in_place: bool, shape: tuple[int, ...]) -> bool:
+        """Whether a compiled loop clips, masks and adds the rows: from public sizes and the plan."""
         return False
+
+    def _add_compiled(self, out: Any, params: Params, phi: Any, factor: Any, *rows: Any) -> Any:
+        """Add the statistics of transformed rows, each to be multiplied by its factor, to `out`."""
+        raise NotImplementedError
 
     def same(self, params: Params) -> list[int]:
         """For each class, the first with the same weighted Gram matrix whatever the rows are (public numbers only)."""
@@ -339,16 +344,15 @@ class Gradient(Query):
             factor = _factor(xp, clip_norm, norm2, squared)
         return phi, xp.where(ok[:, None], residual * factor[:, None], xp.float32(0))
 
-    def _add(self, xp: Any, out: Any, in_place: bool, params: Params, *rows: Any) -> Any:
-        if not self._compiled(xp, in_place, out.shape):
-            return super()._add(xp, out, in_place, params, *rows)
+    def _add_compiled(self, out: Any, params: Params, phi: Any, factor: Any, *rows: Any) -> Any:
         from dphead.privacy.sums_numba import add_softmax_gradient  # half a second, where it pays only
 
-        phi, squared, y, keep, clip_norm = rows
+        squared, y, keep, clip_norm = rows
         clip, append = clip_norm if self.clip == "rows" else np.inf, params.transform.append
-        return add_softmax_gradient(phi, append, squared, y, keep, np.asarray(params.weights), clip, out)
+        return add_softmax_gradient(phi, factor, append, squared, y, keep, np.asarray(params.weights), clip, out)
 
-    def _compiled(self, xp: Any, in_place: bool, shape: tuple[int, ...]) -> bool:
+    def compiled(self, xp: Any, in_place: bool, shape: tuple[int, ...]) -> bool:
+        """Softmax gradients of full batches on a CPU, where it pays."""
         return xp is np and in_place and self.loss == "softmax" and self._pays(shape[0] * shape[1])
 
     def _pays(self, size: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 CHUNK = 128  # block sizes are multiples of it; rows that are summed in float32 where that is sound
+PIECE = 8 * CHUNK  # rows of a block that are in work at a time: few enough for the cache, enough for Python
 FEW_CLASSES = 16  # up to so many, a product with one-hot rows is the fastest class sum
 STRIP = 192  # rows of a Gram matrix that numpy computes at a time, from the diagonal on
 NOTHING = 1e-30  # float32 cannot divide by a smaller squared norm well: `unit_norm` calls it zero, clips call it this

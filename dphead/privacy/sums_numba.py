@@ -4,21 +4,16 @@
 """
 
 from collections.abc import Callable
-from math import factorial
+from math import factorial, gcd
 
 import numba
 import numpy as np
 
-from dphead.privacy.sums import CHUNK, NOTHING, TINY
+from dphead.privacy.sums import CHUNK, NOTHING, PIECE, TINY
 
 UNCOPIED = 1_000_000  # multiplications of a product for which OpenBLAS makes no copy of its operands
-ROWS = (
-    CHUNK,
-    CHUNK // 2,
-    CHUNK // 4,
-    CHUNK // 8,
-)  # of a product with the weights: the most of these for which there is no copy, else CHUNK
-CACHED = 1 << 18  # entries of weights that stay in the cache; more are copied once for all rows
+ROWS = tuple(CHUNK >> i for i in range(4))  # of a product with weights: the most without a copy, else CHUNK
+CACHED = 1 << 18  # entries of weights that stay in the cache; more are copied once for up to PIECE rows
 ZERO, HALF, ONE, LOWEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(-np.inf)
 LOG2_E, LN2_HIGH, SMALLEST = np.float32(np.log2(np.e)), np.float32(355 / 512), np.float32(-87)  # e**-87 is not denormal
 LN2_LOW = np.float32(np.log(2) - 355 / 512)  # a whole number up to 126 times 355/512 is exact
@@ -36,6 +31,7 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
 
 def add_softmax_gradient(
     x: np.ndarray,
+    factor: np.ndarray | None,
     append: float,
     squared: np.ndarray,
     y: np.ndarray,
@@ -46,8 +42,9 @@ def add_softmax_gradient(
 ) -> np.ndarray:
     """Add sum_i min(1, C / (||r_i|| ||x_i||)) x_i r_iᵀ, with r_i = softmax(x_i W) - e_{y_i}, to out (p, m) float64.
 
-    x (k, p) float32, zero where not keep (k,), lacks the constant `append`, which out and the weights W have a row for
-    if it is not 0, and which squared (k,), the rows' squared norms, contains; y (k,). CHUNK divides k.
+    x_i: row i of x (k, p) float32 times factor_i (None: 1), and the constant `append`, which out and the weights W have
+    a row for if it is not 0; rows not in keep (k,) add nothing whatever they hold. squared (k,): squared norms of x_i;
+    y (k,). CHUNK divides k.
     clip_norm C: infinite where features are clipped, which bounds r_i x_iᵀ already.
     Rounding: float32 sums of at most CHUNK rows at their places, float64 across, as for `in_place` in `sums`.
     """
@@ -56,28 +53,38 @@ def add_softmax_gradient(
             f"weights must be those of the gradient, got shapes {weights.shape}, {x.shape[1:]} for {out.shape}. "
             "This is a defect in the solver or the row source."
         )
-    if len(x) % CHUNK or any(v.shape != (len(x),) for v in (squared, y, keep)):
+    factor = np.ones(len(x), np.float32) if factor is None else factor
+    if len(x) % CHUNK or any(v.shape != (len(x),) for v in (factor, squared, y, keep)):
         raise ValueError(
-            f"each of a multiple of {CHUNK} rows must have a norm, a class and a mask, got {x.shape=}, "
-            f"{squared.shape=}, {y.shape=}, {keep.shape=}. This is a defect in the row source."
+            f"each of a multiple of {CHUNK} rows must have a factor, a norm, a class and a mask, got {x.shape=}, "
+            f"{factor.shape=}, {squared.shape=}, {y.shape=}, {keep.shape=}. This is a defect in the row source."
         )
     x, weights = np.ascontiguousarray(x), np.ascontiguousarray(weights, np.float32)
     rows = next((k for k in ROWS if k * weights.size <= UNCOPIED), CHUNK)
-    rows = rows if weights.size <= CACHED else len(x)
+    rows = rows if weights.size <= CACHED else gcd(len(x), PIECE)
     constant = append * weights[x.shape[1] :].sum(axis=0)  # of a row's scores; nothing without the constant
-    numbers = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)]  # not frozen, like CHUNK, in kept code
-    _add(
-        x, squared, y, keep, weights[: x.shape[1]], constant.astype(np.float32), *numbers, rows, min(rows, CHUNK), out.T
-    )
+    # arguments, since code that is kept on the disk does not notice that a constant of `sums` has changed
+    numbers, k = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)], min(rows, CHUNK)
+    w, b = weights[: x.shape[1]], constant.astype(np.float32)
+    _add(x, factor, squared, y, keep, w, b, *numbers, rows, k, out.T)
     return out
 
 
 @_compiled
-def _add(x, squared, y, keep, weights, constant, append, clip_norm, nothing, tiny, rows, k, out):  # type: ignore[no-untyped-def]
+def _add(x, factor, squared, y, keep, weights, constant, append, clip_norm, nothing, tiny, rows, k, out):  # type: ignore[no-untyped-def]
     p, m = weights.shape
     z, r, product = np.empty((m, rows), np.float32), np.empty((m, k), np.float32), np.empty((m, p), np.float32)
+    changed = np.empty((rows, p), np.float32)
     for start in range(0, len(x), rows):
-        np.dot(weights.T, x[start : start + rows].T, z)
+        part, as_it_is = x[start : start + rows], True
+        for i in range(start, start + rows):
+            as_it_is &= keep[i] and factor[i] == ONE
+        if not as_it_is:
+            for i in range(rows):
+                for l in range(p):
+                    changed[i, l] = part[i, l] * factor[start + i] if keep[start + i] else ZERO
+            part = changed
+        np.dot(weights.T, part.T, z)
         for first in range(0, rows, k):
             for j in range(m):
                 own, scores = r[j], z[j, first : first + k]
@@ -85,7 +92,7 @@ def _add(x, squared, y, keep, weights, constant, append, clip_norm, nothing, tin
                     own[i] = scores[i] + constant[j]
             at = slice(start + first, start + first + k)
             _residuals(r, squared[at], y[at], keep[at], clip_norm, nothing, tiny)
-            np.dot(r, x[at], product)
+            np.dot(r, part[first : first + k], product)
             for j in range(m):
                 total, own = out[j], product[j]
                 for l in range(p):

@@ -7,18 +7,18 @@ import warnings
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, clipped_sum, release_one, reserve, spec_of, toy
+from core import NAMES, QUERIES, CompiledGradient, D, M, clipped_sum, release_one, reserve, spec_of, toy
 
 from dphead.data import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.mechanism import (
-    PIECE,
     Block,
     KeptSums,
     NextSum,
     NumpySums,
     ReleaseSpec,
+    _transformed,
     noise_scale,
     numpy_block_sum,
     release,
@@ -35,6 +35,7 @@ from dphead.privacy.queries import (
     Query,
     RowTransform,
 )
+from dphead.privacy.sums import PIECE
 from dphead.privacy.sums_jax import jax_block_sum
 
 HOSTILE = np.array(
@@ -272,25 +273,29 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows):
     assert Counted.reads == 0
 
 
-def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sample():
+@pytest.mark.parametrize("block_rows", [256, 3 * PIECE])
+@pytest.mark.parametrize(
+    "query", [Gradient(3), CompiledGradient(3), CompiledGradient(3, "softmax", "features")], ids=repr
+)
+def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sample(query, block_rows):
     """Bit for bit, over passes with one transform, a second one, Poisson samples (the nearly full one begins and ends
-    as the full batch does, with gaps between), and a limit."""
+    as the full batch does, with gaps between), and a limit. Blocks are pieces, and several pieces."""
     rng = np.random.default_rng(5)
     x, y = rng.standard_normal((4000, 6)).astype(np.float32), rng.integers(-1, 3, 4000)
     x[7], x[8] = np.nan, np.inf
-    rows = ArrayRows(x, y, 2048)
+    rows = ArrayRows(x, y, block_rows)
     transforms = [RowTransform(True, rng.standard_normal(6).astype(np.float32)), RowTransform(True), RowTransform()]
-    for memory in (1 << 20, PIECE * 6 * 4):
+    for memory in (1 << 20, 3 * PIECE * 6 * 4):
         kept = NumpySums(memory)
         for transform in [transforms[0], *transforms, transforms[0]]:
             for sampling_prob in (1.0, 0.97, 0.5, 1.0):
                 weights = rng.standard_normal((6, 3)).astype(np.float32)
                 sums = [
-                    release_one(Gradient(3), Params(transform, weights), rows, 3, b, sampling_prob=sampling_prob)
+                    release_one(query, Params(transform, weights), rows, 3, b, sampling_prob=sampling_prob)
                     for b in (kept, NumpySums())
                 ]
                 assert np.array_equal(sums[0].value, sums[1].value)
-        assert sum(phi.nbytes for phi, _ in kept._kept[1].values()) <= memory
+        assert sum(phi.nbytes for phi, _ in kept.kept._kept[1].values()) <= memory
 
 
 def test_chunks_without_a_slot_are_left_out_where_the_number_of_slots_is_public(monkeypatch):
@@ -329,8 +334,8 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
     try:
         with ThreadPoolExecutor(4) as pool:
             for i in range(1500):
-                params = Params(transforms[i % 3])
-                got = list(pool.map(lambda _, p=params: sums._prepared(p, index, x[:128])[0], range(4)))
+                transform = transforms[i % 3]
+                got = list(pool.map(lambda _, t=transform: sums.kept(t, index, x[:128], _transformed)[0], range(4)))
                 wrong += sum(not np.array_equal(g, wanted[i % 3]) for g in got)
     finally:
         sys.setswitchinterval(interval)

@@ -343,6 +343,18 @@ def test_the_jax_sum_equals_numpys(query, transform):
     assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(a)
 
 
+def test_jax_takes_a_large_block_in_pieces_of_one_shape(monkeypatch):
+    """XLA holds the products of all of a piece's chunks at once, and compiles for each shape anew."""
+    import dphead.privacy.sums_jax as sums_jax
+
+    compiled, asked = sums_jax._compiled, []
+    monkeypatch.setattr(sums_jax, "_compiled", lambda *a: lambda *b: asked.append(len(b[3])) or compiled(*a)(*b))
+    x, y = toy(8192 + 700)
+    a = clipped_sum(Gram(M), Params(), x, y, block_rows=8192, block_sum=jax_block_sum)
+    assert asked == [2048] * 8
+    assert np.allclose(a, clipped_sum(Gram(M), Params(), x, y), rtol=1e-6)  # float32 rows
+
+
 def test_the_products_of_jax_ask_for_the_highest_precision():
     """On accelerators the default would be TF32 or bfloat16; norms are no matrix products at all."""
     import jax

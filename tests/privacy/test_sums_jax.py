@@ -4,7 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from core import NAMES, D, M, python
+from core import NAMES, D, M, python, release_one
+
+from dphead.data import ArrayRows
+from dphead.privacy.mechanism import NumpySums
+from dphead.privacy.queries import Gradient, Params, RowTransform
+from dphead.privacy.sums_jax import JaxSums, jax_block_sum
+from dphead.run import block_sum
 
 SCRIPT = """
 import json, os, sys
@@ -15,7 +21,7 @@ from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import Params, RowTransform
-from dphead.privacy.sums_jax import jax_block_sum
+from dphead.privacy.sums_jax import JaxSums, jax_block_sum
 from dphead.solvers import DPFC, PublicFacts
 
 assert len(jax.devices()) == int(sys.argv[1])
@@ -31,7 +37,8 @@ for rows in (128, 384, 2048):
     block, keep = one_block(*toy(rows))
     out = jax_block_sum(QUERIES[-1], params, block, keep, 1.0, np.zeros((1, 1)))
     devices[rows] = len(out.parts.sharding.device_set)
-head = fit_head(DPFC(steps=4), ArrayRows(x, y), PublicFacts(4000, D, M), noise=NoiseSource(3), block_sum=jax_block_sum)
+facts = PublicFacts(4000, D, M)
+head = fit_head(DPFC(steps=4), ArrayRows(x, y), facts, noise=NoiseSource(3), block_sum=JaxSums(1 << 20))
 json.dump([sums, devices, head.head.weights.tolist()], sys.stdout)
 """
 
@@ -64,3 +71,41 @@ def test_eight_devices_give_the_head_of_one(results):
     weights = np.array(results[1][2])
     assert weights.shape == (D, M)
     np.testing.assert_allclose(results[8][2], weights, rtol=0, atol=1e-5 * np.abs(weights).max())
+
+
+@pytest.mark.parametrize("memory", [1 << 20, 4 * 256 * 6 * 4])
+def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
+    """Bit for bit, over passes with one transform, a second one, and Poisson samples (the nearly full one begins and
+    ends as the full batch does, with gaps between). A transform of equal numbers is another fit's, with other rows."""
+    rng = np.random.default_rng(5)
+    x, y = rng.standard_normal((2000, 6)).astype(np.float32), rng.integers(-1, 3, 2000)
+    x[7], x[8] = np.nan, np.inf
+    first, second = RowTransform(True), RowTransform()
+    passes = [(x, first), (x, first), (x, second), (x + 1, RowTransform())]
+    sums = JaxSums(memory)
+    for rows, transform in [(ArrayRows(rows, y, 256), transform) for rows, transform in passes]:
+        for sampling_prob in (1.0, 0.97, 0.5, 1.0):
+            params = Params(transform, rng.standard_normal((6, 3)).astype(np.float32))
+            kept, sent = (
+                release_one(Gradient(3), params, rows, 3, b, sampling_prob=sampling_prob).value
+                for b in (sums, jax_block_sum)
+            )
+            assert np.array_equal(kept, sent)
+        # seven whole blocks; the last one has padding
+        assert sum(kept.nbytes for kept in sums.kept._kept[1].values()) == min(memory, 7 * 256 * 6 * 4)
+
+
+def test_the_backend_keeps_rows_where_it_computes(monkeypatch):
+    """On accelerators half of their memory is for rows, whatever the host has."""
+    import jax
+
+    assert isinstance(block_sum("numpy", 7), NumpySums)
+    assert block_sum("jax", 7).kept.memory == 7
+
+    class Device:
+        def memory_stats(self):
+            return {"bytes_limit": 100}
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device(), Device()])
+    assert block_sum("jax", 7).kept.memory == 100

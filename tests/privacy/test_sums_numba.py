@@ -14,19 +14,56 @@ from dphead.privacy.sums import CHUNK, slack
     "d, m", [(3, 2), (37, 3), (700, 10), (1280, 10), (2000, 10), (5000, 10), (768, 100), (1700, 160)]
 )
 def test_the_compiled_sum_equals_numpys_whatever_the_rows_of_a_product(d, m, clip, append):
-    """Products with the weights of 128, 64, 32, 16 and all rows. A row differs by its own float32 rounding, at most the
-    slack's row term of its statistic, and a chunk's sum by the slack's chunk term."""
-    n = 3 * CHUNK + 5
+    """Products with the weights of 128, 64, 32, 16 and up to 1,024 rows, of norms that differ by ten. A row differs by
+    its own float32 rounding, at most the slack's row term of its statistic, and a chunk's sum by the slack's chunk
+    term."""
+    n = 16 * CHUNK - 5
     x, y = toy(n, d, m)
+    x *= (np.random.default_rng(1).uniform(0.2, 2, n) / np.linalg.norm(x, axis=1))[:, None].astype(np.float32)
     x[3], x[4], y[5], y[6] = np.nan, np.inf, m, -1
-    transform = RowTransform(True, append=append)
+    transform = RowTransform(append=append)
     weights = np.random.default_rng(0).standard_normal((transform.width(d), m)).astype(np.float32)
     params = Params(transform, weights)
-    a = clipped_sum(CompiledGradient(m, "softmax", clip), params, x, y, 0.7)
+    a = clipped_sum(CompiledGradient(m, "softmax", clip), params, x, y, 0.7, block_rows=n)
     b = clipped_sum(Gradient(m, "softmax", clip), params, x, y, 0.7, relation="add_remove")
     single = Gradient(m, "softmax", clip).sensitivity(0.7, "zero_out", append)
     assert np.linalg.norm(a - b) <= n * single * slack(0, d + m, 1, 0.0, True)
     assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("d, m", [(3, 2), (1280, 10), (5000, 10), (768, 100), (1700, 160)])
+@pytest.mark.parametrize("away", ["not kept", "scaled"])
+def test_a_row_that_must_not_be_used_as_it_is_changes_no_bit_of_the_others(d, m, away):
+    """Its neighbours are copied with it. A row of zeros adds nothing either way, so the sums are equal."""
+    from dphead.privacy.sums_numba import add_softmax_gradient
+
+    k, rng = 9 * CHUNK, np.random.default_rng(0)
+    x, y = rng.standard_normal((k, d)).astype(np.float32), rng.integers(0, m, k)
+    x[5] = 0
+    squared, weights = (x * x).sum(axis=1), rng.standard_normal((d, m)).astype(np.float32)
+    keep, factor = np.ones(k, bool), np.ones(k, np.float32)
+
+    def total(factor):
+        return add_softmax_gradient(x, factor, 0.0, squared, y, keep, weights, 0.7, np.zeros((m, d)).T)
+
+    wanted = total(None)
+    if away == "scaled":
+        factor[5] = 0.5
+    else:
+        keep[5], x[5] = False, np.nan
+    assert np.array_equal(total(factor), wanted) and np.abs(wanted).max() > 0
+
+
+def test_rows_are_multiplied_by_their_factor():
+    """Halves are exact. All rows of a chunk are kept, so that nothing else asks for a copy."""
+    from dphead.privacy.sums_numba import add_softmax_gradient
+
+    x, y = toy(CHUNK, 37, 3)
+    factor, weights = np.where(np.arange(CHUNK) == 9, 0.5, 1).astype(np.float32), np.ones((37, 3), np.float32)
+    rest = np.ones(CHUNK, np.float32), y, np.ones(CHUNK, bool), weights, np.inf
+    given = [(x, factor), (x * factor[:, None], None), (x, None)]
+    scaled, wanted, other = (add_softmax_gradient(*rows, 0.0, *rest, np.zeros((3, 37)).T) for rows in given)
+    assert np.array_equal(scaled, wanted) and not np.array_equal(scaled, other)
 
 
 @pytest.mark.parametrize("size", [30.0, 1e3, 1e37, 3e38])
@@ -67,16 +104,17 @@ def test_weights_of_another_shape_are_refused(shape):
         clipped_sum(CompiledGradient(3), Params(weights=np.zeros(shape, np.float32)), x, y)
 
 
-@pytest.mark.parametrize("k, short", [(200, None), (256, 0), (256, 1), (256, 2)])
-def test_rows_without_a_norm_a_class_or_a_mask_are_refused(k, short):
+@pytest.mark.parametrize("k, short", [(200, None), (256, 0), (256, 1), (256, 2), (256, 3)])
+def test_rows_without_a_factor_a_norm_a_class_or_a_mask_are_refused(k, short):
     """They would be read beside the arrays. 128 divides the rows of a block."""
     from dphead.privacy.sums_numba import add_softmax_gradient
 
-    columns = [np.ones(k, np.float32), np.zeros(k, int), np.ones(k, bool)]
+    columns = [np.ones(k, np.float32), np.ones(k, np.float32), np.zeros(k, int), np.ones(k, bool)]
     if short is not None:
         columns[short] = columns[short][:-1]
-    with pytest.raises(ValueError, match="each of a multiple of 128 rows must have a norm"):
-        add_softmax_gradient(np.ones((k, 4), np.float32), 0.0, *columns, np.zeros((4, 3)), 1.0, np.zeros((4, 3)))
+    factor, *rest = columns
+    with pytest.raises(ValueError, match="each of a multiple of 128 rows must have a factor"):
+        add_softmax_gradient(np.ones((k, 4), np.float32), factor, 0.0, *rest, np.zeros((4, 3)), 1.0, np.zeros((4, 3)))
 
 
 def test_code_is_compiled_without_a_folder_to_keep_it_in(monkeypatch):
