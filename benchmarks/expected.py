@@ -73,7 +73,7 @@ Fits on random subsets of public training rows (digits: random splits), each wit
 rows. Bias: mean of expected minus measured, in points; sd: of that difference; gap: how much more accurate the heads
 are on the rows they were fitted on; coverage: 90 % intervals that hold what was measured. The rule's constants were
 chosen on held-out training rows of digits and of CIFAR-10 (2,000 rows); what else is here is a check. "expected" in
-results/heads/ is of an earlier rule, at most 4.6 points off there (ScatterNet features of CIFAR-10, ε = 3).
+rows of results/heads/ may be of an earlier rule, at most 4.6 points off there (ScatterNet features of CIFAR-10, ε = 3).
 """
 
 

@@ -6,7 +6,8 @@ results/scale. Both sums are made in one pass, whose time is in the Gram matrix'
 DP-LS on the sums that are kept. A few rows come first, to load libraries (a second, as a process's first fit takes
 longer). The roofline is the larger of n d² multiplications and additions (half a symmetric
 product) over the rate of a float32 product, and of the features' bytes over the rate at which the file is read, both
-measured in the same run. What the pass is made of is measured apart.
+measured in the same run. What the pass is made of is measured apart. `python -m benchmarks.scale gpu` times DP-FC's
+releases at this size on an accelerator; it has not been run yet.
 """
 
 import json
@@ -14,10 +15,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from statistics import median
+from timeit import repeat
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -31,6 +35,9 @@ OUT = RESULTS / "scale"
 COLUMNS, CLASSES = 1664, 1000
 ROWS = (10_000, 30_000, 100_000, 300_000, 1_281_167)
 WARM_UP = 2_048
+PLAN: dict[str, Any] = {
+    "epsilon": 1.0, "delta": 1e-6, "relation": "zero_out", "description": "scale", "plan_hash": "", "store": None,
+}  # fmt: skip
 
 
 def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
@@ -75,8 +82,7 @@ def timed(rows: Any) -> dict[str, float]:
     params, queries = Params(RowTransform(unit_norm=True)), (Gram(CLASSES), ClassSums(CLASSES))
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
     noise = NoiseSource()
-    plan = {"epsilon": 1.0, "delta": 1e-6, "relation": "zero_out", "description": "scale", "plan_hash": ""}
-    fit = Ledger().reserve([s.row() for s in specs], store=None, **plan)
+    fit = Ledger().reserve([s.row() for s in specs], **PLAN)
     seconds = {}
     for query, spec in zip(queries, specs, strict=True):
         start = time.perf_counter()
@@ -92,14 +98,14 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
     from threadpoolctl import threadpool_limits
 
     from dphead.data import BLOCK_ROWS, to_float32
+    from dphead.privacy import sums as rounding
     from dphead.privacy.queries import RowTransform
     from dphead.privacy.sums import CHUNK, STRIP, class_sum, gram_sum
 
     transform, rng = RowTransform(unit_norm=True), np.random.default_rng(0)
     raw, x = np.empty((BLOCK_ROWS, COLUMNS), np.float16), np.empty((BLOCK_ROWS, COLUMNS), np.float32)
     y, keep = rng.integers(0, CLASSES, BLOCK_ROWS), np.ones(BLOCK_ROWS, bool)
-    gram, sums, square = np.zeros((COLUMNS, COLUMNS)), np.zeros((COLUMNS, CLASSES), order="F"), rng.random((2048, 2048))
-    square = square.astype(np.float32)
+    gram, sums = np.zeros((COLUMNS, COLUMNS)), np.zeros((COLUMNS, CLASSES), order="F")
     with open_features(path) as file, threadpool_limits(1):
         file.features.read_direct(raw, np.s_[:BLOCK_ROWS])
         to_float32(raw, x)
@@ -112,24 +118,21 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
                 for chunk in chunks:
                     np.matmul(chunk[:, i : i + STRIP].T, chunk[:, i:])
 
-        steps: dict[str, tuple[Callable[[], Any], float]] = {
-            "read": (lambda: file.features.read_direct(raw, np.s_[:BLOCK_ROWS]), BLOCK_ROWS),
-            "widen to float32": (lambda: to_float32(raw, x), BLOCK_ROWS),
-            "unit norm": (lambda: transform.apply(np, x), BLOCK_ROWS),
-            "class sums": (lambda: class_sum(rows, y, keep, sums), BLOCK_ROWS),
-            "products of 128 rows": (products, BLOCK_ROWS),
-            "products and float64 additions": (lambda: gram_sum(np, rows, None, gram, [], True), BLOCK_ROWS),
-            "as many multiplications in one square product": (lambda: square @ square, 2 * 2048**3 / COLUMNS**2),
+        def all_rows(chunk: int) -> None:
+            with patch.object(rounding, "CHUNK", chunk):
+                gram_sum(np, rows, None, gram, [], True)
+
+        steps = {
+            "read": lambda: file.features.read_direct(raw, np.s_[:BLOCK_ROWS]),
+            "widen to float32": lambda: to_float32(raw, x),
+            "unit norm": lambda: transform.apply(np, x),
+            "class sums": lambda: class_sum(rows, y, keep, sums),
+            "products of 128 rows": products,
+            "products of 128 rows and float64 additions": partial(all_rows, CHUNK),
+            "those of 256 rows and their additions, not used: 0.6 % more noise": partial(all_rows, 256),
         }
-        found = {}
-        for name, (step, done) in steps.items():
-            seconds = []
-            for _ in range(turns + 1):
-                start = time.perf_counter()
-                step()
-                seconds.append(time.perf_counter() - start)
-            found[name] = float(np.median(seconds[1:])) * ROWS[-1] / done / len(os.sched_getaffinity(0))
-    return found
+        shares = ROWS[-1] / BLOCK_ROWS / len(os.sched_getaffinity(0))  # blocks of a core
+        return {name: shares * median(repeat(step, number=1, repeat=turns + 1)[1:]) for name, step in steps.items()}
 
 
 def read_rate(path: Path, most: int = 2 << 30) -> float:
@@ -157,7 +160,48 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
         append(OUT / "rows.jsonl", row | found | provenance())
         print(f"{n:>9,} rows: {total:.2f} s, {total / roofline:.2f} x the roofline, {found['peak_bytes'] / 1e9:.2f} GB")
 
-    append(OUT / "parts.jsonl", {"n": ROWS[-1], "seconds": parts(path)} | provenance())
+    run_parts(path)
+
+
+def run_parts(path: Path) -> None:
+    """What the pass is made of, beside the roofline's product, into parts.jsonl."""
+    product = {"as many multiplications in one square product": ROWS[-1] * COLUMNS**2 / machine_rates()["flops"]}
+    append(OUT / "parts.jsonl", {"n": ROWS[-1], "seconds": parts(path) | product} | provenance())
+
+
+def device_seconds(n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10) -> dict[str, float]:
+    """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that lie on the devices already."""
+    from dphead.data import ArrayRows
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.mechanism import ReleaseSpec, release
+    from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.queries import Gradient, Gram, Params, RowTransform
+    from dphead.run import block_sum
+
+    rng = np.random.default_rng(0)
+    x = np.resize(rng.standard_normal((8192, d), np.float32), (n, d))
+    rows, sums, noise = ArrayRows(x, rng.integers(0, m, n)), block_sum("jax", x.nbytes), NoiseSource()
+    params = Params(RowTransform(unit_norm=True), np.zeros((d, m), np.float32))
+    queries = [Gram(m), *[Gradient(m, "softmax", "features")] * steps]
+    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
+    found = {}
+    for name in ("first", "seconds"):  # the first sends the rows and compiles
+        fit = Ledger().reserve([s.row() for s in specs], **PLAN)
+        start = time.perf_counter()
+        for query, spec in zip(queries, specs, strict=True):
+            release(query, params, rows, spec, ledger=fit, noise=noise, block_sum=sums)
+        found[name] = time.perf_counter() - start
+    return found
+
+
+def run_gpu() -> None:
+    """DP-FC's releases at ImageNet's size on an accelerator, into gpu.jsonl."""
+    import jax
+
+    if jax.default_backend() == "cpu":
+        raise SystemExit("the job gpu needs an accelerator that jax can use, got cpu. It was not run.")
+    row = {"n": ROWS[-1], "d": COLUMNS, "m": CLASSES, "device": jax.devices()[0].device_kind}
+    append(OUT / "gpu.jsonl", row | device_seconds(ROWS[-1]) | provenance())
 
 
 def parts_table() -> str:
@@ -229,6 +273,8 @@ def write() -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "one":
         print(json.dumps(one(Path(sys.argv[2]), int(sys.argv[3]))))
+    elif sys.argv[1] == "gpu":
+        run_gpu()
     else:
         run(Path(sys.argv[1]))
         write()

@@ -93,7 +93,7 @@ def scatternet_table() -> str:
 
 
 def cost_table(rows: list[Row]) -> str:
-    """Median wall seconds and peak memory of the `dphead fit` command."""
+    """Median wall seconds and highest peak memory of the `dphead fit` command."""
     cells: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
     for r in rows:
         cells[r["dataset"], r["method"], r["epsilon"]].append(r)
@@ -114,6 +114,8 @@ def render() -> dict[str, str]:
         tables[path.stem] = f"{accuracy_table(rows)}\n\n{note}"
     tables["scatternet"] = f"{scatternet_table()}\n\n{SCATTERNET}"
     costs = read(RESULTS / "cost.jsonl")
+    newest = {(r["dataset"], r["method"], r["epsilon"]): r["commit"] for r in costs}
+    costs = [r for r in costs if r["commit"] == newest[r["dataset"], r["method"], r["epsilon"]]]
     if costs:
         tables["cost"] = f"{cost_table(costs)}\n\nWhole process, from command to report. {_source(costs)}"
     audits = read(RESULTS / "audit" / "audit.jsonl")

@@ -125,7 +125,7 @@ class Lengthening:
     def __init__(self, facts: PublicFacts, descent: GradientDescent) -> None:
         longest = LONGEST * (1 - descent.momentum)
         self._most = min(STRETCH, longest / descent.learning_rate) if descent.learning_rate else 1.0
-        self.factor, self._features = 1.0, facts.n_features
+        self._factor, self._features = 1.0, facts.n_features
         self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
         self._allowed, self._seen, self._sum = descent.steps / 4, 0, np.zeros(())
 
@@ -139,8 +139,8 @@ class Lengthening:
             if self._seen == wanted:
                 mean = self._sum / wanted
                 share = self._unit * float((mean**2).sum()) - spread * rows.size / wanted
-                self.factor, self._sum = min(self._most, max(1.0, share / APART)), np.zeros(())
-        return self.factor
+                self._factor, self._sum = min(self._most, max(1.0, share / APART)), np.zeros(())
+        return self._factor
 
 
 def rate(strength: float, steps: int, momentum: float = DESCENT.momentum, move: float = MOVE) -> float:
