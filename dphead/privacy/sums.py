@@ -19,7 +19,7 @@ NOTHING = 1e-30  # float32 cannot divide by a smaller squared norm well: `unit_n
 TINY = 1.2e-38  # below it are float32's denormal numbers, too inexact to clip with
 GRID = 1e-4  # share of the sensitivity given to rounding the result to its grid
 SMALL = 1 << 18  # entries of chunks' products that numpy makes in one call
-LARGE = 1 << 16  # entries of a product from which it is added by a compiled loop, twice as fast as numpy
+LARGE = 1 << 16  # entries of a product from which a compiled loop adds two at once, twice as fast as numpy
 MAX_SLACK = 0.01
 
 
@@ -78,7 +78,7 @@ def _chunk_sums(left: np.ndarray, right: np.ndarray, out: np.ndarray, in_place: 
         out += left.astype(np.float64, copy=False).T @ right.astype(np.float64, copy=False)
         return
     left, right = (x.reshape(-1, CHUNK, x.shape[1]) for x in (left, right))
-    together = max(1, SMALL // out.size)  # each call takes the lock for which other cores' threads wait
+    together = max(2, SMALL // out.size)  # each call takes the lock for which other cores' threads wait
     products = np.empty((min(together, len(left)), *out.shape), np.float32)
     for i in range(0, len(left), together):
         part = products[: len(left) - i]

@@ -12,7 +12,7 @@ import numpy as np
 from dphead.privacy.sums import CHUNK, NOTHING, PIECE, TINY
 
 UNCOPIED = 1_000_000  # multiplications of a product for which OpenBLAS makes no copy of its operands
-ROWS = tuple(CHUNK >> i for i in range(4))  # of a product with weights: the most without a copy, else CHUNK
+ROWS = tuple(CHUNK >> i for i in range(4))  # of a product with weights: the most without a copy, else two chunks
 CACHED = 1 << 18  # entries of weights that stay in the cache; more are copied once for up to PIECE rows
 ZERO, HALF, ONE, LOWEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(-np.inf)
 LOG2_E, LN2_HIGH, SMALLEST = np.float32(np.log2(np.e)), np.float32(355 / 512), np.float32(-87)  # e**-87 is not denormal
@@ -60,8 +60,8 @@ def add_softmax_gradient(
             f"{factor.shape=}, {squared.shape=}, {y.shape=}, {keep.shape=}. This is a defect in the row source."
         )
     x, weights = np.ascontiguousarray(x), np.ascontiguousarray(weights, np.float32)
-    rows = next((k for k in ROWS if k * weights.size <= UNCOPIED), CHUNK)
-    rows = rows if weights.size <= CACHED else gcd(len(x), PIECE)
+    most = next((k for k in ROWS if k * weights.size <= UNCOPIED), 2 * CHUNK if weights.size <= CACHED else PIECE)
+    rows = gcd(len(x), most)
     constant = append * weights[x.shape[1] :].sum(axis=0)  # of a row's scores; nothing without the constant
     # arguments, since code that is kept on the disk does not notice that a constant of `sums` has changed
     numbers, k = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)], min(rows, CHUNK)
@@ -73,8 +73,8 @@ def add_softmax_gradient(
 @_compiled
 def _add(x, factor, squared, y, keep, weights, constant, append, clip_norm, nothing, tiny, rows, k, out):  # type: ignore[no-untyped-def]
     p, m = weights.shape
-    z, r, product = np.empty((m, rows), np.float32), np.empty((m, k), np.float32), np.empty((m, p), np.float32)
-    changed = np.empty((rows, p), np.float32)
+    z, r, changed = np.empty((m, rows), np.float32), np.empty((rows // k, m, k), np.float32), np.empty_like(x[:rows])
+    products = np.zeros((2, m, p), np.float32)  # of two chunks, added at once; the second stays zero where r has one
     for start in range(0, len(x), rows):
         part, as_it_is = x[start : start + rows], True
         for i in range(start, start + rows):
@@ -85,20 +85,22 @@ def _add(x, factor, squared, y, keep, weights, constant, append, clip_norm, noth
                     changed[i, l] = part[i, l] * factor[start + i] if keep[start + i] else ZERO
             part = changed
         np.dot(weights.T, part.T, z)
-        for first in range(0, rows, k):
+        for c in range(len(r)):
             for j in range(m):
-                own, scores = r[j], z[j, first : first + k]
+                own, scores = r[c, j], z[j, c * k : (c + 1) * k]
                 for i in range(k):
                     own[i] = scores[i] + constant[j]
-            at = slice(start + first, start + first + k)
-            _residuals(r, squared[at], y[at], keep[at], clip_norm, nothing, tiny)
-            np.dot(r, part[first : first + k], product)
-            for j in range(m):
-                total, own = out[j], product[j]
-                for l in range(p):
-                    total[l] += own[l]
-                if append != ZERO:
-                    total[p] += append * r[j].sum()
+            at = slice(start + c * k, start + (c + 1) * k)
+            _residuals(r[c], squared[at], y[at], keep[at], clip_norm, nothing, tiny)
+            np.dot(r[c], part[c * k : (c + 1) * k], products[c % 2])
+            if c % 2 or len(r) == 1:
+                for j in range(m):
+                    total, one, other = out[j], products[0, j], products[1, j]
+                    for l in range(p):
+                        total[l] += np.float64(one[l]) + np.float64(other[l])
+            if append != ZERO:
+                for j in range(m):
+                    out[j, p] += append * r[c, j].sum()
 
 
 @_compiled
@@ -151,8 +153,13 @@ def add_rows(rows, y, keep, out):  # type: ignore[no-untyped-def]
 
 @_compiled
 def add_products(products, out):  # type: ignore[no-untyped-def]
-    """Add each of products (k, p, q) float32 to out (p, q) float64."""
-    for product in products:
+    """Add each of products (k, p, q) float32 to out (p, q) float64, two at a time."""
+    for c in range(0, len(products) - 1, 2):
+        for i in range(len(out)):
+            total, one, other = out[i], products[c, i], products[c + 1, i]
+            for j in range(out.shape[1]):
+                total[j] += np.float64(one[j]) + np.float64(other[j])
+    if len(products) % 2:
         for i in range(len(out)):
             for j in range(out.shape[1]):
-                out[i, j] += product[i, j]
+                out[i, j] += products[-1, i, j]

@@ -3,13 +3,18 @@
 import copy
 import math
 import pickle
+import subprocess
+import sys
+import time
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, CompiledGradient, D, M, clipped_sum, release_one, reserve, spec_of, toy
 
 from dphead.data import ArrayRows
+from dphead.privacy import mechanism
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.mechanism import (
@@ -320,7 +325,6 @@ def test_chunks_without_a_slot_are_left_out_where_the_number_of_slots_is_public(
 def test_rows_kept_between_passes_are_never_those_of_another_transform():
     """Blocks of one pass are summed by several threads: the first to see a new transform must not let another thread
     find the old rows under it. A thread switch after every few instructions; there is no false alarm."""
-    import sys
     from concurrent.futures import ThreadPoolExecutor
 
     x, _ = toy(512)
@@ -340,6 +344,47 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
     finally:
         sys.setswitchinterval(interval)
     assert wrong == 0
+
+
+def test_a_pass_that_fails_leaves_its_threads_idle_and_fit_for_the_next(monkeypatch):
+    """The threads outlive a pass: none of its blocks may still be summed when it has ended with an error."""
+    monkeypatch.setattr(mechanism, "cores", lambda: 2)
+    done = []
+
+    def add(item, out):
+        if item == 1:
+            raise OSError("a block cannot be read")
+        time.sleep(0.05)
+        done.append(item)
+        return np.add(out, item, out=out)
+
+    with pytest.raises(OSError, match="cannot be read"):
+        mechanism._on_every_core(add, iter(range(5)), partial(np.zeros, 1))
+    seen = len(done)
+    time.sleep(0.2)
+    assert 0 < len(done) == seen
+    assert mechanism._on_every_core(add, iter([3, 4, 5]), partial(np.zeros, 1)) == 12
+
+
+def test_a_forked_child_starts_threads_of_its_own():
+    """A child has none of its parent's threads, and would wait for them without an end."""
+    code = """
+import os, signal
+from functools import partial
+import numpy as np
+from dphead.privacy import mechanism
+mechanism.cores = lambda: 2
+add = lambda i, out: np.add(out, i, out=out)
+total = lambda: mechanism._on_every_core(add, iter(range(5)), partial(np.zeros, 1))[0]
+assert total() == 10
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(int(total() != 10))
+assert os.waitpid(child, 0)[1] == 0
+"""
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
 
 
 def releases(asks, next_sum, store=None, block_sum=numpy_block_sum, done=0):

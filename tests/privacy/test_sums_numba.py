@@ -14,7 +14,7 @@ from dphead.privacy.sums import CHUNK, slack
     "d, m", [(3, 2), (37, 3), (700, 10), (1280, 10), (2000, 10), (5000, 10), (768, 100), (1700, 160)]
 )
 def test_the_compiled_sum_equals_numpys_whatever_the_rows_of_a_product(d, m, clip, append):
-    """Products with the weights of 128, 64, 32, 16 and up to 1,024 rows, of norms that differ by ten. A row differs by
+    """Products with the weights of 128, 64, 32, 16, 256 and 1,024 rows, of norms that differ by ten. A row differs by
     its own float32 rounding, at most the slack's row term of its statistic, and a chunk's sum by the slack's chunk
     term."""
     n = 16 * CHUNK - 5
@@ -52,6 +52,16 @@ def test_a_row_that_must_not_be_used_as_it_is_changes_no_bit_of_the_others(d, m,
     else:
         keep[5], x[5] = False, np.nan
     assert np.array_equal(total(factor), wanted) and np.abs(wanted).max() > 0
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 6])
+def test_products_are_added_whatever_their_number(k):
+    """Whole numbers, which float64 adds exactly in any order."""
+    from dphead.privacy.sums_numba import add_products
+
+    products, out = np.random.default_rng(0).integers(-999, 999, (k, 5, 37)).astype(np.float32), np.ones((5, 37))
+    add_products(products, out)
+    assert np.array_equal(out, 1 + products.astype(np.float64).sum(axis=0))
 
 
 def test_rows_are_multiplied_by_their_factor():
