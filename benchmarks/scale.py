@@ -4,7 +4,7 @@
 to FOLDER, releases the Gram matrix and the class sums of their first n rows in a process of its own, and stores
 results/scale. Both sums are made in one pass, whose time is in the Gram matrix's; a further epsilon is a whole fit of
 DP-LS on the sums that are kept. A few rows come first, to load libraries (a second, as a process's first fit takes
-longer). The roofline is the larger of n d² multiplications and additions (half a symmetric
+longer), then three passes, whose medians are here. The roofline is the larger of n d² multiplications and additions (half a symmetric
 product) over the rate of a float32 product, and of the features' bytes over the rate at which the file is read, both
 measured in the same run. What the pass is made of is measured apart. `python -m benchmarks.scale gpu` times DP-FC's
 releases at this size on an accelerator; it has not been run yet.
@@ -34,7 +34,7 @@ from extract.writing import FeaturesWriter
 OUT = RESULTS / "scale"
 COLUMNS, CLASSES = 1664, 1000
 ROWS = (10_000, 30_000, 100_000, 300_000, 1_281_167)
-WARM_UP = 2_048
+WARM_UP, PASSES = 2_048, 3
 PLAN: dict[str, Any] = {
     "epsilon": 1.0, "delta": 1e-6, "relation": "zero_out", "description": "scale", "plan_hash": "", "store": None,
 }  # fmt: skip
@@ -55,7 +55,7 @@ def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
 
 
 def one(path: Path, n: int) -> dict[str, Any]:
-    """Release the Gram matrix and the class sums of n rows, streamed, and fit again: seconds of each, peak memory.
+    """Release the Gram matrix and the class sums of n rows, streamed, and fit again: median seconds, peak memory.
 
     The same for WARM_UP rows comes first: it loads libraries and compiled code.
     """
@@ -64,8 +64,9 @@ def one(path: Path, n: int) -> dict[str, Any]:
     with open_features(path) as file:
         rows = FeaturesRows(file, memory=0)
         warm_up = timed(rows.part(0, WARM_UP, 0))
-        seconds = timed(rows.part(0, n, 0))
-    return {"seconds": seconds, "warm_up_seconds": sum(warm_up.values()), "peak_bytes": peak_memory()}
+        passes = [timed(rows.part(0, n, 0)) for _ in range(PASSES)]
+    seconds = {name: median(p[name] for p in passes) for name in passes[0]}
+    return {"seconds": seconds, "passes": passes, "warm_up_seconds": sum(warm_up.values()), "peak_bytes": peak_memory()}
 
 
 def timed(rows: Any) -> dict[str, float]:
