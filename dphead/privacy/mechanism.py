@@ -7,7 +7,8 @@ that the accountant sees are all computed from one `ReleaseSpec`, so the guarant
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial, reduce
@@ -396,27 +397,16 @@ def _on_every_core(add: Callable[[Any, Any], Any], items: Iterator[Any], empty: 
     first = list(islice(items, 2))
     items, several = chain(first, items), len(first) > 1
     del first  # or it would hold two blocks for the whole pass
-    running: deque[Future[Any]] = deque()
-    with _libraries().limit(limits=n_cores // len(sums), user_api="blas"):
+    with _libraries().limit(limits=n_cores // len(sums), user_api="blas"), ExitStack() as stack:
         if not several:  # a thread takes longer to start than a block to sum
             return reduce(lambda out, item: add(item, out), items, sums[0])
-        try:
-            for i, item in enumerate(items):
-                running.append(_worker(i % len(sums)).submit(add, item, sums[i % len(sums)]))
-                if len(running) > 2 * len(sums):
-                    running.popleft().result()
-            for future in running:
-                future.result()
-        finally:
-            wait(running)
+        # threads of this pass alone: those of a pass that was interrupted could add to the sums of the next
+        workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in sums]
+        running: deque[Future[Any]] = deque()
+        for i, item in enumerate(items):
+            running.append(workers[i % len(sums)].submit(add, item, sums[i % len(sums)]))
+            if len(running) > 2 * len(sums):
+                running.popleft().result()
+        for future in running:
+            future.result()
     return reduce(np.add, sums)
-
-
-@cache
-def _worker(k: int) -> ThreadPoolExecutor:
-    """The thread of core k, which stays: two that start and end in every release take as long as a small block."""
-    return ThreadPoolExecutor(1)
-
-
-if hasattr(os, "register_at_fork"):  # a child of this process has none of its threads
-    os.register_at_fork(after_in_child=_worker.cache_clear)
