@@ -10,7 +10,7 @@ from core import python
 
 from dphead import memory
 from dphead.memory import DEFAULT, share
-from dphead.solvers import DPFC, LeastSquares, Newton, Prototypes, PublicFacts
+from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from extract.format import FeaturesWriter, Header
 
 MB = 10**6
@@ -55,6 +55,12 @@ def test_a_matrix_for_each_class_needs_the_memory_of_all():
     with pytest.raises(ValueError) as refusal:
         divided(20_000 * MB, Newton())
     assert int(re.search(r"needs (\d+)MB", str(refusal.value))[1]) > 4 * 8 * 1664**2 * 1000 // MB
+
+
+def test_a_core_that_sums_gradients_has_the_products_of_two_chunks_too(monkeypatch):
+    """Two products in float32 are as large as a sum in float64."""
+    monkeypatch.setattr(memory, "cores", lambda: 16)
+    assert memory.sums(FACTS, GradientDescent().plan(FACTS)) >= 2 * 16 * 8 * 1665 * 1000
 
 
 @pytest.mark.parametrize("more", [{"backend": "jax"}, {"n_test": 10**6}, {"processes": 2}])
