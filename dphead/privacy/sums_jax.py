@@ -91,6 +91,7 @@ class JaxSums:
         """The block sum."""
 
         def place(index: np.ndarray, x: np.ndarray, devices: int) -> Any:
+            """The rows of these slots on the devices, kept if there is room."""
             where = NamedSharding(_mesh(devices), PartitionSpec("rows")) if devices > 1 else None
             kept = self.kept(params.transform, index, x, lambda _, x: jax.device_put(x, where))
             return x if kept is None else kept

@@ -33,11 +33,13 @@ def test_the_compiled_sum_equals_numpys_whatever_the_rows_of_a_product(d, m, cli
 
 @pytest.mark.parametrize("d, m", [(3, 2), (1280, 10), (5000, 10), (768, 100), (1700, 160)])
 @pytest.mark.parametrize("away", ["not kept", "scaled"])
-def test_a_row_that_must_not_be_used_as_it_is_changes_no_bit_of_the_others(d, m, away):
-    """Its neighbours are copied with it. A row of zeros adds nothing either way, so the sums are equal."""
+@pytest.mark.parametrize("chunks", [9, 16])
+def test_a_row_that_must_not_be_used_as_it_is_changes_no_bit_of_the_others(d, m, away, chunks):
+    """Its neighbours are copied with it. A row of zeros adds nothing either way, so the sums are equal. An even number
+    of chunks is added in pairs."""
     from dphead.privacy.sums_numba import add_softmax_gradient
 
-    k, rng = 9 * CHUNK, np.random.default_rng(0)
+    k, rng = chunks * CHUNK, np.random.default_rng(0)
     x, y = rng.standard_normal((k, d)).astype(np.float32), rng.integers(0, m, k)
     x[5] = 0
     squared, weights = (x * x).sum(axis=1), rng.standard_normal((d, m)).astype(np.float32)
