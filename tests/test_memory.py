@@ -57,10 +57,12 @@ def test_a_matrix_for_each_class_needs_the_memory_of_all():
     assert int(re.search(r"needs (\d+)MB", str(refusal.value))[1]) > 4 * 8 * 1664**2 * 1000 // MB
 
 
-def test_a_core_that_sums_gradients_has_the_products_of_two_chunks_too(monkeypatch):
-    """Two products in float32 are as large as a sum in float64."""
+def test_a_core_that_sums_wide_gradients_holds_its_sum_twice(monkeypatch):
+    """More classes than columns: the sum is added up transposed."""
     monkeypatch.setattr(memory, "cores", lambda: 16)
-    assert memory.sums(FACTS, GradientDescent().plan(FACTS)) >= 2 * 16 * 8 * 1665 * 1000
+    for width, sums in ((1665, 1), (465, 2)):
+        facts = PublicFacts(10**6, width - 1, 1000)
+        assert memory.sums(facts, GradientDescent().plan(facts)) >= sums * 16 * 8 * width * 1000
 
 
 @pytest.mark.parametrize("more", [{"backend": "jax"}, {"n_test": 10**6}, {"processes": 2}])

@@ -19,7 +19,7 @@ NOTHING = 1e-30  # float32 cannot divide by a smaller squared norm well: `unit_n
 TINY = 1.2e-38  # below it are float32's denormal numbers, too inexact to clip with
 GRID = 1e-4  # share of the sensitivity given to rounding the result to its grid
 SMALL = 1 << 18  # entries of chunks' products that numpy makes in one call
-LARGE = 1 << 16  # entries of a product from which a compiled loop adds two at once, twice as fast as numpy
+LARGE = 1 << 16  # entries of a sum from which a compiled loop, which holds no product, is faster than numpy
 MAX_SLACK = 0.01
 
 
@@ -48,8 +48,8 @@ def class_sum(rows: np.ndarray, y: np.ndarray, keep: np.ndarray, out: np.ndarray
 def gram_sum(xp: Any, rows: Any, weights: Any, out: Any, same: list[int], in_place: bool = False) -> Any:
     """Add sum_i w_i rows_i rows_iᵀ to out (float64): (d, d) without weights, (m, d, d) for weights (k, m) ≥ 0.
 
-    Only the upper triangle is promised (`mirrored`). same: for each class the first one known, from public numbers, to
-    have the same weights: one product serves them.
+    Only the upper triangle is promised (`mirrored`). out is in C order. same: for each class the first one known, from
+    public numbers, to have the same weights: one product serves them.
     """
     if weights is None:
         return _add_square(xp, rows, [()], out, in_place)
@@ -77,18 +77,18 @@ def _chunk_sums(left: np.ndarray, right: np.ndarray, out: np.ndarray, in_place: 
     if not in_place:
         out += left.astype(np.float64, copy=False).T @ right.astype(np.float64, copy=False)
         return
+    if out.size >= LARGE and out.flags.c_contiguous:
+        from dphead.privacy.sums_numba import add_products  # a third of a second
+
+        add_products(left, right, out)
+        return
     left, right = (x.reshape(-1, CHUNK, x.shape[1]) for x in (left, right))
-    together = max(2, SMALL // out.size)  # each call takes the lock for which other cores' threads wait
+    together = max(1, SMALL // out.size)  # each call takes the lock for which other cores' threads wait
     products = np.empty((min(together, len(left)), *out.shape), np.float32)
     for i in range(0, len(left), together):
         part = products[: len(left) - i]
         np.matmul(left[i : i + together].mT, right[i : i + together], out=part)
-        if out.size >= LARGE and out.flags.c_contiguous:
-            from dphead.privacy.sums_numba import add_products
-
-            add_products(part, out)
-        else:
-            out += part.sum(0, dtype=np.float64)
+        out += part.sum(0, dtype=np.float64)
 
 
 def _chunk_products(xp: Any, left: Any, right: Any, in_place: bool) -> Any:
@@ -106,14 +106,19 @@ def _add_square(xp: Any, rows: Any, places: list[tuple[int, ...]], out: Any, in_
         for place in places:
             out = out.at[place].add(product)
         return out
-    if not in_place:
-        rows = rows.astype(np.float64, copy=False)
-    for i in range(0, rows.shape[1], STRIP):
-        right = rows[:, i:]
-        strip = np.zeros((min(STRIP, right.shape[1]), right.shape[1]))  # many chunks are added to it: in one piece
-        _chunk_sums(right[:, :STRIP], right, strip, in_place)
+    d = rows.shape[1]
+    square = out if len(places) == 1 and not places[0] else np.zeros((d, d))
+    if in_place and d * d >= LARGE:
+        from dphead.privacy.sums_numba import add_products
+
+        add_products(rows, None, square)
+    else:
+        rows = rows if in_place else rows.astype(np.float64, copy=False)
+        for i in range(0, d, STRIP):
+            _chunk_sums(rows[:, i : i + STRIP], rows[:, i:], square[i : i + STRIP, i:], in_place)
+    if square is not out:
         for place in places:
-            out[place][i : i + STRIP, i:] += strip
+            out[place] += square
     return out
 
 

@@ -1,23 +1,35 @@
-"""Compiled loops for a CPU: the clipped softmax gradient of full batches, class sums, and float64 sums of products.
+"""Compiled loops for a CPU: the clipped softmax gradient of full batches, class sums, and products of large sums.
 
+A product of CHUNK rows is made in registers, a tile of the result at a time, and added to float64 sums from there: a
+library's would be written, read and added, and a Gram matrix's is symmetric in steps of a tile.
 `Gradient.factors` and `sums.outer_sum` say the same with whole arrays; tests hold the two equal.
 """
 
+import platform
 from collections.abc import Callable
 from math import factorial, gcd
+from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import binding, ir
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from dphead.privacy.sums import CHUNK, NOTHING, PIECE, TINY
+from dphead.privacy.sums import CHUNK, NOTHING, TINY
 
 UNCOPIED = 1_000_000  # multiplications of a product for which OpenBLAS makes no copy of its operands
 ROWS = tuple(CHUNK >> i for i in range(4))  # of a product with weights: the most without a copy, else two chunks
-CACHED = 1 << 18  # entries of weights that stay in the cache; more are copied once for up to PIECE rows
+CACHED = 1 << 18  # entries of weights that stay in the cache; more are copied once for up to MANY rows
+MANY = 4 * CHUNK  # rows whose panels stay in the cache
 ZERO, HALF, ONE, LOWEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(-np.inf)
 LOG2_E, LN2_HIGH, SMALLEST = np.float32(np.log2(np.e)), np.float32(355 / 512), np.float32(-87)  # e**-87 is not denormal
 LN2_LOW = np.float32(np.log(2) - 355 / 512)  # a whole number up to 126 times 355/512 is exact
 E3, E4, E5, E6, E7 = (np.float32(1 / factorial(k)) for k in range(3, 8))  # e**f to 2**-27 for |f| <= log(2) / 2
+_HAS, _ARM = binding.get_host_cpu_features(), platform.machine().lower() in ("arm64", "aarch64")
+LANES = 16 if _HAS.get("avx512f") else 8 if _HAS.get("avx2") else 4  # float32 numbers of a register
+HEIGHT = 8 if LANES == 16 or _ARM else 4  # of a tile: its 3 x HEIGHT registers, and four more, are all there are
+WIDTH = 3 * LANES
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -27,6 +39,120 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither beside this file nor in the user's own folder
         return numba.njit(**options)(function)
+
+
+def add_products(left: np.ndarray, right: np.ndarray | None, out: np.ndarray) -> None:
+    """Add sum_i left_i right_iᵀ to out (p, q) float64, C order; if right is None, left_i left_iᵀ to its upper triangle.
+
+    left (k, p), right (k, q) float32, CHUNK divides k.
+    Rounding: float32 sums of CHUNK rows at their places, float64 across, as for `in_place` in `sums`.
+    """
+    upper, right = right is None, left if right is None else right
+    shape = left.shape[1], right.shape[1]
+    if len(left) % CHUNK or len(left) != len(right) or out.shape != shape or not out.flags.c_contiguous:
+        raise ValueError(
+            f"a multiple of {CHUNK} rows must fit a sum in C order, got {left.shape=}, {right.shape=}, {out.shape=}, "
+            f"{out.strides=}. This is a defect in a query."
+        )
+    for i in range(0, len(left), MANY):
+        b = _panels(right[i : i + MANY])
+        a = b if upper else _panels(left[i : i + MANY])
+        steps = a.shape[1] * WIDTH, 1, CHUNK * WIDTH, WIDTH
+        _add_tiles(a.reshape(-1), steps, b, CHUNK, upper, *shape, out.reshape(-1), shape[1])
+
+
+def _panels(x: np.ndarray) -> np.ndarray:
+    """Columns of x (k, p) in panels (⌈p / WIDTH⌉, k, WIDTH); what stands beside the last column is never used."""
+    panels = np.empty((-(-x.shape[1] // WIDTH), len(x), WIDTH), np.float32)
+    _fill(np.ascontiguousarray(x), panels)
+    return panels
+
+
+@_compiled
+def _fill(x, panels):  # type: ignore[no-untyped-def]
+    whole = x.shape[1] // WIDTH
+    for i in range(len(x)):
+        for j in range(whole):
+            for l in range(WIDTH):
+                panels[j, i, l] = x[i, j * WIDTH + l]
+        for l in range(x.shape[1] - whole * WIDTH):
+            panels[whole, i, l] = x[i, whole * WIDTH + l]
+
+
+@_compiled
+def _add_tiles(a, steps, panels, k, upper, m, p, out, stride):  # type: ignore[no-untyped-def]
+    """Add sum_i a_i b_iᵀ, (m, p), to out, where b_i is row i of panels: in float32 for k rows, then in float64.
+
+    Entry r of a_i, for r = WIDTH u + s and i = k c + l, is a[(u, s, c, l) · steps], there up to a multiple of HEIGHT;
+    entry (r, j) of the sum is out[r stride + j]. upper: only tiles from the diagonal on.
+    """
+    n, flat, edge = panels.shape[1], panels.reshape(-1), np.empty(HEIGHT * WIDTH)
+    for u in range((m + WIDTH - 1) // WIDTH):
+        for j in range(u if upper else 0, len(panels)):
+            for c in range(n // k):
+                for s in range(0, min(WIDTH, m - u * WIDTH), HEIGHT):
+                    start, b = u * steps[0] + s * steps[1] + c * steps[2], (j * n + c * k) * WIDTH
+                    rows, columns = min(HEIGHT, m - u * WIDTH - s), min(WIDTH, p - j * WIDTH)
+                    place = (u * WIDTH + s) * stride + j * WIDTH
+                    if rows == HEIGHT and columns == WIDTH:
+                        _add_tile(a, start, steps[3], steps[1], flat, b, k, out, place, stride)
+                        continue
+                    edge[:] = 0
+                    _add_tile(a, start, steps[3], steps[1], flat, b, k, edge, 0, WIDTH)
+                    for i in range(rows):
+                        for l in range(columns):
+                            out[place + i * stride + l] += edge[i * WIDTH + l]
+
+
+def _tile(context, a, start, slot, row, b, other, k, out, place, stride):  # type: ignore[no-untyped-def]
+    """out[place + r stride + j] += sum over l < k of a[start + l slot + r row] b[other + l WIDTH + j].
+
+    r < HEIGHT, j < WIDTH. Arrays are flat. The sum is float32 and stays in registers, three of them for each r.
+    """
+    integer = numba.types.intp
+    ints = integer, integer, integer
+    signature = numba.types.void(a, *ints, b, integer, integer, out, integer, integer)
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        number = ir.IntType(64)
+        single, double = (ir.VectorType(kind, LANES) for kind in (ir.FloatType(), ir.DoubleType()))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        a, b, out = (context.make_array(signature.args[i])(context, builder, value=given[i]).data for i in (0, 4, 7))
+        start, slot, row, other, k, place, stride = (given[i] for i in (1, 2, 3, 5, 6, 8, 9))
+        nothing = ir.Constant(single, None)
+        sums = [[cgutils.alloca_once_value(builder, nothing) for _ in range(3)] for _ in range(HEIGHT)]
+
+        def at(data: Any, *offsets: Any) -> Any:
+            """The address of an entry whose offsets add up."""
+            for offset in offsets:
+                data = builder.gep(data, [offset])
+            return data
+
+        def vector(data: Any, kind: Any, v: int, *offsets: Any) -> Any:
+            return builder.bitcast(at(data, *offsets, number(v * LANES)), kind.as_pointer())
+
+        with cgutils.for_range(builder, k) as loop:
+            from_a = at(a, start, builder.mul(loop.index, slot))
+            from_b = at(b, other, builder.mul(loop.index, number(WIDTH)))
+            columns = [builder.load(vector(from_b, single, v), align=4) for v in range(3)]
+            for r in range(HEIGHT):
+                one = builder.load(at(from_a, builder.mul(row, number(r))))
+                all_lanes = builder.insert_element(ir.Constant(single, ir.Undefined), one, ir.IntType(32)(0))
+                all_lanes = builder.shuffle_vector(all_lanes, all_lanes, zeros)
+                for v in range(3):
+                    product = builder.fmul(all_lanes, columns[v], flags=("contract",))
+                    builder.store(builder.fadd(builder.load(sums[r][v]), product, flags=("contract",)), sums[r][v])
+        for r in range(HEIGHT):
+            for v in range(3):
+                address = vector(out, double, v, place, builder.mul(stride, number(r)))
+                wide = builder.fpext(builder.load(sums[r][v]), double)
+                builder.store(builder.fadd(builder.load(address, align=8), wide), address, align=8)
+        return context.get_dummy_value()
+
+    return signature, code
+
+
+_add_tile: Any = intrinsic(_tile)
 
 
 def add_softmax_gradient(
@@ -59,22 +185,27 @@ def add_softmax_gradient(
             f"each of a multiple of {CHUNK} rows must have a factor, a norm, a class and a mask, got {x.shape=}, "
             f"{factor.shape=}, {squared.shape=}, {y.shape=}, {keep.shape=}. This is a defect in the row source."
         )
-    x, weights = np.ascontiguousarray(x), np.ascontiguousarray(weights, np.float32)
-    most = next((k for k in ROWS if k * weights.size <= UNCOPIED), 2 * CHUNK if weights.size <= CACHED else PIECE)
+    x, p = np.ascontiguousarray(x), x.shape[1]
+    most = next((k for k in ROWS if k * weights.size <= UNCOPIED), 2 * CHUNK if weights.size <= CACHED else MANY)
     rows = gcd(len(x), most)
-    constant = append * weights[x.shape[1] :].sum(axis=0)  # of a row's scores; nothing without the constant
+    constant = (append * weights[p:].sum(axis=0)).astype(np.float32)  # of a row's scores; nothing without the constant
     # arguments, since code that is kept on the disk does not notice that a constant of `sums` has changed
     numbers, k = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)], min(rows, CHUNK)
-    w, b = weights[: x.shape[1]], constant.astype(np.float32)
-    _add(x, factor, squared, y, keep, w, b, *numbers, rows, k, out.T)
+    w = np.require(weights[:p], np.float32, "F" if rows > CHUNK else "C")  # each the faster one
+    total = out.T if out.flags.f_contiguous else np.zeros(out.T.shape)
+    _add(x, factor, squared, y, keep, w, constant, *numbers, rows, k, total)
+    if not out.flags.f_contiguous:
+        out += total.T
     return out
 
 
 @_compiled
 def _add(x, factor, squared, y, keep, weights, constant, append, clip_norm, nothing, tiny, rows, k, out):  # type: ignore[no-untyped-def]
     p, m = weights.shape
-    z, r, changed = np.empty((m, rows), np.float32), np.empty((rows // k, m, k), np.float32), np.empty_like(x[:rows])
-    products = np.zeros((2, m, p), np.float32)  # of two chunks, added at once; the second stays zero where r has one
+    z, changed, n = np.empty((m, rows), np.float32), np.empty_like(x[:rows]), rows // k
+    most = (m + HEIGHT - 1) // HEIGHT * HEIGHT  # tiles read so many residuals
+    r, product = np.zeros((n, most, k), np.float32), np.zeros((m, p if n == 1 else 0), np.float32)
+    panels = np.empty(((p + WIDTH - 1) // WIDTH if n > 1 else 0, rows, WIDTH), np.float32)
     for start in range(0, len(x), rows):
         part, as_it_is = x[start : start + rows], True
         for i in range(start, start + rows):
@@ -85,22 +216,26 @@ def _add(x, factor, squared, y, keep, weights, constant, append, clip_norm, noth
                     changed[i, l] = part[i, l] * factor[start + i] if keep[start + i] else ZERO
             part = changed
         np.dot(weights.T, part.T, z)
-        for c in range(len(r)):
+        for c in range(n):
             for j in range(m):
                 own, scores = r[c, j], z[j, c * k : (c + 1) * k]
                 for i in range(k):
                     own[i] = scores[i] + constant[j]
             at = slice(start + c * k, start + (c + 1) * k)
-            _residuals(r[c], squared[at], y[at], keep[at], clip_norm, nothing, tiny)
-            np.dot(r[c], part[c * k : (c + 1) * k], products[c % 2])
-            if c % 2 or len(r) == 1:
-                for j in range(m):
-                    total, one, other = out[j], products[0, j], products[1, j]
-                    for l in range(p):
-                        total[l] += np.float64(one[l]) + np.float64(other[l])
+            _residuals(r[c, :m], squared[at], y[at], keep[at], clip_norm, nothing, tiny)
             if append != ZERO:
                 for j in range(m):
                     out[j, p] += append * r[c, j].sum()
+        if n > 1:  # large weights
+            _fill(part, panels)
+            steps = (WIDTH * k, k, most * k, 1)
+            _add_tiles(r.reshape(-1), steps, panels, k, False, m, p, out.reshape(-1), out.shape[1])
+        else:
+            np.dot(r[0, :m], part, product)
+            for j in range(m):
+                total, one = out[j], product[j]
+                for l in range(p):
+                    total[l] += one[l]
 
 
 @_compiled
@@ -149,17 +284,3 @@ def add_rows(rows, y, keep, out):  # type: ignore[no-untyped-def]
         if keep[i]:
             for l in range(rows.shape[1]):
                 out[y[i], l] += rows[i, l]
-
-
-@_compiled
-def add_products(products, out):  # type: ignore[no-untyped-def]
-    """Add each of products (k, p, q) float32 to out (p, q) float64, two at a time."""
-    for c in range(0, len(products) - 1, 2):
-        for i in range(len(out)):
-            total, one, other = out[i], products[c, i], products[c + 1, i]
-            for j in range(out.shape[1]):
-                total[j] += np.float64(one[j]) + np.float64(other[j])
-    if len(products) % 2:
-        for i in range(len(out)):
-            for j in range(out.shape[1]):
-                out[i, j] += products[-1, i, j]

@@ -1,5 +1,9 @@
 """The compiled gradient is that of `queries`: bad rows, worst cases and definitions are tested there with both."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from core import CompiledGradient, clipped_sum, toy
@@ -11,10 +15,10 @@ from dphead.privacy.sums import CHUNK, slack
 @pytest.mark.parametrize("append", [0.0, 0.5])
 @pytest.mark.parametrize("clip", ["rows", "features"])
 @pytest.mark.parametrize(
-    "d, m", [(3, 2), (37, 3), (700, 10), (1280, 10), (2000, 10), (5000, 10), (768, 100), (1700, 160)]
+    "d, m", [(3, 2), (37, 3), (700, 10), (1280, 10), (2000, 10), (5000, 10), (768, 100), (1700, 160), (70, 1001)]
 )
 def test_the_compiled_sum_equals_numpys_whatever_the_rows_of_a_product(d, m, clip, append):
-    """Products with the weights of 128, 64, 32, 16, 256 and 1,024 rows, of norms that differ by ten. A row differs by
+    """Products with the weights of 128, 64, 32, 16, 256 and 512 rows, of norms that differ by ten. A row differs by
     its own float32 rounding, at most the slack's row term of its statistic, and a chunk's sum by the slack's chunk
     term."""
     n = 16 * CHUNK - 5
@@ -56,14 +60,82 @@ def test_a_row_that_must_not_be_used_as_it_is_changes_no_bit_of_the_others(d, m,
     assert np.array_equal(total(factor), wanted) and np.abs(wanted).max() > 0
 
 
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 6])
-def test_products_are_added_whatever_their_number(k):
-    """Whole numbers, which float64 adds exactly in any order."""
+def whole_numbers(k, p):
+    """Odd numbers whose sum is below 2**24 for CHUNK of them, and above it for twice as many: not all in float32."""
+    return 2 * np.random.default_rng(p).integers(2**15, 2**16, (k, p)).astype(np.float32) - 1
+
+
+@pytest.mark.parametrize("k", [0, CHUNK, 5 * CHUNK, 16 * CHUNK])
+@pytest.mark.parametrize("p, q", [(1, 1), (8, 48), (5, 100), (391, 7), (145, 300)])
+def test_products_are_summed_exactly_where_float32_holds_a_chunks_sum(k, p, q):
+    """So no more than a chunk's is summed in float32. The sum is as wide as tiles, narrower, or ends within one."""
     from dphead.privacy.sums_numba import add_products
 
-    products, out = np.random.default_rng(0).integers(-999, 999, (k, 5, 37)).astype(np.float32), np.ones((5, 37))
-    add_products(products, out)
-    assert np.array_equal(out, 1 + products.astype(np.float64).sum(axis=0))
+    left, right = np.ones((k, p), np.float32), whole_numbers(k, q)
+    left[:, ::2] = -1
+    out = np.ones((p, q))
+    add_products(left, right, out)
+    assert np.array_equal(out, 1 + left.astype(float).T @ right.astype(float))
+
+
+@pytest.mark.parametrize("d", [1, 8, 48, 100, 391])
+def test_a_square_is_summed_from_its_diagonal_on(d):
+    """Numbers up to 128, whose products float32 sums exactly."""
+    from dphead.privacy.sums_numba import add_products
+
+    x = np.random.default_rng(0).integers(-128, 129, (7 * CHUNK, d)).astype(np.float32)
+    out = np.ones((d, d))
+    add_products(x, None, out)
+    assert np.array_equal(np.triu(out), np.triu(1 + x.astype(float).T @ x.astype(float)))
+
+
+@pytest.mark.parametrize(
+    "left, right, out",
+    [
+        ((100, 3), (100, 4), np.zeros((3, 4))),
+        ((128, 3), (256, 4), np.zeros((3, 4))),
+        ((128, 3), (128, 4), np.zeros((4, 3))),
+        ((128, 3), None, np.zeros((3, 4))),
+        ((128, 3), (128, 4), np.zeros((4, 3)).T),
+    ],
+)
+def test_rows_that_do_not_fit_their_sum_are_refused(left, right, out):
+    """Compiled loops check no bounds."""
+    from dphead.privacy.sums_numba import add_products
+
+    with pytest.raises(ValueError, match="a multiple of 128 rows must fit a sum in C order"):
+        add_products(np.ones(left, np.float32), None if right is None else np.ones(right, np.float32), out)
+
+
+@pytest.mark.parametrize("p", [37, 1000, 5000])
+def test_no_more_than_a_chunk_of_a_gradient_is_summed_in_float32(p):
+    """Weights of zero and 64 classes: residuals are multiples of 1/64, exactly. No row is of class 0."""
+    from dphead.privacy.sums_numba import add_softmax_gradient
+
+    k, m = 16 * CHUNK, 64
+    x, ones = whole_numbers(k, p), np.ones(k, np.float32)
+    rest = ones, 1 + np.arange(k) % 63, np.ones(k, bool), np.zeros((p, m), np.float32), np.inf
+    out = add_softmax_gradient(x, None, 0.0, *rest, np.zeros((m, p)).T)
+    assert np.array_equal(out[:, 0], x.astype(float).sum(axis=0) / m)
+
+
+@pytest.mark.parametrize("features", [{"avx2": True}, {}])
+def test_other_processors_make_the_same_sums(features, tmp_path):
+    """Tiles of registers of 8 and of 4 numbers; compiled for this processor, in a process of its own."""
+    code = f"""
+from llvmlite import binding
+binding.get_host_cpu_features = lambda: binding.FeatureMap({features})
+import numpy as np
+from dphead.privacy import sums_numba as compiled
+x = np.random.default_rng(0).integers(-128, 129, (640, 100)).astype(np.float32)
+out = np.zeros((100, 100))
+compiled.add_products(x, None, out)
+assert np.array_equal(np.triu(out), np.triu(x.astype(float).T @ x.astype(float)))
+print(compiled.LANES)
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == f"{8 if features else 4}\n"
 
 
 def test_rows_are_multiplied_by_their_factor():
