@@ -15,13 +15,11 @@ import os
 import subprocess
 import sys
 import time
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from timeit import repeat
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -99,7 +97,6 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
     from threadpoolctl import threadpool_limits
 
     from dphead.data import BLOCK_ROWS, to_float32
-    from dphead.privacy import sums as rounding
     from dphead.privacy.queries import RowTransform
     from dphead.privacy.sums import CHUNK, STRIP, class_sum, gram_sum
 
@@ -114,23 +111,20 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
         chunks = rows.reshape(-1, CHUNK, COLUMNS)
 
         def products() -> None:
-            """Those of the Gram matrix, which are added to nothing."""
+            """Strips of the Gram matrix, which are added to nothing."""
             for i in range(0, COLUMNS, STRIP):
                 for chunk in chunks:
                     np.matmul(chunk[:, i : i + STRIP].T, chunk[:, i:])
-
-        def all_rows(chunk: int) -> None:
-            with patch.object(rounding, "CHUNK", chunk):
-                gram_sum(np, rows, None, gram, [], True)
 
         steps = {
             "read": lambda: file.features.read_direct(raw, np.s_[:BLOCK_ROWS]),
             "widen to float32": lambda: to_float32(raw, x),
             "unit norm": lambda: transform.apply(np, x),
             "class sums": lambda: class_sum(rows, y, keep, sums),
-            "products of 128 rows": products,
-            "products of 128 rows and float64 additions": partial(all_rows, CHUNK),
-            "those of 256 rows and their additions, not used: 0.6 % more noise": partial(all_rows, 256),
+            "Gram matrix: float32 tiles of 128 rows and their float64 additions": lambda: gram_sum(
+                np, rows, None, gram, [], True
+            ),
+            "not used: a library's products of 128 rows, without additions": products,
         }
         shares = ROWS[-1] / BLOCK_ROWS / len(os.sched_getaffinity(0))  # blocks of a core
         return {name: shares * median(repeat(step, number=1, repeat=turns + 1)[1:]) for name, step in steps.items()}
