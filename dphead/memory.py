@@ -80,9 +80,9 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
     """Bytes of the largest sum with its copies, of the Gram matrices that a solver keeps, and of what it solves with.
 
     A sum has a copy on each core, as `release` makes them, and then noise, its symmetric part and a rounded copy. A
-    core that sums outer products has its rows in panels, and its sum once more where that is wide. A core that
-    multiplies a Gram matrix has a block in float64, and one matrix for a class. A solver factors a Gram matrix or
-    brings it to its eigenvectors.
+    core that sums outer products holds some rows twice more, and a product of float64 or the weights turned; its sum
+    once more where that has more classes than columns. A core that multiplies a Gram matrix has a block in float64, and
+    one matrix for a class. A solver factors a Gram matrix or brings it to its eigenvectors.
     """
     width, most = facts.n_features + 1, 0
     kept = {r.label: _size(r, width) for r in releases if r.query.kind == "gram"}
@@ -94,8 +94,8 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
         work = copies * 8 * PIECE * width
         if r.query.kind == "gram":
             work = copies * (8 * width**2 + 24 * BLOCK_ROWS * width)
-        elif r.query.kind == "outer" and width < facts.n_classes:
-            work += copies * size
+        elif r.query.kind == "outer":
+            work += copies * size * (2 if facts.n_features <= facts.n_classes else 1)
         most = max(most, (max(copies, 4) + 2) * size + work)
     solver = 6 * 8 * width**2 * bool(kept) + 8 * 8 * width * facts.n_classes
     return max(most, solver) + sum(kept.values())

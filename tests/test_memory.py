@@ -57,12 +57,12 @@ def test_a_matrix_for_each_class_needs_the_memory_of_all():
     assert int(re.search(r"needs (\d+)MB", str(refusal.value))[1]) > 4 * 8 * 1664**2 * 1000 // MB
 
 
-def test_a_core_that_sums_wide_gradients_holds_its_sum_twice(monkeypatch):
-    """More classes than columns: the sum is added up transposed."""
+@pytest.mark.parametrize("columns, sums", [(1664, 2), (1000, 3), (464, 3)])
+def test_a_core_that_sums_gradients_holds_a_product_too(columns, sums, monkeypatch):
+    """Of float64 where rows move; where classes are at least as many as columns, the sum is added up transposed."""
     monkeypatch.setattr(memory, "cores", lambda: 16)
-    for width, sums in ((1665, 1), (465, 2)):
-        facts = PublicFacts(10**6, width - 1, 1000)
-        assert memory.sums(facts, GradientDescent().plan(facts)) >= sums * 16 * 8 * width * 1000
+    facts = PublicFacts(10**6, columns, 1000)
+    assert memory.sums(facts, GradientDescent().plan(facts)) >= sums * 16 * 8 * (columns + 1) * 1000
 
 
 @pytest.mark.parametrize("more", [{"backend": "jax"}, {"n_test": 10**6}, {"processes": 2}])

@@ -28,12 +28,15 @@ LN2_LOW = np.float32(np.log(2) - 355 / 512)  # a whole number up to 126 times 35
 E3, E4, E5, E6, E7 = (np.float32(1 / factorial(k)) for k in range(3, 8))  # e**f to 2**-27 for |f| <= log(2) / 2
 _HAS, _ARM = binding.get_host_cpu_features(), platform.machine().lower() in ("arm64", "aarch64")
 LANES = 16 if _HAS.get("avx512f") else 8 if _HAS.get("avx2") else 4  # float32 numbers of a register
-HEIGHT = 8 if LANES == 16 or _ARM else 4  # of a tile: its 3 x HEIGHT registers, and four more, are all there are
-WIDTH = 3 * LANES
+HEIGHT, WIDTH = {16: 8, 8: 4, 4: 6 if _ARM else 4}[LANES], 3 * LANES  # of a tile that fits in 32 registers, or in 16
 
 
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """The function compiled, kept on the disk for other processes where a folder for it can be written."""
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled, kept on the disk for other processes where a folder for it can be written.
+
+    Under a name of its own for each size of a tile: other processors may share the folder.
+    """
+    function.__qualname__ += f"_{LANES}_{HEIGHT}"
     options = {"nogil": True, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
@@ -47,46 +50,54 @@ def add_products(left: np.ndarray, right: np.ndarray | None, out: np.ndarray) ->
     left (k, p), right (k, q) float32, CHUNK divides k.
     Rounding: float32 sums of CHUNK rows at their places, float64 across, as for `in_place` in `sums`.
     """
-    upper, right = right is None, left if right is None else right
+    upper = right is None
+    left, right = (np.require(x, np.float32, "C") for x in (left, left if upper else right))
     shape = left.shape[1], right.shape[1]
-    if len(left) % CHUNK or len(left) != len(right) or out.shape != shape or not out.flags.c_contiguous:
+    if len(left) % CHUNK or len(left) != len(right) or not _fits(out, shape):
         raise ValueError(
-            f"a multiple of {CHUNK} rows must fit a sum in C order, got {left.shape=}, {right.shape=}, {out.shape=}, "
-            f"{out.strides=}. This is a defect in a query."
+            f"a multiple of {CHUNK} rows must fit a float64 sum in C order, got {left.shape=}, {right.shape=}, "
+            f"{out.shape=}, {out.strides=}, {out.dtype=}. This is a defect in a query."
         )
-    for i in range(0, len(left), MANY):
-        b = _panels(right[i : i + MANY])
-        a = b if upper else _panels(left[i : i + MANY])
-        steps = a.shape[1] * WIDTH, 1, CHUNK * WIDTH, WIDTH
-        _add_tiles(a.reshape(-1), steps, b, CHUNK, upper, *shape, out.reshape(-1), shape[1])
+    _add_products(left, right, upper, CHUNK, MANY, out)
 
 
-def _panels(x: np.ndarray) -> np.ndarray:
-    """Columns of x (k, p) in panels (⌈p / WIDTH⌉, k, WIDTH); what stands beside the last column is never used."""
-    panels = np.empty((-(-x.shape[1] // WIDTH), len(x), WIDTH), np.float32)
-    _fill(np.ascontiguousarray(x), panels)
-    return panels
+def _fits(out: np.ndarray, shape: tuple[int, ...]) -> bool:
+    return out.shape == shape and out.dtype == np.float64 and out.flags.c_contiguous and out.flags.writeable
 
 
 @_compiled
-def _fill(x, panels):  # type: ignore[no-untyped-def]
-    whole = x.shape[1] // WIDTH
+def _add_products(left, right, upper, k, many, out):  # type: ignore[no-untyped-def]
+    m, p = out.shape
+    for start in range(0, len(left), many):
+        rows = min(many, len(left) - start)
+        b = _panels(right[start : start + rows])
+        a = b if upper else _panels(left[start : start + rows])
+        _add_tiles(a.reshape(-1), (rows * WIDTH, 1, k * WIDTH, WIDTH), b, k, upper, m, p, out)
+
+
+@_compiled
+def _panels(x):  # type: ignore[no-untyped-def]
+    """Columns of x (k, p) in panels (⌈p / WIDTH⌉, k, WIDTH); what stands beside the last column is never used."""
+    whole, rest = divmod(x.shape[1], WIDTH)
+    panels = np.empty((whole + (rest > 0), len(x), WIDTH), np.float32)
     for i in range(len(x)):
         for j in range(whole):
             for l in range(WIDTH):
                 panels[j, i, l] = x[i, j * WIDTH + l]
-        for l in range(x.shape[1] - whole * WIDTH):
+        for l in range(rest):
             panels[whole, i, l] = x[i, whole * WIDTH + l]
+    return panels
 
 
 @_compiled
-def _add_tiles(a, steps, panels, k, upper, m, p, out, stride):  # type: ignore[no-untyped-def]
-    """Add sum_i a_i b_iᵀ, (m, p), to out, where b_i is row i of panels: in float32 for k rows, then in float64.
+def _add_tiles(a, steps, panels, k, upper, m, p, out):  # type: ignore[no-untyped-def]
+    """Add sum_i a_i b_iᵀ to out[:m, :p], where b_i is row i of panels: in float32 for k rows, then in float64.
 
-    Entry r of a_i, for r = WIDTH u + s and i = k c + l, is a[(u, s, c, l) · steps], there up to a multiple of HEIGHT;
-    entry (r, j) of the sum is out[r stride + j]. upper: only tiles from the diagonal on.
+    Entry r of a_i, for r = WIDTH u + s and i = k c + l, is a[(u, s, c, l) · steps], padded to a multiple of HEIGHT, of
+    which WIDTH is one. upper: only tiles from the diagonal on.
     """
-    n, flat, edge = panels.shape[1], panels.reshape(-1), np.empty(HEIGHT * WIDTH)
+    n, stride, edge = panels.shape[1], out.shape[1], np.empty(HEIGHT * WIDTH)
+    flat, total = panels.reshape(-1), out.reshape(-1)
     for u in range((m + WIDTH - 1) // WIDTH):
         for j in range(u if upper else 0, len(panels)):
             for c in range(n // k):
@@ -95,13 +106,13 @@ def _add_tiles(a, steps, panels, k, upper, m, p, out, stride):  # type: ignore[n
                     rows, columns = min(HEIGHT, m - u * WIDTH - s), min(WIDTH, p - j * WIDTH)
                     place = (u * WIDTH + s) * stride + j * WIDTH
                     if rows == HEIGHT and columns == WIDTH:
-                        _add_tile(a, start, steps[3], steps[1], flat, b, k, out, place, stride)
+                        _add_tile(a, start, steps[3], steps[1], flat, b, k, total, place, stride)
                         continue
                     edge[:] = 0
                     _add_tile(a, start, steps[3], steps[1], flat, b, k, edge, 0, WIDTH)
                     for i in range(rows):
                         for l in range(columns):
-                            out[place + i * stride + l] += edge[i * WIDTH + l]
+                            total[place + i * stride + l] += edge[i * WIDTH + l]
 
 
 def _tile(context, a, start, slot, row, b, other, k, out, place, stride):  # type: ignore[no-untyped-def]
@@ -116,7 +127,7 @@ def _tile(context, a, start, slot, row, b, other, k, out, place, stride):  # typ
     def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         number = ir.IntType(64)
         single, double = (ir.VectorType(kind, LANES) for kind in (ir.FloatType(), ir.DoubleType()))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
         a, b, out = (context.make_array(signature.args[i])(context, builder, value=given[i]).data for i in (0, 4, 7))
         start, slot, row, other, k, place, stride = (given[i] for i in (1, 2, 3, 5, 6, 8, 9))
         nothing = ir.Constant(single, None)
@@ -131,13 +142,20 @@ def _tile(context, a, start, slot, row, b, other, k, out, place, stride):  # typ
         def vector(data: Any, kind: Any, v: int, *offsets: Any) -> Any:
             return builder.bitcast(at(data, *offsets, number(v * LANES)), kind.as_pointer())
 
+        data, whole = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [data, whole, whole, whole])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        for r in range(HEIGHT):  # out's place comes to the cache while the products are made; 8 entries a line of it
+            for j in range(0, WIDTH, 8):
+                address = at(out, place, builder.mul(stride, number(r)), number(j))
+                builder.call(prefetch, [builder.bitcast(address, data), whole(1), whole(3), whole(1)])
         with cgutils.for_range(builder, k) as loop:
             from_a = at(a, start, builder.mul(loop.index, slot))
             from_b = at(b, other, builder.mul(loop.index, number(WIDTH)))
             columns = [builder.load(vector(from_b, single, v), align=4) for v in range(3)]
             for r in range(HEIGHT):
                 one = builder.load(at(from_a, builder.mul(row, number(r))))
-                all_lanes = builder.insert_element(ir.Constant(single, ir.Undefined), one, ir.IntType(32)(0))
+                all_lanes = builder.insert_element(ir.Constant(single, ir.Undefined), one, whole(0))
                 all_lanes = builder.shuffle_vector(all_lanes, all_lanes, zeros)
                 for v in range(3):
                     product = builder.fmul(all_lanes, columns[v], flags=("contract",))
@@ -185,16 +203,19 @@ def add_softmax_gradient(
             f"each of a multiple of {CHUNK} rows must have a factor, a norm, a class and a mask, got {x.shape=}, "
             f"{factor.shape=}, {squared.shape=}, {y.shape=}, {keep.shape=}. This is a defect in the row source."
         )
-    x, p = np.ascontiguousarray(x), x.shape[1]
     most = next((k for k in ROWS if k * weights.size <= UNCOPIED), 2 * CHUNK if weights.size <= CACHED else MANY)
     rows = gcd(len(x), most)
-    constant = (append * weights[p:].sum(axis=0)).astype(np.float32)  # of a row's scores; nothing without the constant
+    constant = append * weights[x.shape[1] :].sum(axis=0)  # of a row's scores; nothing without the constant
     # arguments, since code that is kept on the disk does not notice that a constant of `sums` has changed
     numbers, k = [np.float32(v) for v in (append, clip_norm, NOTHING, TINY)], min(rows, CHUNK)
-    w = np.require(weights[:p], np.float32, "F" if rows > CHUNK else "C")  # each the faster one
-    total = out.T if out.flags.f_contiguous else np.zeros(out.T.shape)
-    _add(x, factor, squared, y, keep, w, constant, *numbers, rows, k, total)
-    if not out.flags.f_contiguous:
+    x, factor, squared, w, b = (
+        np.require(v, np.float32, "C") for v in (x, factor, squared, weights[: x.shape[1]], constant)
+    )
+    y, keep = np.require(y, np.int32, "C"), np.require(keep, bool, "C")
+    direct = _fits(out.T, out.T.shape)
+    total = out.T if direct else np.zeros(out.T.shape)
+    _add(x, factor, squared, y, keep, w, b, *numbers, rows, k, total)
+    if not direct:
         out += total.T
     return out
 
@@ -205,7 +226,7 @@ def _add(x, factor, squared, y, keep, weights, constant, append, clip_norm, noth
     z, changed, n = np.empty((m, rows), np.float32), np.empty_like(x[:rows]), rows // k
     most = (m + HEIGHT - 1) // HEIGHT * HEIGHT  # tiles read so many residuals
     r, product = np.zeros((n, most, k), np.float32), np.zeros((m, p if n == 1 else 0), np.float32)
-    panels = np.empty(((p + WIDTH - 1) // WIDTH if n > 1 else 0, rows, WIDTH), np.float32)
+    turned = np.ascontiguousarray(weights.T)
     for start in range(0, len(x), rows):
         part, as_it_is = x[start : start + rows], True
         for i in range(start, start + rows):
@@ -215,7 +236,10 @@ def _add(x, factor, squared, y, keep, weights, constant, append, clip_norm, noth
                 for l in range(p):
                     changed[i, l] = part[i, l] * factor[start + i] if keep[start + i] else ZERO
             part = changed
-        np.dot(weights.T, part.T, z)
+        if n > 1:  # large weights
+            np.dot(turned, part.T, z)
+        else:
+            np.dot(weights.T, part.T, z)
         for c in range(n):
             for j in range(m):
                 own, scores = r[c, j], z[j, c * k : (c + 1) * k]
@@ -226,10 +250,8 @@ def _add(x, factor, squared, y, keep, weights, constant, append, clip_norm, noth
             if append != ZERO:
                 for j in range(m):
                     out[j, p] += append * r[c, j].sum()
-        if n > 1:  # large weights
-            _fill(part, panels)
-            steps = (WIDTH * k, k, most * k, 1)
-            _add_tiles(r.reshape(-1), steps, panels, k, False, m, p, out.reshape(-1), out.shape[1])
+        if n > 1:
+            _add_tiles(r.reshape(-1), (WIDTH * k, k, most * k, 1), _panels(part), k, False, m, p, out)
         else:
             np.dot(r[0, :m], part, product)
             for j in range(m):
