@@ -301,8 +301,18 @@ def _residuals(r, squared, y, keep, clip_norm, nothing, tiny):  # type: ignore[n
 
 @_compiled
 def add_rows(rows, y, keep, out):  # type: ignore[no-untyped-def]
-    """Add row i of rows (k, p) float32, where keep, to row y_i of out (m, p) float64."""
-    for i in range(len(rows)):
-        if keep[i]:
+    """Add row i of rows (k, p) float32, where keep, to row y_i of out (m, p) float64, two of a class at a time."""
+    used = np.flatnonzero(keep)
+    used = used[np.argsort(y[used], kind="mergesort")]
+    i = 0
+    while i < len(used):
+        total, one = out[y[used[i]]], rows[used[i]]
+        if i + 1 < len(used) and y[used[i + 1]] == y[used[i]]:
+            other = rows[used[i + 1]]
             for l in range(rows.shape[1]):
-                out[y[i], l] += rows[i, l]
+                total[l] += np.float64(one[l]) + np.float64(other[l])
+            i += 2
+        else:
+            for l in range(rows.shape[1]):
+                total[l] += one[l]
+            i += 1

@@ -154,6 +154,20 @@ print(compiled.HEIGHT, compiled.WIDTH)
     assert width % height == 0 and tile in (None, (height, width))
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2, 300])
+def test_rows_are_added_to_their_classes_whatever_their_number(kept):
+    """Whole numbers, which float64 adds exactly in any order; rows that are not kept hold nothing that could be added."""
+    from dphead.privacy.sums_numba import add_rows
+
+    rng = np.random.default_rng(kept)
+    rows, y, keep = rng.integers(-999, 999, (300, 37)).astype(np.float32), rng.integers(0, 40, 300), np.zeros(300, bool)
+    keep[rng.permutation(300)[:kept]] = True
+    rows[~keep], y[~keep] = np.nan, 10**6
+    out = np.ones((40, 37))
+    add_rows(rows, y.astype(np.int32), keep, out)
+    assert np.array_equal(out, 1 + (np.arange(40)[:, None] == y[keep]) @ rows[keep].astype(float))
+
+
 def test_rows_are_multiplied_by_their_factor():
     """Halves are exact. All rows of a chunk are kept, so that nothing else asks for a copy."""
     from dphead.privacy.sums_numba import add_softmax_gradient
