@@ -6,7 +6,8 @@ results/scale. Both sums are made in one pass, whose time is in the Gram matrix'
 DP-LS on the sums that are kept. A few rows come first, to load libraries (a second, as a process's first fit takes
 longer), then three passes, whose medians are here. The roofline is the larger of n d² multiplications and additions
 (half a symmetric product) over the rate of a float32 product, and of the features' bytes over the rate at which the
-file is read, both measured in the same run. What the pass is made of is measured apart. `python -m benchmarks.scale
+file is read, both measured in the same run; on a shared machine the last size's ratio differs by a tenth between runs
+(rows.jsonl has them). What the pass is made of is measured apart. `python -m benchmarks.scale
 gpu` times DP-FC's releases at this size on an accelerator; it has not been run yet.
 """
 

@@ -156,7 +156,7 @@ print(compiled.HEIGHT, compiled.WIDTH)
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 300])
 def test_rows_are_added_to_their_classes_whatever_their_number(kept):
-    """Whole numbers, which float64 adds exactly in any order; rows that are not kept hold nothing that could be added."""
+    """Whole numbers, which float64 adds exactly in any order; rows that are not kept hold what must not be added."""
     from dphead.privacy.sums_numba import add_rows
 
     rng = np.random.default_rng(kept)
