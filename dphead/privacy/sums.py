@@ -41,6 +41,11 @@ def class_sum(rows: np.ndarray, y: np.ndarray, keep: np.ndarray, out: np.ndarray
     """
     from dphead.privacy.sums_numba import add_rows  # a third of a second
 
+    if rows.shape != (len(y), len(out)) or len(keep) != len(y):  # compiled code would not notice
+        raise ValueError(
+            f"each row must have a class, a mask and the sum's width, got {rows.shape=}, {y.shape=}, {keep.shape=}, "
+            f"{out.shape=}. This is a defect in the row source."
+        )
     add_rows(rows, y, keep, out.T)
     return out
 

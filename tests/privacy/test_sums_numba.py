@@ -9,7 +9,7 @@ import pytest
 from core import CompiledGradient, clipped_sum, toy
 
 from dphead.privacy.queries import COMPILED, Gradient, Params, RowTransform
-from dphead.privacy.sums import CHUNK, slack
+from dphead.privacy.sums import CHUNK, class_sum, slack
 
 
 @pytest.mark.parametrize("append", [0.0, 0.5])
@@ -152,6 +152,13 @@ print(compiled.HEIGHT, compiled.WIDTH)
     assert not done.returncode, done.stderr
     height, width = map(int, done.stdout.splitlines()[-1].split())
     assert width % height == 0 and tile in (None, (height, width))
+
+
+@pytest.mark.parametrize("rows, y, keep", [((128, 5), 128, 128), ((128, 4), 127, 128), ((128, 4), 128, 127)])
+def test_rows_wider_than_their_class_sums_are_refused(rows, y, keep):
+    """They would be added beside the sum."""
+    with pytest.raises(ValueError, match="each row must have a class, a mask and the sum's width"):
+        class_sum(np.ones(rows, np.float32), np.zeros(y, np.int32), np.ones(keep, bool), np.zeros((4, 20)))
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 300])
