@@ -24,7 +24,7 @@ from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, LeastSquares, PlannedRelease, PublicFacts, Solver
 from dphead.solvers.auto import DESCENT, MOVE, STRETCH
 from dphead.solvers.base import Answer, Centering, Steps, center_classes

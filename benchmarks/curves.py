@@ -17,7 +17,7 @@ from dphead.metrics import evaluate_scores
 from dphead.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import Params
+from dphead.privacy.statistics import Params
 from dphead.solvers.base import LinearHead, PublicFacts, Solver, Steps, split_intercept
 
 OUT = RESULTS / "curves.jsonl"

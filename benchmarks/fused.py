@@ -3,7 +3,7 @@
 The row's map x → (x - c) ∘ s, with or without unit norms before and after, is folded into the weights and out of the
 sum, so that a batch is read twice and never copied, products are float32, and several fits on the same batches share
 them (`Together`). Sums differ from
-`NumpySums`' by rounding alone (tests/benchmarks/test_fused.py), but AUDIT.md, "Floating point", does not cover them:
+`CpuSums`' by rounding alone (tests/benchmarks/test_fused.py), but AUDIT.md, "Floating point", does not cover them:
 nothing that is to be private may use this.
 """
 
@@ -18,9 +18,12 @@ from threadpoolctl import threadpool_limits
 
 from dphead.data import ArrayRows
 from dphead.fit import FitResult, fit_head
-from dphead.privacy.mechanism import Block, BlockSum, NumpySums
+from dphead.privacy.contract import Block
+from dphead.sums.cpu import CpuSums
+from dphead.sums.reference import BlockSum
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import NOTHING, Gradient, Params, Query, RowTransform
+from dphead.privacy.statistics import NOTHING, Gradient, Params, Query
+from dphead.privacy.transform import RowTransform
 from dphead.privacy.sums import CHUNK, squares
 from dphead.solvers.base import PublicFacts, Solver
 
@@ -41,11 +44,11 @@ class FusedSums:
     """A `BlockSum`. It keeps three numbers of each row after each transform: the factors of its norms, and its norm."""
 
     def __init__(self, memory: int = 1 << 30) -> None:
-        self._exact = NumpySums(memory=memory)
+        self._exact = CpuSums(memory=memory)
         self._known: dict[tuple, np.ndarray] = {}
 
     def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        """Add the block's clipped statistics to out; other queries than gradients go to `NumpySums`."""
+        """Add the block's clipped statistics to out; other queries than gradients go to `CpuSums`."""
         if not fusible(query, params):
             return self._exact(query, params, block, keep, clip_norm, out)
         self.add([Asked(query, params, clip_norm, out)], [(block, keep)])  # type: ignore[arg-type]
@@ -125,7 +128,7 @@ class Together:
     """
 
     def __init__(self, rows: ArrayRows, fits: int) -> None:
-        self._rows, self._sums, self._exact = rows, FusedSums(memory=0), NumpySums()
+        self._rows, self._sums, self._exact = rows, FusedSums(memory=0), CpuSums()
         self._running, self._round = fits, 0
         self._asked: dict[int, tuple[Asked, np.ndarray]] = {}
         self._failed, self._changed, self._lock = False, Condition(), Lock()

@@ -38,11 +38,13 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     """One `release` of a fit of many: begin, sum, noise, commit. Rows are kept as a fit keeps them."""
     from dphead.data import ArrayRows
     from dphead.privacy.ledger import Ledger
-    from dphead.privacy.mechanism import NumpySums, ReleaseSpec, release
+    from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.release import release
+from dphead.sums.cpu import CpuSums
     from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.queries import Gradient, Params
+    from dphead.privacy.statistics import Gradient, Params
 
-    query, rows, sums, params = Gradient(w.shape[1]), ArrayRows(x, y), NumpySums(1 << 30), Params(weights=w)
+    query, rows, sums, params = Gradient(w.shape[1]), ArrayRows(x, y), CpuSums(1 << 30), Params(weights=w)
     spec, noise = ReleaseSpec("step", query.name, 1.0, 1.0, len(x)), NoiseSource()
     plan = [spec.row()] * (TURNS + 1)
     fit = Ledger().reserve(

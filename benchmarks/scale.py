@@ -72,13 +72,17 @@ def timed(rows: Any) -> dict[str, float]:
     """Seconds of each release, and of a further fit."""
     from dphead.fit import fit_head
     from dphead.privacy.ledger import Ledger
-    from dphead.privacy.mechanism import KeptSums, NumpySums, ReleaseSpec, release
+    from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.release import release
+from dphead.sums.caches import KeptSums
+from dphead.sums.cpu import CpuSums
     from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.queries import ClassSums, Gram, Params, RowTransform
+    from dphead.privacy.statistics import ClassSums, Gram, Params
+from dphead.privacy.transform import RowTransform
     from dphead.solvers import LeastSquares, PublicFacts
     from dphead.solvers.base import Centering
 
-    n, sums, kept = rows.n_rows, NumpySums(), KeptSums()
+    n, sums, kept = rows.n_rows, CpuSums(), KeptSums()
     params, queries = Params(RowTransform(unit_norm=True)), (Gram(CLASSES), ClassSums(CLASSES))
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
     noise = NoiseSource()
@@ -98,7 +102,7 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
     from threadpoolctl import threadpool_limits
 
     from dphead.data import BLOCK_ROWS, to_float32
-    from dphead.privacy.queries import RowTransform
+    from dphead.privacy.transform import RowTransform
     from dphead.privacy.sums import CHUNK, STRIP, class_sum, gram_sum
 
     transform, rng = RowTransform(unit_norm=True), np.random.default_rng(0)
@@ -169,9 +173,11 @@ def device_seconds(n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10) 
     """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that lie on the devices already."""
     from dphead.data import ArrayRows
     from dphead.privacy.ledger import Ledger
-    from dphead.privacy.mechanism import ReleaseSpec, release
+    from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.release import release
     from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.queries import Gradient, Gram, Params, RowTransform
+    from dphead.privacy.statistics import Gradient, Gram, Params
+from dphead.privacy.transform import RowTransform
     from dphead.run import block_sum
 
     rng = np.random.default_rng(0)

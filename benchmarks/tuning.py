@@ -29,9 +29,9 @@ from dphead.methods import make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
-from dphead.privacy.mechanism import Block
+from dphead.privacy.contract import Block
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import Params, Query
+from dphead.privacy.statistics import Params, Query
 from dphead.solvers import PublicFacts
 
 OUT = RESULTS / "tuning.jsonl"

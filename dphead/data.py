@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dphead.privacy.mechanism import Block, cores
+from dphead.privacy.contract import Block
 from dphead.privacy.sampling import within_cap
-from dphead.privacy.sums import CHUNK
+from dphead.sums.passes import cores
 from extract.format import FeaturesFile, FormatError, open_features
 
+CHUNK = 128  # rows that kernels add at a time: blocks have a multiple of it
 BLOCK_ROWS = 2048
 TOGETHER = 4  # blocks of rows in memory that are one, where there are so many for each core: fewer calls
 SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import LinearHead
 
 FORMAT = 1

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dphead.plan import Plan, make_plan
+from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
-from dphead.privacy.mechanism import BlockSum, NextSum, NumpySums, Rows, RowSum, release
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.release import release
 from dphead.solvers.base import Answer, LinearHead, PublicFacts, Solver
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
 
-KEEP = 1 << 30  # bytes of transformed rows kept between passes
+KEEP = 1 << 30  # bytes of integer rows kept between passes
 Progress = Callable[[int, int, str], None]
 
 
@@ -41,29 +44,26 @@ def fit_head(
     charged: FitLedger | None = None,
     noise: NoiseSource | None = None,
     progress: Progress | None = None,
-    block_sum: BlockSum | None = None,
-    row_sum: RowSum | None = None,
-    next_sum: NextSum | None = None,
+    summer: Door | None = None,
     done: int = 0,
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
     plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
-    block_sum: how blocks are summed; None is numpy, with up to 1 GB of transformed rows kept between passes.
-    row_sum: `parts.SumOfParts` where the rows lie with several processes.
-    next_sum: one `KeptSums` for several fits without centring on the same rows: their Gram matrix and class sums are
-    made once, and further DP-LS fits read no row.
+    summer: how rows are summed; None is this host's processor, with up to 1 GB of integer rows kept between passes.
+    One with `KeptSums` serves several fits without centring on the same rows: further DP-LS fits read no row.
     ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
     done: releases that an earlier run made and that the solver starts after, from its own checkpoint.
     Raises ValueError before anything is read or charged when the budget does not allow the plan.
     """
     plan = plan or make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=accountant)
-    noise, block_sum = noise or NoiseSource(), block_sum or NumpySums(memory=KEEP)
+    noise, summer = noise or NoiseSource(), summer or Door(CpuSums(memory=KEEP))
     if charged is None:
+        summer.check((r.query for r in solver.plan(plan.budgeted(facts))), rows.n_features)
         charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
-    answer, next_sum = None, next_sum or NextSum()
+    answer = None
     for i, spec in enumerate([*plan.specs[done:], None], start=done):
         try:
             ask = steps.send(answer) if answer is not None else next(steps)
@@ -76,7 +76,7 @@ def fit_head(
             raise RuntimeError(f"a solver must ask for its plan, got label={ask.label!r} at release {i}.")
         released = release(
             ask.query, ask.params, rows, spec,
-            ledger=charged, noise=noise, block_sum=block_sum, row_sum=row_sum, next_sum=next_sum,
+            ledger=charged, noise=noise, summer=summer,
         )  # fmt: skip
         answer = Answer(released.value, released.noise_sd)
         if progress is not None:

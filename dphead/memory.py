@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphead.data import AHEAD, BLOCK_ROWS, TOGETHER
-from dphead.privacy.mechanism import COPIES, PIECE, cores
 from dphead.solvers.base import PlannedRelease, PublicFacts
+from dphead.sums.cpu import PIECE
+from dphead.sums.passes import COPIES, cores
 
 DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
 LIBRARIES = 192 << 20  # modules still to come (numba and what it compiles: 130 MB), threads and allocator space

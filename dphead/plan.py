@@ -10,7 +10,8 @@ import numpy as np
 from dphead.calibration import calibrate, mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.mechanism import ReleaseSpec, noise_scale
+from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.release import noise_scale
 from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
 
 
@@ -111,7 +112,7 @@ def make_plan(
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
-        noise_scale(p.query, spec, 0.0, facts.n_features + 1)  # refuses a width whose rounding it could not bound
+        noise_scale(p.query, spec, 0.0)  # refuses what would not fit 64-bit integers
     return Plan(specs, epsilon, delta, relation, accountant, group_cap)
 
 

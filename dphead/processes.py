@@ -19,15 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy import queries
-from dphead.privacy.mechanism import BlockSum, ReleaseSpec, Rows
-from dphead.privacy.parts import PartAsk, serve
-from dphead.privacy.queries import Params, RowTransform
+from dphead.privacy import statistics
+from dphead.privacy.contract import ReleaseSpec, Rows
+from dphead.privacy.statistics import Params
+from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import AccuracyEstimate, LinearHead
+from dphead.sums.parts import PartAsk, serve
+from dphead.sums.reference import BlockSum, GramAndSums
 
 FOREVER = 10**9  # ms
 LINGER = 2.0  # seconds in which the others read why a run ends
-QUERIES = {name: c for name, c in vars(queries).items() if isinstance(c, type) and issubclass(c, queries.Query)}
+QUERIES = {name: c for name, c in vars(statistics).items() if isinstance(c, type) and issubclass(c, statistics.Query)}
+QUERIES["GramAndSums"] = GramAndSums
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Group:
         t = ask.params.transform
         if t is not self._transform:
             self._transform, self._transforms = t, self._transforms + 1
-        facts = {"query": type(ask.query).__name__, "fields": asdict(ask.query), "spec": ask.spec.row()}
+        facts = {"query": type(ask.query).__name__, "fields": asdict(ask.query), "spec": ask.spec.row(), "clip_norm": ask.clip_norm}
         facts |= {"n_rows": ask.n_rows, "transform": [self._transforms, t.unit_norm, t.append]}
         arrays = {"center": t.center, "scale": t.scale, "weights": ask.params.weights, "indices": ask.indices}
         self._tell(process, facts, arrays)
@@ -131,7 +134,8 @@ class Group:
         assert self._transform is not None
         params = Params(self._transform, arrays.get("weights"))
         query = QUERIES[facts["query"]](**facts["fields"])
-        return PartAsk(query, params, ReleaseSpec(**facts["spec"]), facts["n_rows"], arrays.get("indices"))
+        spec = ReleaseSpec(**facts["spec"])
+        return PartAsk(query, params, spec, facts["clip_norm"], facts["n_rows"], arrays.get("indices"))
 
     def answer(self, value: np.ndarray) -> None:
         """`parts.Asked.answer`."""
@@ -282,7 +286,7 @@ def _die(code: int, text: str) -> None:
 
 
 def software() -> dict[str, str]:
-    """What must be equal on all processes for a row's float32 values to be the same bits on each of them."""
+    """What must be equal on all processes, so that one command means one thing."""
     from importlib.metadata import version
 
     from threadpoolctl import threadpool_info

@@ -22,12 +22,15 @@ from dphead.ledgers import open_ledger
 from dphead.memory import share
 from dphead.methods import Method, make_method
 from dphead.plan import Plan, check_facts, large_delta, make_plan
+from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
-from dphead.privacy.mechanism import BlockSum, NumpySums, Rows
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.parts import SumOfParts, bounds
 from dphead.processes import Group, Place, software
 from dphead.solvers.base import PlannedRelease, PublicFacts
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
+from dphead.sums.parts import SumOfParts, bounds
+from dphead.sums.reference import BlockSum, ReferenceSums
 from extract.format import FeaturesFile, open_features
 
 SLACK_DISK = 64 << 20  # bytes beside the stored releases
@@ -121,6 +124,8 @@ def _fit_files(
             group.agree(_agreed(options, file, rows, method, plan))
         if announce is not None:
             announce(plan, method)
+        summer = Door(sums, parts=None if group is None else SumOfParts(group, own))
+        summer.check((r.query for r in releases), facts.n_features)
         ledger = open_ledger(options.ledger, file.dataset_id)
         charged = charge(options, method, plan, ledger, f"{file.feature_space}/{options.split}")
         result = fit_head(
@@ -131,8 +136,7 @@ def _fit_files(
             charged=charged,
             noise=NoiseSource(options.seed),
             progress=progress,
-            block_sum=sums,
-            row_sum=None if group is None else SumOfParts(group, own),
+            summer=summer,
         )
         metrics = evaluate(result.head, test, len(classes)) if test is not None else None
         report = _report(options, file, classes, facts, method, result, warnings, metrics, origin)
@@ -252,19 +256,21 @@ def test_origin(options: FitOptions, train: FeaturesFile) -> str:
 
 
 def block_sum(backend: str, memory: int) -> BlockSum:
-    """numpy, jax, or auto: jax where it finds an accelerator. memory: bytes of this host that kept rows may take.
+    """numpy, jax, reference, or auto: jax where it finds an accelerator. memory: bytes that kept rows may take.
 
     On accelerators rows take up to half of what the devices have.
     """
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
+    if backend == "reference":
+        return ReferenceSums()
     if backend == "numpy" or (backend == "auto" and not any(find_spec(name) for name in plugins)):
-        return NumpySums(memory)
+        return CpuSums(memory)
     import jax
 
-    from dphead.privacy.sums_jax import JaxSums
+    from dphead.sums.jax import JaxSums
 
     if jax.default_backend() == "cpu":
-        return JaxSums(memory) if backend == "jax" else NumpySums(memory)
+        return JaxSums(memory) if backend == "jax" else CpuSums(memory)
     return JaxSums(sum((d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices()) // 2)
 
 

@@ -10,18 +10,11 @@ import numpy as np
 from dphead.analysis.definitions import STATISTICS
 from dphead.data import ArrayRows
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.mechanism import Block, ReleaseSpec, _clipped_sum, numpy_block_sum, release
+from dphead.privacy.contract import Block, ReleaseSpec
+from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
+from dphead.privacy.release import release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import (
-    ChannelMoment,
-    ClassCounts,
-    ClassGrams,
-    ClassSums,
-    CorrectCount,
-    Gradient,
-    Gram,
-    SigmoidHessians,
-)
+from dphead.privacy.statistics import ChannelMoment, ClassCounts, ClassGrams, ClassSums, CorrectCount, Gradient, Gram, SigmoidHessians
 from dphead.privacy.sums import CHUNK
 
 

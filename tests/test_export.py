@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dphead.export import load_head, save_head
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import LinearHead
 
 FACTS = {"class_names": ["a", "b", "c"], "feature_space": "space"}

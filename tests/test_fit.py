@@ -14,7 +14,7 @@ from dphead.fit import FitResult, fit_head, reserve
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import KeptSums
+from dphead.sums.caches import KeptSums
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Centering

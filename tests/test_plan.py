@@ -10,7 +10,7 @@ from dphead.calibration import mu_from_epsilon
 from dphead.methods import make_method
 from dphead.plan import make_plan
 from dphead.privacy import accounting
-from dphead.privacy.queries import ClassSums, Gram
+from dphead.privacy.statistics import ClassSums, Gram
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import PlannedRelease
 

@@ -17,9 +17,10 @@ from core import QUERIES, CompiledGradient, D, M
 
 from dphead.export import load_head
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.mechanism import ReleaseSpec
-from dphead.privacy.parts import PartAsk
-from dphead.privacy.queries import GramAndSums, Params, RowTransform
+from dphead.privacy.contract import ReleaseSpec
+from dphead.sums.parts import PartAsk
+from dphead.privacy.statistics import GramAndSums, Params
+from dphead.privacy.transform import RowTransform
 from dphead.processes import Group, Place, launch
 from dphead.solvers.base import AccuracyEstimate, LinearHead
 from extract.format import write_features

@@ -24,9 +24,10 @@ from dphead.analysis.audit_bounds import (
 from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Repeated, Sums, UnrecordedSpec
 from dphead.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.mechanism import Released, ReleaseSpec, release
+from dphead.privacy.contract import Released, ReleaseSpec
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import Params, Query
+from dphead.privacy.release import release
+from dphead.privacy.statistics import Params, Query
 from dphead.solvers.base import Answer, PublicFacts, Solver
 
 OTHERS = 15  # rows of synthetic problems beside the canary; the rest are slots of unreadable images

@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dphead.privacy.mechanism import Block, ReleaseSpec, _clipped_sum, numpy_block_sum
-from dphead.privacy.queries import Params, Query
+from dphead.privacy.contract import Block, ReleaseSpec
+from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
+from dphead.privacy.statistics import Params, Query
 from dphead.privacy.sums import CHUNK
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
-"""What each query of `dphead.privacy.queries` means, one row at a time in float64: to be read against the papers.
+"""What each query of `dphead.privacy.statistics` means, one row at a time in float64: to be read against the papers.
 
-Nothing runs on these: tests hold `Query.clipped_sum` equal to the sum of `per_example` over rows, hostile ones too.
+Nothing runs on these: tests hold the integer sums to the sum of `per_example` over rows, within the grid's rounding.
 Symbols (ALGORITHMS.md): phi a row after transform, clip and appended constant; y its class; C or R the clip norm.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dphead.privacy.queries import (
+from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCounts,
     ClassGrams,
@@ -19,10 +19,9 @@ from dphead.privacy.queries import (
     Loss,
     Params,
     Query,
-    RowTransform,
     SigmoidHessians,
 )
-from dphead.privacy.sums import NOTHING
+from dphead.privacy.transform import RowTransform
 
 
 def per_example(query: Query, params: Params, x: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
@@ -38,10 +37,14 @@ def per_example(query: Query, params: Params, x: np.ndarray, y: int, clip_norm: 
 
 
 def transformed_row(transform: RowTransform, x: np.ndarray) -> np.ndarray | None:
-    """The row after its transform, (n_features,); None if its squared norm is not finite in float32."""
+    """The row after its transform, (n_features,); None if it is not finite."""
 
     def unit(v: np.ndarray) -> np.ndarray:
-        return v / np.linalg.norm(v) if v @ v > NOTHING else np.zeros_like(v)
+        largest = float(np.abs(v).max(initial=0.0))
+        if largest == 0:
+            return np.zeros_like(v)
+        v = v / largest
+        return v / np.linalg.norm(v)
 
     if not counts(x):
         return None
@@ -57,8 +60,8 @@ def transformed_row(transform: RowTransform, x: np.ndarray) -> np.ndarray | None
 
 
 def counts(v: np.ndarray) -> bool:
-    """Whether a vector's squared norm is finite in float32: a larger one contributes nothing."""
-    return bool(np.all(np.isfinite(v))) and float(v @ v) <= float(np.finfo(np.float32).max)
+    """Whether a vector is finite: another contributes nothing."""
+    return bool(np.all(np.isfinite(v)))
 
 
 def clip(value: np.ndarray, clip_norm: float) -> np.ndarray:
@@ -111,7 +114,7 @@ def _class_counts(query: ClassCounts, params: Params, phi: np.ndarray, y: int, c
 
 
 def _correct_count(query: CorrectCount, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-    scores = phi.astype(np.float32) @ np.asarray(params.weights, np.float32)  # a tie is one in float32
+    scores = phi @ np.asarray(params.weights, np.float64)
     return np.array([[float(scores[y] > np.delete(scores, y).max())]])
 
 

@@ -12,8 +12,8 @@ from dphead.analysis.profiles import ledger_epsilon
 from dphead.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.mechanism import ReleaseSpec
 
 SCHEMA = 1
 FIELDS: dict[str, Any] = {  # what a check needs of a report, with its type

@@ -9,8 +9,8 @@ from dphead.endtoend.gradients import Engine, ModelGradient
 from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.solver import NetworkDescent
-from dphead.privacy.mechanism import Block
-from dphead.privacy.queries import Params
+from dphead.privacy.contract import Block
+from dphead.privacy.statistics import Params
 from dphead.solvers.base import PublicFacts
 
 

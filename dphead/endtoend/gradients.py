@@ -1,8 +1,9 @@
 """The clipped sum of a network's per-example gradients: a query of `dphead.privacy`, whose block sum runs in torch.
 
 This module is trusted: AUDIT.md, "End-to-end training", says why one row moves the sum by at most the clip norm. A
-row's gradient is float32 and a function of that row alone; norms, clip factors and every sum over rows are float64.
-Sampling, noise, rounding to the grid and the charge are in `dphead.privacy.mechanism.release` and nowhere else.
+row's gradient is float32 and a function of that row alone; norms and clip factors are float64.
+Each row's clipped gradient becomes integers, so sums over rows are exact. Sampling, noise and the charge are in
+`dphead.privacy.release` and nowhere else.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,12 +18,13 @@ from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional as F
 
 from dphead.endtoend.models import WSConv2d, loss_of, trained
-from dphead.privacy.queries import Query
+from dphead.privacy.statistics import Query
 
 Engine = Literal["vmap", "layers", "ghost"]
 ENGINES: tuple[Engine, ...] = ("vmap", "layers", "ghost")
 CACHED, COLUMNS = 2**18, 2**24  # numbers that are float64 at a time on a CPU and on a GPU
 FEW = 8  # a convolution with fewer positions than a FEWth of its fan-in is faster as a matrix product
+LENGTH = 2**20  # integers of a gradient of the clip norm
 CANCELLATION = 2.0**-40  # share of (sum of |a_t||b_t|)^2 that covers the rounding of a float64 ghost norm
 
 
@@ -40,9 +42,17 @@ class ModelGradient(Query):
     augment: str = "none"
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
 
-    def sensitivity(self, clip_norm: float, relation: str, append: float = 0.0) -> float:
-        """C; replace-one 2C."""
-        return clip_norm * (2.0 if relation == "replace_one" else 1.0)
+    def unit(self, clip_norm: float, append: float = 0.0) -> float:
+        """A part of C."""
+        return clip_norm / LENGTH
+
+    def squared_sensitivity(self, relation: str, clip_norm: float, append: float = 0.0) -> int:
+        """C; replaced 2 C."""
+        return LENGTH**2 * (4 if relation == "replace_one" else 1)
+
+    def most(self) -> int:
+        """An entry."""
+        return LENGTH
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(size,)."""
@@ -54,14 +64,17 @@ class ModelGradient(Query):
 
 
 class Part:
-    """One parameter's gradients, a row each. norm2: (k,) float64, never below the squared norm of what `sum` adds."""
+    """One parameter's gradients, a row each. norm2: (k,) float64, never below their squared norms."""
 
     def norm2(self) -> Tensor:
         """Squared norms (k,)."""
         raise NotImplementedError
 
     def sum(self, factor: Tensor) -> Tensor:
-        """Sum over rows of factor_i times the gradient, flat, float64. A row with factor 0 adds exactly zero."""
+        """Sum over rows of factor_i times the gradient, each towards zero to whole numbers, which float64 adds exactly.
+
+        Flat, (size,). A row with factor 0 adds zero.
+        """
         raise NotImplementedError
 
 
@@ -77,7 +90,8 @@ class Stored(Part):
 
     def sum(self, factor: Tensor) -> Tensor:
         used = factor[:, None] > 0  # nan * 0 is not 0
-        return torch.cat([factor @ torch.where(used, part, 0.0).double() for part in self.columns])
+        kept = (torch.where(used, part, 0.0).double() for part in self.columns)
+        return torch.cat([torch.trunc(part * factor[:, None]).sum(dim=0) for part in kept])
 
 
 class Ghost(Part):
@@ -98,17 +112,27 @@ class Ghost(Part):
     def sum(self, factor: Tensor) -> Tensor:
         used = (factor > 0)[:, None, None]
         a, b = torch.where(used, self.a, 0.0), torch.where(used, self.b * factor[:, None, None], 0.0)
-        if a.shape[1] == 1:
-            return (b[:, 0].T @ a[:, 0]).reshape(-1)
-        return torch.bmm(b.transpose(1, 2), a).sum(dim=0).reshape(-1)  # each row rounded by itself, then added
+        total = torch.zeros((b.shape[2], a.shape[2]), dtype=torch.float64, device=a.device)
+        for row, slopes in zip(a, b, strict=True):  # one row's gradient at a time
+            total += torch.trunc(slopes.T @ row)
+        return total.reshape(-1)
 
 
 def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
-    """The sum (size,) float64 over rows of min(1, C / norm) times the gradient; rows not kept or not finite add 0."""
-    norm2 = torch.stack([part.norm2() for part in parts]).sum(dim=0)
-    factor = torch.ones_like(norm2) if clip_norm == float("inf") else clip_norm / norm2.sqrt().clamp(min=clip_norm)
+    """The sum (size,) over rows of min(1, C / norm) times the gradient, whole numbers of C / LENGTH.
+
+    Rows not kept or not finite add 0. A gradient is brought to LENGTH - 1, which leaves for the float64 rounding of its
+    norm 2**27 times what it can be for a million parameters; truncating it cannot make it longer.
+    """
+    norm2 = squared_norms(parts)
+    factor = (LENGTH - 1) / norm2.sqrt().clamp(min=clip_norm)
     factor = torch.where(keep & torch.isfinite(norm2), factor, 0.0)
     return torch.cat([part.sum(factor) for part in parts])
+
+
+def squared_norms(parts: list[Part]) -> Tensor:
+    """(k,) float64, of rows' whole gradients."""
+    return torch.stack([part.norm2() for part in parts]).sum(dim=0)
 
 
 class PerExample:

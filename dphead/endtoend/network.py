@@ -1,6 +1,7 @@
 """From rows to a network's scores and clipped gradient sums: the block sum that `release` is given."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from dphead.endtoend.augment import AUGMENTATIONS, views_of
-from dphead.endtoend.gradients import ENGINES, Engine, ModelGradient, PerExample, clipped
+from dphead.endtoend.gradients import ENGINES, Engine, ModelGradient, Part, PerExample, clipped, squared_norms
 from dphead.endtoend.models import ModelSpec, Scale, count_parameters, flat, refuse_moving, trained
-from dphead.privacy.mechanism import Block, numpy_block_sum
-from dphead.privacy.queries import Params, Query
+from dphead.privacy.contract import Block
+from dphead.privacy.statistics import Params, Query
+from dphead.privacy.transform import RowTransform, transformed
+from dphead.sums.cpu import CpuSums
+from dphead.sums.reference import Ask
 
 MOST_ROWS = 256  # of a chunk: more rows than this no longer make it faster
 SCORED = 2**21  # numbers that go through the network at a time: 682 images of 3 x 32 x 32
@@ -118,12 +122,14 @@ def _votes(scores: Tensor) -> Tensor:
 
 
 class TorchSums:
-    """The block sum of `release` for a network: chunks of a fixed number of rows, whatever the sample holds.
+    """The `BlockSum` of a network: chunks of a fixed number of rows, whatever the sample holds.
 
     memory: bytes that a chunk may take; batch: rows expected of a pass, of which a chunk takes a quarter (and 32 where
     there are as many), since the last chunk is filled up. engine: None times the engines on random rows, once, and
     keeps the fastest.
     """
+
+    parallel = False
 
     def __init__(
         self,
@@ -138,38 +144,78 @@ class TorchSums:
         self.engine: Engine = engine or fastest(network, min(self.chunk, 32))
         self._gradients = PerExample(network.model, self.engine, network.bf16)
         self._params: StepParams | None = None  # those that the network has
+        self._heads = CpuSums()
 
-    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        """Add the block's clipped gradients to `out` (size,) float64."""
-        if not isinstance(query, ModelGradient):
-            return numpy_block_sum(query, params, block, keep, clip_norm, out)
-        if query != self.network.query or not isinstance(params, StepParams) or params.weights is None:
-            raise ValueError(f"the query must be the network's own, got {query}. This is a defect in the solver.")
+    def is_exact(self, query: Query) -> bool:
+        """Heads' queries are; a network's rows have no second way that gives the same bits."""
+        return not isinstance(query, ModelGradient)
+
+    def rows(self, ask: Ask, block: Block) -> Any:
+        """The block itself, for a network."""
+        return self._heads.rows(ask, block) if self.is_exact(ask.query) else block
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """Norms (k,) of what is clipped."""
+        if self.is_exact(ask.query):
+            return self._heads.norms(ask, block)
+        self._take(ask)
+        found = []
+        for part in self._chunks(ask, block):
+            parts, _ = self._parts(ask, part, part.index >= 0)
+            norms = squared_norms(parts).sqrt()
+            found.append(torch.where(torch.isfinite(norms), norms, 0.0).cpu().numpy())
+        return np.concatenate(found)[: len(block.x)]
+
+    def add(self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Add the rows' clipped gradients to `out` (size,) int64."""
+        if self.is_exact(ask.query):
+            return self._heads.add(ask, rows, y, used, out)
+        self._take(ask)
+        for i, part in enumerate(self._chunks(ask, rows)):
+            keep = np.pad(used[i * self.chunk : (i + 1) * self.chunk], (0, self.chunk))[: self.chunk]
+            if keep.any():
+                parts, keep = self._parts(ask, part, keep)
+                total = clipped(parts, torch.from_numpy(keep).to(self.network.device), ask.clip_norm)
+                out += total.cpu().numpy().astype(np.int64)
+        return out
+
+    def _take(self, ask: Ask) -> None:
+        """Give the network the weights that are asked at."""
+        params = ask.params
+        if ask.query != self.network.query or not isinstance(params, StepParams) or params.weights is None:
+            raise ValueError(f"the query must be the network's own, got {ask.query}. This is a defect in the solver.")
         if params is not self._params:
             self._gradients.set(torch.from_numpy(params.weights).to(self.network.device))
             self._params = params
-        with np.errstate(all="ignore"):
-            x = params.transform.apply(np, block.x)[0]
+
+    def _chunks(self, ask: Ask, block: Block) -> Iterator[Block]:
+        """The block's rows transformed, `chunk` at a time; missing ones are filled up with zeros."""
+        x = network_rows(ask.params.transform, block.x)
         for i in range(0, len(x), self.chunk):
             part = slice(i, i + self.chunk)
-            if keep[part].any():
-                out += self.chunk_sum(x[part], block.y[part], block.index[part], keep[part], params.step, clip_norm)
-        return out
+            missing = self.chunk - len(x[part])
+            index = np.pad(block.index[part], (0, missing), constant_values=-1)
+            y = np.pad(block.y[part], (0, missing), constant_values=-1)
+            yield Block(index, np.pad(x[part], ((0, missing), (0, 0))), y)
 
-    def chunk_sum(
-        self, x: np.ndarray, y: np.ndarray, index: np.ndarray, keep: np.ndarray, step: int, clip_norm: float
-    ) -> np.ndarray:
-        """The clipped sum (size,) float64 of at most `chunk` rows; missing ones are filled up with zeros."""
-        spec, missing = self.network.spec, self.chunk - len(x)
-        x = np.pad(x, ((0, missing), (0, 0)))
-        y, index = np.pad(y, (0, missing), constant_values=-1), np.pad(index, (0, missing), constant_values=-1)
-        keep = np.pad(keep, (0, missing)) & (y >= 0) & (y < spec.n_classes) & np.isfinite(x).all(axis=1)
-        x = np.where(keep[:, None], x, np.float32(0))
-        device = self.network.device
-        inputs = spec.inputs(torch.from_numpy(x).to(device), index, step)
-        labels = torch.from_numpy(np.where(keep, y, 0).astype(np.int64)).to(device)
-        parts = self._gradients.parts(inputs, labels)
-        return clipped(parts, torch.from_numpy(keep).to(device), clip_norm).cpu().numpy()
+    def _parts(self, ask: Ask, part: Block, used: np.ndarray) -> tuple[list[Part], np.ndarray]:
+        """A chunk's gradients, and (chunk,) bool: its rows that count."""
+        spec, device = self.network.spec, self.network.device
+        keep = used & (part.y >= 0) & (part.y < spec.n_classes) & np.isfinite(part.x).all(axis=1)
+        x = np.where(keep[:, None], part.x, np.float32(0))
+        assert isinstance(ask.params, StepParams)
+        inputs = spec.inputs(torch.from_numpy(x).to(device), part.index, ask.params.step)
+        labels = torch.from_numpy(np.where(keep, part.y, 0).astype(np.int64)).to(device)
+        return self._gradients.parts(inputs, labels), keep
+
+
+def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
+    """Rows (k, n_features) float32 as a network is fed; not finite where a row is not."""
+    if not transform.unit_norm and transform.center is None and transform.scale is None:
+        return x
+    rows = transformed(transform, x)
+    values = np.where(rows.finite[:, None], rows.integers * rows.scale[:, None], np.nan)
+    return values.astype(np.float32)
 
 
 def chunk_rows(network: Network, memory: int) -> int:

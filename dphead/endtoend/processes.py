@@ -1,7 +1,7 @@
 """One training on many processes (`torchrun`): the first samples, charges and adds noise; all sum gradients.
 
 De22 Algorithm 1 draws each device's share of the noise on that device; here one process makes the one draw, so the
-result is that of one process, to the rounding of float64 sums. Rows are sent to the processes block by block.
+result is that of one process. Rows are sent to the processes block by block.
 """
 
 import os
@@ -11,10 +11,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from dphead.endtoend.gradients import ModelGradient
-from dphead.endtoend.network import StepParams, TorchSums
-from dphead.privacy.mechanism import Block, numpy_block_sum
-from dphead.privacy.queries import Params, Query, RowTransform
+from dphead.endtoend.network import StepParams, TorchSums, network_rows
+from dphead.privacy.contract import Block
+from dphead.privacy.statistics import Query
+from dphead.privacy.transform import RowTransform
+from dphead.sums.reference import Ask
 
 
 def join() -> int:
@@ -42,24 +43,38 @@ def agreed(value: Any) -> Any:
 
 
 class SharedSums:
-    """The block sum of the first process: each process gets an equal part of a block's slots."""
+    """The `BlockSum` of the first process: each process gets an equal part of a block's slots."""
+
+    parallel = False
 
     def __init__(self, sums: TorchSums) -> None:
         self._part, self._sent = _PartSum(sums), None
 
-    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        """Add the block's clipped gradients to `out` (size,) float64."""
-        if not isinstance(query, ModelGradient):
-            return numpy_block_sum(query, params, block, keep, clip_norm, out)
-        if query != self._part.sums.network.query or not isinstance(params, StepParams) or params.weights is None:
-            raise ValueError(f"the query must be the network's own, got {query}. This is a defect in the solver.")
-        with np.errstate(all="ignore"):
-            x = params.transform.apply(np, block.x)[0]
+    def is_exact(self, query: Query) -> bool:
+        """As `TorchSums`."""
+        return self._part.sums.is_exact(query)
+
+    def rows(self, ask: Ask, block: Block) -> Any:
+        """As `TorchSums`."""
+        return self._part.sums.rows(ask, block)
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """As `TorchSums`, on this process alone: only fits without privacy ask for them."""
+        return self._part.sums.norms(ask, block)
+
+    def add(self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Add the block's clipped gradients to `out` (size,) int64."""
+        sums = self._part.sums
+        if sums.is_exact(ask.query):
+            return sums.add(ask, rows, y, used, out)
+        params = ask.params
+        if ask.query != sums.network.query or not isinstance(params, StepParams) or params.weights is None:
+            raise ValueError(f"the query must be the network's own, got {ask.query}. This is a defect in the solver.")
+        x = network_rows(params.transform, rows.x)
         weights = None if params is self._sent else params.weights
         self._sent = params
-        world = dist.get_world_size()
-        slots = np.array_split(np.arange(len(x)), world)
-        parts = [(weights, params.step, clip_norm, x[s], block.y[s], block.index[s], keep[s]) for s in slots]
+        slots = np.array_split(np.arange(len(x)), dist.get_world_size())
+        parts = [(weights, params.step, ask.clip_norm, x[s], y[s], rows.index[s], used[s]) for s in slots]
         mine: list[Any] = [None]
         dist.scatter_object_list(mine, parts, src=0)
         out += self._part(*mine[0])
@@ -111,7 +126,8 @@ class _PartSum:
         if weights is not None:
             self._params = StepParams(RowTransform(), weights, step)
         query = self.sums.network.query
-        out = self.sums(query, self._params, Block(index, x, y), keep, clip_norm, np.zeros(query.size))
+        ask = Ask(query, self._params, None, clip_norm)
+        out = self.sums.add(ask, Block(index, x, y), y, keep, np.zeros(query.size, np.int64))
         total = torch.from_numpy(out)
         dist.reduce(total, dst=0)
         return total.numpy()

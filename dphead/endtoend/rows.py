@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dphead.data import BLOCK_ROWS, ArrayRows
-from dphead.privacy.mechanism import Block
+from dphead.privacy.contract import Block
 
 
 class ImageRows:

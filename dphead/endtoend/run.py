@@ -28,8 +28,8 @@ from dphead.memory import DEFAULT
 from dphead.methods import Method
 from dphead.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import write_durably
-from dphead.privacy.mechanism import Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.run import FitOptions
 from dphead.solvers.base import PublicFacts

@@ -8,7 +8,7 @@ import numpy as np
 
 from dphead.endtoend.gradients import ModelGradient
 from dphead.endtoend.network import StepParams
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
 from dphead.solvers.gradient import Moments
 from dphead.solvers.normalization import ChannelNormalization

@@ -7,7 +7,7 @@ import numpy as np
 
 from dphead.estimators.base import DPClassifier, PrivacyWarning
 from dphead.estimators.guarantee import Privacy
-from dphead.privacy.queries import Loss
+from dphead.privacy.statistics import Loss
 
 __all__ = [
     "DPAdamClassifier",

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from dphead.data import ArrayRows, FeaturesRows, check_groups, open_features, split_slots
-from dphead.privacy.mechanism import Rows
+from dphead.privacy.contract import Rows
 
 
 @dataclass(frozen=True)

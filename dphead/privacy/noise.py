@@ -58,3 +58,8 @@ def gaussian(generator: np.random.Generator, shape: tuple[int, ...], sd: float, 
 def symmetric_part(z: np.ndarray) -> np.ndarray:
     """(z + zᵀ)/2 over the last two axes, symmetric to the last bit."""
     return (z + np.swapaxes(z, -1, -2)) / 2
+
+
+def rounded_noise(generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool) -> np.ndarray:
+    """TEMPORARY until the exact sampler lands."""
+    return np.rint(gaussian(generator, shape, sd, symmetric)).astype(np.int64)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dphead.privacy.queries import CorrectCount, Params
+from dphead.privacy.statistics import CorrectCount, Params
 from dphead.solvers.base import (
     AccuracyEstimate,
     Answer,

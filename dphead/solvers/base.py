@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dphead.privacy.queries import ChannelMoment, Params, Query, RowTransform
+from dphead.privacy.statistics import ChannelMoment, Params, Query
+from dphead.privacy.transform import RowTransform
 
 if TYPE_CHECKING:
     from dphead.solvers.error_bars import ErrorBars
@@ -117,13 +118,40 @@ class LinearHead:
 
     def _transformed(self, x: np.ndarray) -> np.ndarray:
         """(k, n_features) float32, zero where a row is not finite."""
-        bare = RowTransform(self.transform.unit_norm, self.transform.center, self.transform.scale)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            phi, squared = bare.apply(np, np.asarray(x, np.float32))
+        phi, squared = float_rows(self.transform, np.asarray(x, np.float32))
         return np.where(np.isfinite(squared)[:, None], phi, np.float32(0))
 
 
 Steps = Generator[Ask, Answer, LinearHead]
+SMALLEST = 1e-30  # float32 cannot divide by a smaller squared norm well: such a row counts as zero
+
+
+def float_rows(transform: RowTransform, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows x (k, n_features) float32 transformed, without the constant, and their squared norms (k,), in float32.
+
+    For prediction: what a head is trained on are the integers of `dphead.privacy.transform`. The squared norm of a row
+    that is not finite is not either.
+    """
+
+    def inverse(squared: np.ndarray) -> np.ndarray:
+        """Of norms; zero for rows too small to divide by."""
+        return np.where(squared > SMALLEST, 1 / np.sqrt(squared), np.float32(0))
+
+    with np.errstate(all="ignore"):
+        squared = np.einsum("ij,ij->i", x, x)
+        bad = squared - squared  # nan where not finite, 0 elsewhere
+        if transform.unit_norm:
+            x = x * inverse(squared)[:, None]
+        if transform.center is not None:
+            x = x - transform.center.astype(np.float32)
+        if transform.scale is not None:
+            x = x * transform.scale.astype(np.float32)
+        squared = np.einsum("ij,ij->i", x, x)
+        if transform.unit_norm and transform.center is not None:
+            bad = bad + (squared - squared)
+            x = x * inverse(squared)[:, None]
+            squared = np.where(squared > SMALLEST, np.float32(1), np.float32(0))
+        return x, squared + bad
 
 
 class Solver(Protocol):

@@ -6,7 +6,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from dphead.privacy.queries import Gradient, Gram, Loss, Params, RowTransform
+from dphead.privacy.statistics import Gradient, Gram, Loss, Params
+from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import (
     Ask,
     Centering,

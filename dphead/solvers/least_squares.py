@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from dphead.privacy.queries import ClassGrams, ClassSums, Gram, Params
+from dphead.privacy.statistics import ClassGrams, ClassSums, Gram, Params
 from dphead.solvers.base import (
     Answer,
     Ask,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dphead.privacy.queries import Gradient, Params, SigmoidHessians
+from dphead.privacy.statistics import Gradient, Params, SigmoidHessians
 from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dphead.privacy.queries import ChannelMoment, Params, RowTransform
+from dphead.privacy.statistics import ChannelMoment, Params
+from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
 
 

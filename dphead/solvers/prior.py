@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.transform import RowTransform
 
 LENGTH = 8.0  # of a class's start, in logits of unit rows; chosen on training rows of CIFAR-10
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from dphead.privacy.queries import ClassSums, Params
+from dphead.privacy.statistics import ClassSums, Params
 from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.normalization import ChannelNormalization
 

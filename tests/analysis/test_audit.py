@@ -24,7 +24,7 @@ from dphead.calibration import mu_from_epsilon
 from dphead.methods import make_method
 from dphead.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.mechanism import ReleaseSpec
+from dphead.privacy.contract import ReleaseSpec
 from dphead.solvers.base import PublicFacts
 
 SMALL = PublicFacts(16, 2, 2)

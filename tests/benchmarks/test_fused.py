@@ -7,9 +7,11 @@ from benchmarks.fused import FusedSums, Together
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.plan import make_plan
-from dphead.privacy.mechanism import Block, NumpySums
+from dphead.privacy.contract import Block
+from dphead.sums.cpu import CpuSums
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import Gradient, Params, RowTransform
+from dphead.privacy.statistics import Gradient, Params
+from dphead.privacy.transform import RowTransform
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
@@ -46,7 +48,7 @@ def test_sums_are_the_audited_ones(loss, clip, unit, parts):
     fused, keep = FusedSums(), rows.index >= 0
     for _ in range(2):  # norms computed, and kept
         found = fused(query, params, rows, keep, clip, np.zeros((D + 1, M)))
-        wanted = NumpySums()(query, params, rows, keep, clip, np.zeros((D + 1, M)))
+        wanted = CpuSums()(query, params, rows, keep, clip, np.zeros((D + 1, M)))
         np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
 
 

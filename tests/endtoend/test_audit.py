@@ -11,7 +11,7 @@ from dphead.analysis.audit_bounds import statements
 from dphead.cli import cli
 from dphead.endtoend.audit import audited
 from dphead.plan import make_plan
-from dphead.privacy.queries import Params
+from dphead.privacy.statistics import Params
 from dphead.solvers.base import PublicFacts
 
 FACTS = PublicFacts(20, 3 * 8 * 8, 2)

@@ -11,9 +11,10 @@ from dphead.endtoend.gradients import PerExample, clipped
 from dphead.endtoend.network import StepParams, TorchSums, chunk_rows
 from dphead.fit import fit_head, reserve
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import ReleaseSpec, release
+from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.release import release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.transform import RowTransform
 
 
 def exact_sum(network, x, y, step=0, weights=None, clip_norm=1.0, slots=None):

@@ -12,8 +12,9 @@ from randomgen import ChaCha
 import dphead.privacy
 from dphead.data import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import noise_scale, numpy_block_sum
-from dphead.privacy.queries import ClassSums, Gradient, Params
+from dphead.privacy.mechanism import numpy_block_sum
+from dphead.privacy.release import noise_scale
+from dphead.privacy.statistics import ClassSums, Gradient, Params
 from dphead.privacy.sums import slack
 
 

@@ -23,7 +23,7 @@ from dphead.fit import fit_head
 from dphead.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.mechanism import noise_scale
+from dphead.privacy.release import noise_scale
 from dphead.privacy.noise import NoiseSource, gaussian
 from dphead.report import guarantee
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts

@@ -22,9 +22,10 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum, release
+from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
+from dphead.privacy.release import release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import ClassSums, Params
+from dphead.privacy.statistics import ClassSums, Params
 from dphead.privacy.sampling import within_cap
 from dphead.report import guarantee
 from dphead.solvers import LeastSquares, PublicFacts

@@ -14,9 +14,9 @@ from dphead.data import ArrayRows
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import release
+from dphead.privacy.release import release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import ClassSums, Params
+from dphead.privacy.statistics import ClassSums, Params
 
 QUERY = ClassSums(M)
 X, Y = toy(40)
@@ -229,7 +229,7 @@ CRASH = """
 import os, signal, sys
 from core import *
 import dphead.privacy.ledger as module
-from dphead.privacy.queries import ClassSums, Params
+from dphead.privacy.statistics import ClassSums, Params
 folder, when = sys.argv[1:]
 x, y = toy(40)
 spec = spec_of(ClassSums(3), 40)

@@ -17,31 +17,16 @@ from dphead.data import ArrayRows
 from dphead.privacy import mechanism
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import (
-    Block,
-    KeptSums,
-    NextSum,
-    NumpySums,
-    ReleaseSpec,
-    _transformed,
-    noise_scale,
-    numpy_block_sum,
-    release,
-)
+from dphead.privacy.contract import Block, ReleaseSpec
+from dphead.privacy.mechanism import _transformed, numpy_block_sum
+from dphead.privacy.release import noise_scale, release
+from dphead.sums.caches import KeptSums, NextSum
+from dphead.sums.cpu import CpuSums
 from dphead.privacy.noise import NoiseSource, gaussian
-from dphead.privacy.queries import (
-    ClassCounts,
-    ClassGrams,
-    ClassSums,
-    Gradient,
-    Gram,
-    GramAndSums,
-    Params,
-    Query,
-    RowTransform,
-)
+from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram, GramAndSums, Params, Query
+from dphead.privacy.transform import RowTransform
 from dphead.privacy.sums import PIECE
-from dphead.privacy.sums_jax import jax_block_sum
+from dphead.sums.jax import jax_block_sum
 
 HOSTILE = np.array(
     [[np.nan] * D, [np.inf] * D, [-np.inf, 0, 0, 0], [3.4e38] * D, [1e30] * D, [1e-45] * D, [0.0] * D, [1, -1, 1e19, 0],
@@ -291,13 +276,13 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
     rows = ArrayRows(x, y, block_rows)
     transforms = [RowTransform(True, rng.standard_normal(6).astype(np.float32)), RowTransform(True), RowTransform()]
     for memory in (1 << 20, 3 * PIECE * 6 * 4):
-        kept = NumpySums(memory)
+        kept = CpuSums(memory)
         for transform in [transforms[0], *transforms, transforms[0]]:
             for sampling_prob in (1.0, 0.97, 0.5, 1.0):
                 weights = rng.standard_normal((6, 3)).astype(np.float32)
                 sums = [
                     release_one(query, Params(transform, weights), rows, 3, b, sampling_prob=sampling_prob)
-                    for b in (kept, NumpySums())
+                    for b in (kept, CpuSums())
                 ]
                 assert np.array_equal(sums[0].value, sums[1].value)
         assert sum(phi.nbytes for phi, _ in kept.kept._kept[1].values()) <= memory
@@ -329,7 +314,7 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
 
     x, _ = toy(512)
     sums, transforms = (
-        NumpySums(1 << 20),
+        CpuSums(1 << 20),
         [RowTransform(), RowTransform(True), RowTransform(False, np.ones(D, np.float32))],
     )
     wanted = [t.apply(np, x[:128])[0] for t in transforms]

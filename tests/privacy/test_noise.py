@@ -10,8 +10,8 @@ from scipy import stats
 
 from dphead.data import ArrayRows
 from dphead.privacy.noise import NoiseSource, gaussian, symmetric_part
-from dphead.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Params
-from dphead.privacy.sums_jax import jax_block_sum
+from dphead.privacy.statistics import ClassGrams, ClassSums, Gradient, Gram, Params
+from dphead.sums.jax import jax_block_sum
 
 ALARM = 1e-6  # p-value below which a law is rejected
 
@@ -189,7 +189,7 @@ def test_seeded_streams_differ_by_seed_release_and_purpose_and_repeat_otherwise(
 SCRIPT = """
 import os, sys
 from core import *
-from dphead.privacy.queries import *
+from dphead.privacy.statistics import *
 import numpy as np
 rows = ArrayRows(np.zeros((3, 4), np.float32), np.full(3, -1))
 def draw():

@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.data import ArrayRows
-from dphead.privacy.mechanism import NextSum, numpy_block_sum, release
+from dphead.privacy.mechanism import numpy_block_sum
+from dphead.privacy.release import release
+from dphead.sums.caches import NextSum
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.parts import SumOfParts, bounds, serve
-from dphead.privacy.queries import ClassCounts, ClassSums, Gram, Params, RowTransform
+from dphead.sums.parts import SumOfParts, bounds, serve
+from dphead.privacy.statistics import ClassCounts, ClassSums, Gram, Params
+from dphead.privacy.transform import RowTransform
 
 
 class Threads:

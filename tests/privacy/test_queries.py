@@ -11,18 +11,8 @@ from hypothesis import strategies as st
 from dphead.analysis.definitions import per_example
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.mechanism import numpy_block_sum
-from dphead.privacy.queries import (
-    ChannelMoment,
-    ClassCounts,
-    ClassGrams,
-    ClassSums,
-    CorrectCount,
-    Gradient,
-    Gram,
-    Params,
-    RowTransform,
-    SigmoidHessians,
-)
+from dphead.privacy.statistics import ChannelMoment, ClassCounts, ClassGrams, ClassSums, CorrectCount, Gradient, Gram, Params, SigmoidHessians
+from dphead.privacy.transform import RowTransform
 from dphead.privacy.sums import slack
 from dphead.solvers.base import LinearHead
 
@@ -109,7 +99,7 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
 )
 def test_norms_that_underflow_are_clipped(backend, size, weight, margin):
     """Squares of tiny numbers vanish in float32 (and XLA flushes denormals): the product of norms must not be 0."""
-    from dphead.privacy.sums_jax import jax_block_sum
+    from dphead.sums.jax import jax_block_sum
 
     block_sum = numpy_block_sum if backend == "numpy" else jax_block_sum
     d = 1000

@@ -8,9 +8,11 @@ import pytest
 from core import NAMES, QUERIES, CompiledGradient, D, M, clipped_sum, one_block, release_one, reserve, spec_of, toy
 
 from dphead.data import ArrayRows
-from dphead.privacy.mechanism import _clipped_sum, noise_scale, numpy_block_sum, release
+from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
+from dphead.privacy.release import noise_scale, release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params, RowTransform
+from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params
+from dphead.privacy.transform import RowTransform
 from dphead.privacy.sums import (
     CHUNK,
     FEW_CLASSES,
@@ -25,7 +27,7 @@ from dphead.privacy.sums import (
     slack,
     squares,
 )
-from dphead.privacy.sums_jax import jax_block_sum
+from dphead.sums.jax import jax_block_sum
 
 U32 = 2.0**-24
 

@@ -7,9 +7,10 @@ import pytest
 from core import NAMES, D, M, python, release_one
 
 from dphead.data import ArrayRows
-from dphead.privacy.mechanism import NumpySums
-from dphead.privacy.queries import Gradient, Params, RowTransform
-from dphead.privacy.sums_jax import JaxSums, jax_block_sum
+from dphead.sums.cpu import CpuSums
+from dphead.privacy.statistics import Gradient, Params
+from dphead.privacy.transform import RowTransform
+from dphead.sums.jax import JaxSums, jax_block_sum
 from dphead.run import block_sum
 
 SCRIPT = """
@@ -20,8 +21,9 @@ from core import QUERIES, D, M, clipped_sum, one_block, toy
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import Params, RowTransform
-from dphead.privacy.sums_jax import JaxSums, jax_block_sum
+from dphead.privacy.statistics import Params
+from dphead.privacy.transform import RowTransform
+from dphead.sums.jax import JaxSums, jax_block_sum
 from dphead.solvers import DPFC, PublicFacts
 
 assert len(jax.devices()) == int(sys.argv[1])
@@ -99,7 +101,7 @@ def test_the_backend_keeps_rows_where_it_computes(monkeypatch):
     """On accelerators half of their memory is for rows, whatever the host has."""
     import jax
 
-    assert isinstance(block_sum("numpy", 7), NumpySums)
+    assert isinstance(block_sum("numpy", 7), CpuSums)
     assert block_sum("jax", 7).kept.memory == 7
 
     class Device:

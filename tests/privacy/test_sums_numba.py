@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from core import CompiledGradient, clipped_sum, toy
 
-from dphead.privacy.queries import COMPILED, Gradient, Params, RowTransform
+from dphead.privacy.statistics import COMPILED, Gradient, Params
+from dphead.privacy.transform import RowTransform
 from dphead.privacy.sums import CHUNK, class_sum, slack
 
 

@@ -10,7 +10,7 @@ from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import CorrectCount, Gradient
+from dphead.privacy.statistics import CorrectCount, Gradient
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import DESCENT, LONGEST, MOVE, STRETCH, Lengthening, _overfit, rate
 from dphead.solvers.base import Centering

@@ -7,7 +7,7 @@ from core import toy
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.transform import RowTransform
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Answer, Centering, center_classes, split_intercept
 from dphead.solvers.normalization import ChannelNormalization

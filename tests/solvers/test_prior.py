@@ -8,7 +8,7 @@ from dphead.fit import fit_head
 from dphead.methods import make_method
 from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import MOVE, PRIOR_MOVE
 from dphead.solvers.prior import LENGTH, PublicPrior, read_prior

@@ -1,0 +1,147 @@
+"""What passes between `release`, the rows and the sums: plain data and protocols.
+
+Nothing here computes anything; `release.py` says in which order these meet.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dphead.privacy.accounting import RELATIONS, GaussianEvent
+from dphead.privacy.statistics import Params, Query
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of some slots, padded to a shape that no private number decides.
+
+    index: (k,) slots, -1 for padding. x: (k, n_features) float32. y: (k,) int class
+    positions; any other number means that the row counts zero.
+    """
+
+    index: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Rows(Protocol):
+    """Private rows.
+
+    group_cap: rows beyond so many of a group (`sampling.within_cap`) have no class, so
+    that they count zero; None where each row is protected for itself.
+    """
+
+    n_rows: int
+    n_features: int
+    group_cap: int | None
+
+    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+        """Yield blocks that together hold each slot (each of `indices`) once.
+
+        The shape of blocks of `indices` must not depend on how many there are.
+        """
+        ...
+
+
+class GroupedRows(Rows, Protocol):
+    """Rows with a cap. within: (n_rows,) bool, `sampling.within_cap` of their groups."""
+
+    within: np.ndarray
+
+
+@dataclass(frozen=True)
+class ReleaseSpec:
+    """One release, decided before any row is read.
+
+    label: what the solver calls it. query: `Query.name`. clip_norm: R or C; inf only
+    where there is no noise. noise_multiplier: noise sd over sensitivity; 0 turns the
+    noise off and is recorded as not private. n_rows: public n, or `nominal_n`.
+    sampling_prob: 1 for the full batch. relation: the neighbouring relation.
+    group_cap: None if a row is the protected unit, else a group is, of which at most so
+    many rows count.
+    """
+
+    label: str
+    query: str
+    clip_norm: float
+    noise_multiplier: float
+    n_rows: int
+    sampling_prob: float = 1.0
+    relation: str = "zero_out"
+    group_cap: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise ValueError(
+                f"relation must be one of {RELATIONS}, got relation={self.relation!r}. "
+                "Choose one."
+            )
+        if not 0 <= self.noise_multiplier < np.inf:
+            raise ValueError(
+                "noise_multiplier must be finite and >= 0, got "
+                f"{self.noise_multiplier=}. Correct it."
+            )
+        if self.noise_multiplier > 0 and not 1e-6 <= self.clip_norm <= 1e6:
+            raise ValueError(
+                f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. "
+                "Rescale the features."
+            )
+        self.event()  # refuses a sampling_prob or a group_cap that cannot be charged
+
+    def event(self) -> GaussianEvent:
+        """What the accountant sees."""
+        unit = 1 if self.group_cap is None else self.group_cap
+        return GaussianEvent(
+            self.noise_multiplier, self.sampling_prob, rows_per_unit=unit
+        )
+
+    def row(self) -> dict[str, Any]:
+        """Plain data for the ledger and the report."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Released:
+    """A value that carries noise.
+
+    value: float64, the query's shape. noise_sd: its standard deviation per entry.
+    """
+
+    value: np.ndarray
+    noise_sd: float
+
+
+@dataclass(frozen=True, eq=False)
+class SumRequest:
+    """A sum without noise that `release` wants.
+
+    clip_norm: the spec's, or the public number that stands for inf. indices: increasing
+    slots of the sample, None for all of them. following: the release that was reserved
+    after this one, if any, so that its sum may be made in the same pass.
+    """
+
+    query: Query
+    params: Params
+    rows: Rows
+    spec: ReleaseSpec
+    clip_norm: float
+    indices: np.ndarray | None = None
+    following: ReleaseSpec | None = None
+
+
+class Summer(Protocol):
+    """Adds up a statistic over rows: `dphead.sums.door.Door`.
+
+    Guarantee: none is taken on trust for the noise; a summer that adds wrong numbers
+    breaks the sensitivity, which is why `Door` checks it (proofs/sums.md).
+    """
+
+    def __call__(self, request: SumRequest) -> np.ndarray:
+        """The sum, int64 of `query.shape(width)`, in units of `query.unit`."""
+        ...
+
+    def largest_norm(self, request: SumRequest) -> float:
+        """The largest norm of a transformed row; asked for only without privacy."""
+        ...

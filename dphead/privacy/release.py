@@ -1,0 +1,132 @@
+"""`release`: charge, sample, sum, add noise, commit. Nothing else hands out private sums.
+
+The noise, the sample and the event that the accountant sees are all computed from one
+`ReleaseSpec`, so the guarantee cannot differ from what ran.
+"""
+
+from typing import cast
+
+import numpy as np
+
+from dphead.privacy.contract import (
+    GroupedRows,
+    Released,
+    ReleaseSpec,
+    Rows,
+    Summer,
+    SumRequest,
+)
+from dphead.privacy.ledger import FitLedger
+from dphead.privacy.noise import NoiseSource, rounded_noise
+from dphead.privacy.sampling import poisson_sample
+from dphead.privacy.statistics import Params, Query, root
+
+MOST = 2**62  # sums stay below it in int64
+
+
+def release(
+    query: Query,
+    params: Params,
+    rows: Rows,
+    spec: ReleaseSpec,
+    *,
+    ledger: FitLedger,
+    noise: NoiseSource,
+    summer: Summer,
+) -> Released:
+    """Charge, sample, sum integers, add rounded noise once, commit, return.
+
+    Guarantee: the returned value is a Gaussian mechanism (on a Poisson sample where
+    sampling_prob < 1) of the query's integer sum, with sd >= noise_multiplier times its
+    sensitivity, rounded to integers afterwards. The charge is durable before the first
+    row is read, and the noisy value is durable, where the ledger stores values, before
+    it is returned. ValueError, before anything is read, for what was not planned.
+    """
+    _check_planned(query, rows, spec)
+    transform = params.transform
+    width = transform.width(rows.n_features)
+    unit, sd = noise_scale(query, spec, transform.append)
+    sequence, committed = ledger.begin(spec.row())
+    if committed is not None:
+        return Released(committed, sd * unit)
+    indices = _sampled(rows, spec, noise, sequence)
+    request = SumRequest(query, params, rows, spec, spec.clip_norm, indices)
+    if not np.isfinite(spec.clip_norm):  # no noise, hence no secret to keep
+        clip_norm = query.no_clip(summer.largest_norm(request), params)
+        request = SumRequest(query, params, rows, spec, max(clip_norm, 1e-300), indices)
+        unit = query.unit(request.clip_norm, transform.append)
+    else:
+        request = SumRequest(
+            query, params, rows, spec, spec.clip_norm, indices, _following(ledger)
+        )
+    value = summer(request)
+    if value.dtype != np.int64 or value.shape != query.shape(width):
+        raise TypeError(
+            "a sum must be int64 of the query's shape, got "
+            f"{value.dtype=}, {value.shape=}. This is a defect in the sums."
+        )
+    if spec.noise_multiplier > 0:
+        generator = noise.generator(sequence, "noise")
+        value = value + rounded_noise(generator, value.shape, sd, query.symmetric)
+    released = value * unit
+    ledger.commit(sequence, released)
+    return Released(released, sd * unit)
+
+
+def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, float]:
+    """(unit of the sum, standard deviation of its noise in these units).
+
+    Guarantee: the deviation is not below noise_multiplier times the relation's own
+    sensitivity for full batches; for Poisson batches times the zero-out one, because
+    their accountant handles replace-one itself (proofs/poisson.md).
+    """
+    if spec.noise_multiplier == 0:
+        return 1.0, 0.0
+    relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
+    squared = query.squared_sensitivity(relation, spec.clip_norm, append)
+    sd = float(np.nextafter(spec.noise_multiplier * root(squared), np.inf))
+    # Under add_remove n is private: room for any number of rows that a disk can hold.
+    n = 2**30 if spec.relation == "add_remove" else spec.n_rows
+    if n * query.most() > MOST:
+        raise ValueError(
+            f"sums must stay below 2**62, got n_rows={spec.n_rows}. Split the data."
+        )
+    return query.unit(spec.clip_norm, append), sd
+
+
+def _check_planned(query: Query, rows: Rows, spec: ReleaseSpec) -> None:
+    """ValueError unless the query and the rows are those of the plan."""
+    if query.name != spec.query:
+        raise ValueError(
+            f"the query must be the planned one, got query={query.name}. "
+            f"The plan says {spec.query}."
+        )
+    if spec.relation != "add_remove" and rows.n_rows != spec.n_rows:
+        raise ValueError(
+            f"n_rows must be the planned one, got {rows.n_rows}. "
+            f"The plan says {spec.n_rows}."
+        )
+    if rows.group_cap != spec.group_cap:
+        raise ValueError(
+            f"group_cap must be the planned one, got {rows.group_cap}. "
+            f"The plan says {spec.group_cap}."
+        )
+
+
+def _sampled(
+    rows: Rows, spec: ReleaseSpec, noise: NoiseSource, sequence: int
+) -> np.ndarray | None:
+    """Increasing slots of the Poisson sample, or None for the full batch."""
+    if spec.sampling_prob == 1:
+        return None
+    generator = noise.generator(sequence, "sample")
+    indices = poisson_sample(rows.n_rows, spec.sampling_prob, generator)
+    if spec.group_cap is None:
+        return indices
+    return indices[cast(GroupedRows, rows).within[indices]]
+
+
+def _following(ledger: FitLedger) -> ReleaseSpec | None:
+    """The release reserved next."""
+    reserved = ledger.following()
+    return None if reserved is None else ReleaseSpec(**reserved)

@@ -1,0 +1,179 @@
+"""Rows and sums that are kept between passes, in memory alone.
+
+What is kept has no noise: nothing here may be stored, copied or handed out.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from dphead.privacy.contract import ReleaseSpec, SumRequest
+from dphead.privacy.statistics import ClassSums, Gram, Query
+from dphead.sums.reference import GramAndSums
+
+Key = Any
+
+
+class KeptRows:
+    """Rows of consecutive slots as they were made of a block's, for one fit.
+
+    memory: bytes to keep.
+    Guarantee: what is kept serves the same slots and the same key only.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self._used = 0
+        self._lock = Lock()
+        self._key: Key = None
+        self._kept: dict[tuple[int, int], Any] = {}
+
+    def __call__(
+        self, key: Key, index: np.ndarray, size: int, make: Callable[[], Any]
+    ) -> Any:
+        """What is kept of these slots under this key, else what `make` returns.
+
+        key: compared by identity of its first part, the transform, and by equality of
+        the rest. size: bytes of what `make` returns.
+        """
+        slots = _consecutive(index)
+        if self.memory == 0 or slots is None:
+            return make()
+        with self._lock:  # several threads are here at once
+            if not _same(self._key, key):
+                self._key = key
+                self._kept = {}
+                self._used = 0
+            kept = self._kept
+            found = kept.get(slots)
+            room = found is None and self._used + size <= self.memory
+            if room:
+                self._used += size
+        if found is not None:
+            return found
+        made = make()
+        if room:
+            kept[slots] = made
+        return made
+
+
+def _consecutive(index: np.ndarray) -> tuple[int, int] | None:
+    """(first slot, rows) of a block of consecutive slots and padding behind them."""
+    count = int((index >= 0).sum())
+    if count == 0:
+        return None
+    first = int(index[0])
+    if not np.array_equal(index[:count], np.arange(first, first + count)):
+        return None
+    return first, count
+
+
+def _same(one: Key, other: Key) -> bool:
+    return one is not None and one[0] is other[0] and one[1:] == other[1:]
+
+
+class NextSum:
+    """Class sums that are planned after a Gram matrix are made in its pass, and wait.
+
+    Guarantee: they are in memory alone and serve the request that comes next, with the
+    planned spec and the rows and transform that they were made of, or none.
+    """
+
+    def __init__(self) -> None:
+        self._held: tuple[SumRequest, np.ndarray] | None = None
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "sums without noise must stay in memory, got a request to copy or store "
+            "them. Make new ones."
+        )
+
+    def __call__(
+        self, request: SumRequest, total: Callable[[Query], np.ndarray]
+    ) -> np.ndarray:
+        """The sum of the request. total: sums a query over its rows."""
+        held = self._held
+        self._held = None
+        if held is not None and _serves(held[0], request):
+            return held[1]
+        sums = _class_sums_after(request)
+        if sums is None:
+            return total(request.query)
+        both = total(GramAndSums(request.query.n_classes))
+        width = both.shape[1]
+        self._held = (sums, both[width:].T.copy())
+        return both[:width].copy()  # no view, which would lead to the rest
+
+
+class KeptSums(NextSum):
+    """The last Gram matrix and class sums, kept for further fits on the same rows.
+
+    For one fit at a time, all rows in this process. It saves passes, not budget: each
+    release of each fit is charged, with its own noise. A centre that is a noisy mean is
+    another transform in each fit.
+    Guarantee: as `NextSum`; a sum serves full-batch requests of the same query, clip,
+    relation, rows object and transform only. Rows that change while their sums are kept
+    are protected as they were when they were read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: deque[tuple[SumRequest, np.ndarray]] = deque(maxlen=2)
+
+    def __call__(
+        self, request: SumRequest, total: Callable[[Query], np.ndarray]
+    ) -> np.ndarray:
+        if type(request.query) not in (Gram, ClassSums) or request.indices is not None:
+            return super().__call__(request, total)
+        for kept, value in self._kept:
+            if _equal(kept, request):
+                self._held = None
+                return value.copy()
+        value = super().__call__(request, total)
+        params = replace(
+            request.params, transform=deepcopy(request.params.transform), weights=None
+        )
+        self._kept.append((replace(request, params=params), value.copy()))
+        return value
+
+
+def _serves(held: SumRequest, request: SumRequest) -> bool:
+    same = (held.query, held.spec) == (request.query, request.spec)
+    transform = held.params.transform is request.params.transform
+    return same and transform and held.rows is request.rows
+
+
+def _equal(kept: SumRequest, request: SumRequest) -> bool:
+    def asked(spec: ReleaseSpec) -> ReleaseSpec:
+        return replace(spec, label="", noise_multiplier=1.0)
+
+    if (kept.query, kept.clip_norm) != (request.query, request.clip_norm):
+        return False
+    if kept.rows is not request.rows or not np.isfinite(request.spec.clip_norm):
+        return False
+    same = asked(kept.spec) == asked(request.spec)
+    return same and kept.params.transform.equals(request.params.transform)
+
+
+def _class_sums_after(request: SumRequest) -> SumRequest | None:
+    """The following request, if it is of the class sums of a Gram matrix's rows."""
+    following = request.following
+    if type(request.query) is not Gram or request.indices is not None:
+        return None
+    if following is None or not np.isfinite(request.clip_norm):
+        return None
+    sums = ClassSums(request.query.n_classes)
+    same = replace(
+        request.spec,
+        label=following.label,
+        query=sums.name,
+        noise_multiplier=following.noise_multiplier,
+    )
+    if following != same:
+        return None
+    return replace(request, query=sums, spec=following, following=None)

@@ -1,0 +1,119 @@
+"""Block sums on a CPU: compiled loops where they pay, exact products of numpy elsewhere."""
+
+import numpy as np
+
+from dphead.privacy.contract import Block
+from dphead.privacy.statistics import ClassSums, Gradient, Gram, Query, counting
+from dphead.privacy.transform import IntegerRows
+from dphead.sums.caches import KeptRows
+from dphead.sums.reference import (
+    Ask,
+    GramAndSums,
+    add_both,
+    add_factors,
+    factors,
+    row_norms,
+    rows_key,
+)
+
+COMPILED = 1 << 12  # entries of a sum from which compiling pays
+EXACT = 2**53  # float64 holds every whole number up to here
+PIECE = 1024  # rows whose factors numpy makes at a time, in the cache
+
+
+class CpuSums:
+    """A `BlockSum`. memory: bytes of integer rows kept between passes of one transform.
+
+    Guarantee: the integers of `ReferenceSums`; a kept row serves its own slot, transform
+    and clip only.
+    """
+
+    parallel = True
+
+    def __init__(self, memory: int = 0) -> None:
+        self.kept = KeptRows(memory)
+
+    def is_exact(self, query: Query) -> bool:
+        """Always."""
+        return True
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """Of transformed rows."""
+        return row_norms(ask.params, block)
+
+    def rows(self, ask: Ask, block: Block) -> IntegerRows:
+        """The block's integers, kept where they will be asked for again."""
+        key = rows_key(ask)
+        if key is None:
+            return _made(ask, block)
+        width = ask.params.transform.width(block.x.shape[1])
+        size = len(block.x) * (2 * width + 8)
+        return self.kept(key, block.index, size, lambda: _made(ask, block))
+
+    def add(
+        self,
+        ask: Ask,
+        rows: IntegerRows,
+        y: np.ndarray,
+        used: np.ndarray,
+        out: np.ndarray,
+    ) -> np.ndarray:
+        """Add the statistics."""
+        query = ask.query
+        if isinstance(query, GramAndSums):
+            return add_both(self, ask, rows, y, used, out)
+        if out.size < COMPILED:
+            return _by_numpy(ask, rows, y, used, out)
+        if _is_softmax(query) and out.T.flags.c_contiguous:
+            from dphead.sums.gradient_numba import add_softmax_gradient
+
+            add_softmax_gradient(ask, rows, y, used, out.T)
+            return out
+        if type(query) is ClassSums and out.T.flags.c_contiguous:
+            from dphead.sums.products_numba import add_class_rows
+
+            add_class_rows(rows.q, y, counting(query, rows, y, used), out.T)
+            return out
+        if type(query) is Gram:
+            from dphead.sums.products_numba import add_products
+
+            keep = counting(query, rows, y, used)
+            q = rows.q if keep.all() else np.where(keep[:, None], rows.q, np.int16(0))
+            add_products(q, None, out)
+            return out
+        return _by_numpy(ask, rows, y, used, out)
+
+
+def _is_softmax(query: Query) -> bool:
+    return isinstance(query, Gradient) and query.loss == "softmax"
+
+
+def _made(ask: Ask, block: Block) -> IntegerRows:
+    """The integers of a block's rows, compiled where there are many columns."""
+    query, transform = ask.query, ask.params.transform
+    wide = block.x.size >= 64 * COMPILED
+    if type(query).rows is not Query.rows or not wide:
+        return query.rows(transform, block.x, ask.clip_norm)
+    from dphead.sums import rows_numba
+
+    if query.clips == "features":
+        return rows_numba.clipped_rows(transform, block.x, ask.clip_norm)
+    return rows_numba.direction_rows(transform, block.x)
+
+
+def _by_numpy(
+    ask: Ask, rows: IntegerRows, y: np.ndarray, used: np.ndarray, out: np.ndarray
+) -> np.ndarray:
+    """Factors by numpy, products in float64, which holds them exactly."""
+    assert PIECE * ask.query.most() <= EXACT
+    for i in range(0, len(y), PIECE):
+        run = slice(i, i + PIECE)
+        part = IntegerRows(rows.q[run], rows.scale[run])
+        left, right = factors(ask, part, y[run], used[run])
+        add_factors(ask.query, left, right, out, exact_products)
+    return out
+
+
+def exact_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """leftᵀ right of at most PIECE rows of whole numbers: exact in any order."""
+    return (left.astype(np.float64).T @ right.astype(np.float64)).astype(np.int64)

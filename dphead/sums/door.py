@@ -1,0 +1,115 @@
+"""What `release` is given: sums that are checked before and while they are used."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dphead.privacy.contract import Block, SumRequest
+from dphead.privacy.statistics import ChannelMoment, Params, Query
+from dphead.privacy.transform import RowTransform
+from dphead.sums.caches import NextSum
+from dphead.sums.passes import checked_sum
+from dphead.sums.reference import (
+    Ask,
+    BlockSum,
+    ReferenceSums,
+    ask_of,
+    largest_norm,
+)
+
+TRIED = 1 << 24  # products of the reference's in a trial: 0.02 s
+
+
+class Door:
+    """A `Summer` for the releases of one fit.
+
+    block_sum: how blocks are summed. next_sum: `KeptSums` for further fits on the same
+    rows. parts: None, or `SumOfParts` where the rows lie with several processes.
+    Guarantee: in each pass a secret run of rows gives the reference's integers
+    (`checked_sum`); `check` tries rows made to break the block sum before the charge.
+    """
+
+    def __init__(
+        self,
+        block_sum: BlockSum | None = None,
+        next_sum: NextSum | None = None,
+        parts: Any = None,
+    ) -> None:
+        self.block_sum = ReferenceSums() if block_sum is None else block_sum
+        self.next_sum = NextSum() if next_sum is None else next_sum
+        self._parts = parts
+
+    def check(self, queries: Iterable[Query], n_features: int) -> None:
+        """RuntimeError unless these queries' sums of hostile rows are the reference's.
+
+        To be called before anything is charged.
+        """
+        exact = {q for q in queries if self.block_sum.is_exact(q)}
+        known_answers(self.block_sum, exact, n_features)
+
+    def __call__(self, request: SumRequest) -> np.ndarray:
+        """The sum, int64, in units of the query."""
+
+        def total(query: Query) -> np.ndarray:
+            ask = ask_of(query, request.params, request.clip_norm)
+            if self._parts is not None:
+                return self._parts(ask, request, self.block_sum)
+            return checked_sum(ask, request.rows, request.indices, self.block_sum)
+
+        return self.next_sum(request, total)
+
+    def largest_norm(self, request: SumRequest) -> float:
+        """The largest norm of what is clipped, for fits without privacy."""
+        if self._parts is not None:
+            return self._parts.largest_norm(request)
+        ask = ask_of(request.query, request.params, request.clip_norm)
+        return largest_norm(ask, request.rows, request.indices, self.block_sum)
+
+
+def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> None:
+    """RuntimeError unless the sums of hostile rows are the reference's.
+
+    They hold what has broken sums before: rows at the clip in one entry, tiny, huge and
+    not finite ones, ties, labels outside the classes, padding, and a tail of a chunk.
+    """
+    rng = np.random.default_rng(0)
+    for query in sorted(queries, key=repr):
+        entries = int(np.prod(query.shape(n_features)))
+        k = int(np.clip(TRIED // entries, 16, 160))
+        block = _hostile(rng, k, n_features, query.n_classes)
+        center = rng.normal(size=n_features) / np.sqrt(n_features)
+        append = 0.0 if isinstance(query, ChannelMoment) else 0.3  # features alone
+        for transform in (RowTransform(), RowTransform(True, center, None, append)):
+            width = transform.width(n_features)
+            weights = rng.normal(size=(width, query.n_classes))
+            ask = ask_of(query, Params(transform, weights), 1.0)
+            answers = [_answer(way, ask, block) for way in (block_sum, ReferenceSums())]
+            if not np.array_equal(*answers):
+                raise RuntimeError(
+                    "fast sums must equal the reference's before anything is charged, "
+                    f"got other integers of {query.name} with "
+                    f"{type(block_sum).__name__}. Use --backend reference, and say on "
+                    "which processor this was."
+                )
+
+
+def _answer(way: BlockSum, ask: Ask, block: Block) -> np.ndarray:
+    out = np.zeros(ask.shape(block.x.shape[1]), np.int64)
+    rows = way.rows(ask, block)
+    out = np.asarray(way.add(ask, rows, block.y, block.index >= 0, out))
+    return np.triu(out) if ask.query.symmetric else out
+
+
+def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
+    """Rows (k, d), classes and others, and slots of which some are padding."""
+    x = rng.normal(size=(k, d)).astype(np.float32)
+    x[: k // 4] = 0
+    x[np.arange(k // 4), np.arange(k // 4) % d] = 1
+    x[k // 4 : k // 2] *= np.logspace(-38, 36, k // 2 - k // 4)[:, None]
+    x[k // 2] = np.nan
+    x[k // 2 + 1, 0] = np.inf
+    y = rng.integers(-1, m + 1, k).astype(np.int32)
+    index = np.arange(k)
+    index[-k // 8 :] = -1
+    return Block(index, x, y)

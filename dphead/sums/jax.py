@@ -1,0 +1,173 @@
+"""Block sums by XLA for accelerators, on all devices of a host.
+
+Rows become integers on the host, by the same code as everywhere, and are sent as 16-bit
+numbers. What the devices do is integer arithmetic, and products of numbers by one row's
+constant, each rounded once (`statistics`): nothing that a compiler could fuse.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import jax
+from dphead.privacy.contract import Block
+from dphead.privacy.statistics import (
+    Chunk,
+    ClassSums,
+    Gradient,
+    Gram,
+    IntegerWeights,
+    Query,
+    SigmoidHessians,
+)
+from dphead.privacy.transform import IntegerRows
+from dphead.sums.cpu import CpuSums
+from dphead.sums.reference import Ask, GramAndSums, row_norms, rows_key
+
+PIECE = 2048  # rows of which the devices hold factors; chosen, not measured
+SMALL = (Gradient, Gram, ClassSums)  # their factors are at most RADIUS
+HALF = 64  # a row's integer is HALF * high + low, both of 8 bits
+
+
+@dataclass(frozen=True)
+class PlacedRows:
+    """Rows on the devices. q: (k, width) int16; scale: (k,) float64."""
+
+    q: Any
+    scale: Any
+
+    def part(self, run: slice) -> IntegerRows:
+        """A run of them, on the host."""
+        return IntegerRows(np.asarray(self.q[run]), np.asarray(self.scale[run]))
+
+
+class JaxSums:
+    """A `BlockSum`. memory: bytes of rows kept on the devices between passes.
+
+    Guarantee: the integers of `ReferenceSums`.
+    """
+
+    parallel = False
+
+    def __init__(self, memory: int = 0) -> None:
+        self._host = CpuSums()
+        self._kept = CpuSums(memory).kept
+
+    def is_exact(self, query: Query) -> bool:
+        """Always."""
+        return True
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """Of transformed rows."""
+        return row_norms(ask.params, block)
+
+    def rows(self, ask: Ask, block: Block) -> PlacedRows:
+        """The block's integers, on the devices."""
+
+        def make() -> PlacedRows:
+            with jax.enable_x64(True):
+                made = self._host.rows(ask, block)
+                where = _sharding(len(made.q))
+                q = made.q.astype(np.int32) if made.q.itemsize > 4 else made.q
+                return PlacedRows(
+                    jax.device_put(q, where), jax.device_put(made.scale, where)
+                )
+
+        key = rows_key(ask)
+        if key is None:
+            return make()
+        size = 2 * block.x.size + 8 * len(block.x)
+        return self._kept(key, block.index, size, make)
+
+    def add(
+        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
+    ) -> Any:
+        """Add the statistics; every device has a sum of its own until it is read."""
+        with jax.enable_x64(True):
+            q, scale = jnp.asarray(rows.q), jnp.asarray(rows.scale)
+            weights = ask.weights
+            w = np.zeros((1, 1), np.int16) if weights is None else weights.w
+            step = 0.0 if weights is None else weights.step
+            devices = _devices(len(y))
+            sums = _compiled(ask.query, ask.clip_norm, weights is not None, devices)
+            added = sums(q, scale, y.astype(np.int32), used, w, np.float64(step))
+            return np.asarray(out) + np.asarray(added)
+
+
+@lru_cache(maxsize=64)
+def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any:
+    """The sum of a block's statistics on so many devices."""
+
+    def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
+        weights = IntegerWeights(w, step) if scored else None
+        keep = used & (scale > 0) & (y >= 0) & (y < query.n_classes)
+        chunk = Chunk(IntegerRows(q, scale), y, keep, weights, clip_norm)
+        left, right = query.factors(jnp, chunk)
+        return _products(query, left, right, y, keep)
+
+    if devices == 1:
+        return jax.jit(block_sum)
+    rows, same = PartitionSpec("rows"), PartitionSpec()
+
+    def part(*arrays: Any) -> Any:
+        return jax.lax.psum(block_sum(*arrays), "rows")
+
+    specs = (rows, rows, rows, rows, same, same)
+    return jax.jit(
+        jax.shard_map(part, mesh=_mesh(devices), in_specs=specs, out_specs=same)
+    )
+
+
+def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
+    """The int64 sum of factors."""
+    small = isinstance(query, SMALL) and not isinstance(query, SigmoidHessians)
+    if query.kind == "outer":
+        return _integers(left.T, right, small)
+    columns = (right[:, j : j + 1] for j in range(right.shape[1]))
+    squares = [_integers((left * column).T, left, small) for column in columns]
+    if isinstance(query, GramAndSums):
+        classes = (y[:, None] == jnp.arange(query.n_classes)[None, :]) & keep[:, None]
+        return jnp.concatenate([squares[0], _integers(classes.T, left, small)])
+    return squares[0] if len(query.shape(1)) == 2 else jnp.stack(squares)
+
+
+def _integers(a: Any, b: Any, small: bool) -> Any:
+    """a @ b of whole numbers, int64, exact: below 2**53 in float64, in any order.
+
+    Accelerators have fast units for 8-bit integers. There small numbers, of at most
+    RADIUS as all of a row's and a residual's are, go in two halves each.
+    """
+    if jax.default_backend() == "cpu" or not small:
+        wide = (x.astype(jnp.float64) for x in (a, b))
+        return jnp.matmul(*wide, precision="highest").astype(jnp.int64)
+    total = jnp.zeros((a.shape[0], b.shape[1]), jnp.int64)
+    for one, size in _halves(a):
+        for other, times in _halves(b):
+            part = jnp.matmul(one, other, preferred_element_type=jnp.int32)
+            total = total + size * times * part.astype(jnp.int64)
+    return total
+
+
+def _halves(x: Any) -> tuple[tuple[Any, int], tuple[Any, int]]:
+    """(low, 1), (high, HALF): int8 numbers whose sum of products is x, |x| < 2**12."""
+    x = x.astype(jnp.int32)
+    low = ((x + HALF // 2) & (HALF - 1)) - HALF // 2
+    return (low.astype(jnp.int8), 1), (((x - low) // HALF).astype(jnp.int8), HALF)
+
+
+def _devices(rows: int) -> int:
+    return gcd(rows, len(jax.local_devices()))
+
+
+def _mesh(devices: int) -> Mesh:
+    return Mesh(np.array(jax.local_devices()[:devices]), ("rows",))
+
+
+def _sharding(rows: int) -> Any:
+    devices = _devices(rows)
+    return NamedSharding(_mesh(devices), PartitionSpec("rows")) if devices > 1 else None

@@ -1,0 +1,149 @@
+"""One sum whose rows lie with several processes: each sums a part, the first adds up.
+
+The first process holds the ledger, draws the sample and the noise, and alone calls
+`release`; the others `serve` it. Integers add up to the same whatever the parts.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from dphead.privacy.contract import ReleaseSpec, Rows, SumRequest
+from dphead.privacy.statistics import Params, Query
+from dphead.sums.passes import checked_sum
+from dphead.sums.reference import Ask, BlockSum, ReferenceSums, ask_of, largest_norm
+
+
+@dataclass(frozen=True)
+class PartAsk:
+    """What a process is to sum.
+
+    clip_norm: the request's; None asks for the largest norm of a row instead. n_rows:
+    slots of its part. indices: those of them in the sample, from 0, or None for all.
+    """
+
+    query: Query
+    params: Params
+    spec: ReleaseSpec
+    clip_norm: float | None
+    n_rows: int
+    indices: np.ndarray | None
+
+
+class Processes(Protocol):
+    """The first process's way to the others.
+
+    count: the number of all. Each ask is answered by one array.
+    """
+
+    count: int
+
+    def ask(self, process: int, ask: PartAsk) -> None:
+        """Send a process what it is to sum."""
+        ...
+
+    def receive(self, process: int, shape: tuple[int, ...]) -> np.ndarray:
+        """The float64 array with which a process answered the last ask, bit for bit.
+
+        Raises if the process is lost.
+        """
+        ...
+
+
+class Asked(Protocol):
+    """Another process's way to the first."""
+
+    def next(self) -> PartAsk | None:
+        """What to sum, or None at the end."""
+        ...
+
+    def answer(self, value: np.ndarray) -> None:
+        """Send float64 numbers without noise to the first process and to no other."""
+        ...
+
+
+def bounds(n_rows: int, processes: int) -> list[int]:
+    """Part i is the slots bounds[i] to bounds[i + 1] - 1: each slot is in one part."""
+    return [i * n_rows // processes for i in range(processes + 1)]
+
+
+class SumOfParts:
+    """The sum over the rows of all processes, on the first. own: its part of the rows.
+
+    Guarantee: each slot (of the sample) is asked of one process, which adds it exactly
+    once or raises (`checked_sum`); one sum of each process is added. Sums are whole
+    numbers below 2**53, which travel as float64.
+    """
+
+    def __init__(self, processes: Processes, own: Rows) -> None:
+        self._processes = processes
+        self._own = own
+
+    def __call__(
+        self, ask: Ask, request: SumRequest, block_sum: BlockSum
+    ) -> np.ndarray:
+        """Ask all, sum the own part meanwhile, add up."""
+        others = self._send(ask.query, request, request.clip_norm)
+        total = _sum(others[0], self._own, block_sum)
+        for i in range(1, self._processes.count):
+            total += self._processes.receive(i, total.shape).astype(np.int64)
+        return total
+
+    def largest_norm(self, request: SumRequest) -> float:
+        """The largest of all processes' rows."""
+        asks = self._send(request.query, request, None)
+        largest = _largest(asks[0], self._own)
+        for i in range(1, self._processes.count):
+            largest = max(largest, float(self._processes.receive(i, (1,))[0]))
+        return largest
+
+    def _send(
+        self, query: Query, request: SumRequest, clip_norm: float | None
+    ) -> list[PartAsk]:
+        """Ask the other processes; all asks, the own one first."""
+        count = self._processes.count
+        parts = pairwise(bounds(request.rows.n_rows, count))
+        asks = [_ask(query, request, clip_norm, *part) for part in parts]
+        for i in range(1, count):
+            self._processes.ask(i, asks[i])
+        return asks
+
+
+def serve(first: Asked, own: Rows, block_sum: BlockSum) -> None:
+    """Sum this process's part whenever the first asks, until it says that it is done."""
+    while (ask := first.next()) is not None:
+        if ask.clip_norm is None:
+            first.answer(np.array([_largest(ask, own)]))
+        else:
+            first.answer(_sum(ask, own, block_sum).astype(np.float64))
+
+
+def _ask(
+    query: Query, request: SumRequest, clip_norm: float | None, start: int, stop: int
+) -> PartAsk:
+    indices = request.indices
+    if indices is not None:
+        indices = indices[(indices >= start) & (indices < stop)] - start
+    return PartAsk(
+        query, request.params, request.spec, clip_norm, stop - start, indices
+    )
+
+
+def _largest(part: PartAsk, own: Rows) -> float:
+    ask = ask_of(part.query, part.params, 1.0)
+    return largest_norm(ask, own, part.indices, ReferenceSums())
+
+
+def _sum(part: PartAsk, own: Rows, block_sum: BlockSum) -> np.ndarray:
+    if own.n_rows != part.n_rows or own.group_cap != part.spec.group_cap:
+        raise RuntimeError(
+            "a process must hold the part that it is asked for, got "
+            f"{own.n_rows} rows, group_cap={own.group_cap}. It was asked for "
+            f"{part.n_rows}, group_cap={part.spec.group_cap}: this is a defect in the "
+            "row source."
+        )
+    assert part.clip_norm is not None
+    ask = ask_of(part.query, part.params, part.clip_norm)
+    return checked_sum(ask, own, part.indices, block_sum)
