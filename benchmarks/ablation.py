@@ -27,7 +27,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, LeastSquares, PlannedRelease, PublicFacts, Solver
 from dphead.solvers.auto import DESCENT, MOVE, STRETCH
-from dphead.solvers.base import Answer, Centering, Steps, center_classes
+from dphead.solvers.base import Answer, Centering, Steps, center_classes, float_rows
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.stein import SpectralRidge, candidates
 
@@ -117,7 +117,7 @@ def some_rows(dataset: str, name: str, n: int, n_classes: int, seed: int) -> fea
     x, y = training_rows(data)
     if n_classes > data.facts.n_classes:
         clusters = MiniBatchKMeans(n_classes, random_state=0, batch_size=4096)
-        y = clusters.fit_predict(RowTransform(True, x.mean(0)).apply(np, x)[0])
+        y = clusters.fit_predict(float_rows(RowTransform(True, x.mean(0)), x)[0])
     order = np.random.default_rng(seed).permutation(len(x))
     fit, held = order[:n], order[n : n + 10_000]
     facts = PublicFacts(n, x.shape[1], n_classes)
@@ -232,7 +232,7 @@ def least_squares_draw(
     solver, rng, n = Recorded(LeastSquares()), np.random.default_rng([seed, 5]), data.facts.n_rows
     fit_head(solver, data.rows, data.facts, epsilon=epsilon, delta=DELTA, noise=NoiseSource(seed))
     gram, sums = solver.answers["gram"], solver.answers["class sums"]
-    rows, held = (solver.transform.apply(np, part)[0] for part in (x, data.x))
+    rows, held = (float_rows(solver.transform, part)[0] for part in (x, data.x))
     variants = gram_variants(gram, sums, n, rng)
     for power in (0.25, 0.5):
         variants[f"whitened before noise, p = {power}"] = whitened(rows, y, gram, sums, power, rng)

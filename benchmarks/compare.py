@@ -24,7 +24,7 @@ from dphead.fit import fit_head
 from dphead.methods import make_method
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares
-from dphead.solvers.base import center_classes
+from dphead.solvers.base import center_classes, float_rows
 from dphead.solvers.ridge import RidgeSolver
 
 OUT = RESULTS / "auto"
@@ -134,7 +134,7 @@ def least_squares(data: Loaded, epsilon: float, seed: int) -> Iterator[tuple[str
     solver = Recorded(LeastSquares())
     fit_head(solver, data.rows, data.facts, epsilon=epsilon, delta=DELTA, noise=NoiseSource(seed))
     gram, right = solver.answers["gram"].value, center_classes(solver.answers["class sums"].value)
-    held = solver.transform.apply(np, data.x)[0]
+    held = float_rows(solver.transform, data.x)[0]
     for name, ridge in GRIDS["dp-ls"].items():
         weights = RidgeSolver(gram, ridge * data.facts.n_rows)(right)
         yield name, float(np.mean((held @ weights.astype(np.float32)).argmax(axis=1) == data.y))

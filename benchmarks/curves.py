@@ -83,7 +83,7 @@ def curves(wanted: list[Job], seed: int = 0) -> list[Row]:
     def fit(i: int) -> FitResult:
         return fit_head(
             watched[i], together.rows(), data.facts, plan=ready[i][1], noise=NoiseSource(seed),
-            block_sum=together.block_sum(i),
+            summer=together.summer(i),
         )  # fmt: skip
 
     together.run(fit)

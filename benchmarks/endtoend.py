@@ -28,6 +28,7 @@ from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
 from dphead.run import FitOptions
 from dphead.solvers.base import PublicFacts
+from dphead.sums.door import Door
 from extract.images import Classes
 
 OUT = Path(__file__).parent / "results" / "endtoend" / "rows.jsonl"
@@ -80,7 +81,7 @@ def train(run: Run) -> dict[str, Any]:
     fit = FitOptions(path, path, epsilon=run.epsilon, delta=1e-5, accountant=run.accountant)
     method, plan, found = make_training(FinetuneOptions(fit, s), facts, network)
     sums, noise = TorchSums(network, batch=s.batch_size or 256), NoiseSource(run.seed)
-    result: Any = fit_head(method.solver, ImageRows(x, y), facts, plan=plan, noise=noise, block_sum=sums)
+    result: Any = fit_head(method.solver, ImageRows(x, y), facts, plan=plan, noise=noise, summer=Door(sums))
 
     def accuracy(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
         return float((network.scores(weights, x).argmax(axis=1) == y).mean())

@@ -1,10 +1,9 @@
-"""Block sums for benchmarks only: the same clipped gradient sums, several times as fast, without the rounding bound.
+"""Block sums for benchmarks only: the same clipped gradient sums, several times as fast, not exact.
 
 The row's map x → (x - c) ∘ s, with or without unit norms before and after, is folded into the weights and out of the
 sum, so that a batch is read twice and never copied, products are float32, and several fits on the same batches share
-them (`Together`). Sums differ from
-`CpuSums`' by rounding alone (tests/benchmarks/test_fused.py), but AUDIT.md, "Floating point", does not cover them:
-nothing that is to be private may use this.
+them (`Together`). Sums differ from `CpuSums`' by rounding alone (tests/benchmarks/test_fused.py), but no proof covers
+them: nothing that is to be private may use this.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,16 +15,16 @@ from typing import Any, TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dphead.data import ArrayRows
+from dphead.data import CHUNK, ArrayRows
 from dphead.fit import FitResult, fit_head
 from dphead.privacy.contract import Block
-from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import BlockSum
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import NOTHING, Gradient, Params, Query
+from dphead.privacy.statistics import Gradient, Params, Query
 from dphead.privacy.transform import RowTransform
-from dphead.privacy.sums import CHUNK, squares
-from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.base import SMALLEST, PublicFacts, Solver, float_rows
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
+from dphead.sums.reference import Ask
 
 T = TypeVar("T")
 
@@ -43,18 +42,34 @@ class Asked:
 class FusedSums:
     """A `BlockSum`. It keeps three numbers of each row after each transform: the factors of its norms, and its norm."""
 
+    parallel = False
+
     def __init__(self, memory: int = 1 << 30) -> None:
         self._exact = CpuSums(memory=memory)
         self._known: dict[tuple, np.ndarray] = {}
 
-    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
+    def is_exact(self, query: Query) -> bool:
+        """Never: `door` is not to compare."""
+        return False
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """As `CpuSums`."""
+        return self._exact.norms(ask, block)
+
+    def rows(self, ask: Ask, block: Block) -> Any:
+        """The block itself, for gradients."""
+        return block if fusible(ask.query, ask.params) else self._exact.rows(ask, block)
+
+    def add(self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Add the block's clipped statistics to out; other queries than gradients go to `CpuSums`."""
-        if not fusible(query, params):
-            return self._exact(query, params, block, keep, clip_norm, out)
-        self.add([Asked(query, params, clip_norm, out)], [(block, keep)])  # type: ignore[arg-type]
+        if not fusible(ask.query, ask.params):
+            return self._exact.add(ask, rows, y, used, out)
+        value = np.zeros(out.shape)
+        self.add_all([Asked(ask.query, ask.params, ask.clip_norm, value)], [(rows, used)])  # type: ignore[arg-type]
+        out += rounded(ask, value)
         return out
 
-    def add(self, asks: list[Asked], blocks: Iterable[tuple[Block, np.ndarray]]) -> None:
+    def add_all(self, asks: list[Asked], blocks: Iterable[tuple[Block, np.ndarray]]) -> None:
         """Add the clipped gradients of several fits of one loss over (block, rows to keep), with common products."""
         fits, m = len(asks), asks[0].query.n_classes
         weights, offset, bias = (np.stack(part, axis=-2) for part in zip(*(_fold(a.params) for a in asks), strict=True))
@@ -106,18 +121,23 @@ def _measured(transform: RowTransform, x: np.ndarray) -> np.ndarray:
         ones = np.ones(len(x), np.float32)
         inner = outer = ones
         if transform.unit_norm:
-            inner = _inverse(squares(np, x))
+            inner = _inverse(np.einsum("ij,ij->i", x, x))
             if transform.center is not None:
                 moved = (x * inner[:, None] - transform.center) * (1 if transform.scale is None else transform.scale)
-                outer = _inverse(squares(np, moved))
-        squared = transform.apply(np, x)[1]
+                outer = _inverse(np.einsum("ij,ij->i", moved, moved))
+        squared = float_rows(transform, x)[1]
         squared = np.where(np.isfinite(squared), squared, np.inf)
         finite = np.isfinite(squared)
         return np.stack([np.where(finite, inner, 0), np.where(finite, outer, 0), squared]).astype(np.float32)
 
 
 def _inverse(squared: np.ndarray) -> np.ndarray:
-    return np.where(squared > NOTHING, 1 / np.sqrt(squared), np.float32(0))
+    return np.where(squared > SMALLEST, 1 / np.sqrt(squared), np.float32(0))
+
+
+def rounded(ask: Ask, value: np.ndarray) -> np.ndarray:
+    """A float sum as int64, in units of its query."""
+    return np.rint(value / ask.query.unit(ask.clip_norm, ask.params.transform.append)).astype(np.int64)
 
 
 class Together:
@@ -157,17 +177,9 @@ class Together:
             raise next((e for e in errors if not isinstance(e, _OtherFailedError)), errors[0])
         return [future.result() for future in running]
 
-    def block_sum(self, fit: int) -> BlockSum:
+    def summer(self, fit: int) -> Door:
         """How the fit of that position sums, called from `run`."""
-
-        def add(query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-            indices = block.index[keep]
-            if fusible(query, params):
-                self._wait(fit, Asked(query, params, clip_norm, out), indices)  # type: ignore[arg-type]
-                return out
-            return self._one(query, params, indices, clip_norm, out)
-
-        return add
+        return Door(_OfFit(self, fit))
 
     def _wait(self, fit: int, asked: Asked, indices: np.ndarray) -> None:
         with self._changed:
@@ -191,16 +203,18 @@ class Together:
             self._asked, self._round = {}, self._round + 1
             self._changed.notify_all()
 
-    def _one(self, query: Query, params: Params, indices: np.ndarray, clip_norm: float, out: Any) -> Any:
+    def _one(self, ask: Ask, indices: np.ndarray, out: np.ndarray) -> np.ndarray:
         """A sum that is not shared; over all rows, one that needs no head is the same for every fit."""
-        key = query, clip_norm, _content(params.transform), params.transform.append
-        shared = params.weights is None and len(indices) == self._rows.n_rows
+        transform = ask.params.transform
+        key = ask.query, ask.clip_norm, _content(transform), transform.append
+        shared = ask.params.weights is None and len(indices) == self._rows.n_rows
         with self._lock:
             value = self._known.get(key) if shared else None
             if value is None:
                 value = np.zeros_like(out)
                 for block in self._blocks(indices):
-                    value = self._exact(query, params, block, block.index >= 0, clip_norm, value)
+                    rows = self._exact.rows(ask, block)
+                    value = self._exact.add(ask, rows, block.y, block.index >= 0, value)
             if shared:
                 self._known[key] = value
         out += value
@@ -215,7 +229,7 @@ class Together:
             raise RuntimeError("fits on common batches must draw the same rows, got different ones.")
         if len({a.query for a, _ in asked}) > 1:
             raise RuntimeError("fits on common batches must have one loss, got several.")
-        self._sums.add([a for a, _ in asked], ((b, b.index >= 0) for b in self._blocks(indices)))
+        self._sums.add_all([a for a, _ in asked], ((b, b.index >= 0) for b in self._blocks(indices)))
 
 
 def fit_together(
@@ -228,10 +242,43 @@ def fit_together(
         solver, seed, epsilon = fits[i]
         return fit_head(
             solver, together.rows(), facts, epsilon=epsilon, delta=delta, noise=NoiseSource(seed),
-            block_sum=together.block_sum(i),
+            summer=together.summer(i),
         )  # fmt: skip
 
     return together.run(fit)
+
+
+class _OfFit:
+    """The `BlockSum` of one of the fits: blocks only name their rows."""
+
+    parallel = False
+
+    def __init__(self, together: Together, fit: int) -> None:
+        self._together, self._fit = together, fit
+
+    def is_exact(self, query: Query) -> bool:
+        """Never."""
+        return False
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """Of the rows that the block names."""
+        exact, indices = CpuSums(), block.index[block.index >= 0]
+        found = [exact.norms(ask, b)[b.index >= 0] for b in self._together._blocks(indices)]
+        return np.pad(np.concatenate(found), (0, len(block.index) - len(indices)))
+
+    def rows(self, ask: Ask, block: Block) -> Block:
+        """The names."""
+        return block
+
+    def add(self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """The sum, made with those of the other fits."""
+        indices = rows.index[used]
+        if not fusible(ask.query, ask.params):
+            return self._together._one(ask, indices, out)
+        value = np.zeros(out.shape)
+        self._together._wait(self._fit, Asked(ask.query, ask.params, ask.clip_norm, value), indices)  # type: ignore[arg-type]
+        out += rounded(ask, value)
+        return out
 
 
 class _OtherFailedError(RuntimeError):

@@ -37,20 +37,22 @@ Step = Callable[[], Any]
 def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     """One `release` of a fit of many: begin, sum, noise, commit. Rows are kept as a fit keeps them."""
     from dphead.data import ArrayRows
-    from dphead.privacy.ledger import Ledger
     from dphead.privacy.contract import ReleaseSpec
-from dphead.privacy.release import release
-from dphead.sums.cpu import CpuSums
+    from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient, Params
+    from dphead.sums.cpu import CpuSums
+    from dphead.sums.door import Door
 
-    query, rows, sums, params = Gradient(w.shape[1]), ArrayRows(x, y), CpuSums(1 << 30), Params(weights=w)
+    query, rows, params = Gradient(w.shape[1]), ArrayRows(x, y), Params(weights=w)
+    summer = Door(CpuSums(1 << 30))
     spec, noise = ReleaseSpec("step", query.name, 1.0, 1.0, len(x)), NoiseSource()
     plan = [spec.row()] * (TURNS + 1)
     fit = Ledger().reserve(
         plan, epsilon=1.0, delta=1e-5, relation=spec.relation, description="steps", plan_hash="", store=None
     )
-    return lambda: release(query, params, rows, spec, ledger=fit, noise=noise, block_sum=sums)
+    return lambda: release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
 
 
 def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:

@@ -24,6 +24,7 @@ from dphead.plan import Plan, make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.report import guarantee
 from dphead.solvers.base import Solver
+from dphead.sums.door import Door
 
 OUT = RESULTS / "claims"
 SPEED = 1.5e-9  # seconds for a row times a feature, where nothing was measured yet
@@ -37,9 +38,9 @@ def fit(job: j.Job, seed: int) -> dict[str, Any]:
     data = f.load(job.dataset, job.features, job.held_out)
     solver, plan = prepared(job, data)
     fused = job.preset is not None or job.clip_only or any(s.sampling_prob < 1 for s in plan.specs)
-    sums = FusedSums() if fused else None  # our defaults cost what they cost a user
+    sums = Door(FusedSums()) if fused else None  # our defaults cost what they cost a user
     with threadpool_limits(1 if sums else None, "blas"):  # threads that wait for each other stall on busy cores
-        result = fit_head(solver, data.rows, data.facts, plan=plan, noise=noise_of(job, seed, plan), block_sum=sums)
+        result = fit_head(solver, data.rows, data.facts, plan=plan, noise=noise_of(job, seed, plan), summer=sums)
     return row_of(job, seed, data, result, result.seconds, "fused" if sums else "audited")
 
 
@@ -52,7 +53,7 @@ def fit_together(jobs: Sequence[j.Job], seed: int) -> list[dict[str, Any]]:
         solver, plan = ready[i]
         return fit_head(
             solver, together.rows(), data.facts, plan=plan, noise=noise_of(jobs[i], seed, plan),
-            block_sum=together.block_sum(i),
+            summer=together.summer(i),
         )  # fmt: skip
 
     results = together.run(fit)

@@ -71,18 +71,19 @@ def one(path: Path, n: int) -> dict[str, Any]:
 def timed(rows: Any) -> dict[str, float]:
     """Seconds of each release, and of a further fit."""
     from dphead.fit import fit_head
-    from dphead.privacy.ledger import Ledger
     from dphead.privacy.contract import ReleaseSpec
-from dphead.privacy.release import release
-from dphead.sums.caches import KeptSums
-from dphead.sums.cpu import CpuSums
+    from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.release import release
     from dphead.privacy.statistics import ClassSums, Gram, Params
-from dphead.privacy.transform import RowTransform
+    from dphead.privacy.transform import RowTransform
     from dphead.solvers import LeastSquares, PublicFacts
     from dphead.solvers.base import Centering
+    from dphead.sums.caches import KeptSums
+    from dphead.sums.cpu import CpuSums
+    from dphead.sums.door import Door
 
-    n, sums, kept = rows.n_rows, CpuSums(), KeptSums()
+    n, summer = rows.n_rows, Door(CpuSums(), KeptSums())
     params, queries = Params(RowTransform(unit_norm=True)), (Gram(CLASSES), ClassSums(CLASSES))
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
     noise = NoiseSource()
@@ -90,10 +91,10 @@ from dphead.privacy.transform import RowTransform
     seconds = {}
     for query, spec in zip(queries, specs, strict=True):
         start = time.perf_counter()
-        release(query, params, rows, spec, ledger=fit, noise=noise, block_sum=sums, next_sum=kept)
+        release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
         seconds[type(query).__name__] = time.perf_counter() - start
     start, solver = time.perf_counter(), LeastSquares(centering=Centering(share=0))
-    fit_head(solver, rows, PublicFacts(n, COLUMNS, CLASSES), epsilon=2.0, delta=1e-6, next_sum=kept)
+    fit_head(solver, rows, PublicFacts(n, COLUMNS, CLASSES), epsilon=2.0, delta=1e-6, summer=summer)
     return seconds | {"further": time.perf_counter() - start}
 
 
@@ -103,33 +104,23 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
 
     from dphead.data import BLOCK_ROWS, to_float32
     from dphead.privacy.transform import RowTransform
-    from dphead.privacy.sums import CHUNK, STRIP, class_sum, gram_sum
+    from dphead.sums.products_numba import add_class_rows, add_products
+    from dphead.sums.rows_numba import clipped_rows
 
     transform, rng = RowTransform(unit_norm=True), np.random.default_rng(0)
     raw, x = np.empty((BLOCK_ROWS, COLUMNS), np.float16), np.empty((BLOCK_ROWS, COLUMNS), np.float32)
     y, keep = rng.integers(0, CLASSES, BLOCK_ROWS), np.ones(BLOCK_ROWS, bool)
-    gram, sums = np.zeros((COLUMNS, COLUMNS)), np.zeros((COLUMNS, CLASSES), order="F")
+    gram, sums = np.zeros((COLUMNS, COLUMNS), np.int64), np.zeros((CLASSES, COLUMNS), np.int64)
     with open_features(path) as file, threadpool_limits(1):
         file.features.read_direct(raw, np.s_[:BLOCK_ROWS])
         to_float32(raw, x)
-        rows = transform.apply(np, x)[0]
-        chunks = rows.reshape(-1, CHUNK, COLUMNS)
-
-        def products() -> None:
-            """Strips of the Gram matrix, which are added to nothing."""
-            for i in range(0, COLUMNS, STRIP):
-                for chunk in chunks:
-                    np.matmul(chunk[:, i : i + STRIP].T, chunk[:, i:])
-
+        q = clipped_rows(transform, x, 1.0).q
         steps = {
             "read": lambda: file.features.read_direct(raw, np.s_[:BLOCK_ROWS]),
             "widen to float32": lambda: to_float32(raw, x),
-            "unit norm": lambda: transform.apply(np, x),
-            "class sums": lambda: class_sum(rows, y, keep, sums),
-            "Gram matrix: float32 tiles of 128 rows and their float64 additions": lambda: gram_sum(
-                np, rows, None, gram, [], True
-            ),
-            "not used: a library's products of 128 rows, without additions": products,
+            "integer rows of unit norm": lambda: clipped_rows(transform, x, 1.0),
+            "class sums": lambda: add_class_rows(q, y, keep, sums),
+            "Gram matrix": lambda: add_products(q, None, gram),
         }
         shares = ROWS[-1] / BLOCK_ROWS / len(os.sched_getaffinity(0))  # blocks of a core
         return {name: shares * median(repeat(step, number=1, repeat=turns + 1)[1:]) for name, step in steps.items()}
@@ -172,17 +163,19 @@ def run_parts(path: Path) -> None:
 def device_seconds(n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10) -> dict[str, float]:
     """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that lie on the devices already."""
     from dphead.data import ArrayRows
-    from dphead.privacy.ledger import Ledger
     from dphead.privacy.contract import ReleaseSpec
-from dphead.privacy.release import release
+    from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient, Gram, Params
-from dphead.privacy.transform import RowTransform
+    from dphead.privacy.transform import RowTransform
     from dphead.run import block_sum
+    from dphead.sums.door import Door
 
     rng = np.random.default_rng(0)
     x = np.resize(rng.standard_normal((8192, d), np.float32), (n, d))
-    rows, sums, noise = ArrayRows(x, rng.integers(0, m, n)), block_sum("jax", x.nbytes), NoiseSource()
+    rows, noise = ArrayRows(x, rng.integers(0, m, n)), NoiseSource()
+    summer = Door(block_sum("jax", x.nbytes))
     params = Params(RowTransform(unit_norm=True), np.zeros((d, m), np.float32))
     queries = [Gram(m), *[Gradient(m, "softmax", "features")] * steps]
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
@@ -191,7 +184,7 @@ from dphead.privacy.transform import RowTransform
         fit = Ledger().reserve([s.row() for s in specs], **PLAN)
         start = time.perf_counter()
         for query, spec in zip(queries, specs, strict=True):
-            release(query, params, rows, spec, ledger=fit, noise=noise, block_sum=sums)
+            release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
         found[name] = time.perf_counter() - start
     return found
 

@@ -31,8 +31,10 @@ from dphead.plan import make_plan
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.contract import Block
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import Params, Query
+from dphead.privacy.statistics import Query
 from dphead.solvers import PublicFacts
+from dphead.sums.door import Door
+from dphead.sums.reference import Ask
 
 OUT = RESULTS / "tuning.jsonl"
 METHODS = {"dp-fc": {"steps": 10}, "dp-newton": {"steps": 1}, "dp-ls": {}}
@@ -44,19 +46,35 @@ Row = dict[str, Any]
 class RememberedSums:
     """A `BlockSum` for rows of one block: sums that do not change from trial to trial are computed once."""
 
+    parallel = False
+
     def __init__(self) -> None:
         self._fused = FusedSums(memory=0)
         self._known: dict[tuple, np.ndarray] = {}
 
-    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
+    def is_exact(self, query: Query) -> bool:
+        """Never."""
+        return False
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """As `FusedSums`."""
+        return self._fused.norms(ask, block)
+
+    def rows(self, ask: Ask, block: Block) -> Block:
+        """The block itself."""
+        return block
+
+    def add(self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Add the block's statistics to out."""
+        params = ask.params
         weights = None if params.weights is None else params.weights.tobytes()
         start = params.weights is None or not np.diff(params.weights, axis=1).any()  # where a trial begins
         if not start:
-            return self._fused(query, params, block, keep, clip_norm, out)
-        key = query, clip_norm, weights, params.transform.unit_norm, params.transform.append
+            return self._fused.add(ask, self._fused.rows(ask, rows), y, used, out)
+        key = ask.query, ask.clip_norm, weights, params.transform.unit_norm, params.transform.append
         if key not in self._known:
-            self._known[key] = self._fused(query, params, block, keep, clip_norm, np.zeros_like(out))
+            made = self._fused.rows(ask, rows)
+            self._known[key] = self._fused.add(ask, made, y, used, np.zeros_like(out))
         out += self._known[key]
         return out
 
@@ -77,7 +95,7 @@ class Trials:
         plan = make_plan(solver, facts, epsilon=epsilon, delta=DELTA)
         with np.errstate(all="ignore"):  # most of the square diverges
             return fit_head(
-                solver, self._rows[facts], facts, plan=plan, noise=NoiseSource(seed), block_sum=self._sums[facts]
+                solver, self._rows[facts], facts, plan=plan, noise=NoiseSource(seed), summer=Door(self._sums[facts])
             ).head
 
     def correct(self, head: Any) -> int:

@@ -109,7 +109,12 @@ class Group:
         t = ask.params.transform
         if t is not self._transform:
             self._transform, self._transforms = t, self._transforms + 1
-        facts = {"query": type(ask.query).__name__, "fields": asdict(ask.query), "spec": ask.spec.row(), "clip_norm": ask.clip_norm}
+        facts = {
+            "query": type(ask.query).__name__,
+            "fields": asdict(ask.query),
+            "spec": ask.spec.row(),
+            "clip_norm": ask.clip_norm,
+        }
         facts |= {"n_rows": ask.n_rows, "transform": [self._transforms, t.unit_norm, t.append]}
         arrays = {"center": t.center, "scale": t.scale, "weights": ask.params.weights, "indices": ask.indices}
         self._tell(process, facts, arrays)

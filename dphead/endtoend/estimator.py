@@ -26,6 +26,7 @@ from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.run import FitOptions
 from dphead.solvers.base import PublicFacts
+from dphead.sums.door import Door
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -107,7 +108,7 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
         charged = reserve(method.solver, plan, ledger, seed=self.random_state, description=f"finetune {settings.model}")
         sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or len(x))
         noise = NoiseSource(self.random_state)
-        result = fit_head(method.solver, rows, facts, plan=plan, charged=charged, noise=noise, block_sum=sums)
+        result = fit_head(method.solver, rows, facts, plan=plan, charged=charged, noise=noise, summer=Door(sums))
         head: Any = result.head
         self.classes_, self.network_, self.weights_, self.ledger_ = names, network, head.average, ledger
         self.privacy_: Privacy = privacy_of(

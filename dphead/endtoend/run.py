@@ -34,6 +34,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.run import FitOptions
 from dphead.solvers.base import PublicFacts
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.sums.door import Door
 from extract.format import open_features
 from extract.images import Classes
 
@@ -157,7 +158,7 @@ def _first(
         charged=charged,
         noise=NoiseSource(fit.seed),
         progress=progress,
-        block_sum=processes.SharedSums(sums) if processes.dist.is_initialized() else sums,
+        summer=Door(processes.SharedSums(sums) if processes.dist.is_initialized() else sums),
         done=done,
     )
     state: Any = result.head

@@ -12,7 +12,7 @@ from dphead.data import load_features
 from dphead.endtoend.gradients import PerExample
 from dphead.endtoend.images import load_images
 from dphead.endtoend.models import ModelSpec, flat
-from dphead.endtoend.network import Network, NetworkSpec
+from dphead.endtoend.network import Network, NetworkSpec, network_rows
 from dphead.endtoend.solver import Progress
 from dphead.files import check_labels, is_features_file
 from dphead.metrics import evaluate_scores
@@ -103,7 +103,7 @@ def labelled(x: np.ndarray, y: np.ndarray, n_classes: int, source: Path) -> tupl
 
 def scores(network: Network, state: Progress, x: np.ndarray, vote: int = 0) -> np.ndarray:
     """Scores (n, n_classes) of the averaged weights on rows x, through the rows' transform. vote: views that vote."""
-    x = x if network.spec.pixels else np.asarray(state.transform.apply(np, x)[0])
+    x = x if network.spec.pixels else network_rows(state.transform, x)
     return network.scores(state.average, x, vote=vote)
 
 

@@ -18,7 +18,11 @@ from scipy.special import erfcx, ndtr
 RELATIONS = ("zero_out", "add_remove", "replace_one")
 ACCOUNTANTS = ("auto", "exact", "pld", "rdp", "rdp-classic", "zcdp")
 # dp_accounting 0.6's default orders; the powers of two after 1,024 serve very small epsilons.
-RDP_ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [2**k for k in range(7, 14)])
+RDP_ORDERS = tuple(
+    [1 + x / 10 for x in range(1, 100)]
+    + list(range(11, 64))
+    + [2**k for k in range(7, 14)]
+)
 PLD_INTERVAL = 1e-4  # width of the grid of privacy losses (wider above epsilon = 100, in proportion)
 PLD_MIN_DELTA = 1e-10  # below it the rounding of Fourier transforms and cut tails (1e-13 of mass) would be seen
 
@@ -39,25 +43,63 @@ class GaussianEvent:
     rows_per_unit: int = 1
 
     def __post_init__(self):
-        require(self.noise_multiplier >= 0, "noise_multiplier must be at least 0", "noise_multiplier", self)
-        require(0 < self.sampling_prob <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", self)
-        require(0 <= self.count < math.inf and self.count == int(self.count), "count must be whole", "count", self)
+        require(
+            self.noise_multiplier >= 0,
+            "noise_multiplier must be at least 0",
+            "noise_multiplier",
+            self,
+        )
+        require(
+            0 < self.sampling_prob <= 1,
+            "sampling_prob must lie in (0, 1]",
+            "sampling_prob",
+            self,
+        )
+        require(
+            0 <= self.count < math.inf and self.count == int(self.count),
+            "count must be whole",
+            "count",
+            self,
+        )
         whole = type(self.rows_per_unit) is int and 1 <= self.rows_per_unit < 2**31
-        require(whole, "a protected unit must have a row, or a whole number (int) of them", "rows_per_unit", self)
+        require(
+            whole,
+            "a protected unit must have a row, or a whole number (int) of them",
+            "rows_per_unit",
+            self,
+        )
 
 
-def require(ok: bool, what: str, name: str, value: object, hint: str = "Correct it.") -> None:
+def require(
+    ok: bool, what: str, name: str, value: object, hint: str = "Correct it."
+) -> None:
     """ValueError unless ok: `what` must hold, got value (or its attribute `name`)."""
     if not ok:
         raise ValueError(f"{what}, got {name}={getattr(value, name, value)!r}. {hint}")
 
 
-def check(epsilon: float = 1.0, delta: float = 0.5, mu: float = 1.0, relation: str = "zero_out") -> None:
+def check(
+    epsilon: float = 1.0,
+    delta: float = 0.5,
+    mu: float = 1.0,
+    relation: str = "zero_out",
+) -> None:
     """ValueError for a value outside its range."""
     require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
-    require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, "Use less than 1 / (number of rows).")
+    require(
+        0 < delta < 1,
+        "delta must lie in (0, 1)",
+        "delta",
+        delta,
+        "Use less than 1 / (number of rows).",
+    )
     require(mu >= 0, "mu must be at least 0", "mu", mu)
-    require(relation in RELATIONS, f"relation must be one of {RELATIONS}", "relation", relation)
+    require(
+        relation in RELATIONS,
+        f"relation must be one of {RELATIONS}",
+        "relation",
+        relation,
+    )
 
 
 def log_delta(mu: float, epsilon: float) -> float:
@@ -69,9 +111,13 @@ def log_delta(mu: float, epsilon: float) -> float:
     t = mu / 2 - epsilon / mu
     log_phi = -t * t / 2 - 0.5 * math.log(2 * math.pi)
     tail = math.sqrt(math.pi / 2) * float(erfcx((mu - t) / math.sqrt(2)))  # R(t - mu)
-    slack = 4e-16 * (2 + t * t + abs(t) * (epsilon / mu + mu / 2))  # what rounding of t can do to log delta
+    slack = 4e-16 * (
+        2 + t * t + abs(t) * (epsilon / mu + mu / 2)
+    )  # what rounding of t can do to log delta
     if t > 0:
-        return min(0.0, math.log(float(ndtr(t)) - math.exp(log_phi) * tail + 8e-16) + slack)
+        return min(
+            0.0, math.log(float(ndtr(t)) - math.exp(log_phi) * tail + 8e-16) + slack
+        )
     mills = math.sqrt(math.pi / 2) * float(erfcx(-t / math.sqrt(2)))
     return min(0.0, log_phi + math.log(max(mills - tail, 0.0) + 8e-16 * mills) + slack)
 
@@ -83,7 +129,10 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     """
     check(delta=delta, mu=mu)
     target = math.log(delta)
-    low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * target)  # zCDP's conversion is above the exact one
+    low, high = (
+        0.0,
+        mu * mu / 2 + mu * math.sqrt(-2 * target),
+    )  # zCDP's conversion is above the exact one
     if not high < 1e12:
         return math.inf
     if mu == 0 or log_delta(mu, 0.0) <= target:
@@ -103,7 +152,10 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
     if any(e.sampling_prob < 1 for e in events):
         return None
     terms = [
-        e.rows_per_unit * math.sqrt(e.count) / e.noise_multiplier if e.noise_multiplier else math.inf for e in events
+        e.rows_per_unit * math.sqrt(e.count) / e.noise_multiplier
+        if e.noise_multiplier
+        else math.inf
+        for e in events
     ]
     return math.hypot(*terms)
 
@@ -118,7 +170,9 @@ def total_rho(events: Sequence[GaussianEvent]) -> float | None:
 
 
 @lru_cache(maxsize=256)
-def _poisson_rdp(sampling_prob: float, noise_multiplier: float, orders: tuple[float, ...]) -> np.ndarray:
+def _poisson_rdp(
+    sampling_prob: float, noise_multiplier: float, orders: tuple[float, ...]
+) -> np.ndarray:
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
     if noise_multiplier < 1e-3:
@@ -126,14 +180,18 @@ def _poisson_rdp(sampling_prob: float, noise_multiplier: float, orders: tuple[fl
     logger, before = logging.getLogger("absl"), logging.getLogger("absl").disabled
     logger.disabled = True  # it warns of orders whose series does not converge; they come back infinite, which is safe
     try:
-        values = rdp._compute_rdp_poisson_subsampled_gaussian(sampling_prob, noise_multiplier, orders)
+        values = rdp._compute_rdp_poisson_subsampled_gaussian(
+            sampling_prob, noise_multiplier, orders
+        )
     finally:
         logger.disabled = before
     # The logarithm of a sum near 1 is rounded, by less than 1e-13, before it is divided by (order - 1).
     return np.maximum(values, 0.0) + 1e-13 / (np.asarray(orders) - 1)
 
 
-def rdp_curve(events: Sequence[GaussianEvent], orders: Sequence[float], relation: str = "zero_out") -> np.ndarray:
+def rdp_curve(
+    events: Sequence[GaussianEvent], orders: Sequence[float], relation: str = "zero_out"
+) -> np.ndarray:
     """Total Renyi divergence at each order > 1 (Mironov 2017, Corollary 3; Mironov, Talwar, Zhang 2019, section 3).
 
     Poisson batches under replace_one are refused (ValueError): dp_accounting has no RDP bound for that pair.
@@ -144,10 +202,24 @@ def rdp_curve(events: Sequence[GaussianEvent], orders: Sequence[float], relation
     for event in (e for e in events if e.count):
         if event.sampling_prob < 1:
             known = relation != "replace_one"
-            require(known, "RDP of Poisson batches needs zero_out or add_remove", "relation", relation, "Use pld.")
+            require(
+                known,
+                "RDP of Poisson batches needs zero_out or add_remove",
+                "relation",
+                relation,
+                "Use pld.",
+            )
             one_row = event.rows_per_unit == 1
-            require(one_row, "RDP of Poisson batches needs units of one row", "rows_per_unit", event, "Use pld.")
-            one = _poisson_rdp(event.sampling_prob, event.noise_multiplier, tuple(orders))
+            require(
+                one_row,
+                "RDP of Poisson batches needs units of one row",
+                "rows_per_unit",
+                event,
+                "Use pld.",
+            )
+            one = _poisson_rdp(
+                event.sampling_prob, event.noise_multiplier, tuple(orders)
+            )
             total = total + event.count * one
         else:
             total = total + np.asarray(orders) * (total_rho([event]) or 0.0)
@@ -161,11 +233,19 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
     """
     check(delta=delta)
     require(order > 1, "order must be above 1", "order", order)
-    return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
+    return max(
+        0.0,
+        rdp
+        + math.log1p(-1 / order)
+        - (math.log(delta) + math.log(order)) / (order - 1),
+    )
 
 
 def epsilon_from_rdp(
-    orders: Sequence[float], rdp: Sequence[float] | np.ndarray, delta: float, classic: bool = False
+    orders: Sequence[float],
+    rdp: Sequence[float] | np.ndarray,
+    delta: float,
+    classic: bool = False,
 ) -> float:
     """The least epsilon over the orders; `classic` is d + ln(1/delta)/(order-1) (Mironov 2017, Proposition 3).
 
@@ -175,7 +255,10 @@ def epsilon_from_rdp(
     if not np.any(rdp):
         return 0.0
     pairs = [(a, float(r)) for a, r in zip(orders, rdp, strict=True)]
-    return min(r - math.log(delta) / (a - 1) if classic else rdp_epsilon(a, r, delta) for a, r in pairs)
+    return min(
+        r - math.log(delta) / (a - 1) if classic else rdp_epsilon(a, r, delta)
+        for a, r in pairs
+    )
 
 
 def filter_order(epsilon: float, delta: float) -> float:
@@ -185,12 +268,30 @@ def filter_order(epsilon: float, delta: float) -> float:
     Guarantee: none needed; any order fixed beforehand is valid, this one loses least.
     """
     check(delta=delta)
-    require(0 < epsilon < math.inf, "epsilon must be positive and finite", "epsilon", epsilon)
-    orders = [x / 10 for x in range(11, 101)] + [*range(11, 64)] + [round(2 ** (x / 8)) for x in range(48, 105)]
-    return float(max(orders, key=lambda a: (epsilon - math.log1p(-1 / a) + math.log(delta * a) / (a - 1)) / a))
+    require(
+        0 < epsilon < math.inf,
+        "epsilon must be positive and finite",
+        "epsilon",
+        epsilon,
+    )
+    orders = (
+        [x / 10 for x in range(11, 101)]
+        + [*range(11, 64)]
+        + [round(2 ** (x / 8)) for x in range(48, 105)]
+    )
+    return float(
+        max(
+            orders,
+            key=lambda a: (
+                (epsilon - math.log1p(-1 / a) + math.log(delta * a) / (a - 1)) / a
+            ),
+        )
+    )
 
 
-def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out", coarser: float = 1.0):
+def loss_distribution(
+    events: Sequence[GaussianEvent], relation: str = "zero_out", coarser: float = 1.0
+):
     """dp_accounting's privacy loss distribution of the composition; None if a loss may exceed 1e6.
 
     zero_out is REPLACE_SPECIAL: a removed row adds zero where it is sampled, in both directions, as add_remove does.
@@ -210,35 +311,61 @@ def loss_distribution(events: Sequence[GaussianEvent], relation: str = "zero_out
     from scipy.stats import binom
 
     check(relation=relation)
-    kind = Relation.REPLACE_ONE if relation == "replace_one" else Relation.ADD_OR_REMOVE_ONE
+    kind = (
+        Relation.REPLACE_ONE
+        if relation == "replace_one"
+        else Relation.ADD_OR_REMOVE_ONE
+    )
     kind = Relation.REPLACE_SPECIAL if relation == "zero_out" else kind
     full = total_mu([e for e in events if e.sampling_prob == 1]) or 0.0
     poisson = Counter()
-    for e in (e for e in events if e.sampling_prob < 1 and e.noise_multiplier < math.inf and e.count):
+    for e in (
+        e
+        for e in events
+        if e.sampling_prob < 1 and e.noise_multiplier < math.inf and e.count
+    ):
         known = e.rows_per_unit == 1 or relation != "replace_one"
         require(
-            known, "groups in Poisson batches need zero_out or add_remove", "relation", relation, "Use full batches."
+            known,
+            "groups in Poisson batches need zero_out or add_remove",
+            "relation",
+            relation,
+            "Use full batches.",
         )
         poisson[e.noise_multiplier, e.sampling_prob, e.rows_per_unit] += int(e.count)
     # The size of the losses sets the width of the grid and nothing else; replace_one counts as half the noise.
     half, orders = 0.5 if relation == "replace_one" else 1.0, (2, 4, 8, 16, 32, 64)
-    curve = rdp_curve([GaussianEvent(s * half / k, q, count) for (s, q, k), count in poisson.items()], orders)
-    size = epsilon_from_rdp(orders, curve + np.asarray(orders) * (full * full / 2), 1e-15)
+    curve = rdp_curve(
+        [GaussianEvent(s * half / k, q, count) for (s, q, k), count in poisson.items()],
+        orders,
+    )
+    size = epsilon_from_rdp(
+        orders, curve + np.asarray(orders) * (full * full / 2), 1e-15
+    )
     if not size < 1e6:
         return None
-    wide = 10 if any(k > 1 for _, _, k in poisson) else 1  # a mixture's losses take seconds to invert
+    wide = (
+        10 if any(k > 1 for _, _, k in poisson) else 1
+    )  # a mixture's losses take seconds to invert
     interval = PLD_INTERVAL * coarser * wide * max(1.0, size / 100)
     result = pld.identity(value_discretization_interval=interval)
     if full > 1e-100:
-        result = pld.from_gaussian_mechanism(1 / full, value_discretization_interval=interval)
+        result = pld.from_gaussian_mechanism(
+            1 / full, value_discretization_interval=interval
+        )
     for (sd, q, k), count in poisson.items():
         if k > 1:
             # dp_accounting loses chances below 1e-8. More sampling costs more: dropping rows again is a mixture.
             sums = np.asarray(binom.pmf(range(k + 1), k, max(q, 1e-7))).tolist()
-            one = pld.from_mixture_gaussian_mechanism(sd, range(k + 1), sums, value_discretization_interval=interval)
+            one = pld.from_mixture_gaussian_mechanism(
+                sd, range(k + 1), sums, value_discretization_interval=interval
+            )
         else:
             one = pld.from_gaussian_mechanism(
-                sd, sampling_prob=q, value_discretization_interval=interval, neighboring_relation=kind
+                sd,
+                sampling_prob=q,
+                value_discretization_interval=interval,
+                neighboring_relation=kind,
             )
         result = result.compose(one.self_compose(count))
     return result
@@ -258,10 +385,21 @@ def epsilon(
     Guarantee: an upper bound, for noise multipliers and sampling probabilities fixed before the data were read.
     """
     check(delta=delta, relation=relation)
-    require(accountant in ACCOUNTANTS, f"accountant must be one of {ACCOUNTANTS}", "accountant", accountant)
+    require(
+        accountant in ACCOUNTANTS,
+        f"accountant must be one of {ACCOUNTANTS}",
+        "accountant",
+        accountant,
+    )
     mu = total_mu(events)
     if mu is None and accountant in ("exact", "zcdp"):
-        require(False, f"{accountant} needs full batches", "events", "Poisson batches", "Use pld or rdp.")
+        require(
+            False,
+            f"{accountant} needs full batches",
+            "events",
+            "Poisson batches",
+            "Use pld or rdp.",
+        )
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
     if mu is not None and accountant in ("auto", "exact"):
@@ -269,17 +407,40 @@ def epsilon(
     if mu is not None and accountant == "zcdp":
         return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     if accountant in ("rdp", "rdp-classic"):
-        return epsilon_from_rdp(RDP_ORDERS, rdp_curve(events, RDP_ORDERS, relation), delta, accountant == "rdp-classic")
-    require(delta >= PLD_MIN_DELTA, f"pld needs delta of at least {PLD_MIN_DELTA}", "delta", delta, "Use rdp.")
+        return epsilon_from_rdp(
+            RDP_ORDERS,
+            rdp_curve(events, RDP_ORDERS, relation),
+            delta,
+            accountant == "rdp-classic",
+        )
+    require(
+        delta >= PLD_MIN_DELTA,
+        f"pld needs delta of at least {PLD_MIN_DELTA}",
+        "delta",
+        delta,
+        "Use rdp.",
+    )
     return _pld_epsilon(tuple(events), delta, relation, coarser)
 
 
-@lru_cache(maxsize=1024)  # a plan's calibration, its charge and its report ask for the same, and so do fits of one plan
-def _pld_epsilon(events: tuple[GaussianEvent, ...], delta: float, relation: str, coarser: float) -> float:
+@lru_cache(
+    maxsize=1024
+)  # a plan's calibration, its charge and its report ask for the same, and so do fits of one plan
+def _pld_epsilon(
+    events: tuple[GaussianEvent, ...], delta: float, relation: str, coarser: float
+) -> float:
     """`epsilon` by privacy loss distributions.
 
     Guarantee: an upper bound, as `loss_distribution`, whose rounding is taken off delta.
     """
     distribution = loss_distribution(events, relation, coarser)
-    rounding = 1e-11 if any(e.rows_per_unit > 1 and e.sampling_prob < 1 for e in events) else 1e-13
-    return math.inf if distribution is None else float(distribution.get_epsilon_for_delta(delta - rounding))
+    rounding = (
+        1e-11
+        if any(e.rows_per_unit > 1 and e.sampling_prob < 1 for e in events)
+        else 1e-13
+    )
+    return (
+        math.inf
+        if distribution is None
+        else float(distribution.get_epsilon_for_delta(delta - rounding))
+    )

@@ -50,7 +50,9 @@ class Ledger:
     dataset_id: the data set's random public id. An existing file with another id is refused.
     """
 
-    def __init__(self, path: str | Path = ":memory:", dataset_id: str | None = None) -> None:
+    def __init__(
+        self, path: str | Path = ":memory:", dataset_id: str | None = None
+    ) -> None:
         self.path = str(path)
         try:
             if self.path != ":memory:":
@@ -62,7 +64,10 @@ class Ledger:
             raise LedgerError(
                 f"the ledger must be a readable, writable SQLite file, got path={self.path} ({error})."
             ) from error
-        if dataset_id is not None and self._set_once("dataset_id", dataset_id) != dataset_id:
+        if (
+            dataset_id is not None
+            and self._set_once("dataset_id", dataset_id) != dataset_id
+        ):
             raise LedgerError(
                 f"the ledger must belong to this data set, got dataset_id={self.meta('dataset_id')}. "
                 f"The features say {dataset_id}: use their own ledger."
@@ -70,7 +75,9 @@ class Ledger:
 
     def meta(self, key: str) -> str | None:
         """A fact fixed once: dataset_id, relation, group_cap, accounting ("gdp" or "rdp"), budget (JSON), or None."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        row = self._db.execute(
+            "SELECT value FROM meta WHERE key = ?", (key,)
+        ).fetchone()
         return row[0] if row else None
 
     def _set_once(self, key: str, value: str) -> str:
@@ -86,12 +93,23 @@ class Ledger:
             raise LedgerError(
                 f"a budget must have finite epsilon > 0 and 0 < delta < 1, got {epsilon=}, {delta=}. Correct it."
             )
-        wanted = {"epsilon": epsilon, "delta": delta, "order": accounting.filter_order(epsilon, delta)}
+        wanted = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "order": accounting.filter_order(epsilon, delta),
+        }
         with self._transaction():
-            if self.budget() is None and self._db.execute("SELECT 1 FROM fits").fetchone():
-                raise LedgerError("a budget must be set before the first fit, got a ledger with fits. Keep its record.")
+            if (
+                self.budget() is None
+                and self._db.execute("SELECT 1 FROM fits").fetchone()
+            ):
+                raise LedgerError(
+                    "a budget must be set before the first fit, got a ledger with fits. Keep its record."
+                )
             if json.loads(self._set_once("budget", json.dumps(wanted))) != wanted:
-                raise LedgerError(f"the budget is fixed once, got {epsilon=}, {delta=}. It is {self.budget()}.")
+                raise LedgerError(
+                    f"the budget is fixed once, got {epsilon=}, {delta=}. It is {self.budget()}."
+                )
 
     def budget(self) -> dict[str, float] | None:
         """{"epsilon", "delta", "order"} or None. order: the RDP order of the filter, fixed with the budget."""
@@ -103,7 +121,10 @@ class Ledger:
         rows = self._db.execute(
             "SELECT noise_multiplier, sampling_prob, COUNT(*) FROM releases GROUP BY noise_multiplier, sampling_prob"
         )
-        return [GaussianEvent(sigma, prob, count, self.group_cap() or 1) for sigma, prob, count in rows]
+        return [
+            GaussianEvent(sigma, prob, count, self.group_cap() or 1)
+            for sigma, prob, count in rows
+        ]
 
     def group_cap(self) -> int | None:
         """None: the protected unit is a row. Otherwise a group, of which at most so many rows count in every fit."""
@@ -130,14 +151,22 @@ class Ledger:
                 f"every release must have the fit's relation and unit, got {relation=}, {caps=}. Plan anew."
             )
         fit_id, cap = uuid.uuid4().hex, next(iter(caps), None)
-        new = [GaussianEvent(s["noise_multiplier"], s["sampling_prob"], 1, cap or 1) for s in specs]
+        new = [
+            GaussianEvent(s["noise_multiplier"], s["sampling_prob"], 1, cap or 1)
+            for s in specs
+        ]
         with self._transaction():
             if self._set_once("relation", relation) != relation:
                 raise LedgerError(
                     f"one ledger holds one neighbouring relation, got {relation=}. It holds {self.meta('relation')}."
                 )
-            if self.meta("group_cap") is None and self._db.execute("SELECT 1 FROM fits").fetchone():
-                self._set_once("group_cap", "null")  # fits from before there were groups
+            if (
+                self.meta("group_cap") is None
+                and self._db.execute("SELECT 1 FROM fits").fetchone()
+            ):
+                self._set_once(
+                    "group_cap", "null"
+                )  # fits from before there were groups
             if self._set_once("group_cap", json.dumps(cap)) != json.dumps(cap):
                 raise LedgerError(
                     f"one ledger protects one unit, got group_cap={cap}. It has group_cap={self.group_cap()}."
@@ -145,12 +174,27 @@ class Ledger:
             self._check(new, relation)
             self._db.execute(
                 "INSERT INTO fits VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (fit_id, time.time(), repr(epsilon), delta, relation, plan_hash, description),
+                (
+                    fit_id,
+                    time.time(),
+                    repr(epsilon),
+                    delta,
+                    relation,
+                    plan_hash,
+                    description,
+                ),
             )
             self._db.executemany(
                 "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?)",
                 [
-                    (fit_id, i, s["label"], s["noise_multiplier"], s["sampling_prob"], _canonical(s))
+                    (
+                        fit_id,
+                        i,
+                        s["label"],
+                        s["noise_multiplier"],
+                        s["sampling_prob"],
+                        _canonical(s),
+                    )
                     for i, s in enumerate(specs)
                 ],
             )
@@ -158,7 +202,9 @@ class Ledger:
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "FitLedger":
         """Continue a reserved fit that was interrupted, without a new charge; the plan must be the same."""
-        row = self._db.execute("SELECT plan_hash FROM fits WHERE fit_id = ?", (fit_id,)).fetchone()
+        row = self._db.execute(
+            "SELECT plan_hash FROM fits WHERE fit_id = ?", (fit_id,)
+        ).fetchone()
         if row is None or row[0] != plan_hash:
             raise LedgerError(
                 f"a resumed fit must have the plan that was charged, got {fit_id=}. Start a new run folder."
@@ -174,9 +220,13 @@ class Ledger:
             return
         kind = self._set_once("accounting", "gdp" if gaussian else "rdp")
         if kind == "gdp" and not gaussian:
-            raise LedgerError("this ledger's budget is kept in GDP, which needs full batches, got Poisson batches.")
+            raise LedgerError(
+                "this ledger's budget is kept in GDP, which needs full batches, got Poisson batches."
+            )
         if any(e.noise_multiplier == 0 for e in new):
-            raise LedgerError("a ledger with a budget takes private fits only, got noise_multiplier=0 (epsilon = inf).")
+            raise LedgerError(
+                "a ledger with a budget takes private fits only, got noise_multiplier=0 (epsilon = inf)."
+            )
         target, delta = budget["epsilon"], budget["delta"]
         if kind == "gdp":
             spent = accounting.epsilon([*old, *new], delta, relation, "exact")
@@ -194,18 +244,31 @@ class Ledger:
 
     def fits(self) -> list[dict[str, Any]]:
         """Every fit with its releases and their states, oldest first: plain data for `dphead ledger show`."""
-        names = ("fit_id", "created", "epsilon", "delta", "relation", "plan_hash", "description")
+        names = (
+            "fit_id",
+            "created",
+            "epsilon",
+            "delta",
+            "relation",
+            "plan_hash",
+            "description",
+        )
         fits: list[dict[str, Any]] = [
-            dict(zip(names, r, strict=True)) for r in self._db.execute("SELECT * FROM fits ORDER BY created")
+            dict(zip(names, r, strict=True))
+            for r in self._db.execute("SELECT * FROM fits ORDER BY created")
         ]
         for fit in fits:
             states = dict(
-                self._db.execute("SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id", (fit["fit_id"],))
+                self._db.execute(
+                    "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id",
+                    (fit["fit_id"],),
+                )
             )
             fit["releases"] = [
                 {"sequence": s, "state": states.get(s, "reserved"), **json.loads(spec)}
                 for s, spec in self._db.execute(
-                    "SELECT sequence, spec FROM releases WHERE fit_id = ? ORDER BY sequence", (fit["fit_id"],)
+                    "SELECT sequence, spec FROM releases WHERE fit_id = ? ORDER BY sequence",
+                    (fit["fit_id"],),
                 )
             ]
         return fits
@@ -249,7 +312,8 @@ class FitLedger:
         """
         db, sequence = self.ledger._db, self._next
         row = db.execute(
-            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?", (self.fit_id, sequence)
+            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?",
+            (self.fit_id, sequence),
         ).fetchone()
         if row is None or row[0] != _canonical(spec):
             raise LedgerError(
@@ -257,7 +321,10 @@ class FitLedger:
                 "The solver left its plan: this is a defect, and nothing was read."
             )
         states = dict(
-            db.execute("SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?", (self.fit_id, sequence))
+            db.execute(
+                "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
+                (self.fit_id, sequence),
+            )
         )
         self._next += 1
         if "committed" in states:
@@ -271,7 +338,8 @@ class FitLedger:
     def following(self) -> dict[str, Any] | None:
         """The spec reserved after the release that began last, or None after the last one."""
         row = self.ledger._db.execute(
-            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?", (self.fit_id, self._next)
+            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?",
+            (self.fit_id, self._next),
         ).fetchone()
         return row and json.loads(row[0])
 
@@ -281,7 +349,10 @@ class FitLedger:
         Guarantee: raises, so that the value is not observed, if another process has committed this release.
         """
         if self.store is not None:
-            write_durably(self._file(sequence), lambda file: np.save(file, value, allow_pickle=False))
+            write_durably(
+                self._file(sequence),
+                lambda file: np.save(file, value, allow_pickle=False),
+            )
         try:
             self._log(sequence, "committed", _digest(value))
         except sqlite3.IntegrityError as error:
@@ -300,7 +371,9 @@ class FitLedger:
             (self.fit_id, count),
         ).fetchone()
         if row[0] != count:
-            raise LedgerError(f"releases must be committed before they are forgotten, got {row[0]} of {count}. Resume.")
+            raise LedgerError(
+                f"releases must be committed before they are forgotten, got {row[0]} of {count}. Resume."
+            )
         for file in self.store.glob("*.npy") if self.store is not None else ():
             if int(file.stem) < count:
                 file.unlink()

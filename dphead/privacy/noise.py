@@ -38,12 +38,16 @@ class NoiseSource:
         if self.seed is None:
             key = secrets.token_bytes(32)
         else:
-            key = hashlib.blake2b(f"{self.seed}/{sequence}/{purpose}".encode(), digest_size=32).digest()
+            key = hashlib.blake2b(
+                f"{self.seed}/{sequence}/{purpose}".encode(), digest_size=32
+            ).digest()
         chacha: Any = ChaCha(key=int.from_bytes(key, "little"), rounds=20)
         return np.random.Generator(chacha)
 
 
-def gaussian(generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool) -> np.ndarray:
+def gaussian(
+    generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool
+) -> np.ndarray:
     """Float64 noise of standard deviation `sd` for each entry; (Z + Zᵀ)/2 over the last two axes if `symmetric`.
 
     Guarantee: the symmetric form is post-processing of the full d x d mechanism, whose symmetric part is sufficient for
@@ -60,6 +64,8 @@ def symmetric_part(z: np.ndarray) -> np.ndarray:
     return (z + np.swapaxes(z, -1, -2)) / 2
 
 
-def rounded_noise(generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool) -> np.ndarray:
+def rounded_noise(
+    generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool
+) -> np.ndarray:
     """TEMPORARY until the exact sampler lands."""
     return np.rint(gaussian(generator, shape, sd, symmetric)).astype(np.int64)

@@ -3,7 +3,9 @@
 import numpy as np
 
 
-def poisson_sample(n_rows: int, sampling_prob: float, generator: np.random.Generator) -> np.ndarray:
+def poisson_sample(
+    n_rows: int, sampling_prob: float, generator: np.random.Generator
+) -> np.ndarray:
     """Indices of a Poisson sample, increasing, int64: each row is in it independently with probability sampling_prob.
 
     Guarantee: one 53-bit uniform per row slot, drawn from a fresh cryptographic stream; the sample's size is whatever
@@ -18,7 +20,9 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
     Guarantee: at most `cap` rows of a group are kept, and which of them depends on that group's slots alone.
     """
     if cap < 1:
-        raise ValueError(f"a group must keep at least one row, got group_cap={cap}. Use 1 or more.")
+        raise ValueError(
+            f"a group must keep at least one row, got group_cap={cap}. Use 1 or more."
+        )
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     rank = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
