@@ -15,6 +15,21 @@ from dphead.privacy.queries import Params, Query, RowTransform
 from dphead.privacy.sums import CHUNK
 
 
+def row_scores(rows: Any, weights: Any) -> Any:
+    """rows (k, p) @ weights (p, m) in float32, traced by jax.
+
+    Guarantee: one feature after another is added to all scores, in the order of the features; a library's product may
+    add in an order of its own for some rows.
+    """
+
+    def add(j: Any, z: Any) -> Any:
+        column = jax.lax.dynamic_slice_in_dim(rows, j, 1, axis=1)
+        return z + column * jax.lax.dynamic_slice_in_dim(weights, j, 1, axis=0)
+
+    first = rows[:, :1] * weights[:1]
+    return jax.lax.fori_loop(1, weights.shape[0], add, first, unroll=4)
+
+
 @lru_cache(maxsize=64)
 def _compiled(query: Query, unit_norm: bool, append: float, clip_norm: float, in_place: bool, devices: int) -> Any:
     """`block_sum` for so many devices, compiled."""

@@ -65,6 +65,37 @@ def _fits(out: np.ndarray, shape: tuple[int, ...]) -> bool:
     return out.shape == shape and out.dtype == np.float64 and out.flags.c_contiguous and out.flags.writeable
 
 
+def row_scores(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """rows (k, p) @ weights (p, m) in float32.
+
+    Guarantee: each score is one float32 sum over the features from the first to the last, made by the same instructions
+    for every row and class: rows and classes are filled up with zeros to whole tiles, so none is at an edge.
+    """
+    if rows.ndim != 2 or weights.ndim != 2 or rows.shape[1] != len(weights) or not len(weights):
+        raise ValueError(
+            f"weights must have a row for each column of the rows, got {rows.shape=}, {weights.shape=}. "
+            "This is a defect in the solver or the row source."
+        )
+    k, p = rows.shape
+    m = weights.shape[1]
+    rows = np.require(_filled_up(rows, 0, HEIGHT), np.float32, "C")
+    weights = np.require(_filled_up(weights, 1, WIDTH), np.float32, "C")
+    out = np.zeros((len(rows), weights.shape[1]))
+    steps = WIDTH * p, p, 0, 1
+    _add_tiles(rows.reshape(-1), steps, _panels(weights), p, False, *out.shape, out)
+    return np.ascontiguousarray(out[:k, :m], np.float32)
+
+
+def _filled_up(x: np.ndarray, axis: int, multiple: int) -> np.ndarray:
+    """x with zeros behind it along an axis, up to a multiple; x itself if it is one."""
+    rest = -x.shape[axis] % multiple
+    if rest == 0:
+        return x
+    shape = list(x.shape)
+    shape[axis] = rest
+    return np.concatenate([x, np.zeros(shape, x.dtype)], axis)
+
+
 @_compiled
 def _add_products(left, right, upper, k, many, out):  # type: ignore[no-untyped-def]
     m, p = out.shape
