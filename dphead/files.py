@@ -41,9 +41,9 @@ def classes_declared(file: FeaturesFile) -> str:
 
 
 def extraction(file: FeaturesFile) -> dict[str, Any]:
-    """What `dphead predict` needs to turn images into the same features."""
+    """What `dphead predict` needs to turn images into the same features, and `views` of the training rows."""
     keys = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization", "library_versions")
-    return {k: file.attrs.get(k) for k in keys}
+    return {k: file.attrs.get(k) for k in keys} | {"views": file.views}
 
 
 def check_labels(file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path) -> None:
