@@ -120,11 +120,10 @@ def _network(facts: dict[str, Any], weights: Path | None) -> Any:
     if name == "scatternet":
         own = {"scatter_j": tuple(np.atleast_1d(arguments["J"]).tolist()), "scatter_l": arguments["L"]}
         own["colours"] = t.get("colour_space", "rgb")
-        own["image_size"] = t["image_size"][0] if t["interpolation"] else None  # None: they were taken at their size
+        own["image_size"], own["channels"] = tuple(t["image_size"]), t["colours"]
     else:
         own = {"weights": weights, "model_args": arguments}
-        own |= {"crop_pct": t["crop_pct"], "image_size": t["input_size"][-1]}
+        own |= {"crop_pct": t["crop_pct"], "image_size": tuple(t["input_size"][1:])}
     mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
-    return BackboneOptions(
-        name, mean=mean, std=std, interpolation=t["interpolation"], mirror=t.get("mirror", False), **own
-    )
+    interpolation = t["interpolation"] or "none"  # they were taken at their size, and must have it
+    return BackboneOptions(name, mean=mean, std=std, interpolation=interpolation, mirror=t.get("mirror", False), **own)

@@ -25,9 +25,8 @@ Progress = Callable[[int, int], None]  # rows done, rows in all
 
 @dataclass
 class Survey:
-    """What one look at all images found. example: the first readable image, None without one."""
+    """What one look at all images found: whether they fit what is declared, which it never decides."""
 
-    example: np.ndarray | None = None
     unreadable: list[int] = field(default_factory=list)
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_colour: bool = False
@@ -37,7 +36,7 @@ def survey(source: Source, workers: int) -> Survey:
     """Decode every image once, so that a source that cannot be used is refused before anything is written."""
     found = Survey()
     if source.arrays is not None:
-        found.example, found.has_colour = source.arrays[0], source.arrays.ndim == 4
+        found.has_colour = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
         return found
 
@@ -53,7 +52,6 @@ def survey(source: Source, workers: int) -> Survey:
             if image is None:
                 found.unreadable.append(row)
                 continue
-            found.example = image if found.example is None else found.example
             found.shapes.add(image.shape[:2])
             found.has_colour |= image.ndim == 3
     return found
