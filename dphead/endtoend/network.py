@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dphead.endtoend.augment import AUGMENTATIONS, views_of
+from dphead.endtoend.augment import AUGMENTATIONS, row_keys, views_of
 from dphead.endtoend.gradients import ENGINES, Engine, ModelGradient, PerExample, clipped
 from dphead.endtoend.models import ModelSpec, Scale, count_parameters, flat, refuse_moving, trained
 from dphead.privacy.mechanism import Block, numpy_block_sum
@@ -65,13 +65,23 @@ class NetworkSpec:
         words = f"{self.model.name} {self.model.norm} groups={self.model.groups} ws={self.model.standardise}"
         return ModelGradient(self.n_classes, count_parameters(model), words, self.views, self.augment)
 
-    def inputs(self, x: Tensor, slots: np.ndarray, step: int) -> Tensor:
-        """(k, views, channels, h, w) of rows x (k, channels h w) float32."""
-        images = x.reshape(-1, *self.shape)
+    def inputs(
+        self,
+        x: np.ndarray,
+        step: int,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """(k, views, channels, h, w) on `device` of rows x (k, channels h w) float32.
+
+        A row's views follow its own numbers, never its place: under add_remove, and in a
+        sample, the place of a row tells of others.
+        """
+        images = torch.from_numpy(x).to(device).reshape(-1, *self.shape)
         if not self.pixels:
             return images[:, None]
-        views = views_of(images / 255, slots, self.views, self.augment, self.seed, step)
-        mean, std = (torch.tensor(value, device=x.device).view(-1, 1, 1) for value in (self.mean, self.std))
+        keys = row_keys(x) if self.views else np.zeros(len(x), np.uint64)
+        views = views_of(images / 255, keys, self.views, self.augment, self.seed, step)
+        mean, std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (self.mean, self.std))
         return (views - mean) / std
 
 
@@ -104,8 +114,8 @@ class Network:
         batch = max(1, SCORED // (max(1, vote) * int(np.prod(spec.shape))))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
-                rows = torch.from_numpy(np.ascontiguousarray(x[i : i + batch], np.float32)).to(self.device)
-                views = spec.inputs(rows, np.arange(i, i + len(rows)), 0)
+                rows = np.ascontiguousarray(x[i : i + batch], np.float32)
+                views = spec.inputs(rows, 0, self.device)
                 scores = self.model(views.flatten(0, 1)).float().unflatten(0, views.shape[:2])
                 out[i : i + batch] = (_votes(scores) if vote else scores[:, 0]).cpu().numpy()
         return out
@@ -153,20 +163,25 @@ class TorchSums:
         for i in range(0, len(x), self.chunk):
             part = slice(i, i + self.chunk)
             if keep[part].any():
-                out += self.chunk_sum(x[part], block.y[part], block.index[part], keep[part], params.step, clip_norm)
+                out += self.chunk_sum(x[part], block.y[part], keep[part], params.step, clip_norm)
         return out
 
     def chunk_sum(
-        self, x: np.ndarray, y: np.ndarray, index: np.ndarray, keep: np.ndarray, step: int, clip_norm: float
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        keep: np.ndarray,
+        step: int,
+        clip_norm: float,
     ) -> np.ndarray:
         """The clipped sum (size,) float64 of at most `chunk` rows; missing ones are filled up with zeros."""
         spec, missing = self.network.spec, self.chunk - len(x)
         x = np.pad(x, ((0, missing), (0, 0)))
-        y, index = np.pad(y, (0, missing), constant_values=-1), np.pad(index, (0, missing), constant_values=-1)
+        y = np.pad(y, (0, missing), constant_values=-1)
         keep = np.pad(keep, (0, missing)) & (y >= 0) & (y < spec.n_classes) & np.isfinite(x).all(axis=1)
         x = np.where(keep[:, None], x, np.float32(0))
         device = self.network.device
-        inputs = spec.inputs(torch.from_numpy(x).to(device), index, step)
+        inputs = spec.inputs(x, step, device)
         labels = torch.from_numpy(np.where(keep, y, 0).astype(np.int64)).to(device)
         parts = self._gradients.parts(inputs, labels)
         return clipped(parts, torch.from_numpy(keep).to(device), clip_norm).cpu().numpy()
