@@ -246,7 +246,7 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _value_and_slope(p: int) -> tuple[float, float]:
-    """x = −Φ⁻¹(p/2**64) and −dx/dp in units of 2⁻⁶⁴, to a relative 2⁻⁵² and 2⁻⁴⁸.
+    """x = −Φ⁻¹(p/2**64) and −dx/dp in units of 2⁻⁶⁴, to a relative 2⁻⁵² and 2⁻⁴⁷.
 
     A guess, and one Newton step with Φ from integers, which is checked to be short.
     """

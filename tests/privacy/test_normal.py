@@ -126,9 +126,9 @@ def test_tails_appear_as_often_as_they_should():
 @pytest.mark.parametrize("then", [1, 2**63, ALL - 1])
 def test_draws_are_the_inverse_of_the_distribution_function(sd, then):
     """Against mpmath, for words at random, words at both ends of each sign, and words of every length."""
-    count = 200 if sd < 2**40 else 30
+    count = 60 if sd < 2**40 else 20
     random = np.random.default_rng(5).integers(0, 2**64, count, dtype=np.uint64).tolist()
-    lengths = [(1 << b) + d for b in range(1, 64) for d in (-1, 0, 1)]
+    lengths = [(1 << b) + d for b in range(1, 64, 2) for d in (-1, 0, 1)]
     ends = [0, 1, SIGN - 1, SIGN, SIGN + 1, ALL]
     words = random + lengths + ends
     draws = rounded_gaussian(Words(words, then), (len(words),), sd).tolist()
@@ -139,11 +139,11 @@ def test_draws_are_the_inverse_of_the_distribution_function(sd, then):
 @pytest.mark.parametrize("sd", SDS)
 @pytest.mark.parametrize("deviations", [0.0, 0.01, 0.5, 1.0, 2.5, 4.4, 4.6, 6.0, 8.0, 9.0])
 def test_words_at_a_boundary_fall_on_its_right_side(sd, deviations):
-    """The digits of p agree with Φ at the boundary in all of 64 places, and the next 64 decide."""
+    """The digits of p agree with Φ at the boundary in all 64 places, and the next 64 decide."""
     k = round(deviations * sd)
     word, following = last_digits_above(k, sd)
     if word == 0 and following < 2**32:
-        return  # a deviation of a few steps: the boundary is beyond all 64 places
+        pytest.skip("the boundary lies beyond all of 128 digits: a deviation of a tenth of a step")
     for sign in (0, SIGN):
         words = [word | sign, word | sign]
         below, above = Words(words, following - 1), Words(words, following + 1)
@@ -182,6 +182,7 @@ def test_the_inverse_errs_by_less_than_its_bound():
     ends = np.array([2**46, 2**46 + 1, 2**53 - 1, 2**53 + 1, 2**63 - 1, 2**63 - 513], np.int64)
     tails = np.concatenate([middles, middles - half, middles + half - 1, middles + 1, drawn, ends])
     values = quantile(tails)
+    mpmath.mp.prec = 150  # restored by the fixture
     for tail, value in zip(tails.tolist(), values.tolist(), strict=True):
         error = mpmath.mpf(normal.MARGIN) / 2 * (1 + abs(value))
         unit = mpmath.mpf(2) ** -64
