@@ -176,6 +176,15 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
         raise FormatError(f"group_cap needs a file with groups, got {group_cap=}. Extract with a group column.")
 
 
+def check_views(file: FeaturesFile, relation: str) -> None:
+    """FormatError for views that followed the slot where a row less moves all later slots."""
+    if relation == "add_remove" and file.views.get("keyed_by") == "slot":
+        raise FormatError(
+            "under add_remove a row's views must follow its image, got a features file of an "
+            f"earlier version with views={file.views}. Extract it again."
+        )
+
+
 def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
     """Positions of a split's rows in the file; None means the file's only split."""
     if split is None:

@@ -41,9 +41,9 @@ def classes_declared(file: FeaturesFile) -> str:
 
 
 def extraction(file: FeaturesFile) -> dict[str, Any]:
-    """What `dphead predict` needs to turn images into the same features."""
+    """What `dphead predict` needs to turn images into the same features, and `views` of the training rows."""
     keys = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization", "library_versions")
-    return {k: file.attrs.get(k) for k in keys}
+    return {k: file.attrs.get(k) for k in keys} | {"views": file.views}
 
 
 def check_labels(file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path) -> None:
@@ -120,11 +120,10 @@ def _network(facts: dict[str, Any], weights: Path | None) -> Any:
     if name == "scatternet":
         own = {"scatter_j": tuple(np.atleast_1d(arguments["J"]).tolist()), "scatter_l": arguments["L"]}
         own["colours"] = t.get("colour_space", "rgb")
-        own["image_size"] = t["image_size"][0] if t["interpolation"] else None  # None: they were taken at their size
+        own["image_size"], own["channels"] = tuple(t["image_size"]), t["colours"]
     else:
         own = {"weights": weights, "model_args": arguments}
-        own |= {"crop_pct": t["crop_pct"], "image_size": t["input_size"][-1]}
+        own |= {"crop_pct": t["crop_pct"], "image_size": tuple(t["input_size"][1:])}
     mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
-    return BackboneOptions(
-        name, mean=mean, std=std, interpolation=t["interpolation"], mirror=t.get("mirror", False), **own
-    )
+    interpolation = t["interpolation"] or "none"  # they were taken at their size, and must have it
+    return BackboneOptions(name, mean=mean, std=std, interpolation=interpolation, mirror=t.get("mirror", False), **own)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dphead import report as reports
-from dphead.data import FeaturesRows, load_features
+from dphead.data import FeaturesRows, check_views, load_features
 from dphead.export import save_head
 from dphead.files import check_labels, class_names, classes_declared, evaluate, extraction
 from dphead.fit import FitResult, Progress, fit_head, reserve
@@ -98,6 +98,7 @@ def _fit_files(
     start = time.perf_counter()
     rows, file = load_features(options.features, options.split, 0, options.group_cap)
     with file:
+        check_views(file, options.relation)
         classes = class_names(file, options.classes)
         facts = public_facts(options, rows, len(classes))
         method = make_method(options.method, facts, options.settings, options.preset)

@@ -27,6 +27,10 @@ class BackboneOptions:
     scatter_j: one J, or several whose features are joined. colours: "rgb", or for ScatterNet "opponent": luminance,
     red-green, blue-yellow (van de Sande, Gevers, Snoek 2010). mirror: features are means over an image and its mirror
     image: where left and right do not matter, half of the directions vanish, and the noise on their weights with them.
+
+    image_size: side of the input, or (height, width). channels: 1 or 3 of the input. Both are public: declared, or
+    fixed by the network or by the header of arrays, never found in images (`run.declared_input`). interpolation
+    "none", for ScatterNet: images must have the declared size.
     """
 
     name: str
@@ -36,11 +40,18 @@ class BackboneOptions:
     std: tuple[float, ...] | None = None
     interpolation: str | None = None
     crop_pct: float | None = None
-    image_size: int | None = None
+    image_size: int | tuple[int, int] | None = None
     scatter_j: tuple[int, ...] = (2,)
     scatter_l: int = 8
     colours: str = "rgb"
     mirror: bool = False
+    channels: int | None = None
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """The declared (height, width), None without."""
+        size = self.image_size
+        return (size, size) if isinstance(size, int) else size
 
 
 OPPONENT = torch.tensor([[2.0, 2.0, 2.0], [6**0.5, -(6**0.5), 0.0], [2**0.5, 2**0.5, -2 * 2**0.5]]) / 12**0.5
@@ -72,7 +83,7 @@ class Backbone:
 
 
 def load_backbone(options: BackboneOptions, size: tuple[int, int], has_colour: bool) -> Backbone:
-    """Build the network and its transform; ScatterNet takes the images' size (height, width) and colours as they are.
+    """Build the network and its transform. size (height, width), has_colour: of ScatterNet's input, public.
 
     ExtractError for an unknown name, weights that cannot be had or do not fit, or a model that mixes rows of a batch.
     """
@@ -80,6 +91,12 @@ def load_backbone(options: BackboneOptions, size: tuple[int, int], has_colour: b
         raise ExtractError(
             f"colours must be rgb, or opponent for scatternet, got colours={options.colours!r} for {options.name}. "
             "Leave --colours out."
+        )
+    if options.channels not in (None, 1, 3):
+        raise ExtractError(f"channels must be 1 or 3, got channels={options.channels}. Choose one.")
+    if options.interpolation == "none" and options.name != "scatternet":
+        raise ExtractError(
+            f"interpolation none is for scatternet, got backbone={options.name!r}, which resizes. Leave it out."
         )
     backbone = _scatternet(options, size, has_colour) if options.name == "scatternet" else _timm(options)
     backbone.module.eval().requires_grad_(False)
@@ -109,10 +126,12 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
             "scatternet has no weights and no model arguments, got some. Leave --weights and --model-arg out."
         )
     colours, opponent = 3 if has_colour else 1, has_colour and options.colours == "opponent"
-    size = (options.image_size, options.image_size) if options.image_size else size
+    resized = options.sides is not None and options.interpolation != "none"
+    size = options.sides or size
+    interpolation = (options.interpolation or "bicubic") if resized else None
     transform = {
         "image_size": list(size),
-        "interpolation": (options.interpolation or "bicubic") if options.image_size else None,
+        "interpolation": interpolation,
         "colours": colours,
         "scale": [0.0, 1.0],
         "mean": list(options.mean) if options.mean else None,
@@ -127,7 +146,7 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
     def prepare(image: np.ndarray) -> torch.Tensor:
         image = _match_colours(image, colours)
         if image.shape[:2] != (height, width):
-            image = _resize_to_cover(image, height, options.interpolation or "bicubic")
+            image = _resize_to_cover(image, (height, width), interpolation or "bicubic")
         planes = torch.tensor(image).reshape(height, width, colours).permute(2, 0, 1).float() / 255
         planes = planes if mean is None else planes - mean
         planes = planes if std is None else planes / std
@@ -160,14 +179,14 @@ def _match_colours(image: np.ndarray, colours: int) -> np.ndarray:
     return np.asarray(Image.fromarray(image).convert("RGB" if colours == 3 else "L"))
 
 
-def _resize_to_cover(image: np.ndarray, size: int, interpolation: str) -> np.ndarray:
-    """Scale the shorter side to `size` and cut the middle square."""
-    height, width = image.shape[:2]
-    scale = size / min(height, width)
-    shape = (max(size, round(width * scale)), max(size, round(height * scale)))
+def _resize_to_cover(image: np.ndarray, size: tuple[int, int], interpolation: str) -> np.ndarray:
+    """Scale an image until it just covers `size` (height, width), and cut the middle."""
+    (height, width), (tall, wide) = image.shape[:2], size
+    scale = max(tall / height, wide / width)
+    shape = (max(wide, round(width * scale)), max(tall, round(height * scale)))
     resized = np.asarray(Image.fromarray(image).resize(shape, Image.Resampling[interpolation.upper()]))
-    top, left = (resized.shape[0] - size) // 2, (resized.shape[1] - size) // 2
-    return resized[top : top + size, left : left + size]
+    top, left = (resized.shape[0] - tall) // 2, (resized.shape[1] - wide) // 2
+    return resized[top : top + tall, left : left + wide]
 
 
 # ---------------------------------------------------------------- timm
@@ -231,12 +250,17 @@ def _timm_transform(
 
     config = resolve_model_data_config(model)
     channels = int(config["input_size"][0])
+    if options.channels not in (None, channels):
+        raise ExtractError(
+            f"the network must take the declared channels, got channels={options.channels} for {options.name} with "
+            f"{channels}. Leave --channels out, or give --model-arg in_chans={options.channels}."
+        )
     overrides = {
         "mean": options.mean and tuple(options.mean),
         "std": options.std and tuple(options.std),
         "interpolation": options.interpolation,
         "crop_pct": options.crop_pct,
-        "input_size": options.image_size and (channels, options.image_size, options.image_size),
+        "input_size": options.sides and (channels, *options.sides),
     }
     config |= {key: value for key, value in overrides.items() if value is not None}
     for key in ("mean", "std"):

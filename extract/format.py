@@ -16,7 +16,9 @@ except ``config``, ``config_hash``, ``salt`` and the digests, which identify the
 
 Attributes: ``schema_version``, ``complete``, ``block_rows``, ``dataset_id``, ``salt``, ``class_names`` (JSON or ""),
 ``classes_public``, ``classes_declared`` ("classes-flag", "folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``,
-``weights_sha256``, ``transform``, ``normalization``, ``library_versions``, ``config`` (JSON), ``config_hash``.
+``weights_sha256``, ``transform``, ``normalization``, ``library_versions``, ``config`` (JSON), ``config_hash``, and
+``views`` (JSON): {} where a row is one image as it is; ``count``, ``flip`` and ``keyed_by`` ("image") where it is
+the mean of augmented views. Files of before this attribute open too: `FeaturesFile.views` says "slot" of theirs.
 
 A file under construction is PATH.part and is renamed when its last block is on the disk.
 """

@@ -25,9 +25,8 @@ Progress = Callable[[int, int], None]  # rows done, rows in all
 
 @dataclass
 class Survey:
-    """What one look at all images found. example: the first readable image, None without one."""
+    """What one look at all images found: whether they fit what is declared, which it never decides."""
 
-    example: np.ndarray | None = None
     unreadable: list[int] = field(default_factory=list)
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_colour: bool = False
@@ -37,7 +36,7 @@ def survey(source: Source, workers: int) -> Survey:
     """Decode every image once, so that a source that cannot be used is refused before anything is written."""
     found = Survey()
     if source.arrays is not None:
-        found.example, found.has_colour = source.arrays[0], source.arrays.ndim == 4
+        found.has_colour = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
         return found
 
@@ -53,7 +52,6 @@ def survey(source: Source, workers: int) -> Survey:
             if image is None:
                 found.unreadable.append(row)
                 continue
-            found.example = image if found.example is None else found.example
             found.shapes.add(image.shape[:2])
             found.has_colour |= image.ndim == 3
     return found
@@ -129,23 +127,25 @@ class Loop:
         on_cpu = self.device.type == "cpu"
         return -(-self.writer.header.block_rows // self.options.batch_size) if on_cpu else 1
 
-    def _raw_batches(self) -> Iterator[tuple[int, list[np.ndarray | bytes]]]:
-        """First row and undecoded rows of each batch: files are read in order, as a compressed tar needs it."""
+    def _raw_batches(self) -> Iterator[list[np.ndarray | bytes]]:
+        """Undecoded rows of each batch: files are read in order, as a compressed tar needs it."""
         n, size, block_rows = self.writer.header.n_rows, self.options.batch_size, self.writer.header.block_rows
         for block in range(self.writer.next_row, n, block_rows):
             end = min(block + block_rows, n)
             for first in range(block, end, size):
-                yield first, [self.source.raw(row) for row in range(first, min(first + size, end))]
+                yield [self.source.raw(row) for row in range(first, min(first + size, end))]
 
     def _tell(self, extra: int = 0) -> None:
         if self.progress is not None:
             self.progress(self.writer.next_row + extra, self.writer.header.n_rows)
 
-    def _batch(self, batch: tuple[int, list[np.ndarray | bytes]]) -> Batch:
-        first, raw = batch
+    def _batch(self, raw: list[np.ndarray | bytes]) -> Batch:
         n, views = len(raw), self.options.views
         valid, digests, hashes = np.zeros(n, bool), np.zeros((n, 16), np.uint8), np.zeros(n, np.uint64)
-        inputs = torch.zeros(n * views.count, *self.backbone.input_shape)
+        # A batch has one shape, however many rows are left for it: the last one's rows would
+        # otherwise be rounded by other kernels as soon as a row is added or removed.
+        places = min(self.options.batch_size, self.writer.header.block_rows)
+        inputs = torch.zeros(places * views.count, *self.backbone.input_shape)
         for row, data in enumerate(raw):
             try:
                 image = self.source.decode(data)
@@ -157,9 +157,9 @@ class Loop:
                 continue
             valid[row], hashes[row] = True, image_hash(image)
             digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
-            for k, view in enumerate(views.of(image, self.source.first + first + row)):
+            for k, view in enumerate(views.of(image)):
                 inputs[row * views.count + k] = self.backbone.prepare(view)
-        features = self._forward(inputs) if self.device.type == "cpu" else inputs
+        features = self._forward(inputs)[:n] if self.device.type == "cpu" else inputs
         return Batch(features, valid, digests, hashes)
 
     def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -177,7 +177,7 @@ class Loop:
         for first in range(start, stop, self.options.batch_size):
             batch = next(jobs)
             if self.device.type != "cpu":
-                batch.features = self._forward(batch.features)
+                batch.features = self._forward(batch.features)[: len(batch.valid)]
             batches.append(batch)
             self._tell(min(first + self.options.batch_size, stop) - start)
         columns = {

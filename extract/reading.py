@@ -14,7 +14,10 @@ import numpy as np
 from extract.errors import FormatError
 
 SCHEMA_VERSION = 1
-JSON_ATTRIBUTES = ("backbone_kwargs", "transform", "normalization", "library_versions", "config")
+JSON_ATTRIBUTES = (
+    *("backbone_kwargs", "transform", "normalization", "views"),
+    *("library_versions", "config"),
+)
 FEATURE_SPACE = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization")
 ATTRIBUTES = (
     *FEATURE_SPACE,
@@ -103,6 +106,18 @@ class FeaturesFile:
         columns = {name: getattr(self, name) for name in ROW_COLUMNS[1:]}
         rows = {name: values[start:stop] for name, values in columns.items() if values is not None}
         return {"features": self.rows(start, stop), **rows}
+
+    @property
+    def views(self) -> dict[str, Any]:
+        """How rows are means of views: count, flip, keyed_by ("image" or "slot"); {} where they are not.
+
+        Files of before the attribute say in their configuration that they have views, which
+        then followed the slot: under add_remove a removed row changes all later ones.
+        """
+        if "views" in self.attrs:
+            return self.attrs["views"]
+        old = self.attrs["config"].get("views")
+        return {} if old is None else {"keyed_by": "slot", **old}
 
     def fingerprint(self) -> dict[str, Any]:
         """Public description of the feature space: a head fits these features exactly if ``feature_space`` is equal."""

@@ -90,10 +90,9 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     output, rows = options.shard.path(Path(options.output)), options.shard.rows(n_rows, options.block_rows)
     part = source.part(*rows)
-    # ScatterNet takes the images' size and colours as they are, so its shards look at all images to agree on them.
-    found = check_images(source.part(0, n_rows) if options.backbone.name == "scatternet" else part, options)
-    assert found.example is not None
-    backbone = load_backbone(options.backbone, found.example.shape[:2], found.has_colour)
+    size, channels = declared_input(options.backbone, source)
+    backbone = load_backbone(options.backbone, size, channels == 3)
+    check_images(part, options, backbone)
     settings = LoopSettings(
         device, _batch_size(options, device), options.workers, options.normalize.fitted(backbone), options.views,
         options.amp, options.skip_unreadable,
@@ -167,11 +166,31 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", own)
 
 
-def check_images(source: Source, options: ExtractOptions) -> Survey:
+def declared_input(options: BackboneOptions, source: Source) -> tuple[tuple[int, int], int]:
+    """(height, width) and channels of ScatterNet's input, without a look at any image.
+
+    As declared; else those of the header of arrays (IDX, CIFAR, npz), which has one shape for
+    all rows; else, for image files, 3 channels, and ExtractError where no size is declared.
+    A size or channels found in the images would let one of them change every row. Other
+    networks have a size and channels of their own.
+    """
+    arrays = source.arrays
+    header = (0, 0) if arrays is None else arrays.shape[1:3]
+    channels = 1 if arrays is not None and arrays.ndim == 3 else 3
+    if options.name == "scatternet" and options.sides is None and arrays is None:
+        raise ExtractError(
+            "scatternet needs a declared size for image files, got image_size=None. Pass "
+            "--image-size N or H,W (and --channels 1 if all images are grey)."
+        )
+    return options.sides or (header[0], header[1]), options.channels or channels
+
+
+def check_images(source: Source, options: ExtractOptions, backbone: Backbone) -> Survey:
     """Look at every image before anything is written.
 
-    ExtractError that lists unreadable images (unless they are to be skipped), if none is readable, or if ScatterNet
-    gets images of several sizes without an image size.
+    ExtractError that lists unreadable images (unless they are to be skipped), if none is
+    readable, or if one does not fit what is declared: colour for a network of one channel,
+    or another size where images are not resized.
     """
     found = survey(source, options.workers)
     if found.unreadable and not options.skip_unreadable:
@@ -181,14 +200,20 @@ def check_images(source: Source, options: ExtractOptions) -> Survey:
             f"{', ...' if len(found.unreadable) > _LISTED else ''}. "
             "Repair them, or use --skip-unreadable to keep them as masked rows."
         )
-    if found.example is None:
+    if len(found.unreadable) == source.n_rows:
         raise ExtractError(
             f"one image at least must be readable, got unreadable={source.n_rows} of {source.n_rows}. Check the source."
         )
-    if options.backbone.name == "scatternet" and not options.backbone.image_size and len(found.shapes) > 1:
+    channels, *size = backbone.input_shape
+    if channels == 1 and found.has_colour:
         raise ExtractError(
-            f"scatternet needs images of one size, got {len(found.shapes)} sizes such as {sorted(found.shapes)[:3]}. "
-            "Use --image-size."
+            f"every image must be grey where one channel is declared, got {channels=} and colour "
+            "images. Pass --channels 3 (grey images become three equal channels), or convert them."
+        )
+    if backbone.transform["interpolation"] is None and found.shapes - {tuple(size)}:
+        raise ExtractError(
+            f"every image must have the declared size where none is resized, got {size=} and images "
+            "of other sizes. Pass --image-size N or H,W without --interpolation none."
         )
     return found
 

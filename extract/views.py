@@ -1,12 +1,13 @@
 """Augmentation multiplicity for cached features: a row is the mean of the features of several views of its image.
 
 De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops and flips of each image; here
-the frozen network's features are averaged, once. A view depends on its own image and on public numbers, so it costs no
-privacy: one image is still one row.
+the frozen network's features are averaged, once. A view depends on its own image alone, not on its place among others,
+so it costs no privacy: one image is still one row, and a row that goes changes no other. Equal images have equal views.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,18 +30,23 @@ class Views:
             raise ExtractError(f"an image needs at least one view, got count={self.count}. Use --views 1 or more.")
 
     def record(self) -> dict[str, Any]:
-        """What the file's configuration says; nothing without views."""
-        return {"views": {"count": self.count, "flip": self.flip}} if self.count > 1 else {}
+        """What the file says; nothing without views."""
+        if self.count == 1:
+            return {}
+        how = {"count": self.count, "flip": self.flip, "keyed_by": "image"}
+        return {"views": how}
 
-    def of(self, image: np.ndarray, row: int) -> list[np.ndarray]:
-        """Views of image (H, W) or (H, W, 3), of its shape. row: its public ordinal, which fixes them."""
+    def of(self, image: np.ndarray) -> list[np.ndarray]:
+        """Views of image (H, W) or (H, W, 3) uint8, of its shape; its pixels fix them."""
         if self.count == 1:
             return [image]
         height, width = image.shape[:2]
         down, right = height // SHARE, width // SHARE
         border = [(down, down), (right, right), (0, 0)][: image.ndim]
         padded = np.pad(image, border, mode="reflect")
-        rng = np.random.default_rng(row)
+        content = repr(image.shape).encode() + image.tobytes()
+        digest = hashlib.blake2b(content, digest_size=16).digest()
+        rng = np.random.default_rng(int.from_bytes(digest, "little"))
         views = []
         for _ in range(self.count):
             top, left = rng.integers(0, 2 * down + 1), rng.integers(0, 2 * right + 1)

@@ -159,6 +159,7 @@ class FeaturesWriter:
             "transform": canonical_json(h.transform),
             "normalization": canonical_json(h.normalization),
             "library_versions": canonical_json(h.library_versions),
+            "views": canonical_json(h.config.get("views", {})),
             "config": canonical_json(self.identity),
             "config_hash": sha256_json(self.identity),
         }

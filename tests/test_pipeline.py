@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from commands import charges, contents, dphead, fitted, ledger_of, refused, report_of
+from PIL import Image
 
 from extract.format import open_features
 
@@ -67,6 +68,14 @@ def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
     rows = [list(csv.DictReader(io.StringIO(found.out))) for found in both]
     from_features, from_images = ([float(row["probability"]) for row in part] for part in rows)
     np.testing.assert_allclose(from_images, from_features, rtol=1e-5)  # batches of other sizes
+    # The head's size and channels are declared for image files, which must have them.
+    (tmp_path / "files").mkdir()
+    for i, image in enumerate(np.load(made / "new.npz")["images"][:5]):
+        Image.fromarray(image).save(tmp_path / "files" / f"{i}.png")
+    of_files = csv.DictReader(io.StringIO(fitted("predict", run, tmp_path / "files").out))
+    np.testing.assert_allclose([float(row["probability"]) for row in of_files], from_images[:5], rtol=1e-5)
+    Image.new("L", (9, 9)).save(tmp_path / "files" / "9.png")
+    assert "declared size" in refused_after_progress(dphead("predict", run, tmp_path / "files"))
 
 
 def test_without_noise_the_pipeline_learns_more(made, tmp_path):
@@ -80,13 +89,13 @@ def test_without_noise_the_pipeline_learns_more(made, tmp_path):
 
 
 def test_images_that_the_heads_network_sees_differently_are_refused(made, tmp_path):
-    """Colour images give other channels, so other features: not a prediction, an error."""
+    """A head of grey images says nothing of colours: not a prediction, an error."""
     run = tmp_path / "run"
     fitted("fit", made / "f.h5", "-o", run, "--method", "prototypes", "--split", "train")
     colour = np.zeros((3, 8, 8, 3), np.uint8) + np.arange(3, dtype=np.uint8)
     np.savez(tmp_path / "colour.npz", images=colour)
     before = contents(run)
-    assert "own network" in refused_after_progress(dphead("predict", run, tmp_path / "colour.npz"))
+    assert "must be grey" in refused_after_progress(dphead("predict", run, tmp_path / "colour.npz"))
     refused(dphead("predict", run, tmp_path / "missing.npz"))
     assert contents(run) == before
 

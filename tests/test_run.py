@@ -8,15 +8,17 @@ import subprocess
 import sys
 import textwrap
 
+import h5py
 import numpy as np
 import pytest
 from commands import CLASSES, charges, contents, dphead, features_file, fitted, ledger_of, refused, report_of, rows
 
+from dphead.estimators import DPLeastSquaresClassifier
 from dphead.export import load_head
 from dphead.files import is_features_file
 from dphead.privacy.ledger import Ledger
 from dphead.run import FitOptions, fit_files
-from extract.format import open_features, write_features
+from extract.format import FormatError, open_features, write_features
 
 FC = ("--method", "dp-fc", "--steps", 6, "--backend", "numpy")  # 8 releases: mean, gram, 6 gradients
 
@@ -134,6 +136,27 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
         np.testing.assert_allclose(
             load_head(run)[0].weights, load_head(tmp_path / "alone")[0].weights, rtol=1e-6, atol=1e-9
         )
+
+
+def test_views_that_followed_the_slot_are_refused_under_add_remove(tmp_path):
+    """A file of before: one row less changed the views of all later ones. Views of today follow the image."""
+    old, new = (features_file(tmp_path / name) for name in ("old.h5", "new.h5"))
+    how = {"count": 2, "flip": True, "keyed_by": "image"}
+    with h5py.File(old, "r+") as file:
+        config = json.loads(file.attrs["config"]) | {"views": {"count": 2, "flip": True}}
+        file.attrs["config"] = json.dumps(config)
+        del file.attrs["views"]
+    with h5py.File(new, "r+") as file:
+        file.attrs["views"] = json.dumps(how)
+    add_remove = ("--relation", "add_remove", "--nominal-n", 250)
+    message = refused(dphead("fit", old, "-o", tmp_path / "a", *FC, *add_remove))
+    assert "views must follow its image" in message and not (tmp_path / "a").exists()
+    fitted("fit", old, "-o", tmp_path / "b", *FC)
+    fitted("fit", new, "-o", tmp_path / "c", *FC, *add_remove)
+    assert report_of(tmp_path / "c")["data"]["extraction"]["views"] == how
+    model = DPLeastSquaresClassifier(relation="add_remove", nominal_n=250)
+    with pytest.raises(FormatError, match="views must follow its image"):
+        model.fit(old)
 
 
 def test_jax_gives_numpys_head(features, tmp_path):

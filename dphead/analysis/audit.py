@@ -29,8 +29,11 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.statistics import Params, Query
 from dphead.solvers.base import Answer, PublicFacts, Solver
+from dphead.sums.door import Door
 
 OTHERS = 15  # rows of synthetic problems beside the canary; the rest are slots of unreadable images
+SIZE = 10.0  # of the canary, in clip norms: one no longer than the clip would pass without any
+BEYOND = 2  # rows of a canary group beyond the cap, which must not count
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Problem:
     """Rows that both worlds share, and the row in which they differ. x: (n, d); canary, neighbour: (row, class).
 
     neighbour: what stands in the canary's place in the other world (replace_one), or None for nothing.
+    group_cap: None, or that of a plan that protects groups; the canary is then a group of `copies` equal rows.
     """
 
     facts: PublicFacts
@@ -46,58 +50,78 @@ class Problem:
     y: np.ndarray
     canary: tuple[np.ndarray, int]
     neighbour: tuple[np.ndarray, int] | None = None
+    group_cap: int | None = None
+    copies: int = 1
 
     def world(self, inside: bool) -> AuditRows:
-        """The rows with the canary or without it; under add_remove its slot goes too."""
-        row = self.canary if inside else self.neighbour
+        """The rows with the canary or without it; under add_remove its slots go too."""
+        row, n_rows = self.canary if inside else self.neighbour, self.facts.n_rows
         if row is None and self.relation == "add_remove":
-            return AuditRows(self.x, self.y, self.facts.n_rows - 1)
+            return self._rows(self.x, self.y, 0, n_rows - self.copies)
+        x, y = self.unit(row)
+        return self._rows(np.vstack([self.x, x]), np.append(self.y, y), len(y), n_rows)
+
+    def unit(self, row: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, np.ndarray]:
+        """The (copies, d) rows and (copies,) classes of the canary's slots. row: what is there, None for nothing."""
         x, label = row or (np.zeros(self.facts.n_features, np.float32), NO_CLASS)
-        return AuditRows(np.vstack([self.x, x]), np.append(self.y, label), self.facts.n_rows)
+        return np.tile(x, (self.copies, 1)), np.full(self.copies, label)
+
+    def apart(self) -> list[AuditRows]:
+        """The others, what stands in the canary's slots without it, and the canary, each by itself."""
+        units = [self.unit(self.neighbour), self.unit(self.canary)]
+        others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
+        return [others, *(self._rows(x, y, len(y), len(y)) for x, y in units)]
+
+    def _rows(self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int) -> AuditRows:
+        """Rows of which the last `in_unit` are one group and the others are none."""
+        groups = np.where(np.arange(len(y)) < len(y) - in_unit, -1, 0)
+        return AuditRows(x, y, n_rows, groups, self.group_cap)
 
 
 def worst_case(facts: PublicFacts, plan: Plan, *, agree: bool = False) -> Problem:
     """A synthetic problem whose canary is as visible as the method's clips allow.
 
-    The canary lies on the first axis, as long as the largest clip norm, and has class 0. The others are the same row
-    with class 1, which keeps its residual large while a head is trained, or with its own class (`agree`). With Poisson
-    batches there are no others: which of them were sampled is secret, and would only hide the canary.
+    The canary lies on the first axis, is SIZE times as long as the largest clip norm, and has class 0. The others are
+    the same row with class 1, which keeps its residual large while a head is trained, or with its own class (`agree`).
+    With Poisson batches there are no others: which of them were sampled is secret, and would only hide the canary.
+    Where the plan protects groups, the canary is a group of more rows than the cap.
     Under replace_one the neighbour is the opposite row, or one at 120 degrees where a second moment is released.
     """
     sampled = any(s.sampling_prob < 1 for s in plan.specs)
-    count = 0 if sampled else min(OTHERS, facts.n_rows - 1)
+    if sampled and plan.group_cap is not None:
+        raise ValueError(
+            f"an audit of groups needs full batches, got group_cap={plan.group_cap} and Poisson ones. Leave one out."
+        )
+    copies = 1 if plan.group_cap is None else min(facts.n_rows, plan.group_cap + BEYOND)
+    count = 0 if sampled else min(OTHERS, facts.n_rows - copies)
     row = np.zeros(facts.n_features, np.float32)
-    row[0] = norm = max(1.0, *(s.clip_norm for s in plan.specs))
+    row[0] = norm = SIZE * max(1.0, *(s.clip_norm for s in plan.specs))
     neighbour = None
     if plan.relation == "replace_one":
         moments = facts.n_features > 1 and any("Gram" in s.query for s in plan.specs)
         other = np.zeros_like(row)
         other[:2] = (-0.5 * norm, np.sqrt(0.75) * norm) if moments else (-norm, 0.0)[: facts.n_features]
         neighbour = (other, 0)
-    return Problem(
-        facts, plan.relation, np.tile(row, (count, 1)), np.full(count, 0 if agree else 1), (row, 0), neighbour
-    )
+    others = np.tile(row, (count, 1)), np.full(count, 0 if agree else 1)
+    return Problem(facts, plan.relation, *others, (row, 0), neighbour, plan.group_cap, copies)
 
 
 def among(problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray) -> Problem:
-    """The problem with public rows in place of the synthetic ones; its canary takes the last row's slot.
+    """The problem with public rows in place of the synthetic ones; its canary takes the last slots.
 
     x: (n_rows, n_features), y: (n_rows,). Raises ValueError for Poisson batches: which rows were sampled is secret, so
     the likelihood would be a sum over all subsets.
     """
     if any(s.sampling_prob < 1 for s in plan.specs):
         raise ValueError("audits of Poisson batches need synthetic rows, got public ones. Give the sizes instead.")
-    return replace(problem, x=x[:-1].astype(np.float32), y=y[:-1])
+    return replace(problem, x=x[: -problem.copies].astype(np.float32), y=y[: -problem.copies])
 
 
 class _Witness:
     """What the auditor knows: what the others, the neighbour and the canary add to a sum, at any parameters."""
 
     def __init__(self, problem: Problem) -> None:
-        nothing = (np.zeros(problem.facts.n_features, np.float32), NO_CLASS)
-        rows = [(problem.x, problem.y)]
-        rows += [(x[None, :], np.array([y])) for x, y in (problem.neighbour or nothing, problem.canary)]
-        self._sums = [Sums(AuditRows(x, y, max(1, len(x)))) for x, y in rows]
+        self._sums = [Sums(rows) for rows in problem.apart()]
         self._repeated = Repeated()
 
     def score(self, query: Query, params: Params, spec: ReleaseSpec, released: Released) -> tuple[float, float]:
@@ -138,7 +162,9 @@ def transcript(
     for i, spec in enumerate(specs):
         if ask.label != spec.label:
             raise RuntimeError(f"a solver must ask for its plan, got label={ask.label!r} at release {i}.")
-        released = release(ask.query, ask.params, sums.rows, spec, ledger=ledger, noise=noise, block_sum=sums)
+        released = release(
+            ask.query, ask.params, sums.source, spec, ledger=ledger, noise=noise, summer=Door(sums)
+        )  # fmt: skip
         yield ask.query, ask.params, spec, released
         if i + 1 < len(specs):
             ask = steps.send(Answer(released.value, released.noise_sd))
@@ -214,6 +240,10 @@ def one_run(
     most = min(facts.n_features, facts.n_rows)
     if not 2 <= canaries <= most:
         raise ValueError(f"canaries must be from 2 to min(d, n) = {most}, got {canaries=}. Choose fewer.")
+    if plan.group_cap is not None:
+        raise ValueError(
+            f"an audit of one run has rows as canaries, got group_cap={plan.group_cap}. Audit many fits instead."
+        )
     claim, noise = claim_of(plan), NoiseSource()
     inside = noise.generator(0, "coins").random(canaries) < 0.5
     x = np.eye(canaries, facts.n_features, dtype=np.float32)

@@ -5,13 +5,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dphead.privacy.contract import Block, ReleaseSpec
-from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
+from dphead.data import ArrayRows
+from dphead.privacy.contract import Block, ReleaseSpec, Rows
 from dphead.privacy.statistics import Params, Query
-from dphead.privacy.sums import CHUNK
+from dphead.sums.cpu import CpuSums
+from dphead.sums.passes import checked_sum
+from dphead.sums.reference import Ask, BlockSum, ask_of
 
 T = TypeVar("T")
-BLOCK_ROWS = 2048
 NO_CLASS = -1  # the label of a row that counts zero
 
 
@@ -26,6 +27,9 @@ class NoLedger:
         self._next += 1
         return self._next, None
 
+    def following(self) -> None:
+        """No release is known to come."""
+
     def commit(self, sequence: int, value: np.ndarray) -> None:
         """Forget the value."""
 
@@ -38,39 +42,36 @@ class UnrecordedSpec(ReleaseSpec):
         return {}
 
 
-class AuditRows:
-    """Public rows in memory, in blocks that stay the same objects. x: (n, d) float32, y: (n,) int.
+class AuditRows(ArrayRows):
+    """Public rows in memory, in the blocks of `ArrayRows`. x: (n, d) float32, y: (n,) int.
 
-    n_rows may exceed n: the missing slots come first and have no class. A block of such slots has `zeros` as its x.
+    n_rows may exceed n: the missing slots come first, are zero and have no class. A
+    pass over all slots has the same block objects each time, so that `Sums` knows them.
+    groups: (n,) int of the given rows, with group_cap; the missing slots have none.
     """
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, n_rows: int) -> None:
-        self.n_rows, self.n_features = n_rows, x.shape[1]
-        self.group_cap: int | None = None  # a row is the protected unit
-        self._missing = n_rows - len(x)
-        self._x, self._y = np.ascontiguousarray(x, np.float32), np.asarray(y, np.int32)
-        size = min(BLOCK_ROWS, CHUNK * -(-n_rows // CHUNK))
-        self.zeros = np.zeros((size, x.shape[1]), np.float32)
-        order = np.arange(n_rows)
-        self._all = [self._block(order[i : i + size], size) for i in range(0, n_rows, size)]
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        n_rows: int,
+        groups: np.ndarray | None = None,
+        group_cap: int | None = None,
+    ) -> None:
+        self.missing = n_rows - len(x)
+        whole = np.zeros((n_rows, x.shape[1]), np.float32)
+        whole[self.missing :] = x
+        labels, units = np.full((2, n_rows), NO_CLASS)
+        labels[self.missing :] = y
+        if groups is not None:
+            units[self.missing :] = groups
+        super().__init__(whole, labels, groups=units, group_cap=group_cap)
+        self._all = list(super().blocks())
 
     def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
         """Every slot once, or each of `indices` once."""
-        if indices is None or len(indices) == self.n_rows:
-            yield from self._all
-            return
-        size = len(self.zeros)
-        for i in range(0, len(indices), size):
-            yield self._block(indices[i : i + size], size)
-
-    def _block(self, index: np.ndarray, size: int) -> Block:
-        index, y = np.pad(index, (0, size - len(index)), constant_values=-1), np.full(size, NO_CLASS, np.int32)
-        here = np.flatnonzero(index >= self._missing)
-        if len(here) == 0:
-            return Block(index, self.zeros, y)
-        x = np.zeros_like(self.zeros)
-        x[here], y[here] = self._x[index[here] - self._missing], self._y[index[here] - self._missing]
-        return Block(index, x, y)
+        everyone = indices is None or len(indices) == self.n_rows
+        yield from self._all if everyone else super().blocks(indices)
 
 
 class Repeated:
@@ -95,30 +96,71 @@ class Repeated:
 
 
 class Sums:
-    """The queries' clipped sums over `rows`, without thread pools; the first pass's are kept.
+    """The queries' integer sums over public rows, without thread pools; the first pass's are kept.
 
-    At the parameters that fits start from the sum of a fixed block depends on public numbers alone and is the same in
-    every fit. Blocks that only fill up n_rows count zero and are skipped. `release` still checks every slot, and its
-    noise is new each time.
+    A `BlockSum`. At the parameters that fits start from the sum of a fixed block depends on public numbers alone and is
+    the same in every fit. Blocks that only fill up n_rows count zero and are skipped. Every slot is still checked, and
+    the noise of `release` is new each time. source: the rows.
     """
 
-    def __init__(self, rows: AuditRows) -> None:
-        self.rows = rows
-        self._repeated = Repeated()
-        self._fixed = {id(block.x) for block in rows.blocks()}  # they live as long as the rows; Poisson batches do not
+    parallel = False
 
-    def __call__(self, query: Query, params: Params, block: Block, keep: np.ndarray, clip_norm: float, out: Any) -> Any:
-        if block.x is self.rows.zeros:
+    def __init__(self, source: AuditRows) -> None:
+        self.source = source
+        self._repeated = Repeated()
+        self._fixed = {
+            id(block.x) for block in source.blocks()
+        }  # they live as long as the rows; Poisson batches do not
+
+    def is_exact(self, query: Query) -> bool:
+        """Whether to compare with the reference: an audit tries rows in its own ways."""
+        return False
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """As the query's own."""
+        return way_of(ask.query).norms(ask, block)
+
+    def rows(self, ask: Ask, block: Block) -> Block:
+        """The block itself."""
+        return block
+
+    def add(self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Add the statistics."""
+        if (rows.index < self.source.missing).all():
             return out
-        if id(block.x) not in self._fixed:
-            return numpy_block_sum(query, params, block, keep, clip_norm, out)
+        way = way_of(ask.query)
 
         def compute() -> np.ndarray:
-            return numpy_block_sum(query, params, block, keep, clip_norm, np.zeros_like(out))
+            return way.add(ask, way.rows(ask, rows), y, used, np.zeros_like(out))
 
-        out += self._repeated(id(block.x), query, params, clip_norm, compute)
+        if id(rows.x) in self._fixed:
+            out += self._repeated(id(rows.x), ask.query, ask.params, ask.clip_norm, compute)
+        else:
+            out += compute()
         return out
 
     def total(self, query: Query, params: Params, spec: ReleaseSpec) -> np.ndarray:
         """The sum over all rows as `release` computes it, which is what the auditor knows."""
-        return _clipped_sum(query, params, self.rows, spec, None, self)
+        return exact(query, params, self.source, spec, self)
+
+
+def way_of(query: Query) -> BlockSum:
+    """How the query's blocks are summed: on this processor, or by the block sum that the query brings."""
+    brought = getattr(query, "block_sum", None)
+    return CpuSums() if brought is None else brought()
+
+
+def exact(
+    query: Query,
+    params: Params,
+    rows: Rows,
+    spec: ReleaseSpec,
+    block_sum: BlockSum,
+    indices: np.ndarray | None = None,
+) -> np.ndarray:
+    """The sum to which `release` would add noise, as float64. All audits come here for it.
+
+    indices: the slots of a sample, or None for all. The rows must be public.
+    """
+    ask = ask_of(query, params, spec.clip_norm)
+    return checked_sum(ask, rows, indices, block_sum) * query.unit(spec.clip_norm, params.transform.append)

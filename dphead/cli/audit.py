@@ -19,6 +19,9 @@ PATH = click.Path(path_type=Path)
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="The claim to be audited.")
 @click.option("--delta", type=float, default=1e-5, show_default=True)
 @click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
+@click.option(
+    "--group-cap", type=click.IntRange(min=1), help="Protect groups, of which so many rows count, as for fit."
+)
 @click.option("--n-rows", type=click.IntRange(min=2), help="Rows of the synthetic problem.")
 @click.option("--n-features", type=click.IntRange(min=1))
 @click.option("--n-classes", type=click.IntRange(min=2))
@@ -50,7 +53,9 @@ def audit(out: Path | None, **given: Any) -> None:
     """Run a method many times with a worst-case canary and without it, and bound epsilon and mu from below.
 
     Fits go through the same release and the same noise as `dphead fit`, and nothing is charged: rows are synthetic, or
-    declared public. Exit code 1 if a bound exceeds the claim.
+    declared public. Hostile rows (of up to a million clip norms, opposite, not finite) also go through all row
+    sources, kept rows and threads, and the distance that they move each sum is measured without noise. Exit code 1 if a
+    bound exceeds the claim, or a distance the one that the noise is for.
 
     \b
     dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 --n-classes 2 --fits 100000 -o audit/
@@ -81,6 +86,7 @@ def _audit(
     epsilon: float,
     delta: float,
     relation: str,
+    group_cap: int | None,
     fits: int,
     one_run: bool,
     canaries: int | None,
@@ -90,6 +96,7 @@ def _audit(
     **rest: Any,
 ) -> tuple[dict[str, Any], Any]:
     from dphead.analysis import audit as auditing
+    from dphead.analysis import audit_hostile as hostile
     from dphead.analysis.audit_bounds import statements
     from dphead.methods import make_method
     from dphead.plan import make_plan
@@ -102,18 +109,24 @@ def _audit(
         made = make_method(method, facts, rest, preset)
     else:
         method, made = f"network {network}", _network(network, shape, facts, preset, rest)
-    plan = make_plan(made.solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=made.accountant)
+    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "relation": relation, "group_cap": group_cap}
+    plan = make_plan(made.solver, facts, accountant=made.accountant, **budget)
     claim = auditing.claim_of(plan)
     told = {"method": method, "solver": repr(made.solver), "n_rows": facts.n_rows, "n_features": facts.n_features}
     told |= {"n_classes": facts.n_classes, "rows": "synthetic" if rows is None else "declared public"}
+    told |= {"group_cap": group_cap}
     if one_run:
         found = auditing.one_run(made.solver, plan, facts, canaries or min(facts.n_features, facts.n_rows), confidence)
-        return told | found, claim
-    problem = auditing.worst_case(facts, plan)
-    if rows is not None:
-        problem = auditing.among(problem, plan, *rows)
-    counts = auditing.count(made.solver, plan, problem, fits, confidence=confidence, progress=progress)
-    return told | statements(counts, claim, confidence), claim
+    else:
+        problem = auditing.worst_case(facts, plan)
+        if rows is not None:
+            problem = auditing.among(problem, plan, *rows)
+        counts = auditing.count(made.solver, plan, problem, fits, confidence=confidence, progress=progress)
+        found = statements(counts, claim, confidence)
+    ways = hostile.WAYS if network is None else hostile.WAYS[:1]  # a network is in use by one thread at a time
+    measured = hostile.measure(made.solver, plan, facts, ways)
+    found |= {"hostile_rows": measured, "passed": found["passed"] and measured["passed"]}
+    return told | found, claim
 
 
 def _rows(
@@ -179,7 +192,9 @@ def _plot(result: dict[str, Any], claim: Any, out: Path) -> str:
 def _print(console: Any, r: dict[str, Any]) -> None:
     from rich.table import Table
 
-    verdict = "passed: no bound exceeds the claim" if r["passed"] else "FAILED: a bound exceeds the claim"
+    h = r["hostile_rows"]
+    failed = "FAILED: a bound exceeds the claim" if h["passed"] else "FAILED: hostile rows move a sum too far"
+    verdict = "passed: no bound exceeds the claim" if r["passed"] else failed
     table = Table(show_edge=False, pad_edge=False)
     for name, side in (("", "left"), ("measured", "right"), ("perfect attack", "right"), ("claim", "right")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
@@ -206,6 +221,13 @@ def _print(console: Any, r: dict[str, Any]) -> None:
         table.add_row("epsilon of the canary's mu", *_cells(r["canary_epsilon"], None, r["epsilon"]))
         odds = r["false_alarm_odds"]["both"]
     console.print(table)
+    console.print(
+        f"{h['pairs']} pairs of hostile rows, {h['sums']:,} sums without noise: they move a sum by at most "
+        f"{h['largest_share']:.4g} of what its noise is for ({h['worst']})",
+        soft_wrap=True,
+    )
+    if h["largest_disagreement"] > 0:
+        console.print(f"two ways to one sum differ by at most {h['largest_disagreement']:.2g} of it", soft_wrap=True)
     console.print(f"{verdict} (a correct method fails with odds of at most {odds:.1g})", soft_wrap=True)
 
 

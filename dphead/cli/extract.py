@@ -33,6 +33,17 @@ _numbers = _separated(float, "one number, or one for each colour: 0.5 or 0.48,0.
 _whole_numbers = _separated(int, "one whole number or several: 2 or 1,2")
 
 
+def _size(_: click.Context, __: click.Parameter, text: str | None) -> Any:
+    """N, or H,W as two numbers."""
+    try:
+        sides = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        sides = (0,)
+    if len(sides) > 2 or min(sides, default=1) < 1:
+        raise click.BadParameter(f"write N or H,W in pixels, got {text!r}")
+    return sides[0] if len(sides) == 1 else sides or None
+
+
 def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
     """NAME=VALUE pairs; a value is read as JSON where it is JSON (1001, true, 0.5), else as text."""
     import json
@@ -69,11 +80,28 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
 )
 @click.option("--mean", callback=_numbers, help="Channel means, comma-separated; default: the model's own.")
 @click.option("--std", callback=_numbers, help="Channel standard deviations.")
-@click.option("--interpolation", type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos"]))
+@click.option(
+    "--interpolation",
+    type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
+    help="none, for scatternet: images must have the declared size.",
+)
 @click.option(
     "--crop-pct", type=click.FloatRange(0, 1, min_open=True), help="Side of the centre crop over the resized side."
 )
-@click.option("--image-size", type=click.IntRange(1), help="Side of the network's input in pixels.")
+@click.option(
+    "--image-size",
+    callback=_size,
+    metavar="N|H,W",
+    help="Of the network's input in pixels; scatternet needs it for image files. Default: the network's own, or what "
+    "the header of arrays says.",
+)
+@click.option(
+    "--channels",
+    type=click.Choice(["1", "3"]),
+    callback=lambda _, __, text: None if text is None else int(text),
+    help="Of the network's input: 1 refuses colour images, 3 repeats grey ones. Default: the network's own; for "
+    "scatternet what the header of arrays says, and 3 for image files. Never found in the images.",
+)
 @click.option(
     "--scatter-j",
     default="2",
@@ -174,6 +202,7 @@ def _options(given: dict[str, Any]) -> Any:
         "interpolation",
         "crop_pct",
         "image_size",
+        "channels",
         "scatter_j",
         "scatter_l",
         "colours",

@@ -1,6 +1,6 @@
 """A network's training for `dphead audit`: the same chunks, clips and sums, on the few rows that an audit has."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,39 @@ from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.solver import NetworkDescent
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import Params
+from dphead.privacy.statistics import Query
 from dphead.solvers.base import PublicFacts
+from dphead.sums.reference import Ask
+
+
+class UsedRows:
+    """A `BlockSum`: the network's, without the slots that only fill up."""
+
+    parallel = False
+
+    def __init__(self, sums: TorchSums) -> None:
+        self.sums = sums
+
+    def is_exact(self, query: Query) -> bool:
+        """As `TorchSums`."""
+        return False
+
+    def norms(self, ask: Ask, block: Block) -> np.ndarray:
+        """As `TorchSums`."""
+        return self.sums.norms(self._own(ask), block)
+
+    def rows(self, ask: Ask, block: Block) -> Block:
+        """The block itself."""
+        return block
+
+    def add(self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Add the clipped gradients of the rows that have a class."""
+        place = np.flatnonzero(used & (y >= 0))
+        block = Block(place, rows.x[place], y[place])
+        return self.sums.add(self._own(ask), block, y[place], place >= 0, out)
+
+    def _own(self, ask: Ask) -> Ask:
+        return replace(ask, query=self.sums.network.query)
 
 
 @dataclass(frozen=True)
@@ -20,22 +51,10 @@ class AuditedGradient(ModelGradient):
 
     sums: TorchSums | None = field(default=None, repr=False, compare=False)
 
-    def clipped_sum(
-        self,
-        params: Params,
-        x: Any,
-        y: Any,
-        keep: Any,
-        clip_norm: float,
-        out: Any,
-        xp: Any = np,
-        prepared: Any = None,
-        in_place: bool = False,
-    ) -> Any:
-        """Add the clipped gradients of the rows that have a class; the slots that only fill up are left out."""
+    def block_sum(self) -> UsedRows:
+        """How its blocks are summed."""
         assert self.sums is not None
-        used = np.flatnonzero(keep & (y >= 0))
-        return self.sums(self.sums.network.query, params, Block(used, x[used], y[used]), used >= 0, clip_norm, out)
+        return UsedRows(self.sums)
 
 
 def audited(

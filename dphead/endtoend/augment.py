@@ -1,9 +1,12 @@
 """Random views of images, each from its row's own public random numbers.
 
-The numbers of a view depend on (seed, step, row slot, view) alone, so a row's statistic is the same wherever the row
-stands in a batch. They need not be secret: the guarantee holds for whoever knows them.
+The numbers of a view depend on (seed, step, the row's content, view) alone, so a row's
+statistic is the same wherever the row stands and whatever other rows are there: a slot
+would not do, as a removed row moves all later ones. They need not be secret: the
+guarantee holds for whoever knows them. Equal rows have equal views.
 """
 
+import hashlib
 from collections.abc import Callable
 
 import numpy as np
@@ -15,13 +18,19 @@ NUMBERS = 16  # uniform numbers for each view
 GREY = (0.299, 0.587, 0.114)
 
 
-def uniforms(seed: int, step: int, slots: np.ndarray, views: int) -> np.ndarray:
-    """(k, views, NUMBERS) float32 in [0, 1) for row slots (k,), by two rounds of splitmix64 (Steele et al. 2014)."""
+def row_keys(x: np.ndarray) -> np.ndarray:
+    """(k,) uint64, each a blake2b digest of the bytes of one row of x (k, ...)."""
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in x]
+    return np.frombuffer(b"".join(digests), "<u8")
+
+
+def uniforms(seed: int, step: int, keys: np.ndarray, views: int) -> np.ndarray:
+    """(k, views, NUMBERS) float32 in [0, 1) for row keys (k,), by splitmix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         start = _mixed(_mixed(np.uint64(seed % 2**64)) + np.uint64(step))
-        row = _mixed(start + slots.astype(np.uint64))[:, None]
+        row = _mixed(start + keys.astype(np.uint64))[:, None]
         bits = _mixed(row + np.arange(views * NUMBERS, dtype=np.uint64))
-    return ((bits >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(len(slots), views, NUMBERS)
+    return ((bits >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(len(keys), views, NUMBERS)
 
 
 def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
@@ -130,10 +139,13 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def views_of(x: Tensor, slots: np.ndarray, views: int, augment: str, seed: int, step: int) -> Tensor:
-    """(k, max(views, 1), c, h, w) views of images x (k, c, h, w) in [0, 1]; 0 views: the images as they are."""
+def views_of(x: Tensor, keys: np.ndarray, views: int, augment: str, seed: int, step: int) -> Tensor:
+    """(k, max(views, 1), c, h, w) views of images x (k, c, h, w) in [0, 1] with `row_keys`.
+
+    0 views: the images as they are.
+    """
     if views == 0 or augment == "none":
         return x[:, None].expand(-1, max(views, 1), -1, -1, -1)
-    u = torch.from_numpy(uniforms(seed, step, slots, views)).to(x.device).flatten(0, 1)
+    u = torch.from_numpy(uniforms(seed, step, keys, views)).to(x.device).flatten(0, 1)
     many = x.repeat_interleave(views, dim=0)
     return AUGMENTATIONS[augment](many, u).unflatten(0, (len(x), views))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dphead.endtoend.augment import AUGMENTATIONS, views_of
+from dphead.endtoend.augment import AUGMENTATIONS, row_keys, views_of
 from dphead.endtoend.gradients import ENGINES, Engine, ModelGradient, Part, PerExample, clipped, squared_norms
 from dphead.endtoend.models import ModelSpec, Scale, count_parameters, flat, refuse_moving, trained
 from dphead.privacy.contract import Block
@@ -69,13 +69,23 @@ class NetworkSpec:
         words = f"{self.model.name} {self.model.norm} groups={self.model.groups} ws={self.model.standardise}"
         return ModelGradient(self.n_classes, count_parameters(model), words, self.views, self.augment)
 
-    def inputs(self, x: Tensor, slots: np.ndarray, step: int) -> Tensor:
-        """(k, views, channels, h, w) of rows x (k, channels h w) float32."""
-        images = x.reshape(-1, *self.shape)
+    def inputs(
+        self,
+        x: np.ndarray,
+        step: int,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """(k, views, channels, h, w) on `device` of rows x (k, channels h w) float32.
+
+        A row's views follow its own numbers, never its place: under add_remove, and in a
+        sample, the place of a row tells of others.
+        """
+        images = torch.from_numpy(x).to(device).reshape(-1, *self.shape)
         if not self.pixels:
             return images[:, None]
-        views = views_of(images / 255, slots, self.views, self.augment, self.seed, step)
-        mean, std = (torch.tensor(value, device=x.device).view(-1, 1, 1) for value in (self.mean, self.std))
+        keys = row_keys(x) if self.views else np.zeros(len(x), np.uint64)
+        views = views_of(images / 255, keys, self.views, self.augment, self.seed, step)
+        mean, std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (self.mean, self.std))
         return (views - mean) / std
 
 
@@ -108,8 +118,8 @@ class Network:
         batch = max(1, SCORED // (max(1, vote) * int(np.prod(spec.shape))))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
-                rows = torch.from_numpy(np.ascontiguousarray(x[i : i + batch], np.float32)).to(self.device)
-                views = spec.inputs(rows, np.arange(i, i + len(rows)), 0)
+                rows = np.ascontiguousarray(x[i : i + batch], np.float32)
+                views = spec.inputs(rows, 0, self.device)
                 scores = self.model(views.flatten(0, 1)).float().unflatten(0, views.shape[:2])
                 out[i : i + batch] = (_votes(scores) if vote else scores[:, 0]).cpu().numpy()
         return out
@@ -204,7 +214,7 @@ class TorchSums:
         keep = used & (part.y >= 0) & (part.y < spec.n_classes) & np.isfinite(part.x).all(axis=1)
         x = np.where(keep[:, None], part.x, np.float32(0))
         assert isinstance(ask.params, StepParams)
-        inputs = spec.inputs(torch.from_numpy(x).to(device), part.index, ask.params.step)
+        inputs = spec.inputs(x, ask.params.step, device)
         labels = torch.from_numpy(np.where(keep, part.y, 0).astype(np.int64)).to(device)
         return self._gradients.parts(inputs, labels), keep
 

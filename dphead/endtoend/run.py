@@ -11,7 +11,7 @@ import numpy as np
 from dphead import files
 from dphead import report as reports
 from dphead import run as heads
-from dphead.data import load_features
+from dphead.data import check_views, load_features
 from dphead.endtoend import processes
 from dphead.endtoend.choose import Schedule, schedule
 from dphead.endtoend.gradients import Engine
@@ -175,6 +175,7 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     if files.is_features_file(path):
         rows, file = load_features(path, split, options.fit.memory or DEFAULT)
         with file:
+            check_views(file, options.fit.relation)
             if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
                 raise ValueError(
                     f"feature maps need their shape, got shape={options.shape} for n_features={rows.n_features}. Pass "

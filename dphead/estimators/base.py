@@ -182,7 +182,8 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         if y is not None or groups is not None:
             raise ValueError("a features file has its own labels and groups, got y or groups besides. Leave them out.")
         vars(self).pop("feature_names_in_", None)
-        return from_file(X, self.split, self.classes, self.group_cap)
+        options = (self.split, self.classes, self.group_cap, self.relation)
+        return from_file(X, *options)
 
     def _public_facts(self, data: TrainingData) -> PublicFacts:
         if (self.relation == "add_remove") != (self.nominal_n is not None):

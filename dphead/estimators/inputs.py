@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
-from dphead.data import ArrayRows, FeaturesRows, check_groups, open_features, split_slots
+from dphead.data import ArrayRows, FeaturesRows, check_groups, check_views, open_features, split_slots
 from dphead.privacy.contract import Rows
 
 
@@ -76,10 +76,17 @@ def from_arrays(estimator: Any, x: Any, y: Any, groups: Any, classes: Any, priva
 
 
 @contextmanager
-def from_file(path: Any, split: str | None, classes: Any, group_cap: int | None) -> Iterator[TrainingData]:
+def from_file(
+    path: Any,
+    split: str | None,
+    classes: Any,
+    group_cap: int | None,
+    relation: str = "zero_out",
+) -> Iterator[TrainingData]:
     """A split of a features file. classes: the file's declared ones, or, if it declares none, one for each position."""
     with open_features(Path(path)) as file:
         check_groups(file, group_cap)
+        check_views(file, relation)
         names = classes if classes is not None else file.class_names if file.classes_public else None
         if names is None:
             raise ValueError(f"classes must be declared public, got {file.classes_public=}. Pass classes=.")

@@ -1,4 +1,4 @@
-"""Gaussian noise from a cryptographic generator: one independent draw per coordinate, step and release.
+"""Rounded Gaussian noise from a cryptographic generator: one independent draw per coordinate, step and release.
 
 ChaCha20 (the `randomgen` package) is keyed anew for every release with 256 bits from the operating system, so nothing
 is shared between releases, processes or forks and no generator state can be repeated or guessed.
@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from randomgen import ChaCha
+
+from dphead.privacy.normal import rounded_gaussian, symmetric_rounded_gaussian
 
 
 class NoiseSource:
@@ -45,27 +47,13 @@ class NoiseSource:
         return np.random.Generator(chacha)
 
 
-def gaussian(
-    generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool
-) -> np.ndarray:
-    """Float64 noise of standard deviation `sd` for each entry; (Z + Zᵀ)/2 over the last two axes if `symmetric`.
-
-    Guarantee: the symmetric form is post-processing of the full d x d mechanism, whose symmetric part is sufficient for
-    a symmetric sum: variance sd² on the diagonal and sd²/2 off it (ALGORITHMS.md §3; AUDIT.md, claim N).
-    """
-    z = generator.standard_normal(shape)
-    z = symmetric_part(z) if symmetric else z
-    z *= sd
-    return z
-
-
-def symmetric_part(z: np.ndarray) -> np.ndarray:
-    """(z + zᵀ)/2 over the last two axes, symmetric to the last bit."""
-    return (z + np.swapaxes(z, -1, -2)) / 2
-
-
 def rounded_noise(
     generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool
 ) -> np.ndarray:
-    """TEMPORARY until the exact sampler lands."""
-    return np.rint(gaussian(generator, shape, sd, symmetric)).astype(np.int64)
+    """Independent draws of round(N(0, sd**2)), int64; of round(sd (Z + Zᵀ)/2) if symmetric.
+
+    Guarantee: proofs/noise.md; the symmetric form is post-processing of the whole d x d
+    mechanism.
+    """
+    draw = symmetric_rounded_gaussian if symmetric else rounded_gaussian
+    return draw(generator, shape, sd)

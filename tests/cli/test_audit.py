@@ -55,3 +55,23 @@ def test_missing_sizes_and_a_silly_confidence_say_what_to_do():
     assert done.code == 2 and "--n-features" in done.err
     done = dphead("audit", *SIZES, "--confidence", 2)
     assert done.code == 2 and "confidence must lie in" in done.err
+
+
+def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(tmp_path, monkeypatch):
+    """One fit shows nothing: it is the distances without noise that fail."""
+    from dphead.privacy.mechanism import NumpySums
+
+    command = ("audit", "--method", "dp-sgd", "--steps", 1, *SIZES, "--fits", 1, "--group-cap", 2, "-o", tmp_path)
+    done = dphead(*command)
+    assert done.code == 0 and "pairs of hostile rows" in done.out, done.err
+    found = json.loads((tmp_path / "audit.json").read_text())
+    assert found["group_cap"] == 2 and found["hostile_rows"]["passed"]
+    assert 0.99 < found["hostile_rows"]["largest_share"] <= 1
+    real = NumpySums.__call__
+
+    def wrong(self, query, params, block, keep, clip_norm, out):
+        return real(self, query, params, block, keep, 2 * clip_norm, out)
+
+    monkeypatch.setattr(NumpySums, "__call__", wrong)
+    done = dphead(*command)
+    assert done.code == 1 and "FAILED: hostile rows move a sum too far" in done.out, done.out

@@ -1,11 +1,11 @@
-"""Views: reproducible by slot and step, of the image's size and range, and each what it says."""
+"""Views: reproducible by content and step, of the image's size and range, and each what it says."""
 
 import numpy as np
 import pytest
 import torch
 from endtoend.core import tiny
 
-from dphead.endtoend.augment import AUGMENTATIONS, crop_flip, jitter, resized_crop, uniforms, views_of
+from dphead.endtoend.augment import AUGMENTATIONS, crop_flip, jitter, resized_crop, row_keys, uniforms, views_of
 from dphead.endtoend.network import NetworkSpec
 
 
@@ -13,7 +13,7 @@ def pictures(n=6, size=16, channels=3):
     return torch.rand((n, channels, size, size), generator=torch.Generator().manual_seed(0))
 
 
-def test_the_numbers_are_uniform_and_follow_the_slot_and_step_alone():
+def test_the_numbers_are_uniform_and_follow_the_key_and_step_alone():
     u = uniforms(1, 5, np.arange(4000), 2)
     assert u.shape == (4000, 2, 16) and u.dtype == np.float32 and u.min() >= 0 and u.max() < 1
     # 128,000 uniforms: the mean has sd 0.0008, a correlation of 4,000 pairs 0.016
@@ -24,6 +24,17 @@ def test_the_numbers_are_uniform_and_follow_the_slot_and_step_alone():
     np.testing.assert_array_equal(uniforms(1, 5, np.array([17, 3]), 2), u[[17, 3]])
     assert not np.array_equal(uniforms(1, 6, np.arange(4000), 2), u)
     assert not np.array_equal(uniforms(2, 5, np.arange(4000), 2), u)
+
+
+def test_a_rows_key_is_of_its_own_bytes():
+    x = np.random.default_rng(0).integers(0, 256, (5, 12)).astype(np.float32)
+    keys = row_keys(x)
+    assert keys.shape == (5,) and keys.dtype == np.uint64 and len(set(keys.tolist())) == 5
+    np.testing.assert_array_equal(row_keys(x[[3, 1]]), keys[[3, 1]])
+    np.testing.assert_array_equal(row_keys(x[:, ::2]), row_keys(np.array(x[:, ::2])))
+    x[3, 5] += 1
+    assert (row_keys(x) != keys).tolist() == [False, False, False, True, False]
+    assert row_keys(x[:0]).shape == (0,)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

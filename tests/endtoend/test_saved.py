@@ -11,7 +11,7 @@ from commands import dphead, fitted, refused
 from endtoend.core import images
 from PIL import Image
 
-from dphead.endtoend.augment import views_of
+from dphead.endtoend.augment import row_keys, views_of
 from dphead.endtoend.run import FinetuneOptions, finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
@@ -91,7 +91,9 @@ def test_image_files_are_brought_to_the_networks_size(folder, tmp_path):
 def test_a_vote_counts_the_views_of_each_image(folder):
     network = load_network(folder / "pixels")[0]
     x, y = images(N_TEST, seed=1)
-    views = views_of(torch.from_numpy(x.astype(np.float32) / 255), np.arange(N_TEST), 5, "crop", 0, 0)
+    pixels = x.astype(np.float32)
+    keys = row_keys(pixels.reshape(N_TEST, -1))
+    views = views_of(torch.from_numpy(pixels / 255), keys, 5, "crop", 0, 0)
     with torch.inference_mode():
         each = network.model(((views - 0.5) / 0.25).flatten(0, 1)).argmax(dim=1).reshape(N_TEST, 5).numpy()
     shares = np.stack([(each == k).mean(axis=1) for k in range(3)], axis=1)

@@ -220,6 +220,16 @@ def test_opponent_colours_turn_the_colours_and_grey_has_only_the_first():
         load_backbone(BackboneOptions("resnet18", colours="opponent"), (8, 8), True)
 
 
+def test_channels_are_the_networks_own(weights):
+    assert load(weights, channels=3).input_shape == (3, 32, 32)
+    with pytest.raises(ExtractError, match="in_chans=1"):
+        load(weights, channels=1)
+    with pytest.raises(ExtractError, match="1 or 3"):
+        load(weights, channels=2)
+    with pytest.raises(ExtractError, match="interpolation none is for scatternet"):
+        load(weights, interpolation="none")
+
+
 def test_the_real_mobilenet(shared):
     path = shared / "weights" / "mobilenetv2_100.in1k.safetensors"
     if not path.is_file():

@@ -66,6 +66,19 @@ def test_written_arrays_come_back(tmp_path):
     assert verify(tmp_path / "f.h5") == []
 
 
+@pytest.mark.parametrize("views", [{}, {"views": {"count": 4, "flip": True}}])
+def test_a_file_of_before_the_views_attribute_opens_and_says_slot(tmp_path, views):
+    x, y = sample()
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
+    with h5py.File(tmp_path / "f.h5", "r+") as file:
+        del file.attrs["views"]
+        config = json.loads(file.attrs["config"]) | views
+        file.attrs["config"] = json.dumps(config)
+    wanted = {"count": 4, "flip": True, "keyed_by": "slot"} if views else {}
+    with open_features(tmp_path / "f.h5") as file:
+        assert "views" not in file.attrs and file.views == wanted
+
+
 def test_labels_outside_the_classes_become_minus_one(tmp_path):
     x, y = sample()
     y[3], y[4] = 99, -7

@@ -167,7 +167,7 @@ def folder(tmp_path, digits):
 
 def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
     (folder / "a" / "04.png").write_bytes(b"junk")
-    choice = {"classes": Classes.parse("a,b")}
+    choice = scatternet(image_size=8)
     with pytest.raises(ExtractError, match=r"unreadable=1: a/04\.png"):
         extract(options(folder, tmp_path / "f.h5", **choice))
     assert list(tmp_path.glob("f.h5*")) == []
@@ -181,14 +181,71 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
         extract(options(folder, tmp_path / "g.h5", skip_unreadable=True, **choice))
 
 
-def test_images_of_several_sizes(folder, tmp_path):
-    Image.new("RGB", (12, 9)).save(folder / "b" / "99.png")
-    choice = {"classes": Classes.parse("a,b")}
-    with pytest.raises(ExtractError, match="images of one size"):
-        extract(options(folder, tmp_path / "f.h5", **choice))
-    backbone = BackboneOptions("scatternet", scatter_j=(1,), image_size=8)
-    summary = extract(ExtractOptions(folder, tmp_path / "f.h5", backbone, **choice))
-    assert summary.n_features == 3 * 144  # one colour image makes all of them colour images
+AB = {"classes": Classes.parse("a,b")}
+
+
+def scatternet(**changes):
+    return {"backbone": BackboneOptions("scatternet", scatter_j=(1,), **changes), **AB}
+
+
+def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, tmp_path):
+    """Grey images are three equal channels, whether or not one of them has colours."""
+    found = {}
+    for name in ("grey", "mixed"):
+        extract(options(folder, tmp_path / f"{name}.h5", **scatternet(image_size=8)))
+        found[name] = datasets(tmp_path / f"{name}.h5")["features"]
+        Image.new("RGB", (12, 9), "red").save(folder / "b" / "99.png")
+    assert found["grey"].shape == (20, 3 * 144) and found["mixed"].shape == (21, 3 * 144)
+    np.testing.assert_array_equal(found["mixed"][:20], found["grey"])
+    np.testing.assert_array_equal(found["grey"][:, :144], found["grey"][:, 144:288])
+
+
+def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(folder, tmp_path):
+    for name in ("one size", "two sizes"):
+        with pytest.raises(ExtractError, match=r"declared size for image files.*--image-size"):
+            extract(options(folder, tmp_path / f"{name}.h5", **AB))
+        Image.new("L", (12, 9)).save(folder / "b" / "99.png")
+    assert list(tmp_path.glob("*.h5*")) == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "picture", "message"),
+    [
+        ({"channels": 1}, ("RGB", (8, 8)), "--channels 3"),
+        ({"interpolation": "none"}, ("L", (12, 9)), "--image-size N or H,W"),
+    ],
+)
+def test_an_image_that_does_not_fit_what_is_declared_is_refused(folder, tmp_path, declared, picture, message):
+    choice = scatternet(image_size=8, **declared)
+    columns = extract(options(folder, tmp_path / "f.h5", **choice)).n_features
+    assert columns == 144 * declared.get("channels", 3)
+    Image.new(*picture).save(folder / "b" / "99.png")
+    with pytest.raises(ExtractError, match=message):
+        extract(options(folder, tmp_path / "g.h5", **choice))
+    assert list(tmp_path.glob("g.h5*")) == []
+
+
+def test_a_size_of_two_sides_cuts_the_middle_of_what_covers_it(folder, tmp_path):
+    extract(options(folder, tmp_path / "f.h5", **scatternet(image_size=(8, 4), channels=1)))
+    extract(options(folder, tmp_path / "g.h5", **scatternet(image_size=(8, 8), channels=1)))
+    wide, half = (datasets(tmp_path / name)["features"].reshape(20, 9, 4, -1) for name in ("g.h5", "f.h5"))
+    assert wide.shape[3] == 4 and half.shape[3] == 2
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.attrs["transform"]["image_size"] == [8, 4] and file.attrs["transform"]["colours"] == 1
+
+
+def test_the_header_of_arrays_is_what_is_declared_about_them(digits, digits_npz, tmp_path):
+    """One shape for all rows. Three channels can be asked for; colours are never dropped without a word."""
+    choice = {"backbone": BackboneOptions("scatternet", scatter_j=(1,), channels=3)}
+    extract(options(digits_npz, tmp_path / "three.h5", **choice))
+    extract(options(digits_npz, tmp_path / "one.h5"))
+    three, one = (datasets(tmp_path / f"{name}.h5")["features"] for name in ("three", "one"))
+    np.testing.assert_allclose(three, np.tile(one, 3), atol=1e-6)  # float32 products of another shape
+    np.savez(tmp_path / "rgb.npz", images=np.repeat(digits[0][:9, :, :, None], 3, 3), labels=digits[1][:9])
+    assert extract(options(tmp_path / "rgb.npz", tmp_path / "rgb.h5")).n_features == 3 * 144
+    grey = {"backbone": BackboneOptions("scatternet", scatter_j=(1,), channels=1)}
+    with pytest.raises(ExtractError, match="--channels 3"):
+        extract(options(tmp_path / "rgb.npz", tmp_path / "none.h5", **grey))
 
 
 def test_near_equal_images_and_groups_across_splits_are_reported(digits, tmp_path):
@@ -278,6 +335,31 @@ def test_command_line(digits_npz, tmp_path):
     run.invoke(command, [*arguments, "--classes", "9"])
     problems = run.invoke(check, [out])
     assert problems.exit_code == 1 and "outside the classes" in problems.output
+
+
+@pytest.mark.parametrize(
+    ("given", "columns"), [("--channels 3", 432), ("--image-size 12,4", 108), ("--image-size 12", 324)]
+)
+def test_the_command_takes_size_and_channels(digits_npz, tmp_path, given, columns):
+    from click.testing import CliRunner
+
+    from dphead.cli.extract import extract as command
+
+    fixed = f"{digits_npz} -o {tmp_path / 'f.h5'} --backbone scatternet --scatter-j 1 --classes 10"
+    done = CliRunner().invoke(command, [*fixed.split(), *given.split()])
+    assert done.exit_code == 0 and f"300 rows x {columns} features" in done.output
+
+
+@pytest.mark.parametrize("given", ["--channels 2", "--image-size 0", "--image-size 8,8,3", "--image-size a"])
+def test_the_command_refuses_other_sizes_and_channels(digits_npz, tmp_path, given):
+    from click.testing import CliRunner
+
+    from dphead.cli.extract import extract as command
+
+    fixed = f"{digits_npz} -o {tmp_path / 'f.h5'} --backbone scatternet --classes 10"
+    done = CliRunner().invoke(command, [*fixed.split(), *given.split()])
+    assert done.exit_code == 2 and given.split()[0] in done.output
+    assert list(tmp_path.glob("f.h5*")) == []
 
 
 def test_real_mnist_idx(shared, tmp_path):

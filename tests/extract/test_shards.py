@@ -88,6 +88,7 @@ def test_views_and_files_too(tmp_path, digits):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(digits[0][row]).save(path)
     choice = {"classes": Classes.parse("a,b"), "views": Views(2), "block_rows": 4, "batch_size": 4, "limit": 23}
+    choice["backbone"] = BackboneOptions("scatternet", scatter_j=(1,), image_size=8)
     for index in range(3):
         extract(options(tmp_path / "images", tmp_path / "f.h5", shard=Shard(index, 3), **choice))
     join(paths(tmp_path, count=3), tmp_path / "f.h5")
@@ -95,8 +96,9 @@ def test_views_and_files_too(tmp_path, digits):
     assert (tmp_path / "f.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
 
 
-def test_a_timm_shard_looks_at_its_own_images_only(tmp_path, digits, monkeypatch):
-    """Else every process would decode all images."""
+@pytest.mark.parametrize("scatternet", [False, True])
+def test_a_shard_looks_at_its_own_images_only(tmp_path, digits, monkeypatch, scatternet):
+    """Else every process would decode all images; size and channels are declared, so none has to."""
     from extract.images import Source
     from tests.extract.test_backbones import SMALL
 
@@ -105,7 +107,8 @@ def test_a_timm_shard_looks_at_its_own_images_only(tmp_path, digits, monkeypatch
     seen = []
     raw = Source.raw
     monkeypatch.setattr(Source, "raw", lambda self, row: seen.append(self.first + row) or raw(self, row))
-    backbone = BackboneOptions(**SMALL)
+    declared = BackboneOptions("scatternet", scatter_j=(1,), image_size=8)
+    backbone = declared if scatternet else BackboneOptions(**SMALL)
     monkeypatch.setattr("extract.backbones._build", _random_model)
     choice = {"block_rows": 5, "batch_size": 5, "classes": Classes(ignore_labels=True)}
     given = options(tmp_path, tmp_path / "f.h5", shard=Shard(1, 2), **choice)

@@ -126,7 +126,7 @@ def test_a_sampled_row_counts_the_same_whatever_the_size_of_the_sample(block_sum
         assert all(np.array_equal(sums[0], s) for s in sums)
 
 
-@pytest.mark.parametrize("d, m", [(512, 10), (64, 100)])  # few classes are scored 128 rows at a time, many at once
+@pytest.mark.parametrize("d, m", [(512, 10), (64, 100)])
 @pytest.mark.parametrize("block_sum", [numpy_block_sum, jax_block_sum], ids=["numpy", "jax"])
 def test_a_row_more_does_not_round_all_other_rows_anew_where_their_number_is_private(block_sum, d, m):
     """Equal rows whose scores are nothing but rounding error of large public weights: the float32 kernel decides their
@@ -265,16 +265,51 @@ def test_the_fast_sums_are_the_outer_products_of_the_rows(in_place):
     assert np.abs(grams - exact).max() < (1e-3 if in_place else 1e-11)
 
 
-@pytest.mark.parametrize("m", [1, 3, 10, FEW_CLASSES, FEW_CLASSES + 1])
-def test_scores_are_products_and_those_of_few_classes_do_not_follow_the_shape_of_a_block(m):
-    """Float32 scores of 37 random terms err by less than 1e-4; the bits of a chunk are the same in any block."""
+@pytest.mark.parametrize("m", [1, 3, 10, FEW_CLASSES, FEW_CLASSES + 1, 100])
+def test_scores_are_products_and_do_not_follow_the_shape_of_a_block(m):
+    """Float32 scores of 37 random terms err by less than 1e-4; a row has the same bits in any block, even alone."""
     rng = np.random.default_rng(0)
     rows, weights = rng.standard_normal((1024, 37)).astype(np.float32), rng.standard_normal((37, m)).astype(np.float32)
     got = scores(np, rows, weights)
     assert got.dtype == np.float32 and np.abs(got - rows.astype(float) @ weights.astype(float)).max() < 1e-4
-    if m <= FEW_CLASSES:
-        parts = [scores(np, rows[i : i + CHUNK], weights) for i in range(0, 1024, CHUNK)]
+    for size in (1, 3, 127, CHUNK):
+        parts = [scores(np, rows[i : i + size], weights) for i in range(0, 1024, size)]
         assert np.array_equal(got, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "jax"])
+@pytest.mark.parametrize("p", [1, 2, 5, 17, 300])
+def test_a_score_is_one_sum_from_the_first_feature_to_the_last(backend, p):
+    """Terms of 2**24 and 1: each order of additions rounds its own way, so equal bits are the same order. Products
+    are exact, so that it does not matter whether they are rounded before they are added."""
+    xp = np if backend == "numpy" else __import__("jax.numpy").numpy
+    rng = np.random.default_rng(p)
+    rows = rng.choice([1.0, -1.0, 3.0, 2.0**24, -(2.0**24)], (130, p)).astype(np.float32)
+    weights = rng.choice([1.0, -1.0, 0.5], (p, 5)).astype(np.float32)
+    wanted = np.zeros((130, 5), np.float32)
+    for j in range(p):
+        wanted += rows[:, j : j + 1] * weights[j]
+    assert np.array_equal(np.asarray(scores(xp, xp.asarray(rows), xp.asarray(weights))), wanted)
+
+
+@pytest.mark.parametrize("weights", [(4, 3), (6, 3), (0, 3)])
+def test_weights_that_do_not_fit_the_rows_are_refused(weights):
+    """Compiled code would read beside them."""
+    with pytest.raises(ValueError, match="weights must have a row for each column of the rows"):
+        scores(np, np.ones((128, 5 if weights[0] else 0), np.float32), np.ones(weights, np.float32))
+
+
+@pytest.mark.parametrize("d", [1, 3, 8, 17, 64, 65, 768, 8191, 8193, 15552])
+def test_squared_norms_are_the_same_bits_at_every_place_and_alignment(d):
+    """numpy's einsum goes on behind its buffer of 8,192 numbers, and meets rows that begin between registers."""
+    row = np.random.default_rng(d).standard_normal(d).astype(np.float32)
+    k, found = 1024 if d < 1000 else 256, set()
+    memory = np.empty(k * d + 16, np.float32)
+    for start in range(16 if d < 1000 else 3):
+        x = memory[start : start + k * d].reshape(k, d)
+        x[:] = row
+        found |= set(squares(np, x).tolist()) | set(squares(np, x[:CHUNK]).tolist())
+    assert len(found) == 1
 
 
 def test_many_classes_are_summed_as_the_one_hot_product_sums_them():

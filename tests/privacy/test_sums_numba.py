@@ -146,6 +146,8 @@ x = np.random.default_rng(0).integers(-128, 129, (640, 3001)).astype(np.float32)
 gradient = compiled.add_softmax_gradient(x, None, 0.0, *rest, np.zeros((21, 3001)).T)
 wanted = x.astype(float).T @ (1 / 21 - np.eye(21)[rest[1]])
 assert np.abs(gradient - wanted).max() < 0.01, np.abs(gradient - wanted).max()
+x, weights = x[:, :50], np.arange(350, dtype=np.float32).reshape(50, 7)
+assert np.array_equal(compiled.row_scores(x, weights), x @ weights)  # whole numbers below 2**24
 print(compiled.HEIGHT, compiled.WIDTH)
 """
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DEBUG_NRT": "1"}

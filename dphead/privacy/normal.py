@@ -1,0 +1,267 @@
+"""Gaussian noise rounded to integers, in exactly that law: round(N(0, sd²)).
+
+A draw is round(sd·Z) with Z = Φ⁻¹(U), where U is an infinite binary expansion of which
+64 bits are looked at first. A float64 value of sd·Z decides wherever it is farther from
+a rounding boundary than a proven bound on all that is unknown: the bits not yet drawn
+and the rounding of Φ⁻¹ and of the product. Elsewhere more bits are drawn and compared
+with Φ at the boundary in integer arithmetic, until the side is certain. So the law is
+the ideal one, at distance zero, and no tail is cut. Proof: proofs/noise.md.
+
+The trusted library functions are + - * and rounding of float64 arrays, Python integers
+and `decimal`. scipy's Φ⁻¹ is a first guess, which is corrected or checked.
+"""
+
+import math
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+from scipy.special import ndtri
+
+SMALLEST_SD = 2.0**-4  # below, boundaries lie so far out that a comparison takes long
+LARGEST_SD = 2.0**44  # above, every draw would need more than 64 bits
+BLOCK = 8192  # draws at a time: their temporaries stay in cache
+
+MARGIN = 2.0**-48  # bound on the error of `quantile`, over 1 + its value (noise.md)
+FIRST_BINADE = 46  # tail digits below 2^46 leave Φ⁻¹ too open: one draw in 2^17
+CELLS_LOG2 = 5  # cells in which a Taylor polynomial serves, in each binade of a tail
+ORDER = 8  # degree of these polynomials
+
+
+def rounded_gaussian(
+    generator: np.random.Generator,
+    shape: tuple[int, ...],
+    sd: float,
+) -> np.ndarray:
+    """Independent draws of round(N(0, sd²)) as int64, in grid steps like `sd`.
+
+    sd: the standard deviation before rounding, from 2**-4 to 2**44; ValueError beyond.
+    A generator in the same state gives the same draws; how many words it is asked for
+    depends on them. Above sd = 2**34 about sd/2**46 of the draws take 0.1 ms each.
+
+    Guarantee: each entry has the law of ⌊sd·Z + 1/2⌋ for a standard normal Z if the
+    generator's 64-bit words are uniform and independent. For an integer A, A + entry
+    is the rounding of A + N(0, sd²): post-processing of the Gaussian mechanism.
+    """
+    if not SMALLEST_SD <= sd <= LARGEST_SD:
+        problem = f"sd must lie between 2**-4 and 2**44 grid steps, got sd={sd}."
+        raise ValueError(f"{problem} Choose a grid of another step.")
+    draws = np.empty(math.prod(shape), np.int64)
+    for start in range(0, len(draws), BLOCK):
+        block = draws[start : start + BLOCK]
+        block[:] = _block(generator, len(block), float(sd))
+    return draws.reshape(shape)
+
+
+def symmetric_rounded_gaussian(
+    generator: np.random.Generator,
+    shape: tuple[int, ...],
+    sd: float,
+) -> np.ndarray:
+    """Symmetric int64 draws of shape (..., d, d): round(sd·(Z + Zᵀ)/2) entry by entry.
+
+    sd: that of the diagonal, from 0.1 to 2**44; off it, sd/√2, never less.
+
+    Guarantee: entries on and above the diagonal are independent draws of
+    `rounded_gaussian`; below, they are the same numbers.
+    """
+    n = shape[-1]
+    if len(shape) < 2 or shape[-2] != n:
+        problem = f"shape must end in two equal lengths, got shape={shape}."
+        raise ValueError(f"{problem} Use rounded_gaussian for other sums.")
+    draws = np.empty(shape, np.int64)
+    places = np.arange(n)
+    draws[..., places, places] = rounded_gaussian(generator, shape[:-1], sd)
+    off_diagonal_sd = over_root_two(sd)
+    for i in range(n - 1):
+        row = (*shape[:-2], n - 1 - i)
+        draws[..., i, i + 1 :] = rounded_gaussian(generator, row, off_diagonal_sd)
+        draws[..., i + 1 :, i] = draws[..., i, i + 1 :]
+    return draws
+
+
+def over_root_two(sd: float) -> float:
+    """sd/√2 as a float that is never too small: its square is at least sd²/2."""
+    value = sd / math.sqrt(2)
+    while 2 * Fraction(value) ** 2 < Fraction(sd) ** 2:
+        value = math.nextafter(value, math.inf)
+    return value
+
+
+def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
+    """`count` draws: the float64 value where it is certain, `definition` elsewhere."""
+    words = _words(generator, count).view(np.int64)
+    negative = words < 0
+    tails = words & np.int64(2**63 - 1)
+    x = quantile(tails)
+    scaled = x * sd
+    rounded = np.rint(scaled)
+    distance = np.abs(scaled - rounded)
+    x += 1
+    x *= -sd * MARGIN
+    x += 0.5
+    unsure = distance >= x
+    unsure |= tails < 2**FIRST_BINADE
+    draws = rounded.astype(np.int64)
+    for i in np.flatnonzero(unsure):
+        tail = Tail(int(tails[i]), lambda: int(_words(generator, 1)[0]))
+        draws[i] = definition(tail, sd)
+    np.negative(draws, out=draws, where=negative)
+    return draws
+
+
+def _words(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Uniform 64-bit words."""
+    return generator.integers(0, 2**64, count, dtype=np.uint64)
+
+
+class Tail:
+    """A uniform number p below 1/2, known to lie in [digits, digits + 1] / 2**bits.
+
+    digits: the first 64 binary digits (the first is zero, as p < 1/2).
+    more: gives 64 further random bits.
+    """
+
+    def __init__(self, digits: int, more: Callable[[], int]) -> None:
+        self.digits = digits
+        self.bits = 64
+        self.more = more
+
+    def extend(self) -> None:
+        """Know 64 further digits."""
+        self.digits = self.digits << 64 | self.more()
+        self.bits += 64
+
+    def beyond(self, x: Fraction) -> bool:
+        """Whether p < Φ(−x), that is −Φ⁻¹(p) > x, with as many digits as it takes."""
+        while True:
+            mass = upper_tail(x, self.bits)
+            if self.digits + 1 <= mass - 2:
+                return True
+            if self.digits >= mass + 2:
+                return False
+            self.extend()
+
+
+def definition(tail: Tail, sd: float) -> int:
+    """⌊sd·x + 1/2⌋ for x = −Φ⁻¹(p) ≥ 0: what a draw is, without its sign.
+
+    It is the number of boundaries (j + 1/2)/sd, j = 0, 1, ..., that lie below x. The
+    first guess may be wrong, which costs time alone.
+    """
+    while tail.digits < 2**63:
+        tail.extend()
+    guess = -float(ndtri(tail.digits / 2**tail.bits))
+    k = max(0, round(sd * guess))
+    while tail.beyond(Fraction(2 * k + 1, 2) / Fraction(sd)):
+        k += 1
+    while k > 0 and not tail.beyond(Fraction(2 * k - 1, 2) / Fraction(sd)):
+        k -= 1
+    return k
+
+
+def upper_tail(x: Fraction, bits: int) -> int:
+    """2**bits·Φ(−x) for x ≥ 0, in integers, with an error of at most 2 (noise.md).
+
+    From Φ(x) − 1/2 = Σ (−1)ⁿ uₙ/(2n + 1), where u₀ = x/√(2π) and uₙ = uₙ₋₁·x²/(2n).
+    """
+    extra = 32 + int(x * x)  # terms grow to exp(x²/2), and their errors with them
+    places = bits + extra
+    numerator = x.numerator
+    denominator = x.denominator
+    half_square = (numerator**2 << places) // (2 * denominator**2)
+    term = numerator * _density_at_zero(places) // denominator
+    mass = 0
+    n = 0
+    while term:
+        share = term // (2 * n + 1)
+        mass += -share if n % 2 else share
+        n += 1
+        term = (term * half_square >> places) // n
+    return (1 << bits - 1) - (mass >> extra)
+
+
+@cache
+def _density_at_zero(places: int) -> int:
+    """2**places/√(2π), with an error of at most 1: Machin's π, and a root."""
+    unit = 1 << 2 * places + 64
+    pi = 4 * (4 * _arccot(5, unit) - _arccot(239, unit))
+    return math.isqrt((unit << 2 * places) // (2 * pi))
+
+
+def _arccot(n: int, unit: int) -> int:
+    """unit·arctan(1/n), with an error of at most one for each term."""
+    power = unit // n
+    total = 0
+    k = 1
+    while power:
+        total += power // k if k % 4 == 1 else -(power // k)
+        power //= n * n
+        k += 2
+    return total
+
+
+def quantile(tails: np.ndarray) -> np.ndarray:
+    """x = −Φ⁻¹(p) for all p in [tails, tails + 1] / 2**64, tails from 2**46 to 2**63.
+
+    int64 to float64. Error: at most MARGIN/2·(1 + x) (noise.md).
+    """
+    p = tails.astype(np.float64)
+    cells = p.view(np.int64) >> (52 - CELLS_LOG2)
+    cells -= (1023 + FIRST_BINADE) << CELLS_LOG2
+    centres, coefficients = _cells()
+    step = centres.take(cells, mode="clip")  # p may have been rounded up to 2^63
+    step -= p
+    x = coefficients[ORDER].take(cells, mode="clip")
+    factor = np.empty_like(x)
+    for k in reversed(range(ORDER)):
+        coefficients[k].take(cells, mode="clip", out=factor)
+        x *= step
+        x += factor
+    return x
+
+
+@cache
+def _cells() -> tuple[np.ndarray, np.ndarray]:
+    """The middle of each cell, in units of 2⁻⁶⁴, and the Taylor coefficients there.
+
+    Of −Φ⁻¹(centre − step) in powers of the step: from x″ = x·x′², all are positive.
+    """
+    cells = np.arange((63 - FIRST_BINADE) << CELLS_LOG2)
+    per_binade = 1 << CELLS_LOG2
+    middle = 1 + (cells % per_binade + 0.5) / per_binade
+    centres = np.ldexp(middle, FIRST_BINADE + cells // per_binade)
+    pairs = [_value_and_slope(int(c)) for c in centres]
+    series = [np.array(values) for values in zip(*pairs, strict=True)]
+    for k in range(ORDER - 1):
+        slope = [(j + 1) * series[j + 1] for j in range(k + 1)]
+        total = np.zeros(len(cells))
+        for i in range(k + 1):
+            for j in range(k + 1 - i):
+                total += series[i] * slope[j] * slope[k - i - j]
+        series.append(total / ((k + 1) * (k + 2)))
+    return centres, np.stack(series)
+
+
+def _value_and_slope(p: int) -> tuple[float, float]:
+    """x = −Φ⁻¹(p/2**64) and −dx/dp in units of 2⁻⁶⁴, to a relative 2⁻⁵² and 2⁻⁴⁷.
+
+    A guess, and one Newton step with Φ from integers, which is checked to be short.
+    """
+    guess = -float(ndtri(p / 2**64))
+    excess = upper_tail(Fraction(guess), 128) - (p << 64)
+    step = excess / 2**128 * _slope(guess)
+    if not abs(step) < 2.0**-40:
+        problem = f"scipy's ndtri must err by less than 2**-40, got {step}."
+        raise ArithmeticError(f"{problem} Install another build of scipy.")
+    value = guess + step
+    return value, _slope(value) / 2**64
+
+
+def _slope(x: float) -> float:
+    """√(2π)·exp(x²/2), the slope of Φ⁻¹, to a relative 2⁻⁵¹ for the float x."""
+    with localcontext(prec=30):  # whatever the caller has set; exp is rounded correctly
+        growth = (Decimal(x) ** 2 / 2).exp()
+    return math.sqrt(2 * math.pi) * float(growth)

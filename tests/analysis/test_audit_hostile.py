@@ -1,0 +1,188 @@
+"""Hostile rows: mechanisms that keep their clips pass, and each way to lose one is seen.
+
+A defect is seeded at the name that the trusted code looks it up by, so that `release` and the audit both have it.
+"""
+
+import numpy as np
+import pytest
+
+import dphead.data
+from dphead.analysis import audit, audit_hostile
+from dphead.analysis.audit_bounds import statements
+from dphead.methods import make_method
+from dphead.plan import Plan, make_plan
+from dphead.privacy import mechanism, queries
+from dphead.privacy.mechanism import KeptRows, NumpySums, ReleaseSpec
+from dphead.solvers.base import PublicFacts
+
+FACTS = PublicFacts(40, 3, 2)
+RAW = {"unit_norm": False, "steps": 1, "clip_norm": 0.5}
+SURE = 1 - 1e-7  # a correct mechanism fails a test at this confidence with odds of at most 1e-7
+
+
+def planned(method, settings, relation="zero_out", group_cap=None, epsilon=1.0):
+    solver = make_method(method, FACTS, dict(settings)).solver
+    plan = make_plan(solver, FACTS, epsilon=epsilon, delta=1e-5, relation=relation, group_cap=group_cap)
+    return solver, plan
+
+
+def measured(method="dp-sgd", settings=RAW, relation="zero_out", group_cap=None):
+    solver, plan = planned(method, settings, relation, group_cap)
+    return audit_hostile.measure(solver, plan, FACTS)
+
+
+def attacked(method="dp-sgd", settings=RAW, relation="zero_out", group_cap=None, fits=100):
+    """What fits with the worst-case canary show."""
+    solver, plan = planned(method, settings, relation, group_cap)
+    problem = audit.worst_case(FACTS, plan)
+    counts = audit.count(solver, plan, problem, fits, confidence=SURE)
+    return statements(counts, audit.claim_of(plan), SURE)
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
+@pytest.mark.parametrize(
+    ("method", "settings", "group_cap"),
+    [
+        ("dp-sgd", RAW, None),
+        ("dp-sgd", RAW, 2),
+        ("dp-sgd", {**RAW, "loss": "squared", "intercept": 1.0}, None),
+        ("dp-ls", {}, 2),
+        ("dp-newton", {}, None),
+    ],
+)
+def test_honest_mechanisms_pass_and_hostile_rows_reach_their_clips(method, settings, group_cap, relation):
+    found = measured(method, settings, relation, group_cap)
+    assert found["passed"], found
+    assert 0.99 < found["largest_share"] <= 1  # the slack for rounding is 0.2 %
+
+
+def test_poisson_batches_of_groups_are_measured():
+    solver = make_method("dp-sgd", FACTS, RAW | {"batch_size": 10}).solver
+    specs = [  # calibrating them takes minutes
+        ReleaseSpec(p.label, p.query.name, p.clip_norm, 1.0, FACTS.n_rows, p.sampling_prob, "add_remove", 2)
+        for p in solver.plan(FACTS)
+    ]
+    plan = Plan(specs, 8.0, 1e-5, "add_remove", "pld", 2)
+    found = audit_hostile.measure(solver, plan, FACTS)
+    assert found["passed"] and 0.99 < found["largest_share"] <= 1
+    assert found["epsilon_of_worst"] is None
+    with pytest.raises(ValueError, match="an audit of groups needs full batches"):
+        audit.worst_case(FACTS, plan)
+
+
+def clip_at(monkeypatch, factor):
+    """Sums whose clip norm is `factor` times the planned one."""
+    real = NumpySums.__call__
+
+    def wrong(self, query, params, block, keep, clip_norm, out):
+        return real(self, query, params, block, keep, factor * clip_norm, out)
+
+    monkeypatch.setattr(NumpySums, "__call__", wrong)
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
+@pytest.mark.parametrize("method, settings", [("dp-sgd", RAW), ("dp-ls", {})])
+def test_a_mechanism_without_its_clip_fails(monkeypatch, method, settings, relation):
+    """Rows of dp-ls are brought to the unit sphere, which a clip of 1 need not touch."""
+    clip_at(monkeypatch, 1e30)
+    found = measured(method, settings, relation)
+    assert found["passed"] == (method == "dp-ls")
+    if method == "dp-sgd":
+        assert found["largest_share"] > 1e5 and "clip norms" in found["worst"]
+
+
+def test_a_clip_at_twice_its_norm_fails(monkeypatch):
+    clip_at(monkeypatch, 2.0)
+    found = measured()
+    assert found["largest_share"] == pytest.approx(2, rel=0.01)
+    assert not found["passed"] and found["epsilon_of_worst"] > 1
+
+
+@pytest.mark.parametrize("factor", [2.0, 1e30])
+def test_the_bound_of_fits_exceeds_the_claim_without_a_clip(monkeypatch, factor):
+    """The canary is ten clip norms long. At 2 C mu is 0.52: 3,000 fits miss it with odds below 1e-6."""
+    assert attacked()["passed"]
+    clip_at(monkeypatch, factor)
+    found = attacked(fits=3000 if factor == 2 else 100)
+    assert not found["passed"]
+    assert found["canary_epsilon"] > found["epsilon"] == 1
+    if factor > 2:
+        assert found["epsilon_lower_bound"] > 1
+
+
+def test_rows_of_nan_that_are_not_masked_fail(monkeypatch):
+    monkeypatch.setattr(queries, "masked", lambda xp, keep, rows: rows)
+    found = measured("dp-ls", {})
+    assert not found["passed"] and found["largest_share"] > 1e100
+
+
+def test_a_group_cap_that_is_ignored_fails(monkeypatch):
+    """Four rows of a group count instead of two."""
+    monkeypatch.setattr(dphead.data, "_within", lambda groups, cap, shape: np.ones(shape, bool))
+    found = measured(group_cap=2)
+    assert found["largest_share"] == pytest.approx(2, rel=0.01) and not found["passed"]
+    assert not attacked(group_cap=2, fits=3000)["passed"]
+
+
+def test_fits_of_groups_pass_and_their_canary_reaches_the_claim():
+    """Odds of a false alarm 1e-7."""
+    for relation in ("zero_out", "add_remove", "replace_one"):
+        found = attacked(group_cap=2, relation=relation)
+        assert found["passed"] and found["canary_share"] == pytest.approx(1, abs=3e-3)
+
+
+@pytest.mark.parametrize("stale", ["slots", "transform"])
+def test_kept_rows_that_are_stale_fail(monkeypatch, stale):
+    """slots: each block is served the rows of the first; transform: those of an earlier one."""
+    kept = {}
+
+    def wrong(self, transform, index, x, make):
+        place = None if stale == "slots" else int(index[0])
+        key = (id(self), len(index), place, transform if stale == "slots" else None)
+        if self.memory and key not in kept:
+            kept[key] = make(transform, x)
+        return kept.get(key)
+
+    monkeypatch.setattr(KeptRows, "__call__", wrong)
+    found = measured("dp-sgd", {"steps": 1, "clip_norm": 0.5})
+    assert not found["passed"] and found["largest_disagreement"] > 0.1
+
+
+def test_a_block_that_a_core_adds_twice_fails(monkeypatch):
+    real = mechanism._on_every_core
+
+    def wrong(add, items, empty):
+        items = list(items)
+        return real(add, iter(items[:1] + items if len(items) > 1 else items), empty)
+
+    monkeypatch.setattr(mechanism, "_on_every_core", wrong)
+    found = measured()
+    assert found["largest_share"] == pytest.approx(2, rel=0.01) and not found["passed"]
+    assert found["worst"].endswith(("threads", "kept rows"))
+
+
+def test_rows_that_a_streamed_file_gives_wrongly_fail(monkeypatch):
+    real = dphead.data.FeaturesRows._block
+
+    def wrong(self, index, raw, size):
+        block = real(self, index, raw, size)
+        return mechanism.Block(block.index, block.x[::-1].copy(), block.y, block.in_place)
+
+    monkeypatch.setattr(dphead.data.FeaturesRows, "_block", wrong)
+    found = measured()
+    assert not found["passed"] and found["largest_disagreement"] > 0.1
+
+
+def test_every_pair_and_every_way_is_measured(monkeypatch):
+    seen = set()
+    real = audit_hostile.Ways.total
+
+    def total(self, way, key, *rest):
+        seen.add(way)
+        seen.add(key)
+        return real(self, way, key, *rest)
+
+    monkeypatch.setattr(audit_hostile.Ways, "total", total)
+    found = measured()
+    pairs = {(i, side) for i in range(found["pairs"]) for side in (False, True)}
+    assert seen == pairs | set(audit_hostile.WAYS)

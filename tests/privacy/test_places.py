@@ -1,0 +1,164 @@
+"""A row's statistic does not depend on where the row stands, nor on what stands beside it.
+
+Where neighbouring data have another number of rows, or a Poisson batch has one row fewer, all later rows move. If a
+row's scores moved with it, even by a last bit, nearly tied scores would change its residual by all of its clip norm.
+Libraries' products do move: OpenBLAS's kernels for processors without AVX-512 take some rows of a block apart. So the
+checks run in processes of their own too, in which OpenBLAS is told to use the kernels of other processors.
+"""
+
+import os
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from core import clipped_sum, python
+
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.queries import (
+    ChannelMoment,
+    CorrectCount,
+    Gradient,
+    Params,
+    RowTransform,
+    SigmoidHessians,
+)
+from dphead.privacy.sums_jax import jax_block_sum
+from dphead.solvers import Auto, PublicFacts
+from dphead.solvers.auto import DESCENT
+from dphead.solvers.base import Centering
+from dphead.solvers.prior import PublicPrior
+
+CLASSES = (*range(2, 18), 37, 100, 1000)
+WIDTHS = (1, 3, 64, 65, 768)
+KERNELS = {  # of OpenBLAS, and what numpy must not use of a newer processor's instructions
+    "": "",
+    "Haswell": "X86_V4 AVX512_ICL AVX512_SPR",
+    "Sandybridge": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
+}
+PLACES = 128  # that a library may treat apart: the rows of a product
+
+
+def exact_sum(query, params, x, y, *, clip_norm=1.0, cores=1, block_sum=numpy_block_sum):
+    """The sum without noise, as `release` computes it where rows move: in blocks of 256 rows, on so many cores."""
+    with patch("dphead.privacy.mechanism.cores", lambda: cores):
+        spec = {"clip_norm": clip_norm, "relation": "add_remove"}
+        return clipped_sum(query, params, x, y, block_rows=256, block_sum=block_sum, **spec)
+
+
+def tied_weights(width, m, seed=0):
+    """(width, m) float32. A row of ones scores nothing but rounding error, as each column adds up to zero."""
+    rng = np.random.default_rng(seed)
+    weights = np.zeros((width, m), np.float32)
+    half = width // 2
+    weights[:half] = 1e6 * rng.standard_normal((half, m))
+    weights[half : 2 * half] = -rng.permuted(weights[:half], axis=0)
+    return weights if half else rng.standard_normal((width, m)).astype(np.float32)
+
+
+def hostile_labels(rows, weights):
+    """Labels (n,) of n equal rows: the class that a library's product gives the row at its place, where it gives
+    another one at the place before; no class elsewhere."""
+    scores = np.matmul(rows[: 8 * PLACES].reshape(-1, PLACES, rows.shape[1]), weights)
+    winners = np.resize(scores.reshape(-1, weights.shape[1]).argmax(axis=1), len(rows))
+    return np.where(winners != np.roll(winners, 1), winners, -1)
+
+
+def hostile(make, n, width):
+    """Equal rows, weights and labels of `hostile_labels`: of the first seed at which a library's product moves."""
+    rows = np.ones((n, width), np.float32)
+    for seed in range(30):
+        weights = make(seed)
+        labels = hostile_labels(rows, weights)
+        if (labels >= 0).any():
+            return rows, weights, labels, seed
+    return rows, make(0), np.zeros(n, int), 0  # this library's products do not depend on the place
+
+
+def check_equal_rows(m, width, cores=1, block_sum=numpy_block_sum):
+    """n equal rows add up to n times one of them. One last bit of one row's scores would be seen: it changes a sum by
+    6e-8 of a row's norm, or all of it near a tie; float64 sums of 700 rows round by less than 1e-10."""
+    n, transform = 700, RowTransform(False, np.full(width, 0.25, np.float32), None, 0.5)
+    rng = np.random.default_rng(m)
+    ones, normal = np.ones(width, np.float32), rng.standard_normal(width).astype(np.float32)
+    usual = rng.standard_normal((width + 1, m)).astype(np.float32)
+    queries = [Gradient(m), CorrectCount(m)]
+    if m < 1000 and block_sum is numpy_block_sum:  # XLA compiles for each anew
+        queries += [Gradient(m, "sigmoid"), Gradient(m, "squared"), ChannelMoment(m)]
+        if m * width**2 <= 1 << 16:
+            queries.append(SigmoidHessians(m))
+    for query in queries:
+        for row, params in ((ones, Params(weights=tied_weights(width, m))), (normal, Params(transform, usual))):
+            x, y = np.tile(row, (n, 1)), np.full(n, m // 2)
+            single = exact_sum(query, params, x[:1], y[:1], block_sum=block_sum)
+            total = exact_sum(query, params, x, y, cores=cores, block_sum=block_sum)
+            assert np.linalg.norm(total - n * single) <= 1e-8, (query.name, width, cores)
+
+
+def check_count(m, width=64):
+    """One row fewer, so that all others move by a place, and the number of correct rows moves by at most one."""
+    x, weights, y, _ = hostile(lambda seed: tied_weights(width, m, seed), 100 * PLACES + 1, width)
+    params = Params(weights=weights)
+    before, after = (exact_sum(CorrectCount(m), params, x[i:], y[i:])[0, 0] for i in (0, 1))
+    assert abs(before - after) <= 1, (before, after)
+
+
+def check_fit(m=16, d=64):
+    """The first gradient of `auto` from a public prior, from the weights that the fit asks with, for rows as long as
+    features may be without normalisation: by the sensitivity, with 1e-6 of it for the float64 sum."""
+    transform = RowTransform(append=DESCENT.intercept)
+    size = np.float32(1e7)
+
+    def start(seed):
+        """What the fit starts with, for rows of ones: (d, m)."""
+        return PublicPrior(tied_weights(d, m, seed)).start(transform, (d + 1, m))[:d].astype(np.float32) * size
+
+    x, _, y, seed = hostile(start, 100 * PLACES + 1, d)
+    x, asked = x * size, []
+
+    def spy(query, params, *rest):
+        if isinstance(query, Gradient) and not asked:
+            asked.append((query, params))
+        return _clipped_sum(query, params, *rest)
+
+    solver = Auto(prior=PublicPrior(tied_weights(d, m, seed)), steps=1, centering=Centering(unit_norm=False))
+    facts = PublicFacts(len(x), d, m)
+    fit_head(solver, ArrayRows(x, y), facts, relation="add_remove", noise=NoiseSource(1), row_sum=spy)
+    query, params = asked[0]
+    clip_norm = DESCENT.clip_norm
+    before, after = (exact_sum(query, params, x[i:], y[i:], clip_norm=clip_norm) for i in (0, 1))
+    bound = query.sensitivity(clip_norm, "add_remove", transform.append)
+    assert np.linalg.norm(before - after) <= bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("m", CLASSES)
+@pytest.mark.parametrize("cores", [1, 2])
+def test_equal_rows_count_the_same_at_every_place(m, cores):
+    for width in WIDTHS:
+        check_equal_rows(m, width, cores)
+
+
+@pytest.mark.parametrize("m", [10, 37])
+def test_equal_rows_count_the_same_at_every_place_of_jax(m):
+    check_equal_rows(m, 65, block_sum=jax_block_sum)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_one_row_fewer_moves_a_count_and_a_fit_by_one_row_with_the_kernels_of_other_processors(kernel, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", kernel)
+    monkeypatch.setenv("NPY_DISABLE_CPU_FEATURES", KERNELS[kernel])
+    script = "import sys; sys.path.insert(0, sys.argv[1]); import test_places; test_places.check_all()"
+    done = python(script, os.path.dirname(__file__))
+    assert done.returncode == 0, done.err
+
+
+def check_all():
+    """Every check, in a process whose OpenBLAS has its kernel from the environment."""
+    check_fit()
+    for m in (2, 10, 16, 37, 100):
+        check_count(m)
+    for m in CLASSES:
+        check_equal_rows(m, 65, cores=2)
+    check_equal_rows(10, 768, cores=2)
