@@ -93,7 +93,7 @@ def _chacha20_block(key: bytes, counter: int) -> list[int]:
 
 
 def test_every_test_named_in_the_audit_exists():
-    """AUDIT.md and proofs/ name tests as `file::name`: tests/privacy/test_file.py, test_name; or `folder/file::name`."""
+    """AUDIT.md and proofs/ name tests as `file::name`: tests/privacy/test_file.py, test_name, or `folder/file::name`"""
     folder = Path(dphead.privacy.__file__).parent
     text = "".join(p.read_text() for p in (folder / "AUDIT.md", *folder.glob("proofs/*.md")))
     named = set(re.findall(r"`([\w/]+)::(\w+)`", text)) - {("queries", "name")}
