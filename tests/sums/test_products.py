@@ -30,7 +30,7 @@ def product(a, b):
     return a.T.astype(np.int64) @ b.astype(np.int64)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(**SHAPES)
 def test_products_of_any_shape_are_exact(k, p, q, seed):
     left, right = integers(seed, (k, p)), integers(seed + 1, (k, q))
@@ -39,7 +39,7 @@ def test_products_of_any_shape_are_exact(k, p, q, seed):
     assert np.array_equal(out, 1 + product(left, right))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(k=SHAPES["k"], q=SHAPES["q"], seed=SHAPES["seed"])
 def test_a_square_of_any_shape_is_exact_from_its_diagonal_on(k, q, seed):
     x = integers(seed, (k, q))
@@ -48,7 +48,7 @@ def test_a_square_of_any_shape_is_exact_from_its_diagonal_on(k, q, seed):
     assert np.array_equal(np.triu(out), np.triu(1 + product(x, x)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(k=st.integers(0, 40), m=SHAPES["p"], d=SHAPES["q"], seed=SHAPES["seed"])
 def test_scores_of_any_shape_are_exact(k, m, d, seed):
     """Norms of rows and weights multiply to less than 2**31."""
@@ -179,7 +179,6 @@ def test_class_rows_that_do_not_fit_are_refused(y, keep, width, words):
     [
         ({"avx2": True}, "x86_64", (4, 24)),
         ({}, "arm64", (6, 12)),
-        ({}, "x86_64", (4, 12)),
     ],
 )
 def test_other_processors_make_the_same_sums(features, machine, tile, tmp_path):
