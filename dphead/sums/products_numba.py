@@ -152,9 +152,8 @@ def _packed(weights):  # type: ignore[no-untyped-def]
     shift = vectors * COLUMNS - d if d > COLUMNS else 0
     for j in range(m):
         for l in range(d):
-            packed[j, l + (shift if l >= (vectors - 1) * COLUMNS else 0)] = weights[
-                j, l
-            ]
+            place = l + shift if l >= (vectors - 1) * COLUMNS else l
+            packed[j, place] = weights[j, l]
     return packed
 
 
@@ -226,20 +225,20 @@ def _add_all(left, right, upper, out):  # type: ignore[no-untyped-def]
 def _add_products(left, rows, start, stop, out):  # type: ignore[no-untyped-def]
     """Add sum_i left_i rows_iᵀ, for rows[start:stop], to out (m, d).
 
-    left: pairs (M, ⌈k / 2⌉) int32, class first, zero beside the last row and from m on;
-    HEIGHT divides M, and 2. out is int64, or int32 for no more than CHUNK rows in all.
+    left: pairs (M, at least ⌈k / 2⌉) int32, class first, zero beside the last row and
+    from m on; HEIGHT divides M, and 2. out is int64, or int32 for no more than CHUNK
+    rows in all.
     """
     m, p = out.shape
     if m <= THIN:
         half = CHUNK // 2
-        n = left.shape[1]
-        for c in range(0, n, half):
+        for c in range(0, (stop - start + 1) // 2, half):
             first = start + 2 * c
             _add_strips(left, c, rows, first, min(stop, first + CHUNK), out)
     else:
         panels = _panels(rows, start, stop)
-        n = panels.shape[1]
-        steps = (n * WIDTH, n, CHUNK // 2, 1)
+        size = left.shape[1]
+        steps = (size * WIDTH, size, CHUNK // 2, 1)
         _add_tiles(left.reshape(-1), steps, panels, False, m, p, out)
 
 

@@ -101,7 +101,8 @@ def test_a_chunk_is_scored_and_multiplied_where_it_lies(m, k, kind):
     assert np.array_equal(scores[:, :k], product(weights.T, rows[50 : 50 + k].T))
     assert (scores[:, k:] == 7).all()
     most = (m + 23) // 24 * 24
-    residuals = np.zeros((most, k + k % 2), np.int16)
+    residuals = np.full((most, 140), 999, np.int16)  # what stands after k is not read
+    residuals[:, : k + k % 2] = 0
     residuals[:m, :k] = integers(2, (m, k))
     out = np.ones((m, 75), kind)
     compiled._add_products(residuals.view(np.int32), rows, 50, 50 + k, out)
