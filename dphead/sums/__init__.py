@@ -1,1 +1,1 @@
-"""How sums of integers are made fast. No noise, no ledger, no epsilon here."""
+"""How sums are added fast: integers, which give the same numbers in any order."""

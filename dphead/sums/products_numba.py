@@ -1,14 +1,14 @@
 """Compiled products of 16-bit integers for a CPU, exact: scores, outer products, sums.
 
-A row and a residual are int16 vectors of norm at most 4095. So a product of two entries
-is below 2**24, the sum of CHUNK = 128 of them fits in int32, and int64 holds all others.
-One instruction multiplies a register of pairs of int16 and adds the two products of each
-pair, twice the rate of float32. A pair is seen as one int32: two columns of a row where
-scores are made, two rows of a column where products are.
+A row and a residual are int16 vectors of norm at most 4095. So a product of two
+entries is below 2**24, the sum of CHUNK = 128 of them fits in int32, and int64 holds
+all others. One instruction multiplies a register of pairs of int16 and adds the two
+products of each pair, at twice the rate of float32. A pair is seen as one int32: two
+columns of a row where scores are made, two rows of a column where products are.
 
-Layouts, all C order: rows (k, d) int16, classes first elsewhere. Scores are (m, k) int32,
-so that a residual is made for many rows at a time; residuals (m, k) int16 of an even k are
-the pairs (m, k / 2) int32 that `_add_products` takes.
+Layouts, all C order: rows (k, d) int16, classes first elsewhere. Scores are (m, k)
+int32, so that residuals are made for many rows at a time; residuals (m, k) int16 of an
+even k are the pairs (m, k / 2) int32 that `_add_products` takes.
 """
 
 import platform
@@ -39,6 +39,9 @@ WIDTH = 3 * LANES
 STRIP = 12 if MANY_REGISTERS else 6  # the most classes of a strip
 BESIDE = 8 if MANY_REGISTERS else 4  # rows whose scores are made at once
 COLUMNS = 2 * LANES  # int16 numbers of a register
+SCORED = 3  # the most classes whose scores are made at once
+LINE = 32  # int16 numbers of a line of the cache
+BLOCK = 16 * LINE  # columns of a chunk that come to the cache together
 DEPTH = 1664  # columns of scores' operands that stay in the nearest cache
 CACHED = 1 << 18  # entries of the weights that stay in the next
 
@@ -77,7 +80,7 @@ def add_products(left: np.ndarray, right: np.ndarray | None, out: np.ndarray) ->
     """Add sum_i left_i right_iᵀ to out (p, q) int64, C order.
 
     left (k, p), right (k, q) int16, entries of at most 4095. right None: left_i left_iᵀ
-    is added to the upper triangle of out; below it are sums of unspecified rows.
+    is added to the upper triangle of out, and what is below it is unspecified.
     ValueError if shapes or types do not fit.
     """
     upper = right is None
@@ -108,6 +111,7 @@ def add_class_rows(
             f"{keep.shape=}, {keep.dtype=}. This is a defect in the row source."
         )
     used = np.flatnonzero(keep)
+    used = used[np.argsort(y[used], kind="stable")]
     classes = y[used]
     if len(used) and not 0 <= classes.min() <= classes.max() < len(out):
         raise ValueError(
@@ -121,7 +125,8 @@ def _check_integers(*arrays: np.ndarray) -> None:
     if any(x.ndim != 2 or x.dtype != np.int16 for x in arrays):
         shapes = [(x.shape, str(x.dtype)) for x in arrays]
         raise ValueError(
-            f"rows must be matrices of int16, got {shapes}. This is a defect in a query."
+            f"rows must be matrices of int16, got {shapes}. "
+            "This is a defect in a query."
         )
 
 
@@ -148,9 +153,8 @@ def _packed(weights):  # type: ignore[no-untyped-def]
     shift = vectors * COLUMNS - d if d > COLUMNS else 0
     for j in range(m):
         for l in range(d):
-            packed[j, l + (shift if l >= (vectors - 1) * COLUMNS else 0)] = weights[
-                j, l
-            ]
+            place = l + shift if l >= (vectors - 1) * COLUMNS else l
+            packed[j, place] = weights[j, l]
     return packed
 
 
@@ -161,18 +165,21 @@ def _scores(rows, start, stop, packed, out):  # type: ignore[no-untyped-def]
     packed: of the weights, by `_packed`.
     """
     k, d = stop - start, rows.shape[1]
-    m, vectors = len(packed), packed.shape[1] // COLUMNS
+    m, size = packed.shape
+    vectors = size // COLUMNS
     out[:, :k] = 0
     if d >= COLUMNS:
         x, first, wide = rows.reshape(-1), start * d, d
     else:
         short = np.zeros((k, COLUMNS), np.int16)
-        short[:, :d] = rows[start:stop]
+        for i in range(k):
+            for l in range(d):
+                short[i, l] = rows[start + i, l]
         x, first, wide = short.reshape(-1), 0, COLUMNS
     w, z, stride = packed.reshape(-1), out.reshape(-1), out.shape[1]
-    edge = np.empty(3 * BESIDE, np.int32)
+    edge = np.empty(SCORED * BESIDE, np.int32)
     depth = DEPTH // COLUMNS
-    most = max(3, CACHED // (min(depth, max(1, vectors)) * COLUMNS))
+    most = max(SCORED, CACHED // (min(depth, max(1, vectors)) * COLUMNS))
     for v in range(0, vectors, depth):
         n = min(depth, vectors - v)
         for u in range(0, m, most):
@@ -182,30 +189,20 @@ def _scores(rows, start, stop, packed, out):  # type: ignore[no-untyped-def]
                 at = first + i * wide
                 j = u
                 while j < end:
-                    h = 3 if end - j == 3 or end - j > 4 else min(2, end - j)
+                    h = SCORED if end - j != 4 else 2
+                    h = min(h, end - j)
                     place = j * stride + i
-                    b = j * vectors * COLUMNS
+                    b = j * size
                     target, to, step = z, place, stride
                     if last + 1 < BESIDE:
                         edge[:] = 0
                         target, to, step = edge, 0, BESIDE
-                    _dots(h, x, at, wide, last, w, b, v, n, vectors, target, to, step)
+                    _add_dots(h, x, at, wide, last, w, b, size, v, n, target, to, step)
                     if last + 1 < BESIDE:
                         for c in range(h):
                             for r in range(last + 1):
                                 z[place + c * stride + r] += edge[c * BESIDE + r]
                     j += h
-
-
-@compiled
-def _dots(h, x, at, wide, last, w, b, v, n, vectors, z, place, stride):  # type: ignore[no-untyped-def]
-    step = vectors * COLUMNS
-    if h == 3:
-        _dots_3(x, at, wide, last, w, b, step, v, n, wide - COLUMNS, z, place, stride)
-    elif h == 2:
-        _dots_2(x, at, wide, last, w, b, step, v, n, wide - COLUMNS, z, place, stride)
-    else:
-        _dots_1(x, at, wide, last, w, b, step, v, n, wide - COLUMNS, z, place, stride)
 
 
 @compiled
@@ -216,7 +213,7 @@ def _add_all(left, right, upper, out):  # type: ignore[no-untyped-def]
     for start in range(0, k, size):
         stop = min(k, start + size)
         if thin:
-            _add_strips(_pairs(left, start, stop), right, start, stop, out)
+            _add_strips(_pairs(left, start, stop), 0, right, start, stop, out)
             continue
         b = _panels(right, start, stop)
         a = b if upper else _panels(left, start, stop)
@@ -229,21 +226,20 @@ def _add_all(left, right, upper, out):  # type: ignore[no-untyped-def]
 def _add_products(left, rows, start, stop, out):  # type: ignore[no-untyped-def]
     """Add sum_i left_i rows_iᵀ, for rows[start:stop], to out (m, d).
 
-    left: pairs (M, ⌈k / 2⌉) int32, class first, zero beside the last row and from m on;
-    HEIGHT divides M, and 2. out is int64, or int32 for no more than CHUNK rows in all.
+    left: pairs (M, at least ⌈k / 2⌉) int32, class first, zero beside the last row and
+    from m on; HEIGHT divides M, and 2. out is int64, or int32 for no more than CHUNK
+    rows in all.
     """
     m, p = out.shape
     if m <= THIN:
         half = CHUNK // 2
-        n = left.shape[1]
-        for c in range(0, n, half):
-            part = left if n <= half else np.ascontiguousarray(left[:, c : c + half])
+        for c in range(0, (stop - start + 1) // 2, half):
             first = start + 2 * c
-            _add_strips(part, rows, first, min(stop, first + CHUNK), out)
+            _add_strips(left, c, rows, first, min(stop, first + CHUNK), out)
     else:
         panels = _panels(rows, start, stop)
-        n = panels.shape[1]
-        steps = (n * WIDTH, n, CHUNK // 2, 1)
+        size = left.shape[1]
+        steps = (size * WIDTH, size, CHUNK // 2, 1)
         _add_tiles(left.reshape(-1), steps, panels, False, m, p, out)
 
 
@@ -315,11 +311,14 @@ def _add_tiles(a, steps, panels, upper, m, p, out):  # type: ignore[no-untyped-d
 
 
 @compiled
-def _add_strips(left, rows, start, stop, out):  # type: ignore[no-untyped-def]
-    """`_add_products` of at most CHUNK rows, which are read where they lie."""
+def _add_strips(left, first, rows, start, stop, out):  # type: ignore[no-untyped-def]
+    """`_add_products` of at most CHUNK rows, which are read where they lie.
+
+    first: the pair of left that is theirs.
+    """
     k, (m, d) = stop - start, out.shape
     x, a, total = rows.reshape(-1), left.reshape(-1), out.reshape(-1)
-    n, last = left.shape[1], k - 1
+    n, last, size = (k + 1) // 2, k - 1, left.shape[1]
     whole = d // COLUMNS
     rest = d - whole * COLUMNS
     short = np.zeros((k if rest else 0, COLUMNS), np.int16)
@@ -330,6 +329,10 @@ def _add_strips(left, rows, start, stop, out):  # type: ignore[no-untyped-def]
     edge = np.empty(STRIP * COLUMNS, out.dtype)
     for v in range(whole + (rest > 0)):
         columns = COLUMNS if v < whole else rest
+        place = v * COLUMNS // BLOCK * BLOCK + BLOCK
+        if place >= d:
+            place = CHUNK * d
+        ahead = (start + v * COLUMNS % BLOCK // LINE * 8) * d + place
         j = 0
         while j < m:
             h = min(STRIP, (m - j + 1) // 2 * 2)
@@ -342,7 +345,10 @@ def _add_strips(left, rows, start, stop, out):  # type: ignore[no-untyped-def]
             if columns < COLUMNS or classes < h:
                 edge[:] = 0
                 target, to, step = edge, 0, COLUMNS
-            _strip(h, a, j * n, n, source, at, wide, last, target, to, step)
+            b = j * size + first
+            _add_strip(
+                h, a, b, size, n, source, at, wide, last, ahead, target, to, step
+            )
             if columns < COLUMNS or classes < h:
                 for i in range(classes):
                     for l in range(columns):
@@ -351,33 +357,16 @@ def _add_strips(left, rows, start, stop, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _strip(h, a, b, n, x, at, wide, last, out, place, stride):  # type: ignore[no-untyped-def]
-    if h == 2:
-        _strip_2(a, b, n, x, at, wide, last, out, place, stride)
-    elif h == 4:
-        _strip_4(a, b, n, x, at, wide, last, out, place, stride)
-    elif h == 6:
-        _strip_6(a, b, n, x, at, wide, last, out, place, stride)
-    elif h == 8:
-        _strip_8(a, b, n, x, at, wide, last, out, place, stride)
-    elif h == 10:
-        _strip_10(a, b, n, x, at, wide, last, out, place, stride)
-    else:
-        _strip_12(a, b, n, x, at, wide, last, out, place, stride)
-
-
-@compiled
 def _add_class_rows(rows, used, classes, out):  # type: ignore[no-untyped-def]
-    """Add row used_i to row classes_i of out, four of a class at a time."""
-    order = np.argsort(classes, kind="mergesort")
+    """Add row used_i to row classes_i of out, four of a class at a time.
+
+    Rows of a class follow each other.
+    """
     i = 0
-    while i < len(order):
-        c = classes[order[i]]
-        total, one = out[c], rows[used[order[i]]]
-        if i + 3 < len(order) and classes[order[i + 3]] == c:
-            two = rows[used[order[i + 1]]]
-            three = rows[used[order[i + 2]]]
-            four = rows[used[order[i + 3]]]
+    while i < len(used):
+        total, one = out[classes[i]], rows[used[i]]
+        if i + 3 < len(used) and classes[i + 3] == classes[i]:
+            two, three, four = rows[used[i + 1]], rows[used[i + 2]], rows[used[i + 3]]
             for l in range(rows.shape[1]):
                 both = np.int32(one[l]) + np.int32(two[l])
                 others = np.int32(three[l]) + np.int32(four[l])
@@ -404,6 +393,9 @@ class _Code:
 
     def times(self, a: Any, b: Any) -> Any:
         return self.builder.mul(a, b if isinstance(b, ir.Value) else self.whole(b))
+
+    def equal(self, a: Any, b: int) -> Any:
+        return self.builder.icmp_signed("==", a, self.whole(b))
 
     def least(self, a: Any, b: Any) -> Any:
         a = a if isinstance(a, ir.Value) else self.whole(a)
@@ -466,14 +458,19 @@ class _Code:
         before = self.builder.load(address, align=align)
         self.builder.store(self.builder.add(before, sums), address, align=align)
 
-    def prefetch(self, data: Any, *offsets: Any) -> None:
-        """Ask for a place before it is needed, to be written."""
+    def prefetch(self, write: int, data: Any, *offsets: Any) -> None:
+        """Ask for a place before it is needed, to be read (0) or written (1)."""
         byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         name = "llvm.prefetch.p0i8"
         made = cgutils.get_or_insert_function(self.builder.module, kind, name)
         address = self.builder.bitcast(self.address(data, *offsets), byte)
-        self.builder.call(made, [address, flag(1), flag(3), flag(1)])
+        self.builder.call(made, [address, flag(write), flag(3), flag(1)])
+
+    def prefetch_sum(self, n: int, out: Any, *offsets: Any) -> None:
+        """Ask for n entries of a sum, while its products are made."""
+        for j in range(0, n, 512 // out.type.pointee.width):
+            self.prefetch(1, out, *offsets, j)
 
     def each_row(self, registers: list[Any]) -> list[Any]:
         """Sums of all lanes of each register, in registers of as many as fit."""
@@ -506,10 +503,8 @@ def _tile(context, a, start, slot, row, b, other, k, out, place, stride):  # typ
         say = _Code(context, builder, signature, given)
         a, start, slot, row, b, other, k, out, place, stride = say.given
         sums = [say.sums(3) for _ in range(HEIGHT)]
-        line = 512 // out.type.pointee.width
         for r in range(HEIGHT):
-            for j in range(0, WIDTH, line):
-                say.prefetch(out, place, say.times(stride, r), j)
+            say.prefetch_sum(WIDTH, out, place, say.times(stride, r))
         with cgutils.for_range(builder, k) as loop:
             from_a = say.address(a, start, say.times(slot, loop.index))
             from_b = say.address(b, other, say.times(loop.index, WIDTH))
@@ -531,111 +526,115 @@ def _tile(context, a, start, slot, row, b, other, k, out, place, stride):  # typ
 _add_tile: Any = intrinsic(_tile)
 
 
-def _strip_of(classes: int) -> Any:
-    """The strip kernel of so many classes."""
+def _strip(
+    context, h, a, start, size, n, x, first, wide, last, ahead, out, place, stride
+):  # type: ignore[no-untyped-def]
+    """out[place + r stride + j] += sum over l < n of the products of the pairs
+    a[start + r size + l] and of column j of rows 2 l and 2 l + 1, r < h, j < COLUMNS.
 
-    def strip(context, a, start, n, x, first, wide, last, out, place, stride):  # type: ignore[no-untyped-def]
-        """out[place + r stride + j] += sum over l < n of the products of the pairs
-        a[start + r n + l] and of column j of rows 2 l and 2 l + 1, j < COLUMNS.
+    h is even and at most STRIP. Row i is x[first + i wide:], row `last` for those after
+    it. A register of each row becomes two of pairs, whose order is undone in the sums.
+    Eight rows of BLOCK columns from x[ahead] on come to the cache, for later: a strip
+    crosses many pages, which no processor foresees.
+    """
+    one = numba.types.intp
+    left, row = (a, one, one, one), (x, one, one, one, one)
+    signature = numba.types.void(one, *left, *row, out, one, one)
 
-        Row i is x[first + i wide:]; row `last` is read for those after it. A register of
-        each row becomes two of pairs, whose order is undone in the sums.
-        """
-        integer = numba.types.intp
-        rest = out, integer, integer
-        ints = integer, integer, integer
-        signature = numba.types.void(a, integer, integer, x, *ints, *rest)
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        say = _Code(context, builder, signature, given)
+        for classes in range(2, STRIP + 1, 2):
+            with builder.if_then(say.equal(say.given[0], classes)):
+                _make_strip(say, classes)
+        return context.get_dummy_value()
 
-        def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            say = _Code(context, builder, signature, given)
-            a, start, n, x, first, wide, last, out, place, stride = say.given
-            sums = [say.sums(2) for _ in range(classes)]
-            blocks = range(0, COLUMNS, 8)  # of 128 bits, between which is no fast way
-            low = [8 * (i // 8) + i % 8 // 2 + i % 2 * COLUMNS for i in range(COLUMNS)]
-            high = [i + 4 for i in low]
-            lanes = [(i, part, l) for i in blocks for part in (0, 1) for l in range(4)]
-            order = [part * LANES + i // 2 + l for i, part, l in lanes]
-            line = 512 // out.type.pointee.width
-            for r in range(classes):
-                for j in range(0, COLUMNS, line):
-                    say.prefetch(out, place, say.times(stride, r), j)
-            with cgutils.for_range(builder, n) as loop:
-                even = say.times(loop.index, 2)
-                odd = say.least(builder.add(even, say.whole(1)), last)
-                one, other = (
-                    say.load(say.halves, 2, x, first, say.times(wide, i))
-                    for i in (even, odd)
-                )
-                columns = [say.shuffle(one, other, places) for places in (low, high)]
-                from_a = say.address(a, start, loop.index)
-                for r in range(classes):
-                    pair = builder.load(say.address(from_a, say.times(n, r)))
-                    for part in (0, 1):
-                        both = say.all_lanes(pair), columns[part]
-                        say.add_products(sums[r][part], *both)
-            for r in range(classes):
-                parts = [builder.load(total) for total in sums[r]]
-                for half in (0, 1):
-                    places = order[half * LANES : (half + 1) * LANES]
-                    at = place, say.times(stride, r), half * LANES
-                    say.add_to(out, say.shuffle(*parts, places), *at)
-            return context.get_dummy_value()
-
-        return signature, code
-
-    return intrinsic(strip)
+    return signature, code
 
 
-_strip_2, _strip_4, _strip_6 = _strip_of(2), _strip_of(4), _strip_of(6)
-_strip_8, _strip_10, _strip_12 = _strip_of(8), _strip_of(10), _strip_of(12)
+def _make_strip(say: _Code, classes: int) -> None:
+    """The code of `_strip` for so many classes."""
+    builder = say.builder
+    a, start, size, n, x, first, wide, last, ahead, out, place, stride = say.given[1:]
+    sums = [say.sums(2) for _ in range(classes)]
+    blocks = range(0, COLUMNS, 8)  # of 128 bits, between which is no fast way
+    low = [8 * (i // 8) + i % 8 // 2 + i % 2 * COLUMNS for i in range(COLUMNS)]
+    high = [i + 4 for i in low]
+    lanes = [(i, part, l) for i in blocks for part in (0, 1) for l in range(4)]
+    order = [part * LANES + i // 2 + l for i, part, l in lanes]
+    for r in range(classes):
+        say.prefetch_sum(COLUMNS, out, place, say.times(stride, r))
+    with cgutils.for_range(builder, n) as loop:
+        even = say.times(loop.index, 2)
+        odd = say.least(builder.add(even, say.whole(1)), last)
+        one, other = (
+            say.load(say.halves, 2, x, first, say.times(wide, i)) for i in (even, odd)
+        )
+        columns = [say.shuffle(one, other, places) for places in (low, high)]
+        row = say.times(wide, builder.lshr(loop.index, say.whole(3)))
+        line = say.times(builder.and_(loop.index, say.whole(7)), 2 * LINE)
+        for i in (0, LINE):
+            say.prefetch(0, x, ahead, row, line, i)
+        from_a = say.address(a, start, loop.index)
+        for r in range(classes):
+            pair = builder.load(say.address(from_a, say.times(size, r)))
+            pair = say.all_lanes(pair)
+            for part in (0, 1):
+                say.add_products(sums[r][part], pair, columns[part])
+    for r in range(classes):
+        one, other = (builder.load(total) for total in sums[r])
+        for half in (0, LANES):
+            numbers = say.shuffle(one, other, order[half : half + LANES])
+            say.add_to(out, numbers, place, say.times(stride, r), half)
 
 
-def _dots_of(classes: int) -> Any:
-    """The kernel of the scores of BESIDE rows and so many classes."""
+_add_strip: Any = intrinsic(_strip)
 
-    def dots(
-        context, x, first, wide, last, w, at, step, v, n, limit, out, place, stride
-    ):  # type: ignore[no-untyped-def]
-        """out[place + c stride + r] += the product of columns of row r and weight c.
 
-        Registers v to v + n - 1 of the columns. Row r is x[first + r wide:], row `last`
-        for those after it, and no register starts after column `limit`; weight c is
-        w[at + c step:]. r < BESIDE.
-        """
-        integer = numba.types.intp
-        ints = integer, integer, integer
-        rest = out, integer, integer
-        signature = numba.types.void(x, *ints, w, *ints, integer, integer, *rest)
+def _dots(context, h, x, first, wide, last, w, at, step, v, n, out, place, stride):  # type: ignore[no-untyped-def]
+    """out[place + c stride + r] += the product of columns of row r and weight c.
 
-        def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            say = _Code(context, builder, signature, given)
-            x, first, wide, last, w, at, step, v, n, limit, out, place, stride = (
-                say.given
-            )
-            sums = [say.sums(BESIDE) for _ in range(classes)]
-            rows = [
-                say.address(x, first, say.times(wide, say.least(r, last)))
-                for r in range(BESIDE)
-            ]
-            weights = [say.address(w, at, say.times(step, c)) for c in range(classes)]
-            with cgutils.for_range(builder, n) as loop:
-                begin = say.times(builder.add(v, loop.index), COLUMNS)
-                column = say.least(begin, limit)
-                own = [say.load(say.halves, 2, w, begin) for w in weights]
-                for r in range(BESIDE):
-                    row = say.load(say.halves, 2, rows[r], column)
-                    for c in range(classes):
-                        say.add_products(sums[c][r], row, own[c])
+    c < h <= SCORED, r < BESIDE. Registers v to v + n - 1 of the columns. Row r is
+    x[first + r wide:], row `last` for those after it, and the last register is that of
+    its last columns; weight c is w[at + c step:].
+    """
+    one = numba.types.intp
+    row, weight = (x, one, one, one), (w, one, one, one, one)
+    signature = numba.types.void(one, *row, *weight, out, one, one)
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        say = _Code(context, builder, signature, given)
+        for classes in range(1, SCORED + 1):
+            with builder.if_then(say.equal(say.given[0], classes)):
+                _make_dots(say, classes)
+        return context.get_dummy_value()
+
+    return signature, code
+
+
+def _make_dots(say: _Code, classes: int) -> None:
+    """The code of `_dots` for so many classes."""
+    builder = say.builder
+    x, first, wide, last, w, at, step, v, n, out, place, stride = say.given[1:]
+    sums = [say.sums(BESIDE) for _ in range(classes)]
+    limit = builder.sub(wide, say.whole(COLUMNS))
+    rows = [
+        say.address(x, first, say.times(wide, say.least(r, last)))
+        for r in range(BESIDE)
+    ]
+    weights = [say.address(w, at, say.times(step, c)) for c in range(classes)]
+    with cgutils.for_range(builder, n) as loop:
+        begin = say.times(builder.add(v, loop.index), COLUMNS)
+        column = say.least(begin, limit)
+        own = [say.load(say.halves, 2, weight, begin) for weight in weights]
+        for r in range(BESIDE):
+            row = say.load(say.halves, 2, rows[r], column)
             for c in range(classes):
-                found = say.each_row([builder.load(total) for total in sums[c]])
-                for i, register in enumerate(found):
-                    many = register.type.count
-                    say.add_to(out, register, place, say.times(stride, c), i * many)
-            return context.get_dummy_value()
-
-        return signature, code
-
-    return intrinsic(dots)
+                say.add_products(sums[c][r], row, own[c])
+    for c in range(classes):
+        found = say.each_row([builder.load(total) for total in sums[c]])
+        for i, register in enumerate(found):
+            beside = i * register.type.count
+            say.add_to(out, register, place, say.times(stride, c), beside)
 
 
-_dots_1, _dots_2, _dots_3 = _dots_of(1), _dots_of(2), _dots_of(3)
+_add_dots: Any = intrinsic(_dots)
