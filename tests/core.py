@@ -3,37 +3,47 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 
-from dphead.analysis.definitions import STATISTICS
-from dphead.data import ArrayRows
-from dphead.privacy.ledger import Ledger
+from dphead.data import CHUNK, ArrayRows
 from dphead.privacy.contract import Block, ReleaseSpec
-from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
-from dphead.privacy.release import release
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import ChannelMoment, ClassCounts, ClassGrams, ClassSums, CorrectCount, Gradient, Gram, SigmoidHessians
-from dphead.privacy.sums import CHUNK
+from dphead.privacy.release import release
+from dphead.privacy.statistics import (
+    ChannelMoment,
+    ClassCounts,
+    ClassGrams,
+    ClassSums,
+    CorrectCount,
+    Gradient,
+    Gram,
+    SigmoidHessians,
+)
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
+from dphead.sums.passes import checked_sum
+from dphead.sums.reference import ask_of
 
-
-@dataclass(frozen=True)
-class CompiledGradient(Gradient):
-    """The compiled loop, which pays from larger sizes on only."""
-
-    def _pays(self, size):
-        return True
-
-
-STATISTICS[CompiledGradient] = STATISTICS[Gradient]
 M, D = 3, 4  # classes and features of the small problems
 QUERIES = [
-    ChannelMoment(M), ChannelMoment(M, 2), ChannelMoment(M, 1, 2), ChannelMoment(M, 2, 2), Gram(M), ClassGrams(M),
-    SigmoidHessians(M), ClassSums(M), ClassCounts(M), Gradient(M), Gradient(M, "sigmoid"), Gradient(M, "squared"),
-    Gradient(M, "softmax", "features"), Gradient(M, "sigmoid", "features"),
-    CorrectCount(M), CompiledGradient(M), CompiledGradient(M, "softmax", "features"),
-]  # fmt: skip
+    ChannelMoment(M),
+    ChannelMoment(M, 2),
+    ChannelMoment(M, 1, 2),
+    ChannelMoment(M, 2, 2),
+    Gram(M),
+    ClassGrams(M),
+    SigmoidHessians(M),
+    ClassSums(M),
+    ClassCounts(M),
+    Gradient(M),
+    Gradient(M, "sigmoid"),
+    Gradient(M, "squared"),
+    Gradient(M, "softmax", "features"),
+    Gradient(M, "sigmoid", "features"),
+    CorrectCount(M),
+]
 NAMES = [q.name for q in QUERIES]
 
 
@@ -49,34 +59,47 @@ def reserve(specs, ledger=None, store=None, epsilon=1.0, delta=1e-5):
     )  # fmt: skip
 
 
-def release_one(query, params, rows, seed=1, block_sum=numpy_block_sum, **spec):
+def door(block_sum=None):
+    """How `release` sums; CpuSums(compiled_from=0) for compiled loops at all sizes."""
+    return Door(CpuSums() if block_sum is None else block_sum)
+
+
+def release_one(query, params, rows, seed=1, block_sum=None, **spec):
     """One release of a fit of its own."""
     s = spec_of(query, rows.n_rows, **spec)
-    return release(query, params, rows, s, ledger=reserve([s]), noise=NoiseSource(seed), block_sum=block_sum)
+    ledger, noise = reserve([s]), NoiseSource(seed)
+    return release(query, params, rows, s, ledger=ledger, noise=noise, summer=door(block_sum))
 
 
 def release_many(query, params, rows, times, seed=None, **spec):
     """`times` releases of one fit, (times, *shape)."""
     s = spec_of(query, rows.n_rows, **spec)
-    ledger, noise = reserve([s] * times), NoiseSource(seed)
-    return np.stack([release(query, params, rows, s, ledger=ledger, noise=noise).value for _ in range(times)])
+    ledger, noise, summer = reserve([s] * times), NoiseSource(seed), door()
+    found = [release(query, params, rows, s, ledger=ledger, noise=noise, summer=summer) for _ in range(times)]
+    return np.stack([one.value for one in found])
 
 
-def clipped_sum(query, params, x, y, clip_norm=1.0, block_rows=CHUNK, block_sum=numpy_block_sum, **spec):
-    """The sum without noise, as `release` computes it."""
-    s = spec_of(query, len(x), clip_norm=clip_norm, **spec)
+def integer_sum(query, params, x, y=None, clip_norm=1.0, block_rows=CHUNK, block_sum=None, indices=None):
+    """The int64 sum without noise, as `release` computes it. x: rows (n, d), or a row source."""
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
-    return _clipped_sum(query, params, rows, s, None, block_sum)
+    ask = ask_of(query, params, clip_norm)
+    return checked_sum(ask, rows, indices, CpuSums() if block_sum is None else block_sum)
 
 
-def one_block(x, y, n=None, in_place=True):
+def clipped_sum(query, params, x, y=None, clip_norm=1.0, **more):
+    """The same in real numbers."""
+    unit = query.unit(clip_norm, params.transform.append)
+    return integer_sum(query, params, x, y, clip_norm, **more) * unit
+
+
+def one_block(x, y, n=None):
     """A padded block and its mask."""
     n = len(x) if n is None else n
     size = CHUNK * -(-len(x) // CHUNK)
     xs, ys = np.zeros((size, x.shape[1]), np.float32), np.full(size, -1, np.int32)
     xs[: len(x)], ys[: len(x)] = x, y
     index = np.where(np.arange(size) < n, np.arange(size), -1)
-    return Block(index, xs, ys, in_place), index >= 0
+    return Block(index, xs, ys), index >= 0
 
 
 def toy(n=200, d=D, m=M, seed=0, scale=1.0):

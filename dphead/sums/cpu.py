@@ -22,16 +22,19 @@ PIECE = 1024  # rows whose factors numpy makes at a time, in the cache
 
 
 class CpuSums:
-    """A `BlockSum`. memory: bytes of integer rows kept between passes of one transform.
+    """A `BlockSum`.
 
+    memory: bytes of integer rows kept between passes of one transform. compiled_from:
+    entries of a sum from which compiled loops make it.
     Guarantee: the integers of `ReferenceSums`; a kept row serves its own slot, transform
     and clip only.
     """
 
     parallel = True
 
-    def __init__(self, memory: int = 0) -> None:
+    def __init__(self, memory: int = 0, compiled_from: int = COMPILED) -> None:
         self.kept = KeptRows(memory)
+        self._least = compiled_from
 
     def is_exact(self, query: Query) -> bool:
         """Always."""
@@ -45,10 +48,10 @@ class CpuSums:
         """The block's integers, kept where they will be asked for again."""
         key = rows_key(ask)
         if key is None:
-            return _made(ask, block)
+            return self._made(ask, block)
         width = ask.params.transform.width(block.x.shape[1])
         size = len(block.x) * (2 * width + 8)
-        return self.kept(key, block.index, size, lambda: _made(ask, block))
+        return self.kept(key, block.index, size, lambda: self._made(ask, block))
 
     def add(
         self,
@@ -62,7 +65,7 @@ class CpuSums:
         query = ask.query
         if isinstance(query, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
-        if out.size < COMPILED:
+        if out.size < self._least:
             return _by_numpy(ask, rows, y, used, out)
         if _is_softmax(query) and out.T.flags.c_contiguous:
             from dphead.sums.gradient_numba import add_softmax_gradient
@@ -83,22 +86,21 @@ class CpuSums:
             return out
         return _by_numpy(ask, rows, y, used, out)
 
+    def _made(self, ask: Ask, block: Block) -> IntegerRows:
+        """The integers of a block's rows, compiled where there are many columns."""
+        query, transform = ask.query, ask.params.transform
+        wide = block.x.size >= 64 * self._least
+        if type(query).rows is not Query.rows or not wide:
+            return query.rows(transform, block.x, ask.clip_norm)
+        from dphead.sums import rows_numba
+
+        if query.clips == "features":
+            return rows_numba.clipped_rows(transform, block.x, ask.clip_norm)
+        return rows_numba.direction_rows(transform, block.x)
+
 
 def _is_softmax(query: Query) -> bool:
     return isinstance(query, Gradient) and query.loss == "softmax"
-
-
-def _made(ask: Ask, block: Block) -> IntegerRows:
-    """The integers of a block's rows, compiled where there are many columns."""
-    query, transform = ask.query, ask.params.transform
-    wide = block.x.size >= 64 * COMPILED
-    if type(query).rows is not Query.rows or not wide:
-        return query.rows(transform, block.x, ask.clip_norm)
-    from dphead.sums import rows_numba
-
-    if query.clips == "features":
-        return rows_numba.clipped_rows(transform, block.x, ask.clip_norm)
-    return rows_numba.direction_rows(transform, block.x)
 
 
 def _by_numpy(
