@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,8 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
     """What the accountant sees of fits of a ledger."""
-    counts = Counter(ReleaseSpec(**_spec(r)).event() for f in fits for r in f["releases"])
-    return [replace(event, count=count) for event, count in counts.items()]
+    specs = (ReleaseSpec(**_spec(r)) for f in fits for r in f["releases"])
+    return accounting.together(spec.event() for spec in specs)
 
 
 def _spec(release: dict[str, Any]) -> dict[str, Any]:

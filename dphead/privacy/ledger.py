@@ -14,13 +14,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dphead.privacy import accounting
-from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.accounting import GaussianEvent, event_of, together
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -100,10 +101,8 @@ class Ledger:
 
     def events(self) -> list[GaussianEvent]:
         """Every release ever reserved: all of them count as spent."""
-        rows = self._db.execute(
-            "SELECT noise_multiplier, sampling_prob, COUNT(*) FROM releases GROUP BY noise_multiplier, sampling_prob"
-        )
-        return [GaussianEvent(sigma, prob, count, self.group_cap() or 1) for sigma, prob, count in rows]
+        rows = self._db.execute("SELECT spec, COUNT(*) FROM releases GROUP BY spec")
+        return together(replace(event_of(json.loads(spec)), count=count) for spec, count in rows)
 
     def group_cap(self) -> int | None:
         """None: the protected unit is a row. Otherwise a group, of which at most so many rows count in every fit."""
@@ -130,7 +129,7 @@ class Ledger:
                 f"every release must have the fit's relation and unit, got {relation=}, {caps=}. Plan anew."
             )
         fit_id, cap = uuid.uuid4().hex, next(iter(caps), None)
-        new = [GaussianEvent(s["noise_multiplier"], s["sampling_prob"], 1, cap or 1) for s in specs]
+        new = together(event_of(s) for s in specs)
         with self._transaction():
             if self._set_once("relation", relation) != relation:
                 raise LedgerError(
