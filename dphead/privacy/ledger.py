@@ -255,16 +255,19 @@ class FitLedger:
                 f"a release must be the next one reserved, got sequence={sequence}, label={spec['label']!r}. "
                 "The solver left its plan: this is a defect, and nothing was read."
             )
-        states = dict(
-            db.execute("SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?", (self.fit_id, sequence))
-        )
+        with self.ledger._transaction():  # nobody commits between the look and the removal
+            states = dict(
+                db.execute(
+                    "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
+                    (self.fit_id, sequence),
+                )
+            )
+            if "committed" not in states:
+                self._log(sequence, "redrawn" if states else "started")
+                self._remove(sequence)
         self._next += 1
         if "committed" in states:
             return sequence, self._load(sequence, states["committed"])
-        self._log(sequence, "redrawn" if states else "started")
-        if self.store is not None:
-            self._partial(sequence).unlink(missing_ok=True)
-            self._file(sequence).unlink(missing_ok=True)
         return sequence, None
 
     def following(self) -> dict[str, Any] | None:
@@ -275,14 +278,22 @@ class FitLedger:
         return row and json.loads(row[0])
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Make a noisy value durable, where values are stored, then log it: only then may it be observed.
+        """Make a noisy value durable, where values are stored, and log it, in one
+        transaction: only then may it be observed.
 
-        Guarantee: raises, so that the value is not observed, if another process has committed this release.
+        Guarantee: raises if another process has committed this release, before a byte of
+        this value is written: it is neither observed nor kept, and the other's file, which
+        may have the same name, is not touched. The log shows `committed` only once the
+        value is on the disk.
         """
-        if self.store is not None:
-            write_durably(self._file(sequence), lambda file: np.save(file, value, allow_pickle=False))
         try:
-            self._log(sequence, "committed", _digest(value))
+            with self.ledger._transaction():
+                self._log(sequence, "committed", _digest(value))
+                if self.store is not None:
+                    write_durably(
+                        self._file(sequence),
+                        lambda file: np.save(file, value, allow_pickle=False),
+                    )
         except sqlite3.IntegrityError as error:
             raise LedgerError(
                 f"a release must be committed once, got a second value for sequence={sequence} of fit {self.fit_id}. "
@@ -306,10 +317,16 @@ class FitLedger:
         self._next = max(self._next, count)
 
     def _load(self, sequence: int, digest: str) -> np.ndarray:
+        """The committed value. Any other is a second answer to one charge, which a crash
+        left in a copied folder, or it is damaged: it is deleted before the error."""
         value = None
         if self.store is not None and self._file(sequence).exists():
-            value = np.load(self._file(sequence), allow_pickle=False)
+            try:
+                value = np.load(self._file(sequence), allow_pickle=False)
+            except (ValueError, EOFError):  # cut short, or no array
+                value = None
         if value is None or _digest(value) != digest:
+            self._remove(sequence)
             raise LedgerError(
                 f"a released value must be reused, never redrawn, got no or another file for sequence={sequence} of "
                 f"fit {self.fit_id}. Start a new fit in a new folder: it is charged again."
@@ -320,8 +337,11 @@ class FitLedger:
         assert self.store is not None
         return self.store / f"{sequence:06d}.npy"
 
-    def _partial(self, sequence: int) -> Path:
-        return self._file(sequence).with_suffix(".part")
+    def _remove(self, sequence: int) -> None:
+        """Delete what this folder holds of a release, whole or in part."""
+        if self.store is not None:
+            self._file(sequence).with_suffix(".part").unlink(missing_ok=True)
+            self._file(sequence).unlink(missing_ok=True)
 
     def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
         self.ledger._db.execute(

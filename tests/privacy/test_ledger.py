@@ -248,8 +248,8 @@ if when == "before the file":
 if when == "before the log":
     module.os.replace = lambda a, b, f=os.replace: (f(a, b), die())
 if when == "after the commit":
-    log = fit._log
-    fit._log = lambda s, state, *a: (log(s, state, *a), die() if state == "committed" else None)
+    commit = fit.commit
+    fit.commit = lambda *a: (commit(*a), die())
 release(ClassSums(3), Params(), Dying(x, y), spec, ledger=fit, noise=NoiseSource())
 """
 
@@ -335,6 +335,106 @@ def test_two_runs_of_one_fit_cannot_both_release_a_value(tmp_path):
     third = fit.ledger.resume("hash", fit.fit_id, tmp_path / "third")
     with pytest.raises(LedgerError, match="never redrawn"):
         run_release(third)
+
+
+def arrays(folder):
+    """Every file of a folder that holds an array, or a part of one."""
+    return sorted(p.name for p in folder.iterdir() if p.suffix in (".npy", ".part"))
+
+
+class Overtaken(ArrayRows):
+    """Rows whose reader is overtaken by another process of the same fit."""
+
+    def __init__(self, twin):
+        super().__init__(X, Y)
+        self.twin, self.value = twin, None
+
+    def blocks(self, indices=None):
+        yield from super().blocks(indices)
+        self.value = run_release(self.twin)
+
+
+def test_a_value_that_lost_is_never_on_the_disk(tmp_path, monkeypatch):
+    """Two noisy answers to one charged release would have twice its cost."""
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
+    rows, written = Overtaken(twin), []
+    save = np.save
+    monkeypatch.setattr(
+        "dphead.privacy.ledger.np.save",
+        lambda file, value, **k: (written.append(value), save(file, value, **k)),
+    )
+    with pytest.raises(LedgerError, match="committed once"):
+        run_release(fit, rows=rows)
+    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == ["000000.npy"]
+    assert len(written) == 1 and np.array_equal(written[0], rows.value)
+
+
+def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(tmp_path, monkeypatch):
+    """One folder in spite of the lock, as on a disk of a network that knows no locks."""
+    monkeypatch.setattr("dphead.privacy.ledger.fcntl.flock", lambda *_: None)
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    path, folder = tmp_path / "l.sqlite", tmp_path / "run"
+    rows = Overtaken(Ledger(path).resume("hash", fit.fit_id, folder))
+    with pytest.raises(LedgerError, match="committed once"):
+        run_release(fit, rows=rows)
+    assert arrays(folder) == ["000000.npy"]
+    again = Ledger(path).resume("hash", fit.fit_id, folder)
+    assert np.array_equal(run_release(again), rows.value)
+
+
+@pytest.mark.parametrize("left", ["000000.npy", "000000.part"])
+def test_what_a_crash_left_of_a_release_is_gone_before_it_is_drawn_again(tmp_path, left):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit.begin(specs()[0].row())
+    fit._lock.close()
+    with open(tmp_path / "run" / left, "wb") as file:
+        np.save(file, np.ones(3))
+    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    again.begin(specs()[0].row())
+    assert arrays(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("left", ["000000.npy", "000000.part"])
+def test_what_a_crash_left_is_gone_after_another_process_has_released(tmp_path, left):
+    """Killed between the file and the log; then a copy of the folder went on."""
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit.begin(specs()[0].row())
+    fit._lock.close()
+    with open(tmp_path / "run" / left, "wb") as file:
+        np.save(file, np.ones((4, 3)))
+    run_release(fit.ledger.resume("hash", fit.fit_id, tmp_path / "copy"))
+    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    with pytest.raises(LedgerError, match="never redrawn"):
+        run_release(again)
+    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == ["000000.npy"]
+
+
+def test_a_value_that_could_not_be_written_is_not_committed(tmp_path, monkeypatch):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr("dphead.privacy.ledger.np.save", full)
+        run_release(fit)
+    assert [r["state"] for r in fit.ledger.fits()[0]["releases"]] == ["started"]
+    fit._lock.close()
+    run_release(fit.ledger.resume("hash", fit.fit_id, tmp_path / "run"))
+
+
+def test_a_stored_value_that_is_cut_short_is_refused(tmp_path):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    run_release(fit)
+    fit._lock.close()
+    stored = tmp_path / "run/000000.npy"
+    for size in (stored.stat().st_size - 8, 0):
+        stored.write_bytes(stored.read_bytes()[:size] if stored.exists() else b"")
+        again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+        with pytest.raises(LedgerError, match="never redrawn"):
+            run_release(again)
+        again._lock.close()
 
 
 def test_a_stored_value_that_is_not_the_committed_one_is_refused(tmp_path):
