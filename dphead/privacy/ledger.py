@@ -144,7 +144,7 @@ class Ledger:
             self._check(new, relation)
             self._db.execute(
                 "INSERT INTO fits VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (fit_id, time.time(), repr(epsilon), delta, relation, plan_hash, description),
+                (fit_id, _hour(time.time()), repr(epsilon), delta, relation, plan_hash, description),
             )
             self._db.executemany(
                 "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?)",
@@ -192,12 +192,18 @@ class Ledger:
             )
 
     def fits(self) -> list[dict[str, Any]]:
-        """Every fit with its releases and their states, oldest first: plain data for `dphead ledger show`."""
+        """Every fit with its releases and their states, in the order in which they were
+        charged: plain data for `dphead ledger show`. created: a whole hour.
+
+        Guarantee: no finer time leaves a ledger, also of fits charged before hours were
+        stored. The order is that of the rows, which clocks and equal hours cannot change.
+        """
         names = ("fit_id", "created", "epsilon", "delta", "relation", "plan_hash", "description")
         fits: list[dict[str, Any]] = [
-            dict(zip(names, r, strict=True)) for r in self._db.execute("SELECT * FROM fits ORDER BY created")
+            dict(zip(names, r, strict=True)) for r in self._db.execute("SELECT * FROM fits ORDER BY rowid")
         ]
         for fit in fits:
+            fit["created"] = _hour(fit["created"])
             states = dict(
                 self._db.execute("SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id", (fit["fit_id"],))
             )
@@ -346,7 +352,7 @@ class FitLedger:
     def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
         self.ledger._db.execute(
             "INSERT INTO progress (fit_id, sequence, state, at, digest) VALUES (?, ?, ?, ?, ?)",
-            (self.fit_id, sequence, state, time.time() // 3600 * 3600, digest),
+            (self.fit_id, sequence, state, _hour(time.time()), digest),
         )
 
 
@@ -361,6 +367,11 @@ def write_durably(path: Path, write: Callable[[Any], object]) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
+
+
+def _hour(at: float) -> float:
+    """The whole hour, in seconds, that a time lies in: finer times tell of the rows."""
+    return at // 3600 * 3600
 
 
 def _digest(value: np.ndarray) -> str:

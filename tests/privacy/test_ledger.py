@@ -490,6 +490,26 @@ def test_the_record_is_plain_data_with_every_setting(path):
     assert fit["releases"][1].items() >= (spec | {"sampling_prob": 1.0}).items()
 
 
+def test_no_time_finer_than_an_hour_leaves_a_ledger(path):
+    """Neither of new fits nor of those whose exact time an earlier version stored."""
+    ledger = Ledger(path)
+    ledger._db.execute("INSERT INTO fits VALUES ('old', 1700003599.5, '1.0', 1e-5, 'zero_out', 'p', 'd')")
+    reserve(specs(), ledger)
+    created = [fit["created"] for fit in ledger.fits()]
+    assert created[0] == 1700002800 and all(at % 3600 == 0 for at in created)
+    stored = ledger._db.execute("SELECT created FROM fits WHERE fit_id != 'old'")
+    assert [at % 3600 for (at,) in stored] == [0]
+
+
+def test_fits_are_in_the_order_of_their_charges_whatever_the_clock_says(path, monkeypatch):
+    ledger, clock = Ledger(path), iter([9e8, 5e8, 7e8, 7e8, 7e8])
+    monkeypatch.setattr("dphead.privacy.ledger.time.time", lambda: next(clock))
+    charged = [reserve(specs(), ledger).fit_id for _ in range(5)]
+    assert [fit["fit_id"] for fit in ledger.fits()] == charged
+    ledger._db.execute("VACUUM")
+    assert [fit["fit_id"] for fit in ledger.fits()] == charged
+
+
 def test_only_committed_releases_can_be_forgotten_and_none_is_made_twice(tmp_path):
     ledger = Ledger(tmp_path / "ledger.sqlite")
     planned = [s.row() for s in specs(4)]
