@@ -134,7 +134,7 @@ def test_poisson_batches_have_no_mu():
     assert g["epsilon"] == pytest.approx(g["profiles"]["pld"]) and g["epsilon"] <= 1.0
 
 
-@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 3), (float("inf"), None), (float("inf"), 3)])
+@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 3), (1.0, 0), (float("inf"), None), (float("inf"), 3)])
 def test_what_is_not_private_says_so(epsilon, seed):
     found = built(epsilon=epsilon, seed=seed)
     assert not found["guarantee"]["private"] and "not private" in found["statement"].lower()
