@@ -114,8 +114,9 @@ def test_the_budget_is_the_exact_total_over_all_fits(path):
     reserve(specs(1, half), ledger)
     reserve(specs(1, half), ledger)
     assert accounting.epsilon(ledger.events(), DELTA) == pytest.approx(1.0, rel=1e-9)
-    with pytest.raises(LedgerError, match="exceeded"):
-        reserve(specs(1, 1000.0), ledger)
+    for sigma in (1e3, 1e4):  # the latter adds 1.4e-7 of mu squared: no room is left
+        with pytest.raises(LedgerError, match="exceeded"):
+            reserve(specs(1, sigma), ledger)
     assert len(ledger.fits()) == 2 and sum(e.count for e in ledger.events()) == 2
 
 
@@ -196,6 +197,20 @@ def test_mixed_fits_are_filtered_at_one_order_fixed_beforehand():
         pytest.fail("the budget was never reached")
     assert len(accepted) > 200
     assert accounting.epsilon(ledger.events(), DELTA, accountant="pld") <= 2.0
+
+
+def test_the_filter_does_not_choose_its_order_after_the_fits():
+    """The least epsilon over the orders would have room for this fit: 1.65 of 2. The one
+    order that was fixed with the budget gives 20."""
+    ledger = Ledger()
+    ledger.set_budget(2.0, DELTA)
+    reserve(specs(1, 20.0, sampling_prob=0.01), ledger)
+    second = specs(500, 1.0, sampling_prob=0.01)
+    events = [*ledger.events(), GaussianEvent(1.0, 0.01, 500)]
+    assert accounting.epsilon(events, DELTA, accountant="rdp") < 1.7
+    with pytest.raises(LedgerError, match="exceeded"):
+        reserve(second, ledger)
+    assert len(ledger.fits()) == 1
 
 
 SPEND = """
