@@ -76,12 +76,13 @@ def test_a_refused_budget_reads_nothing():
     assert rows.passes == 0
 
 
-def test_a_budget_takes_no_seeded_fit():
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_budget_takes_no_seeded_fit(seed):
     """Whoever knows the seed can subtract the noise: its charge would promise what nobody has."""
     ledger = Ledger()
     ledger.set_budget(8.0, 1e-5)
-    with pytest.raises(LedgerError, match="seed=1"):
-        fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger, noise=NoiseSource(1))
+    with pytest.raises(LedgerError, match=f"seed={seed}"):
+        fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger, noise=NoiseSource(seed))
     assert ledger.fits() == []
 
 

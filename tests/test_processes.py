@@ -85,7 +85,7 @@ def test_processes_give_the_head_of_one(features, tmp_path, monkeypatch, count, 
     many = [sys.executable, "-m", "dphead", *command, tmp_path / "many", "--processes", count]
     done = subprocess.run([str(a) for a in many], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
-    assert "Gloo" not in done.stdout and "ledger total" in done.stdout
+    assert "Gloo" not in done.stdout and "plain sum of the ledger's fits" in done.stdout
     one, head = (load_head(tmp_path / name)[0] for name in ("one", "many"))
     np.testing.assert_allclose(head.weights, one.weights, rtol=0, atol=1e-5 * np.abs(one.weights).max())
     assert charges() == 1  # once, and not by each

@@ -265,10 +265,16 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
     for name in ("fsync", "replace"):
         real = getattr(os, name)
         monkeypatch.setattr(f"dphead.privacy.ledger.os.{name}", lambda *a, n=name, f=real: (order.append(n), f(*a))[1])
-    log = fit._log
-    monkeypatch.setattr(fit, "_log", lambda s, state, *a: (order.append(state), log(s, state, *a)))
+
+    def trace(sql):
+        """What SQLite runs: an insertion is logged when its transaction is over."""
+        if sql == "COMMIT":
+            order.append(sql)
+
+    fit.ledger._db.set_trace_callback(trace)
     release(query, Params(), ArrayRows(*toy(40)), spec, ledger=fit, noise=NoiseSource(1))
-    assert order == ["started", "fsync", "replace", "fsync", "committed"]
+    # the first is that of "started"
+    assert order == ["COMMIT", "fsync", "replace", "fsync", "COMMIT"]
 
 
 def test_releases_that_do_not_fit_their_grid_are_refused(rows):
