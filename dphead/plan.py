@@ -44,11 +44,7 @@ class Plan:
 
     def events(self) -> list[GaussianEvent]:
         """What the accountant sees, equal releases together."""
-        counts: dict[tuple[float, float], int] = {}
-        for s in self.specs:
-            key = (s.noise_multiplier, s.sampling_prob)
-            counts[key] = counts.get(key, 0) + 1
-        return [GaussianEvent(sigma, prob, count, self.group_cap or 1) for (sigma, prob), count in counts.items()]
+        return accounting.together(spec.event() for spec in self.specs)
 
     def epsilon_spent(self) -> float:
         """Epsilon of the plan at delta: exact, or PLD, or RDP where PLD cannot resolve delta; inf without noise."""

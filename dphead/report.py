@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.profiles import all_profiles, ledger_epsilon
+from dphead.analysis.profiles import all_profiles, plain_sum_epsilon
 from dphead.fit import FitResult
 from dphead.plan import Plan
 from dphead.privacy import accounting
@@ -66,13 +66,7 @@ def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded:
         relation = relation.replace("one image", "one group")
         unit, people = f"{g['protected_unit']}, as the features file's group column says", "nor is a wrong group column"
     count = "" if g["neighboring_relation"] == "add_remove" else f" The number of training images, {n_rows}, is public."
-    limit = ", within the budget fixed before the first" if ledger["budget"] else ", with no limit fixed beforehand"
-    across = (
-        f"Other fits from the same data are counted in the ledger {ledger['path']}, whose total stands at "
-        f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}{limit}."
-        if ledger["path"] != ":memory:"
-        else "Only this fit is counted: other fits from the same data add to it."
-    )
+    across = _across_fits(ledger)
     test = {
         "private": " The test accuracy is an exact function of the test images and is not covered: it was shown to the "
         "data holder and is not in this report.",
@@ -89,6 +83,27 @@ def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded:
         f"protected; {people}. "
         f"Hyper-parameters: see `tuning`. {across}{test} The run's noisy releases, head and report may be published; "
         f"features, row digests, timings and the machine's memory may not."
+    )
+
+
+def _across_fits(ledger: dict[str, Any]) -> str:
+    """What holds for all fits of a ledger together: its budget, and not the sum so far."""
+    if ledger["path"] == ":memory:":
+        return "Only this fit is counted: other fits from the same data add to it."
+    counted = f"Other fits from the same data are counted in the ledger {ledger['path']}."
+    total = f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}"
+    if budget := ledger["budget"]:
+        limit = f"epsilon = {budget['epsilon']:.4g} at delta = {budget['delta']:g}"
+        return (
+            f"{counted} The guarantee for all of them together is {limit}, the budget "
+            "that was fixed before the first of them and is never exceeded, whatever was "
+            f"chosen after seeing earlier results. Their plain sum so far is {total}; it "
+            "is a count and no guarantee by itself."
+        )
+    return (
+        f"{counted} Their plain sum so far is {total}. No budget was fixed before the "
+        "first of them, so this sum is a guarantee for all of them together only if the "
+        "settings of each were fixed without regard to the results of the others."
     )
 
 
@@ -114,7 +129,8 @@ def build(
         "path": result.ledger.path,
         "fit_id": result.fit_id,
         "fits": len(result.ledger.fits()),
-        "total_epsilon": ledger_epsilon(result.ledger.events(), delta, result.plan.relation),
+        "total_epsilon": plain_sum_epsilon(result.ledger.events(), delta, result.plan.relation),
+        "total_is": "plain sum",
         "delta": delta,
         "budget": budget,
     }

@@ -142,12 +142,15 @@ def test_infinite_epsilon_is_not_private(blobs):
     assert guarantee.NO_NOISE in p.notes and guarantee.CLASSES_SEEN in p.notes
 
 
+@pytest.mark.parametrize("seed", [0, 7])
 @all_methods
-def test_a_seed_repeats_the_fit_and_is_not_private(method, blobs):
-    model = method(classes=range(3), random_state=7)
+def test_a_seed_repeats_the_fit_and_is_not_private(method, seed, blobs):
+    """Also the seed that is false in Python."""
+    model = method(classes=range(3), random_state=seed)
     first, second = clone(model).fit(*blobs), clone(model).fit(*blobs)
     assert_array_equal(first.head_.weights, second.head_.weights)
     assert not first.privacy_.private and guarantee.SEEDED in first.privacy_.notes
+    assert f"seed {seed}: not private" in first.ledger_.fits()[0]["description"]
     other = clone(model).set_params(random_state=8).fit(*blobs)
     assert not np.array_equal(first.head_.weights, other.head_.weights)
 

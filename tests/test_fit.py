@@ -14,10 +14,10 @@ from dphead.fit import FitResult, fit_head, reserve
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.sums.caches import KeptSums
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Centering
+from dphead.sums.caches import KeptSums
 
 N, D, M = 400, 6, 3
 FACTS = PublicFacts(N, D, M)
@@ -76,12 +76,13 @@ def test_a_refused_budget_reads_nothing():
     assert rows.passes == 0
 
 
-def test_a_budget_takes_no_seeded_fit():
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_budget_takes_no_seeded_fit(seed):
     """Whoever knows the seed can subtract the noise: its charge would promise what nobody has."""
     ledger = Ledger()
     ledger.set_budget(8.0, 1e-5)
-    with pytest.raises(LedgerError, match="seed=1"):
-        fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger, noise=NoiseSource(1))
+    with pytest.raises(LedgerError, match=f"seed={seed}"):
+        fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger, noise=NoiseSource(seed))
     assert ledger.fits() == []
 
 

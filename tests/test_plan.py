@@ -8,7 +8,7 @@ import pytest
 
 from dphead.calibration import mu_from_epsilon
 from dphead.methods import make_method
-from dphead.plan import make_plan
+from dphead.plan import large_delta, make_plan
 from dphead.privacy import accounting
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
@@ -92,6 +92,13 @@ def test_epochs_become_the_steps_that_are_charged():
     assert len([p for p in method.solver.plan(FACTS) if p.label == "gradient"]) == 30
 
 
+@pytest.mark.parametrize(("delta", "large"), [(0.0099, False), (0.01, True), (0.02, True)])
+def test_a_delta_of_one_over_n_is_large(delta, large):
+    """With it a mechanism may publish one row of n, chosen at random, as it is."""
+    assert (large_delta(1.0, delta, 100) is not None) == large
+    assert large_delta(math.inf, delta, 100) is None
+
+
 def test_the_digest_changes_with_everything_that_a_resume_must_share():
     plan = make_plan(LeastSquares(), FACTS, epsilon=1.0, delta=1e-5)
     base = plan.digest(LeastSquares(), "space", None)
@@ -100,12 +107,13 @@ def test_the_digest_changes_with_everything_that_a_resume_must_share():
         plan.digest(LeastSquares(ridge=0.1), "space", None),
         plan.digest(LeastSquares(), "other", None),
         plan.digest(LeastSquares(), "space", 1),
+        plan.digest(LeastSquares(), "space", 0),
         make_plan(LeastSquares(), FACTS, epsilon=1.1, delta=1e-5).digest(LeastSquares(), "space", None),
         make_plan(LeastSquares(), PublicFacts(999, 8, 4), epsilon=1.0, delta=1e-5).digest(
             LeastSquares(), "space", None
         ),
     }
-    assert len(others) == 5 and base not in others
+    assert len(others) == 6 and base not in others
 
 
 def test_the_summary_puts_equal_releases_together():

@@ -16,13 +16,13 @@ from commands import CLASSES, charges, dphead, features_file, fitted, refused, r
 from core import QUERIES, CompiledGradient, D, M
 
 from dphead.export import load_head
-from dphead.privacy.ledger import Ledger
 from dphead.privacy.contract import ReleaseSpec
-from dphead.sums.parts import PartAsk
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.statistics import GramAndSums, Params
 from dphead.privacy.transform import RowTransform
 from dphead.processes import Group, Place, launch
 from dphead.solvers.base import AccuracyEstimate, LinearHead
+from dphead.sums.parts import PartAsk
 from extract.format import write_features
 
 FC = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--seed", 4)  # 5 releases: mean, Gram, 3 gradients
@@ -86,7 +86,7 @@ def test_processes_give_the_head_of_one(features, tmp_path, monkeypatch, count, 
     many = [sys.executable, "-m", "dphead", *command, tmp_path / "many", "--processes", count]
     done = subprocess.run([str(a) for a in many], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
-    assert "Gloo" not in done.stdout and "ledger total" in done.stdout
+    assert "Gloo" not in done.stdout and "plain sum of the ledger's fits" in done.stdout
     one, head = (load_head(tmp_path / name)[0] for name in ("one", "many"))
     np.testing.assert_allclose(head.weights, one.weights, rtol=0, atol=1e-5 * np.abs(one.weights).max())
     assert charges() == 1  # once, and not by each

@@ -134,7 +134,7 @@ def test_poisson_batches_have_no_mu():
     assert g["epsilon"] == pytest.approx(g["profiles"]["pld"]) and g["epsilon"] <= 1.0
 
 
-@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 3), (float("inf"), None), (float("inf"), 3)])
+@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 3), (1.0, 0), (float("inf"), None), (float("inf"), 3)])
 def test_what_is_not_private_says_so(epsilon, seed):
     found = built(epsilon=epsilon, seed=seed)
     assert not found["guarantee"]["private"] and "not private" in found["statement"].lower()
@@ -150,13 +150,14 @@ def test_the_total_is_over_every_fit_of_the_ledger():
     assert built(ledger=ledger, epsilon=float("inf"))["ledger"]["total_epsilon"] == float("inf")
 
 
-def test_the_total_of_sampled_fits_allows_choices_that_depend_on_earlier_ones():
-    """Renyi where it applies; PLD, which needs fixed noise, only under replace_one."""
+def test_the_plain_sum_of_sampled_fits_is_by_renyi_where_there_is_one():
+    """It takes no seconds; PLD only under replace_one. Neither is a guarantee for choices
+    that depend on earlier fits."""
     events = [GaussianEvent(4.0, 0.1, 10)]
     for relation, accountant in (("zero_out", "rdp"), ("replace_one", "pld")):
         expected = accounting.epsilon(events, 1e-5, relation, accountant)
-        assert report.ledger_epsilon(events, 1e-5, relation) == pytest.approx(expected)
-    assert report.ledger_epsilon([], 1e-5, "zero_out") == 0.0
+        assert report.plain_sum_epsilon(events, 1e-5, relation) == pytest.approx(expected)
+    assert report.plain_sum_epsilon([], 1e-5, "zero_out") == 0.0
 
 
 def test_a_budgets_delta_is_the_totals():
@@ -175,10 +176,24 @@ def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
     text = built(relation=relation, ledger=Ledger(tmp_path / "book.sqlite"))["statement"]
     for part in (
         "(1, 1e-05)-differentially private", report.RELATION_MEANING[relation], "one row (image)", "several images",
-        "any other knowledge", "are not protected", "may be published", "book.sqlite", "total stands at epsilon = 1 ",
+        "any other knowledge", "are not protected", "may be published", "book.sqlite",
+        "plain sum so far is epsilon = 1 at",
     ):  # fmt: skip
         assert part in text, part
     assert ("400" in text) == (relation != "add_remove")
+
+
+def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
+    """A filter's budget is a guarantee for fits chosen after seeing others; no running
+    total is one."""
+    free, kept = Ledger(tmp_path / "free.sqlite"), Ledger(tmp_path / "kept.sqlite")
+    kept.set_budget(3.0, 1e-6)
+    text = {name: built(ledger=book)["statement"] for name, book in (("free", free), ("kept", kept))}
+    assert "for all of them together is epsilon = 3 at delta = 1e-06, the budget" in text["kept"]
+    assert "no guarantee by itself" in text["kept"] and "only if" not in text["kept"]
+    assert "No budget was fixed" in text["free"] and "only if the settings of each" in text["free"]
+    assert all("plain sum so far" in t and "total" not in t for t in text.values())
+    assert built(ledger=kept)["ledger"]["total_is"] == "plain sum"
 
 
 def test_a_fit_that_counts_only_itself_says_so():

@@ -185,7 +185,7 @@ def notes(run: Run) -> list[str]:
         found.append(f"the ledger {ledger['path']} is not reachable: only the report's own releases were recomputed")
     elif len(run.fits) > ledger["fits"]:
         later = len(run.fits) - ledger["fits"]
-        found.append(f"{later} later fits: the ledger's total is now epsilon {run.total_now():.5g}, not as stated")
+        found.append(f"{later} later fits: the ledger's plain sum is now epsilon {run.total_now():.5g}, not as stated")
     if not run.files:
         found.append("a report alone was checked: not the head, nor what else the run folder holds")
     return found

@@ -71,8 +71,17 @@ def all_profiles(events: Sequence[GaussianEvent], delta: float, relation: str = 
     return {name: outcome.epsilon for name, outcome in all_outcomes(events, delta, relation).items()}
 
 
-def ledger_epsilon(events: Sequence[GaussianEvent], delta: float, relation: str) -> float:
-    """Total epsilon of everything in a ledger: exact for full batches, else RDP, which allows adaptive choices."""
+def plain_sum_epsilon(events: Sequence[GaussianEvent], delta: float, relation: str) -> float:
+    """Epsilon of all releases of a ledger as if their noise had been fixed beforehand:
+    exact for full batches, else RDP (an upper bound that takes no seconds), or PLD where
+    there is no RDP.
+
+    It is a plain sum and no odometer. For fits whose settings were chosen after seeing
+    others it is no guarantee, whichever accountant it uses: RDP's least epsilon over the
+    orders is not one order fixed beforehand, and a total that is looked at while it grows
+    is not a bound that was fixed. The budget's filter (`Ledger.reserve`) is what holds
+    then. Source: Rogers, Roth, Ullman, Vadhan 2016; Whitehouse et al. 2023.
+    """
     if any(e.noise_multiplier == 0 for e in events):
         return math.inf
     if not events:

@@ -4,11 +4,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.profiles import ledger_epsilon
+from dphead.analysis.profiles import plain_sum_epsilon
 from dphead.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -51,11 +51,11 @@ class Run:
     fits: list[dict[str, Any]] | None
 
     def total_now(self) -> float:
-        """Epsilon of everything in the ledger as it is now; the report's own total where it cannot be reached."""
+        """Plain sum over the ledger as it is now; the report's own where it cannot be reached."""
         ledger = self.report["ledger"]
         if self.fits is None:
             return ledger["total_epsilon"]
-        return ledger_epsilon(fit_events(self.fits), ledger["delta"], self.plan.relation)
+        return plain_sum_epsilon(fit_events(self.fits), ledger["delta"], self.plan.relation)
 
 
 def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
@@ -90,8 +90,8 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
     """What the accountant sees of fits of a ledger."""
-    counts = Counter(ReleaseSpec(**_spec(r)).event() for f in fits for r in f["releases"])
-    return [replace(event, count=count) for event, count in counts.items()]
+    specs = (ReleaseSpec(**_spec(r)) for f in fits for r in f["releases"])
+    return accounting.together(spec.event() for spec in specs)
 
 
 def _spec(release: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _ledger_fits(
         raise ValueError(f"the ledger must be this data set's, got dataset_id={theirs} in {path}. The run's is {own}.")
     then = fits[: report["ledger"]["fits"]]
     if _recorded(report, plan, then, file) is not None and len(then) == report["ledger"]["fits"]:
-        total = ledger_epsilon(fit_events(then), report["ledger"]["delta"], plan.relation)
+        total = plain_sum_epsilon(fit_events(then), report["ledger"]["delta"], plan.relation)
         if not math.isclose(total, report["ledger"]["total_epsilon"], rel_tol=1e-6):
             raise _changed(file, "ledger.total_epsilon", report["ledger"]["total_epsilon"], f"the ledger gives {total}")
     return fits

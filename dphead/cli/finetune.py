@@ -71,6 +71,11 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 @click.option("--vote", type=int, default=0, help="Measure with so many augmented views that vote, too.")
 @click.option("--ledger", type=PATH, help="The data set's ledger.")
 @click.option("--same-data-as", type=PATH, help="A features file of the same images: use its data set's ledger.")
+@click.option(
+    "--protect",
+    type=click.Choice(["image"]),
+    help="Confirm that images are protected one by one where the source has groups (people).",
+)
 @click.option("--tuning", type=click.Choice(TUNING), help="How the settings were chosen; the report says it.")
 @click.option("--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n.")
 @click.option("--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private.")

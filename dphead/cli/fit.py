@@ -184,7 +184,11 @@ def show(console: Any, out: Path, result: dict[str, Any], files: str = "head.saf
             f"test accuracy {100 * test['accuracy']:.2f} ± {100 * test['accuracy_se']:.2f} %   worst class "
             f"{100 * test['worst_class_accuracy']:.1f} % ({worst})   ({scope})"
         )
-    console.print(f"tuning: {report['tuning']}   ledger total: epsilon {report['ledger']['total_epsilon']:.5g}")
+    book = report["ledger"]
+    budget = f"budget of all fits: epsilon {book['budget']['epsilon']:g}" if book["budget"] else "no budget"
+    console.print(
+        f"tuning: {report['tuning']}   plain sum of the ledger's fits: epsilon {book['total_epsilon']:.5g}   {budget}"
+    )
     for warning in report["warnings"]:
         console.print(f"warning: {warning}")
     console.print(f"\n{report['statement']}\n", soft_wrap=True)

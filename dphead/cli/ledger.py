@@ -19,14 +19,14 @@ def ledger() -> None:
 @click.argument("which", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print every release as JSON.")
 def show(which: Path, as_json: bool) -> None:
-    """List the fits, their releases, the total and what is left of the budget."""
+    """List the fits, their releases, their plain sum and the budget that they keep."""
     import json
     import time
 
     from rich.console import Console
     from rich.table import Table
 
-    from dphead.analysis.profiles import ledger_epsilon
+    from dphead.analysis.profiles import plain_sum_epsilon
     from dphead.report import plain
 
     book = _open(which)
@@ -42,19 +42,30 @@ def show(which: Path, as_json: bool) -> None:
         table.add_column(name, justify="left" if name in ("fit", "charged at", "relation") else "right")
     for f in fits:
         done = sum(r["state"] == "committed" for r in f["releases"])
-        at = time.strftime("%Y-%m-%d %H:%M", time.gmtime(f["created"]))
+        at = time.strftime("%Y-%m-%d %H:00", time.gmtime(f["created"]))
         table.add_row(
             at, f["description"], f["epsilon"], f"{f['delta']:g}", f["relation"], str(len(f["releases"])), str(done)
         )
     console.print(table)
     budget = book.budget()
     delta = budget["delta"] if budget else max((f["delta"] for f in fits), default=1e-5)
-    total = ledger_epsilon(book.events(), delta, book.meta("relation") or "zero_out")
-    console.print(f"total: epsilon {total:.5g} at delta {delta:g}, every reserved release counted")
+    total = plain_sum_epsilon(book.events(), delta, book.meta("relation") or "zero_out")
+    console.print(
+        f"plain sum: epsilon {total:.5g} at delta {delta:g}, every reserved release counted",
+        soft_wrap=True,
+    )
     if budget:
-        console.print(f"budget: epsilon {budget['epsilon']:g} at delta {budget['delta']:g}; what exceeds it is refused")
+        console.print(
+            f"budget: epsilon {budget['epsilon']:g} at delta {budget['delta']:g}, the guarantee for all fits together; "
+            "what exceeds it is refused",
+            soft_wrap=True,
+        )
     else:
-        console.print("budget: none was fixed before the first fit, so nothing is refused")
+        console.print(
+            "budget: none was fixed before the first fit, so nothing is refused, and the plain sum is a guarantee "
+            "only if no fit was chosen after seeing the results of another",
+            soft_wrap=True,
+        )
 
 
 @ledger.command()

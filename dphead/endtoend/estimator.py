@@ -1,7 +1,7 @@
 """`DPFinetuneClassifier`: a network trained with a guarantee, as a scikit-learn classifier of images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,19 +13,17 @@ from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import ModelSpec, Scale, pixel_scale
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
-from dphead.endtoend.run import FinetuneOptions, make_training
+from dphead.endtoend.run import FinetuneOptions, check_protection, make_training
 from dphead.endtoend.settings import NAMES, make_settings
-from dphead.estimators.base import confirmed_delta
+from dphead.estimators.base import confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import positions
 from dphead.fit import fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.metrics import probabilities
-from dphead.plan import check_facts
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
-from dphead.run import FitOptions
-from dphead.solvers.base import PublicFacts
+from dphead.run import FitOptions, public_facts
 from dphead.sums.door import Door
 
 
@@ -36,7 +34,8 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
     X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a guarantee; a row with another label
     counts zero. model, layers, weights, norm, groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one
     that is None is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public; None takes the model's own.
-    ledger, preset, relation, random_state, allow_large_delta: as for `DPClassifier`. engine: of the per-example
+    ledger, preset, relation, nominal_n, random_state, allow_large_delta: as for `DPClassifier`. protect: "image"
+    confirms that each image is protected for itself alone although `fit` is given groups. engine: of the per-example
     gradients; None takes the fastest by trying, so that a seeded fit repeats to the last bit only where it is given.
     The rest: `dphead.endtoend.settings.Settings`.
 
@@ -47,7 +46,9 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
     epsilon: float = 1.0
     delta: float = 1e-5
     classes: Sequence[Any] | np.ndarray | None = None
-    relation: Literal["zero_out", "replace_one"] = "zero_out"
+    relation: Literal["zero_out", "add_remove", "replace_one"] = "zero_out"
+    nominal_n: int | None = None
+    protect: Literal["image"] | None = None
     ledger: str | Path | Ledger | None = None
     preset: str | None = None
     accountant: str = "auto"
@@ -77,16 +78,33 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
     bf16: bool = False
     engine: Engine | None = None
 
-    def fit(self, X: Any, y: Any) -> "DPFinetuneClassifier":
-        """Charge the ledger, then train. Raises ValueError, with nothing charged, for what cannot be used."""
+    def fit(self, X: Any, y: Any, groups: Any = None) -> "DPFinetuneClassifier":
+        """Charge the ledger, then train. groups: which images belong together (people).
+
+        Raises ValueError, with nothing charged, for what cannot be used; also for groups,
+        which a network does not protect, unless protect="image" confirms it.
+        """
+        seed = seed_of(self.random_state)
+        noise = NoiseSource(seed)
         if self.classes is None:
             raise ValueError("classes must be declared, got classes=None. Pass the public list of classes.")
         names = np.unique(np.asarray(list(self.classes)))
         x, labels = _images(X), positions(np.asarray(y), names)
         rows = ImageRows(x, labels)
-        facts = PublicFacts(len(x), 1, len(names))
-        check_facts(facts)
-        warning = confirmed_delta(self.epsilon, self.delta, len(x), self.allow_large_delta)
+        fit = FitOptions(
+            Path(),
+            Path(),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            relation=self.relation,
+            nominal_n=self.nominal_n,
+            accountant=self.accountant,
+        )
+        # From here on the number of rows is facts.n_rows: under add_remove len(x) is private.
+        facts = public_facts(fit, rows, len(names))
+        ungrouped = check_protection(groups is not None, self.protect, self.epsilon, "groups", "protect='image'")
+        large = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
+        warning = " ".join(filter(None, [large, *ungrouped]))
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
         default = next(f.default for f in fields(self) if f.name == "model")
         given["model"] = None if self.preset and self.model == default else self.model
@@ -101,20 +119,18 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
             self.device,
             self.bf16,
         )
-        fit = FitOptions(Path(), Path(), epsilon=self.epsilon, delta=self.delta, relation=self.relation)
-        options = FinetuneOptions(replace(fit, accountant=self.accountant), settings)
+        options = FinetuneOptions(fit, settings)
         method, plan, _ = make_training(options, facts, network)
         ledger = self.ledger if isinstance(self.ledger, Ledger) else open_ledger(self.ledger)
-        charged = reserve(method.solver, plan, ledger, seed=self.random_state, description=f"finetune {settings.model}")
-        sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or len(x))
-        noise = NoiseSource(self.random_state)
+        charged = reserve(method.solver, plan, ledger, seed=seed, description=f"finetune {settings.model}")
+        sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows)
         result = fit_head(method.solver, rows, facts, plan=plan, charged=charged, noise=noise, summer=Door(sums))
         head: Any = result.head
         self.classes_, self.network_, self.weights_, self.ledger_ = names, network, head.average, ledger
         self.privacy_: Privacy = privacy_of(
             plan,
-            n_rows=len(x),
-            seeded=self.random_state is not None,
+            n_rows=facts.n_rows,
+            seeded=not noise.private,
             counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
             classes_seen=False,
             warning=warning,

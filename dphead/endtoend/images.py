@@ -11,13 +11,17 @@ from extract.images import Classes, UnreadableImage, open_source
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """x: (n, channels, h, w) uint8; y: (n,) int, -1 for none; classes: the declared ones; declared: how."""
+    """x: (n, channels, h, w) uint8; y: (n,) int, -1 for none; classes: the declared ones; declared: how.
+
+    grouped: whether the source says which images belong together (a group column).
+    """
 
     x: np.ndarray
     y: np.ndarray
     classes: list[str]
     declared: str
     splits: list[str]
+    grouped: bool = False
 
 
 def load_images(
@@ -40,9 +44,10 @@ def load_images(
     if source.class_names is None:
         raise ValueError("the classes must be declared public, got classes=None. Pass --classes a,b,c.")
     labels = source.labels.astype(np.int64)
+    grouped = source.group is not None
     if source.arrays is not None and size is None and channels is None:
         x = source.arrays[:, None] if source.arrays.ndim == 3 else source.arrays.transpose(0, 3, 1, 2)
-        return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names)
+        return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names, grouped)
     if size is None and source.arrays is None:
         raise ValueError(f"image files need one size, got {size=} for {path}. Pass --image-size.")
     own: tuple[int, int] = source.arrays.shape[1:3] if source.arrays is not None else (0, 0)
@@ -57,4 +62,4 @@ def load_images(
             continue
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-    return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names)
+    return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names, grouped)

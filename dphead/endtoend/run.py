@@ -46,7 +46,8 @@ class FinetuneOptions:
     classes: how they are declared public (images). shape: (channels, h, w) of the rows of a features file. layers:
     regular expressions for the names of the parameters to train; () trains all. same_data_as: a features file of the
     same images, whose ledger counts. mean, std: of pixels in [0, 1], of all channels or one each; public numbers; None
-    takes the model's own. vote: augmented views of each test image that vote.
+    takes the model's own. vote: augmented views of each test image that vote. protect: "image" confirms that each image
+    is protected for itself alone although the source has groups; None refuses such a source.
     checkpoint: steps between checkpoints.
     """
 
@@ -64,6 +65,7 @@ class FinetuneOptions:
     mean: Scale | None = None
     std: Scale | None = None
     same_data_as: Path | None = None
+    protect: str | None = None
     init_seed: int = 0
     vote: int = 0
     device: str = "cpu"
@@ -76,7 +78,8 @@ class FinetuneOptions:
 class Data:
     """Rows of one source. rows: private rows; x, y: the same as arrays; pixels: 8-bit images, not feature maps.
 
-    extraction: how a row was made of its image, for the report.
+    extraction: how a row was made of its image, for the report. grouped: whether the source says which images belong
+    together.
     """
 
     rows: Rows
@@ -89,6 +92,7 @@ class Data:
     dataset_id: str | None
     space: str
     extraction: dict[str, Any]
+    grouped: bool
 
 
 Announce = Callable[[Plan, Method, Schedule], None]
@@ -104,6 +108,9 @@ def finetune(
     """
     start, rank = time.perf_counter(), processes.join()
     data = load_data(options, options.fit.features, options.fit.split)
+    ungrouped = check_protection(
+        data.grouped, options.protect, options.fit.epsilon, "a group column", "--protect image"
+    )
     facts = heads.public_facts(options.fit, data.rows, len(data.classes))
     network = Network(network_spec(options, data), processes.local_device(options.device), options.bf16)
     batch = options.settings.batch_size or facts.n_rows
@@ -114,7 +121,7 @@ def finetune(
         processes.serve(sums)
         return None
     try:
-        return _first(options, data, facts, network, sums, announce, progress, start)
+        return _first(options, data, facts, ungrouped, network, sums, announce, progress, start)
     finally:
         processes.finish()
 
@@ -123,6 +130,7 @@ def _first(
     options: FinetuneOptions,
     data: Data,
     facts: PublicFacts,
+    ungrouped: list[str],
     network: Network,
     sums: TorchSums,
     announce: Announce | None,
@@ -133,10 +141,12 @@ def _first(
     method, plan, found = make_training(options, facts, network)
     test = load_test(options, data)
     network.spec.check_vote(options.vote)
-    warnings = heads.check_delta(fit, facts)
+    warnings = heads.check_delta(fit, facts) + ungrouped
     heads.check_folder(fit.out, [network.query.size] * (options.checkpoint + 12))
     if announce is not None:
         announce(plan, method, found)
+    if not (fit.out / "fit.json").exists():  # no fit that it could be of
+        load_checkpoint(fit.out, "")
     ledger = open_ledger(fit.ledger, data.dataset_id)
     solver: Any = method.solver
     charged = heads.charge(fit, method, plan, ledger, data.space)
@@ -170,6 +180,32 @@ def _first(
     return {"report": report, "test": metrics, "seconds": time.perf_counter() - start, "engine": sums.engine}
 
 
+def check_protection(grouped: bool, protect: str | None, epsilon: float, found: str, confirm: str) -> list[str]:
+    """A network protects images, not groups of them (people): where the source knows
+    groups this must be confirmed, and then it is a warning in the report.
+
+    found: what knows groups. confirm: what to type. Whether there are groups is a public
+    fact of the source; no group is looked at. ValueError unless confirmed.
+    """
+    if protect not in (None, "image"):
+        raise ValueError(
+            f"a training of a network protects each image for itself, got {protect=}. Use "
+            f"{confirm}, or protect groups with `dphead fit --group-cap` on features."
+        )
+    if not grouped or np.isinf(epsilon):
+        return []
+    if protect is None:
+        raise ValueError(
+            "a training of a network protects each image for itself and no group of them "
+            f"(a person with several images has less), got {found}. Confirm with {confirm}, "
+            "or protect groups with `dphead fit --group-cap` on features."
+        )
+    return [
+        "the source has groups (people with several images), and each image is protected "
+        f"for itself alone, as {confirm} confirms."
+    ]
+
+
 def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     """Images, or the maps of a features file."""
     if files.is_features_file(path):
@@ -184,8 +220,8 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             classes = files.class_names(file, tuple(options.classes.names or ()) or None)
             declared, space = files.classes_declared(file), file.feature_space
             x, y = rows.features(), rows.labels()
-            made = files.extraction(file)
-            return Data(rows, x, y, options.shape, classes, declared, False, file.dataset_id, space, made)
+            made, grouped = files.extraction(file), file.group is not None
+            return Data(rows, x, y, options.shape, classes, declared, False, file.dataset_id, space, made, grouped)
     channels = 1 if options.settings.model == "tb21-mnist" else None
     images = load_images(path, options.classes, split, options.image_size, channels)
     dataset_id = None
@@ -202,7 +238,9 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     mean, std = pixel_scale(options.settings.model, shape[0], options.mean, options.std)
     transform = {"mean": np.broadcast_to(mean, 3).tolist(), "std": np.broadcast_to(std, 3).tolist()}
     made = {"backbone": "pixels", "transform": transform | {"image_size": shape[1:]}, "normalization": {"kind": "none"}}
-    return Data(rows, images.x, images.y, shape, images.classes, images.declared, True, dataset_id, space, made)
+    return Data(
+        rows, images.x, images.y, shape, images.classes, images.declared, True, dataset_id, space, made, images.grouped
+    )
 
 
 def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:

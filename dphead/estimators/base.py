@@ -43,6 +43,20 @@ def confirmed_delta(epsilon: float, delta: float, n_rows: int, allow: bool) -> s
     return text
 
 
+def seed_of(random_state: Any) -> int | None:
+    """The seed of a fit's noise: None for a guarantee. 0 is a seed like any other.
+
+    ValueError for what is neither None nor an int.
+    """
+    if random_state is None:
+        return None
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    raise ValueError(
+        f"random_state must be None or an int, got {random_state!r}. None is private, an int is for tests."
+    )
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPClassifier(ClassifierMixin, BaseEstimator):
     """A private linear head on features. Parameters of the guarantee; a subclass adds its method's settings.
@@ -98,7 +112,8 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         classes, a delta of 1/n or more, and (LedgerError) a budget that would be exceeded.
         """
         check_budget(self.epsilon, self.delta)
-        seed = self._seed()
+        seed = seed_of(self.random_state)
+        noise = NoiseSource(seed)
         with self._training_data(X, y, groups) as data:
             facts = self._public_facts(data)
             warning = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
@@ -117,14 +132,14 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
             charged = reserve(
                 method.solver, plan, ledger, feature_space=data.feature_space, seed=seed, description=self.method
             )
-            result = fit_head(method.solver, data.rows(), facts, plan=plan, charged=charged, noise=NoiseSource(seed))
+            result = fit_head(method.solver, data.rows(), facts, plan=plan, charged=charged, noise=noise)
         self.classes_, self.n_features_in_, self.head_ = data.classes, data.n_features, result.head
         self.expected_accuracy_ = result.head.estimate
         self._ledger, self._feature_space = ledger, data.feature_space
         self.privacy_ = privacy_of(
             plan,
             n_rows=facts.n_rows,
-            seeded=seed is not None,
+            seeded=not noise.private,
             counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
             classes_seen=data.classes_seen,
             warning=warning,
@@ -195,13 +210,6 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         facts = PublicFacts(n_rows, data.n_features, len(data.classes))
         check_facts(facts)
         return facts
-
-    def _seed(self) -> int | None:
-        if self.random_state is None or isinstance(self.random_state, Integral):
-            return None if self.random_state is None else int(self.random_state)
-        raise ValueError(
-            f"random_state must be None or an int, got {self.random_state!r}. None is private, an int is for tests."
-        )
 
     def _open_ledger(self, dataset_id: str | None) -> Ledger:
         if not isinstance(self.ledger, Ledger):

@@ -8,9 +8,10 @@ pairs); Doroshenko et al. 2022 (connect the dots, as in dp_accounting).
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import erfcx, ndtr
@@ -68,6 +69,31 @@ class GaussianEvent:
             "rows_per_unit",
             self,
         )
+
+
+def event_of(release: Mapping[str, Any]) -> GaussianEvent:
+    """What the accountants see of one release. release: `ReleaseSpec.row()`, or the
+    same from a ledger, where group_cap may be missing (it was written before there were
+    groups).
+
+    Guarantee: plans, the ledger and `ReleaseSpec` all get their events here, so a
+    release cannot be charged as one thing and reported as another.
+    """
+    cap = release.get("group_cap")
+    return GaussianEvent(
+        release["noise_multiplier"],
+        release["sampling_prob"],
+        rows_per_unit=1 if cap is None else cap,
+    )
+
+
+def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
+    """The same releases with equal ones counted in one event, in order of appearance."""
+    counts: Counter[GaussianEvent] = Counter()
+    for event in events:
+        one = event if event.count == 1 else replace(event, count=1)
+        counts[one] += event.count
+    return [replace(event, count=count) for event, count in counts.items()]
 
 
 def require(

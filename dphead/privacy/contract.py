@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dphead.privacy.accounting import RELATIONS, GaussianEvent
+from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
 from dphead.privacy.statistics import Params, Query
 
 
@@ -92,10 +92,7 @@ class ReleaseSpec:
 
     def event(self) -> GaussianEvent:
         """What the accountant sees."""
-        unit = 1 if self.group_cap is None else self.group_cap
-        return GaussianEvent(
-            self.noise_multiplier, self.sampling_prob, rows_per_unit=unit
-        )
+        return event_of(vars(self))
 
     def row(self) -> dict[str, Any]:
         """Plain data for the ledger and the report."""

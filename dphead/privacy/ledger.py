@@ -14,13 +14,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dphead.privacy import accounting
-from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.accounting import GaussianEvent, event_of, together
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -118,13 +119,10 @@ class Ledger:
 
     def events(self) -> list[GaussianEvent]:
         """Every release ever reserved: all of them count as spent."""
-        rows = self._db.execute(
-            "SELECT noise_multiplier, sampling_prob, COUNT(*) FROM releases GROUP BY noise_multiplier, sampling_prob"
+        rows = self._db.execute("SELECT spec, COUNT(*) FROM releases GROUP BY spec")
+        return together(
+            replace(event_of(json.loads(spec)), count=count) for spec, count in rows
         )
-        return [
-            GaussianEvent(sigma, prob, count, self.group_cap() or 1)
-            for sigma, prob, count in rows
-        ]
 
     def group_cap(self) -> int | None:
         """None: the protected unit is a row. Otherwise a group, of which at most so many rows count in every fit."""
@@ -151,10 +149,7 @@ class Ledger:
                 f"every release must have the fit's relation and unit, got {relation=}, {caps=}. Plan anew."
             )
         fit_id, cap = uuid.uuid4().hex, next(iter(caps), None)
-        new = [
-            GaussianEvent(s["noise_multiplier"], s["sampling_prob"], 1, cap or 1)
-            for s in specs
-        ]
+        new = together(event_of(s) for s in specs)
         with self._transaction():
             if self._set_once("relation", relation) != relation:
                 raise LedgerError(
@@ -176,7 +171,7 @@ class Ledger:
                 "INSERT INTO fits VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     fit_id,
-                    time.time(),
+                    _hour(time.time()),
                     repr(epsilon),
                     delta,
                     relation,
@@ -243,7 +238,12 @@ class Ledger:
             )
 
     def fits(self) -> list[dict[str, Any]]:
-        """Every fit with its releases and their states, oldest first: plain data for `dphead ledger show`."""
+        """Every fit with its releases and their states, in the order in which they were
+        charged: plain data for `dphead ledger show`. created: a whole hour.
+
+        Guarantee: no finer time leaves a ledger, also of fits charged before hours were
+        stored. The order is that of the rows, which clocks and equal hours cannot change.
+        """
         names = (
             "fit_id",
             "created",
@@ -255,9 +255,10 @@ class Ledger:
         )
         fits: list[dict[str, Any]] = [
             dict(zip(names, r, strict=True))
-            for r in self._db.execute("SELECT * FROM fits ORDER BY created")
+            for r in self._db.execute("SELECT * FROM fits ORDER BY rowid")
         ]
         for fit in fits:
+            fit["created"] = _hour(fit["created"])
             states = dict(
                 self._db.execute(
                     "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id",
@@ -320,19 +321,21 @@ class FitLedger:
                 f"a release must be the next one reserved, got sequence={sequence}, label={spec['label']!r}. "
                 "The solver left its plan: this is a defect, and nothing was read."
             )
-        states = dict(
-            db.execute(
-                "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
-                (self.fit_id, sequence),
+        with (
+            self.ledger._transaction()
+        ):  # nobody commits between the look and the removal
+            states = dict(
+                db.execute(
+                    "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
+                    (self.fit_id, sequence),
+                )
             )
-        )
+            if "committed" not in states:
+                self._log(sequence, "redrawn" if states else "started")
+                self._remove(sequence)
         self._next += 1
         if "committed" in states:
             return sequence, self._load(sequence, states["committed"])
-        self._log(sequence, "redrawn" if states else "started")
-        if self.store is not None:
-            self._partial(sequence).unlink(missing_ok=True)
-            self._file(sequence).unlink(missing_ok=True)
         return sequence, None
 
     def following(self) -> dict[str, Any] | None:
@@ -344,17 +347,22 @@ class FitLedger:
         return row and json.loads(row[0])
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Make a noisy value durable, where values are stored, then log it: only then may it be observed.
+        """Make a noisy value durable, where values are stored, and log it, in one
+        transaction: only then may it be observed.
 
-        Guarantee: raises, so that the value is not observed, if another process has committed this release.
+        Guarantee: raises if another process has committed this release, before a byte of
+        this value is written: it is neither observed nor kept, and the other's file, which
+        may have the same name, is not touched. The log shows `committed` only once the
+        value is on the disk.
         """
-        if self.store is not None:
-            write_durably(
-                self._file(sequence),
-                lambda file: np.save(file, value, allow_pickle=False),
-            )
         try:
-            self._log(sequence, "committed", _digest(value))
+            with self.ledger._transaction():
+                self._log(sequence, "committed", _digest(value))
+                if self.store is not None:
+                    write_durably(
+                        self._file(sequence),
+                        lambda file: np.save(file, value, allow_pickle=False),
+                    )
         except sqlite3.IntegrityError as error:
             raise LedgerError(
                 f"a release must be committed once, got a second value for sequence={sequence} of fit {self.fit_id}. "
@@ -380,10 +388,16 @@ class FitLedger:
         self._next = max(self._next, count)
 
     def _load(self, sequence: int, digest: str) -> np.ndarray:
+        """The committed value. Any other is a second answer to one charge, which a crash
+        left in a copied folder, or it is damaged: it is deleted before the error."""
         value = None
         if self.store is not None and self._file(sequence).exists():
-            value = np.load(self._file(sequence), allow_pickle=False)
+            try:
+                value = np.load(self._file(sequence), allow_pickle=False)
+            except (ValueError, EOFError):  # cut short, or no array
+                value = None
         if value is None or _digest(value) != digest:
+            self._remove(sequence)
             raise LedgerError(
                 f"a released value must be reused, never redrawn, got no or another file for sequence={sequence} of "
                 f"fit {self.fit_id}. Start a new fit in a new folder: it is charged again."
@@ -394,13 +408,16 @@ class FitLedger:
         assert self.store is not None
         return self.store / f"{sequence:06d}.npy"
 
-    def _partial(self, sequence: int) -> Path:
-        return self._file(sequence).with_suffix(".part")
+    def _remove(self, sequence: int) -> None:
+        """Delete what this folder holds of a release, whole or in part."""
+        if self.store is not None:
+            self._file(sequence).with_suffix(".part").unlink(missing_ok=True)
+            self._file(sequence).unlink(missing_ok=True)
 
     def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
         self.ledger._db.execute(
             "INSERT INTO progress (fit_id, sequence, state, at, digest) VALUES (?, ?, ?, ?, ?)",
-            (self.fit_id, sequence, state, time.time() // 3600 * 3600, digest),
+            (self.fit_id, sequence, state, _hour(time.time()), digest),
         )
 
 
@@ -415,6 +432,11 @@ def write_durably(path: Path, write: Callable[[Any], object]) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
+
+
+def _hour(at: float) -> float:
+    """The whole hour, in seconds, that a time lies in: finer times tell of the rows."""
+    return at // 3600 * 3600
 
 
 def _digest(value: np.ndarray) -> str:

@@ -5,6 +5,7 @@ A defect is seeded at the name that the trusted code looks it up by, so that `re
 
 import numpy as np
 import pytest
+from dphead.privacy.mechanism import KeptRows, NumpySums, ReleaseSpec
 
 import dphead.data
 from dphead.analysis import audit, audit_hostile
@@ -12,7 +13,6 @@ from dphead.analysis.audit_bounds import statements
 from dphead.methods import make_method
 from dphead.plan import Plan, make_plan
 from dphead.privacy import mechanism, queries
-from dphead.privacy.mechanism import KeptRows, NumpySums, ReleaseSpec
 from dphead.solvers.base import PublicFacts
 
 FACTS = PublicFacts(40, 3, 2)

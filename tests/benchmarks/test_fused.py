@@ -8,13 +8,13 @@ from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.plan import make_plan
 from dphead.privacy.contract import Block
-from dphead.sums.cpu import CpuSums
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Gradient, Params
 from dphead.privacy.transform import RowTransform
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.sums.cpu import CpuSums
 
 D, M = 12, 3
 

@@ -41,12 +41,12 @@ def test_errors_of_the_installed_command_are_one_line_and_exit_code_2(tmp_path):
 
 
 def test_show_lists_every_fit_and_the_total(features, tmp_path):
-    assert "total: epsilon 0 " in fitted("ledger", "show", features).out
+    assert "sum: epsilon 0 " in fitted("ledger", "show", features).out
     for i, epsilon in enumerate((1, 0.5)):
         fitted("fit", features, "-o", tmp_path / f"run{i}", *LS, "--epsilon", epsilon)
     text = fitted("ledger", "show", features).out
     assert text.count("dp-ls") == 2 and "zero_out" in text and "nothing is refused" in text
-    total = float(re.search(r"total: epsilon (\S+) at delta 1e-05", text)[1])
+    total = float(re.search(r"sum: epsilon (\S+) at delta 1e-05", text)[1])
     assert 1.0 < total < 1.5
     assert fitted("ledger", "show", ledger_of(features).path).out == text  # by the ledger's own path too
     found = json.loads(fitted("ledger", "show", features, "--json").out)
@@ -85,6 +85,20 @@ def test_a_budget_is_fixed_once_and_before_the_first_fit(features, tmp_path):
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
     assert "fixed once" in refused(dphead("ledger", "budget", features, "--epsilon", 4, "--delta", 1e-5))
     assert ledger_of(features).budget()["epsilon"] == 3
+
+
+def test_show_says_which_number_is_the_guarantee(features, tmp_path):
+    other = features_file(tmp_path / "other.h5", seed=1)
+    fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5)
+    for source in (features, other):
+        done = fitted("fit", source, "-o", tmp_path / f"run {source.stem}", *LS).out
+        assert "plain sum of the ledger's fits: epsilon 1 " in done
+    kept, free = (fitted("ledger", "show", source).out for source in (features, other))
+    for text in (kept, free):
+        assert "plain sum: epsilon 1 at delta 1e-05" in text and "total" not in text
+        assert {at[-2:] for at in re.findall(r"\d\d:\d\d", text)} == {"00"}  # whole hours
+    assert "epsilon 2 at delta 1e-05, the guarantee for all fits together" in kept
+    assert "guarantee only if no fit was chosen after seeing" in free
 
 
 @pytest.mark.parametrize("budget", [(0, 1e-5), (-1, 1e-5), ("inf", 1e-5), ("nan", 1e-5), (1, 0), (1, 1), (1, "nan")])

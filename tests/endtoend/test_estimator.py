@@ -5,6 +5,7 @@ import pytest
 from endtoend.core import images
 from sklearn.base import clone
 
+from dphead.endtoend import estimator
 from dphead.endtoend.estimator import DPFinetuneClassifier
 from dphead.privacy.ledger import Ledger
 
@@ -39,17 +40,62 @@ def test_it_charges_a_ledger_within_the_budget():
     assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 8
 
 
-def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit():
+@pytest.mark.parametrize("given", [{"batch_size": 25}, {"batch_size": None, "noise_multiplier": 2.5}])
+def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(given, monkeypatch):
+    """Everything but the noise and the weights is the same with three rows fewer."""
+    found, batches = [], []
+    real = estimator.TorchSums
+
+    def sums(*args, batch, **more):
+        batches.append(batch)
+        return real(*args, batch=batch, **more)
+
+    monkeypatch.setattr(estimator, "TorchSums", sums)
+    for n in (60, 57):
+        ledger = Ledger()
+        settings = {"epsilon": 8.0, "steps": 1, "relation": "add_remove", "nominal_n": 50, "ledger": ledger}
+        settings |= {"engine": "vmap", "average": "last"}
+        model = classifier(**(settings | given)).fit(*(part[:n] for part in data()))
+        p, (fit,) = model.privacy_, ledger.fits()
+        assert p.n_rows == 50 and {r["n_rows"] for r in p.releases} == {50}
+        assert p.neighboring_relation == fit["relation"] == "add_remove"
+        assert [r["sampling_prob"] for r in p.releases] == [25 / 50] or not given["batch_size"]
+        found.append((p.epsilon, p.notes, p.releases, fit["releases"], fit["plan_hash"], fit["description"]))
+    assert found[0] == found[1]
+    assert batches == [given["batch_size"] or 50] * 2
+
+
+def test_groups_are_not_protected_and_that_must_be_said():
     x, y = data()
-    model = classifier(epsilon=3.0, random_state=1, steps=2, engine="vmap")
+    ledger, people = Ledger(), np.arange(60) // 2
+    model = classifier(epsilon=3.0, steps=1, ledger=ledger, engine="vmap")
+    with pytest.raises(ValueError, match="protect='image'"):
+        model.fit(x, y, groups=people)
+    with pytest.raises(ValueError, match="each image for itself, got protect='group'"):
+        model.set_params(protect="group").fit(x, y)
+    assert not ledger.fits()
+    model.set_params(protect="image")
+    assert any("people with several images" in n for n in model.fit(x, y, groups=people).privacy_.notes)
+    assert not any("people" in n for n in model.fit(x, y).privacy_.notes)
+
+
+@pytest.mark.parametrize("seed", [0, 1, np.int64(0)])
+def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
+    x, y = data()
+    model = classifier(epsilon=3.0, random_state=seed, steps=2, engine="vmap")
     again = clone(model)
     np.testing.assert_array_equal(model.fit(x, y).weights_, again.fit(x, y).weights_)
-    assert not model.privacy_.private
+    assert not model.privacy_.private and "not private" in model.ledger_.fits()[0]["description"]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"relation": "add_remove"}, "nominal_n"),
+        ({"nominal_n": 50}, "nominal_n"),
+        ({"relation": "add_remove", "nominal_n": 2}, "a row for each class"),
+        ({"relation": "add_remove", "nominal_n": 500, "delta": 0.01}, "below 1/n = 0.002"),
+        ({"random_state": "0"}, "random_state must be"),
         ({"classes": None}, "classes must be declared"),
         ({"delta": 0.1}, "below 1/n"),
         ({"steps": None}, "two of"),

@@ -38,11 +38,11 @@ def quick_profiles(monkeypatch):
     monkeypatch.setattr("dphead.report.all_profiles", lambda *_: {})
 
 
-def source(folder, n=60):
-    """An npz of images with two splits."""
+def source(folder, n=60, **columns):
+    """An npz of images with two splits. columns: others that it has besides."""
     x, y = images(n)
     split = np.where(np.arange(n) < n - 20, "train", "test")
-    np.savez(folder / "images.npz", images=x.transpose(0, 2, 3, 1), labels=y, split=split)
+    np.savez(folder / "images.npz", images=x.transpose(0, 2, 3, 1), labels=y, split=split, **columns)
     return folder / "images.npz"
 
 
@@ -123,6 +123,55 @@ def test_another_plan_does_not_continue_an_interrupted_run(tmp_path):
         finetune(replace(other, settings=replace(SETTINGS, learning_rate=0.25)))
 
 
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_checkpoint_of_another_fit_is_refused(step, tmp_path):
+    """It was computed from other releases: they were charged for another network."""
+    source(tmp_path)
+    for name in ("run", "other"):
+        with pytest.raises(Crash):
+            finetune(options(tmp_path, name, seed=None), progress=crash_at(3))
+    checkpoint = tmp_path / "run" / "checkpoint.npz"
+    theirs = (tmp_path / "other" / "checkpoint.npz").read_bytes()
+    if step == 1:  # none of its own yet
+        checkpoint.unlink()
+    checkpoint.write_bytes(theirs)
+    with pytest.raises(ValueError, match="a checkpoint must be this fit's"):
+        finetune(options(tmp_path, "run", seed=None))
+    states = [r["state"] for r in Ledger(tmp_path / "ledger.sqlite").fits()[0]["releases"]]
+    assert states == ["committed"] * 3 + ["reserved"] * 2
+
+
+def test_a_checkpoint_without_its_fit_is_refused_with_nothing_charged(tmp_path):
+    source(tmp_path)
+    with pytest.raises(Crash):
+        finetune(options(tmp_path, "run"), progress=crash_at(3))
+    (tmp_path / "run" / "fit.json").unlink()
+    with pytest.raises(ValueError, match="a checkpoint must be this fit's"):
+        finetune(options(tmp_path, "run"))
+    assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
+
+
+def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_path):
+    """A person with several images has less than the epsilon that the report states."""
+    source(tmp_path, group=np.arange(60) // 3)
+    with pytest.raises(ValueError, match=r"got a group column\. Confirm with --protect image"):
+        finetune(options(tmp_path, "run"))
+    assert not (tmp_path / "ledger.sqlite").exists() and not (tmp_path / "run").exists()
+    finetune(replace(options(tmp_path, "run"), protect="image"))
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert any("--protect image" in w and "several images" in w for w in report["warnings"])
+    assert report["guarantee"]["protected_unit"] == "one image"
+
+
+def test_maps_with_groups_are_refused_unless_images_are_to_be_protected(tmp_path):
+    x, y = np.zeros((50, 81 * 49), np.float32), np.arange(50) % 2
+    write_features(tmp_path / "maps.h5", x, y, class_names=["a", "b"], group=np.arange(50) // 2)
+    settings = Settings("tb21-sn-mnist", batch_size=25, steps=2, normalize=False, average="last")
+    fit = FitOptions(tmp_path / "maps.h5", tmp_path / "run", method="finetune", delta=1e-3, accountant="rdp")
+    with pytest.raises(ValueError, match="Confirm with --protect image"):
+        finetune(FinetuneOptions(fit=fit, settings=settings, shape=(81, 7, 7)))
+
+
 def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
     """A small convolution on maps, as TB21's CNN on ScatterNet features: two releases more, all in the ledger."""
     rng = np.random.default_rng(0)
@@ -169,8 +218,17 @@ def test_a_private_training_on_images_must_name_its_ledger(tmp_path):
         finetune(options(tmp_path, "run", ledger=None))
 
 
-def command(tmp_path, *more):
-    fixed = ["finetune", str(source(tmp_path)), "-o", str(tmp_path / "run"), "--classes", "3", "--split", "train"]
+def command(tmp_path, *more, **columns):
+    fixed = [
+        "finetune",
+        str(source(tmp_path, **columns)),
+        "-o",
+        str(tmp_path / "run"),
+        "--classes",
+        "3",
+        "--split",
+        "train",
+    ]
     fixed += ["--model", "wrn-10-1", "--groups", "4", "--delta", "1e-3", "--ledger", str(tmp_path / "l.sqlite")]
     return CliRunner().invoke(cli, [*fixed, "--accountant", "rdp", "--engine", "vmap", *more])
 
@@ -181,6 +239,17 @@ def test_the_command_prints_the_plan_and_solves_for_what_is_left_out(tmp_path):
     assert done.exit_code == 0, done.output
     assert "batches of 20" in done.output and "gradient" in done.output
     assert not (tmp_path / "l.sqlite").exists() and not (tmp_path / "run").exists()
+
+
+def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
+    more = ["--batch-size", "20", "--noise-multiplier", "2", "--epsilon", "4", "--dry-run"]
+    people = np.arange(60) // 3
+    refused = command(tmp_path, *more, group=people)
+    assert refused.exit_code != 0 and "--protect image" in refused.output + str(refused.exception)
+    done = command(tmp_path, *more, "--protect", "image", group=people)
+    assert done.exit_code == 0 and "batches of 20" in done.output
+    more[more.index("4")] = "inf"  # nothing is protected, and nothing need be said
+    assert command(tmp_path, *more, "--steps", "1", group=people).exit_code == 0
 
 
 def test_the_command_trains(tmp_path):

@@ -10,10 +10,10 @@ from endtoend.core import ImageRows, images, tiny, training
 from dphead.endtoend.gradients import PerExample, clipped
 from dphead.endtoend.network import StepParams, TorchSums, chunk_rows
 from dphead.fit import fit_head, reserve
-from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.contract import ReleaseSpec
-from dphead.privacy.release import release
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.release import release
 from dphead.privacy.transform import RowTransform
 
 

@@ -337,3 +337,21 @@ def test_conversions_at_one_order_are_the_minimum_over_orders():
     curve = rdp_curve(TB21, accounting.RDP_ORDERS)
     each = [rdp_epsilon(a, r, 1e-5) for a, r in zip(accounting.RDP_ORDERS, curve, strict=True)]
     assert epsilon_from_rdp(accounting.RDP_ORDERS, curve, 1e-5) == min(each) == epsilon(TB21, 1e-5, accountant="rdp")
+
+
+@pytest.mark.parametrize(("unit", "rounding"), [(1, 1e-13), (3, 1e-11)])
+def test_the_rounding_of_a_loss_distribution_is_taken_off_delta(unit, rounding, monkeypatch):
+    """What its Fourier transforms and bisections may lose (`loss_distribution`)."""
+    asked = []
+
+    class Distribution:
+        def get_epsilon_for_delta(self, delta):
+            asked.append(delta)
+            return 1.0
+
+    monkeypatch.setattr(accounting, "loss_distribution", lambda *_: Distribution())
+    # a noise that no other test has, since results are kept
+    events = [GaussianEvent(1.2345, 0.5, 2, unit)]
+    assert accounting.epsilon(events, 1e-5, accountant="pld") == 1.0
+    assert asked == [1e-5 - rounding]
+    accounting._pld_epsilon.cache_clear()

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from core import M, one_block, release_one, reserve, spec_of
+from dphead.privacy.mechanism import numpy_block_sum
+from dphead.privacy.sums import slack
 from randomgen import ChaCha
 
 import dphead.privacy
 from dphead.data import ArrayRows
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import numpy_block_sum
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import ClassSums, Gradient, Params
-from dphead.privacy.sums import slack
 
 
 @pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 60))

@@ -7,24 +7,29 @@ batches; dp_accounting's own accountant and events for Poisson batches. Nothing 
 import json
 import math
 import sqlite3
+from collections import Counter
 
 import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from core import toy
+from core import reserve, spec_of, toy
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from dphead.privacy.queries import ClassSums
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dphead.fit
 from dphead.analysis.definitions import per_example
+from dphead.analysis.records import fit_events
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
-from dphead.plan import make_plan
-from dphead.privacy.accounting import RELATIONS
+from dphead.plan import Plan, make_plan
+from dphead.privacy.accounting import RELATIONS, together
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.release import noise_scale
 from dphead.privacy.noise import NoiseSource, gaussian
+from dphead.privacy.release import noise_scale
 from dphead.report import guarantee
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Centering
@@ -220,3 +225,64 @@ def test_the_plan_is_made_before_the_data_and_from_public_facts_alone():
         plans = [make_plan(solver, FACTS, epsilon=1.0, delta=DELTA, accountant="rdp") for _ in range(2)]
         assert plans[0].specs == plans[1].specs
         assert all(s.n_rows == N for s in plans[0].specs)
+
+
+class Watched(Ledger):
+    """A ledger that keeps what its filter is shown."""
+
+    def _check(self, new, relation):
+        self.filtered = [*self.events(), *new]
+        super()._check(new, relation)
+
+
+# Few values, so that releases are often equal in all but one of them.
+KIND = st.tuples(
+    st.sampled_from([1.0, 2.0]),  # noise multiplier
+    st.sampled_from([1.0, 0.5, 0.25]),  # sampling probability
+    st.sampled_from(["a", "b"]),  # label
+    st.sampled_from([1.0, 3.0]),  # clip norm
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    fits=st.lists(st.lists(KIND, min_size=1, max_size=6), min_size=1, max_size=3),
+    cap=st.sampled_from([None, 1, 3]),
+    relation=st.sampled_from(RELATIONS),
+)
+def test_plan_ledger_filter_and_spec_see_the_same_events(fits, cap, relation):
+    """Each release is its noise, its sampling and the rows of a unit: none may be lost
+    or mixed up on any of the ways from a spec to an accountant."""
+    ledger = Watched()
+    specs, expected = [], Counter()
+    for fit in fits:
+        own = [
+            spec_of(ClassSums(M), N, sigma=sigma, sampling_prob=q, label=label, clip_norm=clip,
+                    relation=relation, group_cap=cap)
+            for sigma, q, label, clip in fit
+        ]  # fmt: skip
+        reserve(own, ledger)
+        specs += own
+        expected.update((sigma, q, cap or 1) for sigma, q, *_ in fit)
+
+    def counted(events):
+        found = Counter()
+        for e in events:
+            found[e.noise_multiplier, e.sampling_prob, e.rows_per_unit] += e.count
+        return found
+
+    events = Plan(specs, 1.0, DELTA, relation, "auto", cap).events()
+    assert counted(events) == expected and len(events) == len(expected)
+    assert counted(spec.event() for spec in specs) == expected
+    assert counted(ledger.events()) == counted(ledger.filtered) == expected
+    assert counted(fit_events(ledger.fits())) == expected
+    assert counted(together([*events, *events])) == expected + expected
+
+
+def test_releases_of_a_ledger_from_before_there_were_groups_are_of_rows():
+    ledger = Ledger()
+    reserve([spec_of(ClassSums(M), N)], ledger)
+    spec = json.dumps({"noise_multiplier": 2.0, "sampling_prob": 0.5})
+    ledger._db.execute("INSERT INTO releases VALUES ('old', 0, 'x', 2.0, 0.5, ?)", (spec,))
+    units = {(e.noise_multiplier, e.sampling_prob, e.rows_per_unit) for e in ledger.events()}
+    assert units == {(1.0, 1.0, 1), (2.0, 0.5, 1)}

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, D, M, reserve, spec_of, toy
+from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
@@ -22,11 +23,10 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
-from dphead.privacy.release import release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import ClassSums, Params
+from dphead.privacy.release import release
 from dphead.privacy.sampling import within_cap
+from dphead.privacy.statistics import ClassSums, Params
 from dphead.report import guarantee
 from dphead.solvers import LeastSquares, PublicFacts
 

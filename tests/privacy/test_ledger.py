@@ -14,8 +14,8 @@ from dphead.data import ArrayRows
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.release import release
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.release import release
 from dphead.privacy.statistics import ClassSums, Params
 
 QUERY = ClassSums(M)
@@ -114,8 +114,9 @@ def test_the_budget_is_the_exact_total_over_all_fits(path):
     reserve(specs(1, half), ledger)
     reserve(specs(1, half), ledger)
     assert accounting.epsilon(ledger.events(), DELTA) == pytest.approx(1.0, rel=1e-9)
-    with pytest.raises(LedgerError, match="exceeded"):
-        reserve(specs(1, 1000.0), ledger)
+    for sigma in (1e3, 1e4):  # the latter adds 1.4e-7 of mu squared: no room is left
+        with pytest.raises(LedgerError, match="exceeded"):
+            reserve(specs(1, sigma), ledger)
     assert len(ledger.fits()) == 2 and sum(e.count for e in ledger.events()) == 2
 
 
@@ -198,6 +199,20 @@ def test_mixed_fits_are_filtered_at_one_order_fixed_beforehand():
     assert accounting.epsilon(ledger.events(), DELTA, accountant="pld") <= 2.0
 
 
+def test_the_filter_does_not_choose_its_order_after_the_fits():
+    """The least epsilon over the orders would have room for this fit: 1.65 of 2. The one
+    order that was fixed with the budget gives 20."""
+    ledger = Ledger()
+    ledger.set_budget(2.0, DELTA)
+    reserve(specs(1, 20.0, sampling_prob=0.01), ledger)
+    second = specs(500, 1.0, sampling_prob=0.01)
+    events = [*ledger.events(), GaussianEvent(1.0, 0.01, 500)]
+    assert accounting.epsilon(events, DELTA, accountant="rdp") < 1.7
+    with pytest.raises(LedgerError, match="exceeded"):
+        reserve(second, ledger)
+    assert len(ledger.fits()) == 1
+
+
 SPEND = """
 import sys
 from core import *
@@ -248,8 +263,8 @@ if when == "before the file":
 if when == "before the log":
     module.os.replace = lambda a, b, f=os.replace: (f(a, b), die())
 if when == "after the commit":
-    log = fit._log
-    fit._log = lambda s, state, *a: (log(s, state, *a), die() if state == "committed" else None)
+    commit = fit.commit
+    fit.commit = lambda *a: (commit(*a), die())
 release(ClassSums(3), Params(), Dying(x, y), spec, ledger=fit, noise=NoiseSource())
 """
 
@@ -337,6 +352,106 @@ def test_two_runs_of_one_fit_cannot_both_release_a_value(tmp_path):
         run_release(third)
 
 
+def arrays(folder):
+    """Every file of a folder that holds an array, or a part of one."""
+    return sorted(p.name for p in folder.iterdir() if p.suffix in (".npy", ".part"))
+
+
+class Overtaken(ArrayRows):
+    """Rows whose reader is overtaken by another process of the same fit."""
+
+    def __init__(self, twin):
+        super().__init__(X, Y)
+        self.twin, self.value = twin, None
+
+    def blocks(self, indices=None):
+        yield from super().blocks(indices)
+        self.value = run_release(self.twin)
+
+
+def test_a_value_that_lost_is_never_on_the_disk(tmp_path, monkeypatch):
+    """Two noisy answers to one charged release would have twice its cost."""
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
+    rows, written = Overtaken(twin), []
+    save = np.save
+    monkeypatch.setattr(
+        "dphead.privacy.ledger.np.save",
+        lambda file, value, **k: (written.append(value), save(file, value, **k)),
+    )
+    with pytest.raises(LedgerError, match="committed once"):
+        run_release(fit, rows=rows)
+    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == ["000000.npy"]
+    assert len(written) == 1 and np.array_equal(written[0], rows.value)
+
+
+def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(tmp_path, monkeypatch):
+    """One folder in spite of the lock, as on a disk of a network that knows no locks."""
+    monkeypatch.setattr("dphead.privacy.ledger.fcntl.flock", lambda *_: None)
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    path, folder = tmp_path / "l.sqlite", tmp_path / "run"
+    rows = Overtaken(Ledger(path).resume("hash", fit.fit_id, folder))
+    with pytest.raises(LedgerError, match="committed once"):
+        run_release(fit, rows=rows)
+    assert arrays(folder) == ["000000.npy"]
+    again = Ledger(path).resume("hash", fit.fit_id, folder)
+    assert np.array_equal(run_release(again), rows.value)
+
+
+@pytest.mark.parametrize("left", ["000000.npy", "000000.part"])
+def test_what_a_crash_left_of_a_release_is_gone_before_it_is_drawn_again(tmp_path, left):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit.begin(specs()[0].row())
+    fit._lock.close()
+    with open(tmp_path / "run" / left, "wb") as file:
+        np.save(file, np.ones(3))
+    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    again.begin(specs()[0].row())
+    assert arrays(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("left", ["000000.npy", "000000.part"])
+def test_what_a_crash_left_is_gone_after_another_process_has_released(tmp_path, left):
+    """Killed between the file and the log; then a copy of the folder went on."""
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit.begin(specs()[0].row())
+    fit._lock.close()
+    with open(tmp_path / "run" / left, "wb") as file:
+        np.save(file, np.ones((4, 3)))
+    run_release(fit.ledger.resume("hash", fit.fit_id, tmp_path / "copy"))
+    again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    with pytest.raises(LedgerError, match="never redrawn"):
+        run_release(again)
+    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == ["000000.npy"]
+
+
+def test_a_value_that_could_not_be_written_is_not_committed(tmp_path, monkeypatch):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr("dphead.privacy.ledger.np.save", full)
+        run_release(fit)
+    assert [r["state"] for r in fit.ledger.fits()[0]["releases"]] == ["started"]
+    fit._lock.close()
+    run_release(fit.ledger.resume("hash", fit.fit_id, tmp_path / "run"))
+
+
+def test_a_stored_value_that_is_cut_short_is_refused(tmp_path):
+    fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    run_release(fit)
+    fit._lock.close()
+    stored = tmp_path / "run/000000.npy"
+    for size in (stored.stat().st_size - 8, 0):
+        stored.write_bytes(stored.read_bytes()[:size] if stored.exists() else b"")
+        again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+        with pytest.raises(LedgerError, match="never redrawn"):
+            run_release(again)
+        again._lock.close()
+
+
 def test_a_stored_value_that_is_not_the_committed_one_is_refused(tmp_path):
     fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
     value = run_release(fit)
@@ -388,6 +503,26 @@ def test_the_record_is_plain_data_with_every_setting(path):
     assert fit["relation"] == "zero_out" and [r["sequence"] for r in fit["releases"]] == [0, 1]
     spec = {"label": "test", "query": QUERY.name, "clip_norm": 0.5, "noise_multiplier": 3.0, "n_rows": 40}
     assert fit["releases"][1].items() >= (spec | {"sampling_prob": 1.0}).items()
+
+
+def test_no_time_finer_than_an_hour_leaves_a_ledger(path):
+    """Neither of new fits nor of those whose exact time an earlier version stored."""
+    ledger = Ledger(path)
+    ledger._db.execute("INSERT INTO fits VALUES ('old', 1700003599.5, '1.0', 1e-5, 'zero_out', 'p', 'd')")
+    reserve(specs(), ledger)
+    created = [fit["created"] for fit in ledger.fits()]
+    assert created[0] == 1700002800 and all(at % 3600 == 0 for at in created)
+    stored = ledger._db.execute("SELECT created FROM fits WHERE fit_id != 'old'")
+    assert [at % 3600 for (at,) in stored] == [0]
+
+
+def test_fits_are_in_the_order_of_their_charges_whatever_the_clock_says(path, monkeypatch):
+    ledger, clock = Ledger(path), iter([9e8, 5e8, 7e8, 7e8, 7e8])
+    monkeypatch.setattr("dphead.privacy.ledger.time.time", lambda: next(clock))
+    charged = [reserve(specs(), ledger).fit_id for _ in range(5)]
+    assert [fit["fit_id"] for fit in ledger.fits()] == charged
+    ledger._db.execute("VACUUM")
+    assert [fit["fit_id"] for fit in ledger.fits()] == charged
 
 
 def test_only_committed_releases_can_be_forgotten_and_none_is_made_twice(tmp_path):

@@ -12,20 +12,20 @@ from functools import partial
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, CompiledGradient, D, M, clipped_sum, release_one, reserve, spec_of, toy
+from dphead.privacy.mechanism import _transformed, numpy_block_sum
+from dphead.privacy.sums import PIECE
 
 from dphead.data import ArrayRows
 from dphead.privacy import mechanism
 from dphead.privacy.accounting import epsilon_from_mu
-from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.contract import Block, ReleaseSpec
-from dphead.privacy.mechanism import _transformed, numpy_block_sum
-from dphead.privacy.release import noise_scale, release
-from dphead.sums.caches import KeptSums, NextSum
-from dphead.sums.cpu import CpuSums
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource, gaussian
+from dphead.privacy.release import noise_scale, release
 from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram, GramAndSums, Params, Query
 from dphead.privacy.transform import RowTransform
-from dphead.privacy.sums import PIECE
+from dphead.sums.caches import KeptSums, NextSum
+from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import jax_block_sum
 
 HOSTILE = np.array(
@@ -250,10 +250,16 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
     for name in ("fsync", "replace"):
         real = getattr(os, name)
         monkeypatch.setattr(f"dphead.privacy.ledger.os.{name}", lambda *a, n=name, f=real: (order.append(n), f(*a))[1])
-    log = fit._log
-    monkeypatch.setattr(fit, "_log", lambda s, state, *a: (order.append(state), log(s, state, *a)))
+
+    def trace(sql):
+        """What SQLite runs: an insertion is logged when its transaction is over."""
+        if sql == "COMMIT":
+            order.append(sql)
+
+    fit.ledger._db.set_trace_callback(trace)
     release(query, Params(), ArrayRows(*toy(40)), spec, ledger=fit, noise=NoiseSource(1))
-    assert order == ["started", "fsync", "replace", "fsync", "committed"]
+    # the first is that of "started"
+    assert order == ["COMMIT", "fsync", "replace", "fsync", "COMMIT"]
 
 
 def test_releases_that_do_not_fit_their_grid_are_refused(rows):

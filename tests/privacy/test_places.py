@@ -12,11 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from core import clipped_sum, python
-
-from dphead.data import ArrayRows
-from dphead.fit import fit_head
 from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
-from dphead.privacy.noise import NoiseSource
 from dphead.privacy.queries import (
     ChannelMoment,
     CorrectCount,
@@ -26,6 +22,10 @@ from dphead.privacy.queries import (
     SigmoidHessians,
 )
 from dphead.privacy.sums_jax import jax_block_sum
+
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.privacy.noise import NoiseSource
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import DESCENT
 from dphead.solvers.base import Centering

@@ -5,15 +5,25 @@ import math
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, CompiledGradient, D, M, clipped_sum, one_block, toy
+from dphead.privacy.mechanism import numpy_block_sum
+from dphead.privacy.sums import slack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.analysis.definitions import per_example
 from dphead.privacy.accounting import RELATIONS
-from dphead.privacy.mechanism import numpy_block_sum
-from dphead.privacy.statistics import ChannelMoment, ClassCounts, ClassGrams, ClassSums, CorrectCount, Gradient, Gram, Params, SigmoidHessians
+from dphead.privacy.statistics import (
+    ChannelMoment,
+    ClassCounts,
+    ClassGrams,
+    ClassSums,
+    CorrectCount,
+    Gradient,
+    Gram,
+    Params,
+    SigmoidHessians,
+)
 from dphead.privacy.transform import RowTransform
-from dphead.privacy.sums import slack
 from dphead.solvers.base import LinearHead
 
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)

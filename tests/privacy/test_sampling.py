@@ -6,10 +6,10 @@ from core import D, M, clipped_sum, release_many, release_one, reserve, spec_of,
 from scipy import stats
 
 from dphead.data import ArrayRows
-from dphead.privacy.release import release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import ClassCounts, ClassSums, Params
+from dphead.privacy.release import release
 from dphead.privacy.sampling import poisson_sample
+from dphead.privacy.statistics import ClassCounts, ClassSums, Params
 
 
 class Watched(ArrayRows):

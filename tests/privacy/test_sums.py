@@ -6,13 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, CompiledGradient, D, M, clipped_sum, one_block, release_one, reserve, spec_of, toy
-
-from dphead.data import ArrayRows
 from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
-from dphead.privacy.release import noise_scale, release
-from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params
-from dphead.privacy.transform import RowTransform
 from dphead.privacy.sums import (
     CHUNK,
     FEW_CLASSES,
@@ -27,6 +21,12 @@ from dphead.privacy.sums import (
     slack,
     squares,
 )
+
+from dphead.data import ArrayRows
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.release import noise_scale, release
+from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params
+from dphead.privacy.transform import RowTransform
 from dphead.sums.jax import jax_block_sum
 
 U32 = 2.0**-24

@@ -7,11 +7,11 @@ import pytest
 from core import NAMES, D, M, python, release_one
 
 from dphead.data import ArrayRows
-from dphead.sums.cpu import CpuSums
 from dphead.privacy.statistics import Gradient, Params
 from dphead.privacy.transform import RowTransform
-from dphead.sums.jax import JaxSums, jax_block_sum
 from dphead.run import block_sum
+from dphead.sums.cpu import CpuSums
+from dphead.sums.jax import JaxSums, jax_block_sum
 
 SCRIPT = """
 import json, os, sys

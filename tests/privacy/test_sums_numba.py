@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 from core import CompiledGradient, clipped_sum, toy
+from dphead.privacy.sums import CHUNK, class_sum, slack
 
 from dphead.privacy.statistics import COMPILED, Gradient, Params
 from dphead.privacy.transform import RowTransform
-from dphead.privacy.sums import CHUNK, class_sum, slack
 
 
 @pytest.mark.parametrize("append", [0.0, 0.5])
@@ -243,9 +243,8 @@ def test_rows_without_a_factor_a_norm_a_class_or_a_mask_are_refused(k, short):
 
 def test_code_is_compiled_without_a_folder_to_keep_it_in(monkeypatch):
     """numba refuses to cache where neither the package's folder nor the user's can be written."""
-    import numba
-
     import dphead.privacy.sums_numba as compiled
+    import numba
 
     def njit(cache=False, **options):
         if cache:
