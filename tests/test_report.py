@@ -134,7 +134,7 @@ def test_poisson_batches_have_no_mu():
     assert g["epsilon"] == pytest.approx(g["profiles"]["pld"]) and g["epsilon"] <= 1.0
 
 
-@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 3), (float("inf"), None), (float("inf"), 3)])
+@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 3), (1.0, 0), (float("inf"), None), (float("inf"), 3)])
 def test_what_is_not_private_says_so(epsilon, seed):
     found = built(epsilon=epsilon, seed=seed)
     assert not found["guarantee"]["private"] and "not private" in found["statement"].lower()
@@ -191,6 +191,15 @@ def test_a_fit_that_counts_only_itself_says_so():
 def test_the_statement_says_what_the_test_rows_are(test_is, part):
     text = built(test_is=test_is, test={"accuracy": 0.5} if test_is else None)["statement"]
     assert part in text and ("test" in text.replace("latest", "")) == (test_is is not None)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 3])
+@pytest.mark.parametrize("epsilon", [1.0, float("inf")])
+def test_only_figures_on_public_test_rows_are_in_a_report(epsilon, seed):
+    """Whatever else the fit is: the test rows' privacy is not that of the training rows."""
+    for test_is in ("private", "public"):
+        test = built(epsilon=epsilon, seed=seed, test={"accuracy": 0.5}, test_is=test_is)["test"]
+        assert test == ({"accuracy": 0.5} if test_is == "public" else None)
 
 
 def test_tuning_is_one_of_the_documented_words():
