@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.calibration import calibrate
-from dphead.privacy.accounting import RELATIONS, GaussianEvent, epsilon
+from dphead.calibration import calibrate, mu_from_epsilon
+from dphead.privacy.accounting import RELATIONS, GaussianEvent, epsilon, epsilon_from_mu
 
 fast = settings(max_examples=60, deadline=None)
 deltas = st.floats(-40, -0.1).map(lambda x: 10**x)
@@ -48,3 +48,10 @@ def test_calibration_refuses_what_cannot_be():
     with pytest.raises(ValueError, match="epsilon must be positive"):
         calibrate(one, 0.0, 1e-5)
     assert calibrate(one, math.inf, 1e-5) == 0.0
+
+
+@given(st.floats(-3, 2).map(lambda x: 10**x), deltas)
+@fast
+def test_the_mu_of_a_budget_does_not_exceed_it(eps, delta):
+    """To the last bit: solvers and audits use it as it is."""
+    assert epsilon_from_mu(mu_from_epsilon(eps, delta), delta) <= eps

@@ -208,6 +208,15 @@ def test_the_statement_says_what_the_test_rows_are(test_is, part):
     assert part in text and ("test" in text.replace("latest", "")) == (test_is is not None)
 
 
+@pytest.mark.parametrize("seed", [None, 0, 3])
+@pytest.mark.parametrize("epsilon", [1.0, float("inf")])
+def test_only_figures_on_public_test_rows_are_in_a_report(epsilon, seed):
+    """Whatever else the fit is: the test rows' privacy is not that of the training rows."""
+    for test_is in ("private", "public"):
+        test = built(epsilon=epsilon, seed=seed, test={"accuracy": 0.5}, test_is=test_is)["test"]
+        assert test == ({"accuracy": 0.5} if test_is == "public" else None)
+
+
 def test_tuning_is_one_of_the_documented_words():
     for word in report.TUNING:
         assert built(tuning=word)["tuning"] == word

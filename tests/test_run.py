@@ -205,3 +205,26 @@ def test_a_features_file_is_told_by_its_first_bytes(features, tmp_path):
     (tmp_path / "x.h5").write_bytes(b"PK\x03\x04" + bytes(20))
     assert is_features_file(features)
     assert not any(is_features_file(tmp_path / name) for name in (".", "x.h5", "missing.h5"))
+
+
+def test_processes_agree_on_every_block_of_their_features(tmp_path):
+    """Ten blocks: a file that differs in one of them is another."""
+    from dphead.data import load_features
+    from dphead.methods import make_method
+    from dphead.plan import make_plan
+    from dphead.run import _agreed, public_facts
+
+    path = features_file(tmp_path / "x.h5", n=160, block_rows=16)
+    options = FitOptions(path, tmp_path / "run", method="dp-ls")
+    found = set()
+    for block in (None, *range(10)):
+        if block is not None:
+            with h5py.File(path, "r+") as file:
+                file["block_digest"][block] ^= 1
+        rows, file = load_features(path)
+        with file:
+            facts = public_facts(options, rows, 3)
+            method = make_method("dp-ls", facts, {})
+            plan = make_plan(method.solver, facts, epsilon=1.0, delta=1e-5)
+            found.add(_agreed(options, file, rows, method, plan)["features"])
+    assert len(found) == 11

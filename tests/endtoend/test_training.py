@@ -10,11 +10,10 @@ from endtoend.core import ImageRows, images, tiny, training
 from dphead.endtoend.gradients import PerExample, clipped
 from dphead.endtoend.network import StepParams, TorchSums, chunk_rows
 from dphead.fit import fit_head, reserve
-from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.mechanism import Block, ReleaseSpec, release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.release import release
-from dphead.privacy.transform import RowTransform
+from dphead.privacy.queries import RowTransform
 
 
 def exact_sum(network, x, y, step=0, weights=None, clip_norm=1.0):
@@ -308,3 +307,23 @@ def test_another_networks_query_is_refused():
             noise=NoiseSource(),
             block_sum=TorchSums(network, engine="vmap", chunk=8),
         )
+
+
+def test_each_release_is_of_the_parameters_that_it_was_asked_at():
+    """One object sums all steps of a training; a step at the parameters of another is not what the solver steps on."""
+    network = tiny()
+    x, y = images(n=6)
+    rows = x.reshape(6, -1).astype(np.float32)
+    block, keep = Block(np.arange(6), rows, y), np.ones(6, bool)
+    start = network.start.astype(np.float32)
+    steps = [StepParams(RowTransform(), (1 + t) * start, t) for t in range(3)]
+
+    def total(sums, params):
+        return sums(network.query, params, block, keep, 1.0, np.zeros(network.query.size))
+
+    one = TorchSums(network, engine="vmap", chunk=8)
+    found = [total(one, params) for params in steps]
+    for value, params in zip(found, steps, strict=True):
+        alone = total(TorchSums(network, engine="vmap", chunk=8), params)
+        assert np.allclose(value, alone, rtol=0, atol=1e-6)
+    assert np.linalg.norm(found[1] - found[0]) > 1e-3 < np.linalg.norm(found[2] - found[1])

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from extract import writing
 from extract.format import (
     FeaturesWriter,
     FormatError,
@@ -277,3 +279,51 @@ def test_digests_are_salted_and_names_are_nowhere(tmp_path):
         assert (a.row_digest != b.row_digest).any(axis=1).all()
         assert a.config_hash == b.config_hash and a.dataset_id != b.dataset_id
         assert json.dumps(a.fingerprint()).find(a.config_hash) == -1
+
+
+def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
+    """A loss of power keeps what was synced: a digest without its block, or a name without its file, would be trusted.
+
+    What each sync and the renaming find on the disk: (file, its blocks with rows, its blocks with a digest, complete).
+    """
+    x, y = sample()
+    events, sync, rename = [], writing._sync, os.replace
+    part, path = tmp_path / "a.h5.part", tmp_path / "a.h5"
+
+    def found(name):
+        with h5py.File(part, "r", locking=False) as file:
+            rows = sum(bool(np.any(file["features"][i : i + 16])) for i in range(0, 50, 16))
+            digests = int(file["block_digest"][:].any(axis=1).sum())
+            events.append((name, rows, digests, bool(file.attrs["complete"])))
+
+    def watched_sync(where):
+        if where == part:
+            found("sync")
+        else:
+            assert where == tmp_path
+            events.append(("sync folder", path.exists()))
+        sync(where)
+
+    def watched_rename(source, target):
+        assert (source, target) == (part, path)
+        found("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(writing, "_sync", watched_sync)
+    monkeypatch.setattr(writing.os, "replace", watched_rename)
+    with FeaturesWriter(path, header()) as writer:
+        fill(writer, x, y)
+        writer.finish()
+    blocks = [("sync", i + 1, i, False) for i in range(4)]
+    end = [("sync", 4, 4, True), ("rename", 4, 4, True), ("sync folder", True)]
+    assert events == [("sync", 0, 0, False), *blocks, *end]
+
+
+def test_a_file_that_lacks_rows_is_not_finished(tmp_path):
+    x, y = sample()
+    for blocks in (0, 3):
+        with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+            fill(writer, x, y, blocks=blocks)
+            with pytest.raises(FormatError, match="all rows must be written before the end"):
+                writer.finish()
+        assert not (tmp_path / "a.h5").exists()

@@ -7,17 +7,14 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, D, M, release_one, reserve, spec_of, toy
-from dphead.privacy.mechanism import numpy_block_sum
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.data import ArrayRows
+from dphead.privacy.mechanism import NextSum, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.release import release
-from dphead.privacy.statistics import ClassCounts, ClassSums, Gram, Params
-from dphead.privacy.transform import RowTransform
-from dphead.sums.caches import NextSum
-from dphead.sums.parts import SumOfParts, bounds, serve
+from dphead.privacy.parts import PartAsk, SumOfParts, _sum, bounds, serve
+from dphead.privacy.queries import ClassCounts, ClassSums, Gram, Params, RowTransform
 
 
 class Threads:
@@ -200,3 +197,15 @@ def test_a_process_that_holds_another_part_raises(process):
             ClassSums(M), Params(), x, y, 2,
             change=lambda i, rows: ArrayRows(x[:9], y[:9]) if i == process else rows,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(("n_rows", "held"), [(4, None), (4, 1), (4, 3), (5, 2)])
+def test_a_process_that_holds_another_part_or_cap_does_not_sum_it(n_rows, held):
+    """Its own rows are checked before they are read: the first process cannot see them."""
+    x, y = toy(4)
+    own = ArrayRows(x, y, groups=np.arange(4), group_cap=held)
+    query = ClassSums(M)
+    ask = PartAsk(query, Params(), spec_of(query, 8, group_cap=2), n_rows, None)
+    own.blocks = lambda indices=None: iter(())  # a pass would find that slots are missing, which is another error
+    with pytest.raises(RuntimeError, match="must hold the part that it is asked for"):
+        _sum(ask, own, numpy_block_sum)
