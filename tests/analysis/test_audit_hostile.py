@@ -5,7 +5,6 @@ A defect is seeded at the name that the trusted code looks it up by, so that `re
 
 import numpy as np
 import pytest
-from dphead.privacy.mechanism import KeptRows, NumpySums, ReleaseSpec
 
 import dphead.data
 from dphead.analysis import audit, audit_hostile
@@ -13,7 +12,10 @@ from dphead.analysis.audit_bounds import statements
 from dphead.methods import make_method
 from dphead.plan import Plan, make_plan
 from dphead.privacy import mechanism, queries
+from dphead.privacy.contract import ReleaseSpec
 from dphead.solvers.base import PublicFacts
+from dphead.sums.caches import KeptRows
+from dphead.sums.cpu import CpuSums
 
 FACTS = PublicFacts(40, 3, 2)
 RAW = {"unit_norm": False, "steps": 1, "clip_norm": 0.5}
@@ -72,12 +74,12 @@ def test_poisson_batches_of_groups_are_measured():
 
 def clip_at(monkeypatch, factor):
     """Sums whose clip norm is `factor` times the planned one."""
-    real = NumpySums.__call__
+    real = CpuSums.__call__
 
     def wrong(self, query, params, block, keep, clip_norm, out):
         return real(self, query, params, block, keep, factor * clip_norm, out)
 
-    monkeypatch.setattr(NumpySums, "__call__", wrong)
+    monkeypatch.setattr(CpuSums, "__call__", wrong)
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])

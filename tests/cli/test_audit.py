@@ -59,7 +59,7 @@ def test_missing_sizes_and_a_silly_confidence_say_what_to_do():
 
 def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(tmp_path, monkeypatch):
     """One fit shows nothing: it is the distances without noise that fail."""
-    from dphead.privacy.mechanism import NumpySums
+    from dphead.sums.cpu import CpuSums
 
     command = ("audit", "--method", "dp-sgd", "--steps", 1, *SIZES, "--fits", 1, "--group-cap", 2, "-o", tmp_path)
     done = dphead(*command)
@@ -67,11 +67,11 @@ def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(t
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["group_cap"] == 2 and found["hostile_rows"]["passed"]
     assert 0.99 < found["hostile_rows"]["largest_share"] <= 1
-    real = NumpySums.__call__
+    real = CpuSums.__call__
 
     def wrong(self, query, params, block, keep, clip_norm, out):
         return real(self, query, params, block, keep, 2 * clip_norm, out)
 
-    monkeypatch.setattr(NumpySums, "__call__", wrong)
+    monkeypatch.setattr(CpuSums, "__call__", wrong)
     done = dphead(*command)
     assert done.code == 1 and "FAILED: hostile rows move a sum too far" in done.out, done.out

@@ -10,10 +10,11 @@ from endtoend.core import ImageRows, images, tiny, training
 from dphead.endtoend.gradients import PerExample, clipped
 from dphead.endtoend.network import StepParams, TorchSums, chunk_rows
 from dphead.fit import fit_head, reserve
+from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.mechanism import Block, ReleaseSpec, release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.queries import RowTransform
+from dphead.privacy.release import release
+from dphead.privacy.transform import RowTransform
 
 
 def exact_sum(network, x, y, step=0, weights=None, clip_norm=1.0):

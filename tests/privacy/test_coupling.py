@@ -16,7 +16,6 @@ import pytest
 from core import reserve, spec_of, toy
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from dphead.privacy.queries import ClassSums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from dphead.privacy.accounting import RELATIONS, together
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource, gaussian
 from dphead.privacy.release import noise_scale
+from dphead.privacy.statistics import ClassSums
 from dphead.report import guarantee
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Centering

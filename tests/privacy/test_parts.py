@@ -7,14 +7,17 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, D, M, release_one, reserve, spec_of, toy
+from dphead.privacy.mechanism import numpy_block_sum
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.data import ArrayRows
-from dphead.privacy.mechanism import NextSum, numpy_block_sum, release
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.parts import PartAsk, SumOfParts, _sum, bounds, serve
-from dphead.privacy.queries import ClassCounts, ClassSums, Gram, Params, RowTransform
+from dphead.privacy.release import release
+from dphead.privacy.statistics import ClassCounts, ClassSums, Gram, Params
+from dphead.privacy.transform import RowTransform
+from dphead.sums.caches import NextSum
+from dphead.sums.parts import PartAsk, SumOfParts, _sum, bounds, serve
 
 
 class Threads:

@@ -13,23 +13,17 @@ import numpy as np
 import pytest
 from core import clipped_sum, python
 from dphead.privacy.mechanism import _clipped_sum, numpy_block_sum
-from dphead.privacy.queries import (
-    ChannelMoment,
-    CorrectCount,
-    Gradient,
-    Params,
-    RowTransform,
-    SigmoidHessians,
-)
-from dphead.privacy.sums_jax import jax_block_sum
 
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.statistics import ChannelMoment, CorrectCount, Gradient, Params, SigmoidHessians
+from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import DESCENT
 from dphead.solvers.base import Centering
 from dphead.solvers.prior import PublicPrior
+from dphead.sums.jax import jax_block_sum
 
 CLASSES = (*range(2, 18), 37, 100, 1000)
 WIDTHS = (1, 3, 64, 65, 768)
