@@ -115,6 +115,7 @@ def _fit_files(
         releases = method.solver.plan(plan.budgeted(facts))
         if group is not None and not group.first:
             own, sums = own_rows(options, group, rows, facts, releases)
+            Door(sums).check((r.query for r in releases), facts.n_features)
             group.agree(_agreed(options, file, rows, method, plan))
             return {"report": None, "test": None, "seconds": None, "head": group.serve(own, sums)}
         test = open_test(options, file, classes)

@@ -53,7 +53,7 @@ def release(
     request = SumRequest(query, params, rows, spec, spec.clip_norm, indices)
     if not np.isfinite(spec.clip_norm):  # no noise, hence no secret to keep
         clip_norm = query.no_clip(summer.largest_norm(request), params)
-        request = SumRequest(query, params, rows, spec, max(clip_norm, 1e-300), indices)
+        request = SumRequest(query, params, rows, spec, max(clip_norm, 1e-100), indices)
         unit = query.unit(request.clip_norm, transform.append)
     else:
         request = SumRequest(

@@ -11,6 +11,7 @@ constant, q the row's integers, l its residual's.
 """
 
 from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 from math import inf, nextafter, sqrt
@@ -40,6 +41,7 @@ HESSIAN = 2**6  # largest weight p (1 - p) of a Hessian
 PROBABILITY = 2**16  # integers of a probability
 POWERS = 2**11  # entries of the table of powers of two
 ONE = 2**15  # what the table calls 1
+RATE = POWERS * 1.4426950408889634  # of the table's entries, for a power of e
 LOWEST = 16 * POWERS - 1  # powers below 2**-16 count as this one
 SQUARED = 2**24  # largest residual of a squared loss, 256 in real numbers
 WEIGHT = 2**15 - 1  # largest integer weight
@@ -70,14 +72,18 @@ class IntegerWeights:
 
 
 def integer_weights(weights: np.ndarray) -> IntegerWeights:
-    """Weights (width, n_classes) rounded; those that are not finite count as zero."""
+    """Weights (width, n_classes) rounded; those that are not finite count as zero.
+
+    The same on every machine: operations on single entries, and sums of integers.
+    """
     weights = np.asarray(weights, np.float64).T
     weights = np.where(np.isfinite(weights), weights, 0.0)
     largest = float(np.abs(weights).max(initial=0.0))
     if largest == 0:
         return IntegerWeights(np.zeros(weights.shape, np.int16), 0.0)
-    longest = largest * float(np.sqrt(((weights / largest) ** 2).sum(axis=1).max()))
-    room = WEIGHTS - np.sqrt(weights.shape[1])  # rounding may lengthen them
+    parts = np.rint(weights / largest * 2.0**20).astype(np.int64)
+    longest = largest * float(np.sqrt(float((parts**2).sum(axis=1).max()))) / 2**20
+    room = WEIGHTS - 2 * np.sqrt(weights.shape[1])  # rounding may lengthen them
     step = max(largest / WEIGHT, longest / room)
     return IntegerWeights(np.rint(weights / step).astype(np.int16), step)
 
@@ -194,8 +200,10 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
 @cache
 def powers_of_two() -> np.ndarray:
     """(POWERS,) int64: ONE * 2**(-i / POWERS), rounded."""
-    exact = ONE * np.exp2(-np.arange(POWERS) / POWERS)
-    return np.rint(exact).astype(np.int64)
+    with localcontext(prec=30):  # decimal arithmetic is the same on every machine
+        step = Decimal(2) ** (Decimal(-1) / POWERS)
+        table = [int(ONE * step**i + Decimal("0.5")) for i in range(POWERS)]
+    return np.array(table, np.int64)
 
 
 def power(xp: Any, distance: Array, rate: Array) -> Array:
@@ -205,7 +213,7 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
     The exponent is truncated to 1 / POWERS of a power of two.
     """
     table = xp.asarray(powers_of_two())
-    exponent = distance * (rate * float(POWERS * np.log2(np.e)))
+    exponent = distance * (rate * RATE)
     exponent = xp.minimum(exponent, float(LOWEST)).astype(xp.int64)
     return xp.take(table, exponent % POWERS) >> (exponent // POWERS)
 

@@ -31,7 +31,7 @@ class KeptRows:
         self._used = 0
         self._lock = Lock()
         self._key: Key = None
-        self._kept: dict[tuple[int, int], Any] = {}
+        self._kept: dict[tuple[int, int, int], Any] = {}
 
     def __call__(
         self, key: Key, index: np.ndarray, size: int, make: Callable[[], Any]
@@ -62,15 +62,15 @@ class KeptRows:
         return made
 
 
-def _consecutive(index: np.ndarray) -> tuple[int, int] | None:
-    """(first slot, rows) of a block of consecutive slots and padding behind them."""
+def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
+    """(first slot, slots, rows) of a block of consecutive slots and padding behind."""
     count = int((index >= 0).sum())
     if count == 0:
         return None
     first = int(index[0])
     if not np.array_equal(index[:count], np.arange(first, first + count)):
         return None
-    return first, count
+    return first, count, len(index)
 
 
 def _same(one: Key, other: Key) -> bool:

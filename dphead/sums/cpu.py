@@ -1,4 +1,4 @@
-"""Block sums on a CPU: compiled loops where they pay, exact products of numpy elsewhere."""
+"""Block sums on a CPU: compiled loops where they pay, elsewhere exact numpy products."""
 
 import numpy as np
 
@@ -26,8 +26,8 @@ class CpuSums:
 
     memory: bytes of integer rows kept between passes of one transform. compiled_from:
     entries of a sum from which compiled loops make it.
-    Guarantee: the integers of `ReferenceSums`; a kept row serves its own slot, transform
-    and clip only.
+    Guarantee: the integers of `ReferenceSums`; a kept row serves its own slot,
+    transform and clip only.
     """
 
     parallel = True

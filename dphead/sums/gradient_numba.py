@@ -1,4 +1,4 @@
-"""The compiled softmax gradient: scores, residuals and products of CHUNK rows at a time.
+"""The compiled softmax gradient: scores, residuals, products of CHUNK rows at a time.
 
 `Gradient.factors` says the same with whole arrays; `door` holds the two equal.
 """
@@ -10,6 +10,7 @@ from dphead.privacy.statistics import (
     ONE,
     POWERS,
     PROBABILITY,
+    RATE,
     Gradient,
     counting,
     powers_of_two,
@@ -47,7 +48,7 @@ def add_softmax_gradient(
             f"{out.shape=}. This is a defect in the solver or the row source."
         )
     keep = counting(query, rows, y, used)
-    rate = (rows.scale * ask.weights.step) * float(POWERS * np.log2(np.e))
+    rate = (rows.scale * ask.weights.step) * RATE
     longest = aim(RADIUS**2, query.n_classes)
     if query.clip == "rows":
         factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY))

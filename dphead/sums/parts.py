@@ -112,7 +112,7 @@ class SumOfParts:
 
 
 def serve(first: Asked, own: Rows, block_sum: BlockSum) -> None:
-    """Sum this process's part whenever the first asks, until it says that it is done."""
+    """Sum this process's part whenever the first asks, until it says that it ends."""
     while (ask := first.next()) is not None:
         if ask.clip_norm is None:
             first.answer(np.array([_largest(ask, own)]))

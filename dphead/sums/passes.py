@@ -132,7 +132,7 @@ def _secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
 def _compare(
     ask: Ask, block_sum: BlockSum, made: Any, block: Block, used: np.ndarray, slot: int
 ) -> None:
-    """RuntimeError unless both sums of the run of rows that holds the slot are equal."""
+    """RuntimeError unless both sums of the run of rows with the slot are equal."""
     place = int(np.flatnonzero(block.index == slot)[0]) // CHECKED * CHECKED
     run = slice(place, min(place + CHECKED, len(block.index)))
     own = Block(block.index[run], block.x[run], block.y[run])
@@ -148,7 +148,7 @@ def _compare(
     if not np.array_equal(*sums):
         raise RuntimeError(
             "fast sums must equal the reference's, got other integers with "
-            f"{type(block_sum).__name__}. This is a defect: fit with backend='reference'."
+            f"{type(block_sum).__name__}. This is a defect: use --backend reference."
         )
 
 

@@ -180,7 +180,7 @@ def add_factors(
     out: np.ndarray,
     products: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Add outer products, or weighted squares, with products(left, right) = leftᵀ right."""
+    """Add outer products, or weighted squares. products(left, right) is leftᵀ right."""
     if query.kind == "outer":
         out += products(left, right)
         return out

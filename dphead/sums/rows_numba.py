@@ -1,8 +1,9 @@
 """Compiled rows: `privacy.transform` a row at a time, for CPUs, bit for bit.
 
 Each row's arithmetic is that of the definition: one IEEE operation on an entry, and
-sums of integers. Nothing here allows a compiler to fuse or reorder floating point. Numbers of other
-modules are arguments, since code kept on the disk does not notice that they change.
+sums of integers. Nothing here allows a compiler to fuse or reorder floating point.
+Numbers of other modules are arguments, since code kept on the disk does not notice that
+they change.
 """
 
 import math
