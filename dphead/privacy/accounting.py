@@ -1,8 +1,11 @@
-"""From the list of releases to (epsilon, delta): what decides a charge. `dphead/calibration.py` goes back.
+"""From the list of releases to (epsilon, delta): what decides a charge.
 
-Where floating point or a grid leaves a doubt, answers are rounded to the safe side. Sources: Dong, Roth, Su 2022 (GDP);
-Balle, Wang 2018 (Theorem 8); Mironov, Talwar, Zhang 2019 (RDP of Poisson batches); Zhu, Dong, Wang 2022 (dominating
-pairs); Doroshenko et al. 2022 (connect the dots, as in dp_accounting).
+`dphead/calibration.py` goes back.
+
+Where floating point or a grid leaves a doubt, answers are rounded to the safe side.
+Sources: Dong, Roth, Su 2022 (GDP); Balle, Wang 2018 (Theorem 8); Mironov, Talwar, Zhang
+2019 (RDP of Poisson batches); Zhu, Dong, Wang 2022 (dominating pairs); Doroshenko et
+al. 2022 (connect the dots, as in dp_accounting).
 """
 
 import logging
@@ -18,24 +21,30 @@ from scipy.special import erfcx, ndtr
 
 RELATIONS = ("zero_out", "add_remove", "replace_one")
 ACCOUNTANTS = ("auto", "exact", "pld", "rdp", "rdp-classic", "zcdp")
-# dp_accounting 0.6's default orders; the powers of two after 1,024 serve very small epsilons.
+# dp_accounting 0.6's default orders; the powers of two after 1,024 serve very small
+# epsilons.
 RDP_ORDERS = tuple(
     [1 + x / 10 for x in range(1, 100)]
     + list(range(11, 64))
     + [2**k for k in range(7, 14)]
 )
-PLD_INTERVAL = 1e-4  # width of the grid of privacy losses (wider above epsilon = 100, in proportion)
-PLD_MIN_DELTA = 1e-10  # below it the rounding of Fourier transforms and cut tails (1e-13 of mass) would be seen
+# width of the grid of privacy losses (wider above epsilon = 100, in proportion)
+PLD_INTERVAL = 1e-4
+# below it the rounding of Fourier transforms and cut tails (1e-13 of mass) would be
+# seen
+PLD_MIN_DELTA = 1e-10
 
 
 @dataclass(frozen=True)
 class GaussianEvent:
-    """`count` releases of a Gaussian mechanism, each with noise sd = noise_multiplier * sensitivity.
+    """`count` releases of a Gaussian mechanism, each with noise sd = noise_multiplier *
+    sensitivity.
 
-    Full batch: the sensitivity is the relation's own, so the same event holds under every relation. Poisson batches
-    (sampling_prob < 1): it is the zero-out one (the clip norm C), also under replace_one. 0 noise is not private.
-    rows_per_unit: the most rows that one protected unit (a row, or a group of them) has among those that count.
-    Guarantee: none by itself; it is what the accountants see of a release.
+    Full batch: the sensitivity is the relation's own, so the same event holds under
+    every relation. Poisson batches (sampling_prob < 1): it is the zero-out one (the
+    clip norm C), also under replace_one. 0 noise is not private. rows_per_unit: the
+    most rows that one protected unit (a row, or a group of them) has among those that
+    count. Guarantee: none by itself; it is what the accountants see of a release.
     """
 
     noise_multiplier: float
@@ -88,7 +97,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
 
 
 def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
-    """The same releases with equal ones counted in one event, in order of appearance."""
+    """The same releases, equal ones counted in one event, in order of appearance."""
     counts: Counter[GaussianEvent] = Counter()
     for event in events:
         one = event if event.count == 1 else replace(event, count=1)
@@ -131,8 +140,9 @@ def check(
 def log_delta(mu: float, epsilon: float) -> float:
     """Upper bound, tight to rounding, on log delta(epsilon) of mu-GDP (0 < mu < inf).
 
-    With t = mu/2 - epsilon/mu and Mills' ratio R(x) = Phi(x)/phi(x), e^epsilon phi(t - mu) = phi(t), so that
-    delta = Phi(t) - e^epsilon Phi(t - mu) = phi(t) [R(t) - R(t - mu)]: no large numbers are subtracted.
+    With t = mu/2 - epsilon/mu and Mills' ratio R(x) = Phi(x)/phi(x), e^epsilon phi(t -
+    mu) = phi(t), so that delta = Phi(t) - e^epsilon Phi(t - mu) = phi(t) [R(t) - R(t -
+    mu)]: no large numbers are subtracted.
     """
     t = mu / 2 - epsilon / mu
     log_phi = -t * t / 2 - 0.5 * math.log(2 * math.pi)
@@ -149,7 +159,9 @@ def log_delta(mu: float, epsilon: float) -> float:
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """Smallest epsilon at which a mu-GDP mechanism is (epsilon, delta)-DP. Source: Balle, Wang 2018, Theorem 8.
+    """Smallest epsilon at which a mu-GDP mechanism is (epsilon, delta)-DP.
+
+    Source: Balle, Wang 2018, Theorem 8.
 
     Guarantee: never below the true value; infinite when that exceeds 1e12.
     """
@@ -169,10 +181,12 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:
-    """GDP parameter of the composition, sqrt(sum count (rows_per_unit / noise_multiplier)^2); None for sampled batches.
+    """GDP parameter of the composition, sqrt(sum count (rows_per_unit /
+    noise_multiplier)^2); None for sampled batches.
 
-    Source: Dong, Roth, Su 2022, Corollary 2 and, for groups, Theorem 6.
-    Guarantee: exact for full batches with noise fixed beforehand, also when a query depends on earlier results.
+    Source: Dong, Roth, Su 2022, Corollary 2 and, for groups, Theorem 6. Guarantee:
+    exact for full batches with noise fixed beforehand, also when a query depends on
+    earlier results.
     """
     events = [e for e in events if e.count]
     if any(e.sampling_prob < 1 for e in events):
@@ -187,7 +201,8 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
 
 
 def total_rho(events: Sequence[GaussianEvent]) -> float | None:
-    """zCDP parameter mu^2 / 2 of the composition; None if a batch is sampled (Bun, Steinke 2016, Proposition 1.6).
+    """zCDP parameter mu^2 / 2 of the composition; None if a batch is sampled (Bun,
+    Steinke 2016, Proposition 1.6).
 
     Guarantee: exact for full batches.
     """
@@ -204,24 +219,29 @@ def _poisson_rdp(
     if noise_multiplier < 1e-3:
         return np.full(len(orders), np.inf)
     logger, before = logging.getLogger("absl"), logging.getLogger("absl").disabled
-    logger.disabled = True  # it warns of orders whose series does not converge; they come back infinite, which is safe
+    # it warns of orders whose series does not converge; they come back infinite, which
+    # is safe
+    logger.disabled = True
     try:
         values = rdp._compute_rdp_poisson_subsampled_gaussian(
             sampling_prob, noise_multiplier, orders
         )
     finally:
         logger.disabled = before
-    # The logarithm of a sum near 1 is rounded, by less than 1e-13, before it is divided by (order - 1).
+    # The logarithm of a sum near 1 is rounded, by less than 1e-13, before it is divided
+    # by (order - 1).
     return np.maximum(values, 0.0) + 1e-13 / (np.asarray(orders) - 1)
 
 
 def rdp_curve(
     events: Sequence[GaussianEvent], orders: Sequence[float], relation: str = "zero_out"
 ) -> np.ndarray:
-    """Total Renyi divergence at each order > 1 (Mironov 2017, Corollary 3; Mironov, Talwar, Zhang 2019, section 3).
+    """Total Renyi divergence at each order > 1 (Mironov 2017, Corollary 3; Mironov,
+    Talwar, Zhang 2019, section 3).
 
-    Poisson batches under replace_one are refused (ValueError): dp_accounting has no RDP bound for that pair.
-    Guarantee: an upper bound at each order, for zero_out and add_remove; for full batches under every relation.
+    Poisson batches under replace_one are refused (ValueError): dp_accounting has no RDP
+    bound for that pair. Guarantee: an upper bound at each order, for zero_out and
+    add_remove; for full batches under every relation.
     """
     check(relation=relation)
     total = np.zeros(len(orders))
@@ -253,7 +273,8 @@ def rdp_curve(
 
 
 def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
-    """Epsilon from RDP at one order (Canonne, Kamath, Steinke 2020, Proposition 12; Balle et al. 2020, Theorem 21).
+    """Epsilon from RDP at one order (Canonne, Kamath, Steinke 2020, Proposition 12;
+    Balle et al. 2020, Theorem 21).
 
     Guarantee: (result, delta)-DP follows from (order, rdp)-RDP.
     """
@@ -273,7 +294,8 @@ def epsilon_from_rdp(
     delta: float,
     classic: bool = False,
 ) -> float:
-    """The least epsilon over the orders; `classic` is d + ln(1/delta)/(order-1) (Mironov 2017, Proposition 3).
+    """The least epsilon over the orders; `classic` is d + ln(1/delta)/(order-1)
+    (Mironov 2017, Proposition 3).
 
     Guarantee: an upper bound when every order's divergence is one.
     """
@@ -288,10 +310,12 @@ def epsilon_from_rdp(
 
 
 def filter_order(epsilon: float, delta: float) -> float:
-    """The one RDP order of an adaptive filter, from the budget alone: where a Gaussian may spend most divergence.
+    """The one RDP order of an adaptive filter, from the budget alone: where a Gaussian
+    may spend most divergence.
 
-    Source: Feldman, Zrnic 2021 fix the order beforehand. Multiples of 0.1 up to 10, whole numbers up to 8,192.
-    Guarantee: none needed; any order fixed beforehand is valid, this one loses least.
+    Source: Feldman, Zrnic 2021 fix the order beforehand. Multiples of 0.1 up to 10,
+    whole numbers up to 8,192. Guarantee: none needed; any order fixed beforehand is
+    valid, this one loses least.
     """
     check(delta=delta)
     require(
@@ -318,19 +342,23 @@ def filter_order(epsilon: float, delta: float) -> float:
 def loss_distribution(
     events: Sequence[GaussianEvent], relation: str = "zero_out", coarser: float = 1.0
 ):
-    """dp_accounting's privacy loss distribution of the composition; None if a loss may exceed 1e6.
+    """dp_accounting's privacy loss distribution of the composition; None if a loss may
+    exceed 1e6.
 
-    zero_out is REPLACE_SPECIAL: a removed row adds zero where it is sampled, in both directions, as add_remove does.
-    Full batches enter as one Gaussian pair N(0, 1), N(mu, 1) under every relation: their multipliers are over the
-    relation's own sensitivity, and REPLACE_ONE would double that (wrongly so for the Gram matrix).
-    Replace-one with Poisson batches is the pair (1-q)N(0) + qN(C), (1-q)N(0) + qN(-C). It dominates: for rows x, x' and
-    gamma >= 1 the hockey stick is q E[1 - gamma e^V - c e^U]_+ with c >= 0 and (V, U) Gaussian, of means minus half
-    their variances and covariance the Gram matrix of (x' - x, -x). Each entry of that matrix can only raise this
-    expectation (a convex function of a sum of martingales), and x = -x', |x| = C makes all entries largest at once.
-    A unit of k rows in Poisson batches is N(0) against the mixture of N(jC), j binomial (k, q), by the same argument
-    (AUDIT.md, "Groups"). ValueError for such units under replace_one. `coarser` widens the grid.
-    Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding, or 1e-11 with such units, whose
-    losses dp_accounting inverts by bisection).
+    zero_out is REPLACE_SPECIAL: a removed row adds zero where it is sampled, in both
+    directions, as add_remove does. Full batches enter as one Gaussian pair N(0, 1),
+    N(mu, 1) under every relation: their multipliers are over the relation's own
+    sensitivity, and REPLACE_ONE would double that (wrongly so for the Gram matrix).
+    Replace-one with Poisson batches is the pair (1-q)N(0) + qN(C), (1-q)N(0) + qN(-C).
+    It dominates: for rows x, x' and gamma >= 1 the hockey stick is q E[1 - gamma e^V -
+    c e^U]_+ with c >= 0 and (V, U) Gaussian, of means minus half their variances and
+    covariance the Gram matrix of (x' - x, -x). Each entry of that matrix can only raise
+    this expectation (a convex function of a sum of martingales), and x = -x', |x| = C
+    makes all entries largest at once. A unit of k rows in Poisson batches is N(0)
+    against the mixture of N(jC), j binomial (k, q), by the same argument (AUDIT.md,
+    "Groups"). ValueError for such units under replace_one. `coarser` widens the grid.
+    Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding, or
+    1e-11 with such units, whose losses dp_accounting inverts by bisection).
     """
     from dp_accounting import NeighboringRelation as Relation
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -359,7 +387,8 @@ def loss_distribution(
             "Use full batches.",
         )
         poisson[e.noise_multiplier, e.sampling_prob, e.rows_per_unit] += int(e.count)
-    # The size of the losses sets the width of the grid and nothing else; replace_one counts as half the noise.
+    # The size of the losses sets the width of the grid and nothing else; replace_one
+    # counts as half the noise.
     half, orders = 0.5 if relation == "replace_one" else 1.0, (2, 4, 8, 16, 32, 64)
     curve = rdp_curve(
         [GaussianEvent(s * half / k, q, count) for (s, q, k), count in poisson.items()],
@@ -381,7 +410,8 @@ def loss_distribution(
         )
     for (sd, q, k), count in poisson.items():
         if k > 1:
-            # dp_accounting loses chances below 1e-8. More sampling costs more: dropping rows again is a mixture.
+            # dp_accounting loses chances below 1e-8. More sampling costs more: dropping
+            # rows again is a mixture.
             sums = np.asarray(binom.pmf(range(k + 1), k, max(q, 1e-7))).tolist()
             one = pld.from_mixture_gaussian_mechanism(
                 sd, range(k + 1), sums, value_discretization_interval=interval
@@ -404,11 +434,14 @@ def epsilon(
     accountant: str = "auto",
     coarser: float = 1,
 ) -> float:
-    """Epsilon of the composition at `delta`; `auto` is `exact` for full batches and `pld` otherwise.
+    """Epsilon of the composition at `delta`; `auto` is `exact` for full batches and
+    `pld` otherwise.
 
-    `rdp` uses the improved conversion, `rdp-classic` TB21's (Lemma B.4), `zcdp` rho + 2 sqrt(rho ln(1/delta)) (Bun,
-    Steinke 2016, Proposition 1.3). ValueError where an accountant does not apply. Infinite when a release has no noise.
-    Guarantee: an upper bound, for noise multipliers and sampling probabilities fixed before the data were read.
+    `rdp` uses the improved conversion, `rdp-classic` TB21's (Lemma B.4), `zcdp` rho + 2
+    sqrt(rho ln(1/delta)) (Bun, Steinke 2016, Proposition 1.3). ValueError where an
+    accountant does not apply. Infinite when a release has no noise. Guarantee: an upper
+    bound, for noise multipliers and sampling probabilities fixed before the data were
+    read.
     """
     check(delta=delta, relation=relation)
     require(
@@ -451,13 +484,16 @@ def epsilon(
 
 @lru_cache(
     maxsize=1024
-)  # a plan's calibration, its charge and its report ask for the same, and so do fits of one plan
+    # a plan's calibration, its charge and its report ask for the same, and so do fits of
+    # one plan
+)
 def _pld_epsilon(
     events: tuple[GaussianEvent, ...], delta: float, relation: str, coarser: float
 ) -> float:
     """`epsilon` by privacy loss distributions.
 
-    Guarantee: an upper bound, as `loss_distribution`, whose rounding is taken off delta.
+    Guarantee: an upper bound, as `loss_distribution`, whose rounding is taken off
+    delta.
     """
     distribution = loss_distribution(events, relation, coarser)
     rounding = (

@@ -46,7 +46,7 @@ class Rows(Protocol):
 
 
 class GroupedRows(Rows, Protocol):
-    """Rows with a cap. within: (n_rows,) bool, `sampling.within_cap` of their groups."""
+    """Rows with a cap. within: (n_rows,) bool, `sampling.within_cap` of groups."""
 
     within: np.ndarray
 

@@ -1,7 +1,9 @@
-"""Rounded Gaussian noise from a cryptographic generator: one independent draw per coordinate, step and release.
+"""Rounded Gaussian noise from a cryptographic generator: one independent draw per
+coordinate, step and release.
 
-ChaCha20 (the `randomgen` package) is keyed anew for every release with 256 bits from the operating system, so nothing
-is shared between releases, processes or forks and no generator state can be repeated or guessed.
+ChaCha20 (the `randomgen` package) is keyed anew for every release with 256 bits from
+the operating system, so nothing is shared between releases, processes or forks and no
+generator state can be repeated or guessed.
 """
 
 import hashlib
@@ -17,10 +19,11 @@ from dphead.privacy.normal import rounded_gaussian, symmetric_rounded_gaussian
 class NoiseSource:
     """Gives each release its own generators.
 
-    seed: None for a guarantee. An integer makes every draw reproducible, for tests: then there is no privacy, and
-    `private` is False, which every report states.
+    seed: None for a guarantee. An integer makes every draw reproducible, for tests:
+    then there is no privacy, and `private` is False, which every report states.
 
-    Guarantee: with seed=None each call of `generator` returns a stream keyed by 256 fresh bits of OS entropy.
+    Guarantee: with seed=None each call of `generator` returns a stream keyed by 256
+    fresh bits of OS entropy.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -32,10 +35,12 @@ class NoiseSource:
         return self.seed is None
 
     def generator(self, sequence: int, purpose: str) -> np.random.Generator:
-        """A fresh generator for release number `sequence` and `purpose` ("noise" or "sample").
+        """A fresh generator for release number `sequence` and `purpose` ("noise" or
+        "sample").
 
-        Guarantee: seeded draws depend on (seed, sequence, purpose) alone, so a resumed seeded run repeats them and no
-        two releases of a fit share any; unseeded draws never repeat.
+        Guarantee: seeded draws depend on (seed, sequence, purpose) alone, so a resumed
+        seeded run repeats them and no two releases of a fit share any; unseeded draws
+        never repeat.
         """
         if self.seed is None:
             key = secrets.token_bytes(32)
@@ -50,7 +55,8 @@ class NoiseSource:
 def rounded_noise(
     generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool
 ) -> np.ndarray:
-    """Independent draws of round(N(0, sd**2)), int64; of round(sd (Z + Zᵀ)/2) if symmetric.
+    """Independent draws of round(N(0, sd**2)), int64; of round(sd (Z + Zᵀ)/2) if
+    symmetric.
 
     Guarantee: proofs/noise.md; the symmetric form is post-processing of the whole d x d
     mechanism.

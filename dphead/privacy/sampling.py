@@ -1,4 +1,6 @@
-"""Which rows take part in a release: all of them, at most so many of a group, or a secret Poisson sample."""
+"""Which rows take part in a release: all of them, at most so many of a group, or a
+secret Poisson sample.
+"""
 
 import numpy as np
 
@@ -6,18 +8,23 @@ import numpy as np
 def poisson_sample(
     n_rows: int, sampling_prob: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Indices of a Poisson sample, increasing, int64: each row is in it independently with probability sampling_prob.
+    """Indices of a Poisson sample, increasing, int64: each row is in it independently
+    with probability sampling_prob.
 
-    Guarantee: one 53-bit uniform per row slot, drawn from a fresh cryptographic stream; the sample's size is whatever
-    it is (0 included), is secret, and is never stored. No row is dropped to fit a batch.
+    Guarantee: one 53-bit uniform per row slot, drawn from a fresh cryptographic stream;
+    the sample's size is whatever it is (0 included), is secret, and is never stored. No
+    row is dropped to fit a batch.
     """
     return np.flatnonzero(generator.random(n_rows) < sampling_prob)
 
 
 def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
-    """(n,) bool: the first `cap` rows of each group. groups: (n,) int; a negative one is a group of this row alone.
+    """(n,) bool: the first `cap` rows of each group.
 
-    Guarantee: at most `cap` rows of a group are kept, and which of them depends on that group's slots alone.
+    groups: (n,) int; a negative one is a group of this row alone.
+
+    Guarantee: at most `cap` rows of a group are kept, and which of them depends on that
+    group's slots alone.
     """
     if cap < 1:
         raise ValueError(

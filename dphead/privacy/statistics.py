@@ -2,9 +2,10 @@
 
 A row's statistic is an outer product of two integer vectors, l qᵀ, or a weighted square
 w q qᵀ. A class gives what one integer stands for (`unit`), how far one row can move the
-sum, in these units (`squared_sensitivity`, a whole number), and the vectors (`factors`).
-`dphead.analysis.definitions` says the same one row at a time in real numbers, to be read
-against the papers; proofs/sensitivity.md has the table and the proofs.
+sum, in these units (`squared_sensitivity`, a whole number), and the vectors
+(`factors`). `dphead.analysis.definitions` says the same one row at a time in real
+numbers, to be read against the papers; proofs/sensitivity.md has the table and the
+proofs.
 
 Symbols: x a row after its transform, y its class, R or C the clip norm, b the appended
 constant, q the row's integers, l its residual's.
@@ -140,7 +141,7 @@ class Query:
         raise NotImplementedError
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """A clip norm that clips no row of at most this norm: for fits without noise."""
+        """A clip norm that clips no row of this norm, for fits without noise."""
         return largest_norm
 
     def rows(
@@ -164,7 +165,8 @@ class Query:
 class Chunk:
     """Rows in work, as integers.
 
-    y, keep: (k,); keep is False for rows that count zero. weights: of `Params`, rounded.
+    y, keep: (k,); keep is False for rows that count zero. weights: of `Params`,
+    rounded.
     """
 
     rows: IntegerRows
@@ -281,7 +283,7 @@ class Gradient(Query):
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """C; sqrt(2) rho for softmax and sqrt(m) rho for m sigmoids. Replaced: twice."""
+        """C; sqrt(2) rho for softmax, sqrt(m) rho for m sigmoids. Replaced: twice."""
         return RADIUS**4 * (4 if relation == "replace_one" else 1)
 
     def most(self) -> int:

@@ -208,7 +208,8 @@ def within(
 
 
 def fits(q: Any, bound: int) -> Any:
-    """(k, 1) bool: whether the sum of squares of whole numbers q (k, w) is in the bound.
+    """(k, 1) bool: whether the sum of squares of whole numbers q (k, w) is in the
+    bound.
 
     A float64 sum of squares is exact up to 2**53, and rounding takes no larger one, nor
     what is not a number, below the bound.
