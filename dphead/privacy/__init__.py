@@ -1,1 +1,1 @@
-"""The audited folder: everything that touches private rows, adds noise, or decides what was charged. See AUDIT.md."""
+"""The audited folder: everything that touches private rows, adds noise, or decides what was charged. See READING.md."""
