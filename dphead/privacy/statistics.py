@@ -187,7 +187,7 @@ def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:
 
 def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
     """(k, n_classes) int64."""
-    same = y[:, None] == xp.arange(n_classes)[None, :]
+    same = y.astype(xp.int64)[:, None] == xp.arange(n_classes)[None, :]
     return (same & keep[:, None]).astype(xp.int64)
 
 
