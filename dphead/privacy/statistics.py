@@ -523,6 +523,11 @@ class ChannelMoment(Query):
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
         """The moments on a grid: sums of integers, divided and clipped."""
+        if transform.append:
+            raise ValueError(
+                "moments are of the features alone, got a transform with "
+                f"append={transform.append}. Leave the constant out."
+            )
         fine = transformed(transform, x)
         channels = self.n_channels or x.shape[1]
         powers = fine.integers.astype(np.int64) ** self.power
