@@ -10,6 +10,7 @@ from dphead.privacy.statistics import (
     ONE,
     POWERS,
     PROBABILITY,
+    STEEPEST,
     Gradient,
     counting,
     powers_of_two,
@@ -47,7 +48,9 @@ def add_softmax_gradient(
             f"{out.shape=}. This is a defect in the solver or the row source."
         )
     keep = counting(query, rows, y, used)
-    rate = (rows.scale * ask.weights.step) * float(POWERS * np.log2(np.e))
+    with np.errstate(over="ignore"):
+        rate = np.minimum(rows.scale * ask.weights.step, STEEPEST)
+    rate = rate * float(POWERS * np.log2(np.e))
     longest = aim(RADIUS**2, query.n_classes)
     if query.clip == "rows":
         factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY))
