@@ -40,7 +40,7 @@ params = Params(RowTransform(append=1.0), np.full((D + 1, M), 0.1))
 plain = Params(RowTransform(), np.full((D, M), 0.1))
 sums = {}
 for q in QUERIES:
-    p = plain if "n_channels=2" in q.name else params
+    p = plain if "ChannelMoment" in q.name else params
     total = integer_sum(q, p, x, y, block_rows=2048, block_sum=JaxSums())
     sums[q.name] = total.tolist()
 devices = {}
@@ -80,7 +80,7 @@ def results():
 @pytest.mark.parametrize("name", NAMES)
 def test_all_numbers_of_devices_give_the_references_integers(results, name):
     query = QUERIES[NAMES.index(name)]
-    append = 0.0 if "n_channels=2" in name else 1.0
+    append = 0.0 if "ChannelMoment" in name else 1.0
     transform = RowTransform(append=append)
     params = Params(transform, np.full((transform.width(D), M), 0.1))
     expected = integer_sum(query, params, *toy(4000), block_sum=ReferenceSums())
