@@ -1,14 +1,15 @@
 """Sums by XLA: the integers of the reference, on one device and on eight, kept or sent."""
 
 import json
+from functools import lru_cache
 
+import jax
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, D, M, integer_sum, one_block, python, release_one, toy
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jax
 from dphead.data import ArrayRows
 from dphead.privacy.statistics import Gradient, Gram, Params
 from dphead.privacy.transform import RADIUS, RowTransform
@@ -60,9 +61,7 @@ def params_of(query, n_features=D, n_classes=M):
     """Weights, and a constant where the query takes one."""
     append = 0.0 if "ChannelMoment" in query.name else 1.0
     transform = RowTransform(append=append)
-    weights = np.random.default_rng(1).normal(
-        size=(transform.width(n_features), n_classes)
-    )
+    weights = np.random.default_rng(1).normal(size=(transform.width(n_features), n_classes))
     return Params(transform, weights)
 
 
@@ -106,10 +105,16 @@ def test_all_numbers_of_devices_give_one_head_byte_for_byte(results):
         assert bytes.fromhex(weights) == alone.weights.tobytes()
 
 
+def anew(monkeypatch):
+    """Forget what was compiled before."""
+    again = lru_cache(jax_sums._compiled.__wrapped__)
+    monkeypatch.setattr(jax_sums, "_compiled", again)
+
+
 @pytest.fixture(params=["float64", "halves"])
 def products(request, monkeypatch):
     """Products as processors make them, and as accelerators do."""
-    monkeypatch.setattr(jax_sums, "_compiled", jax_sums._compiled.__wrapped__)
+    anew(monkeypatch)
     if request.param == "halves":
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     return request.param
@@ -123,15 +128,12 @@ def test_sums_are_the_references(query, products):
     x[3], x[4, 1], x[5] = np.nan, np.inf, 0
     x[6:40] *= np.logspace(-38, 36, 34, dtype=np.float32)[:, None]
     rows, params = ArrayRows(x, y, 256), params_of(query)
-    for clip_norm in (0.3, 1e6):
-        for indices in (None, np.arange(0, 500, 3)):
-            one, other = (
-                integer_sum(
-                    query, params, rows, None, clip_norm, block_sum=way, indices=indices
-                )
-                for way in (JaxSums(), ReferenceSums())
-            )
-            assert one.dtype == np.int64 and np.array_equal(one, other)
+    for indices in (None, np.arange(0, 500, 3)):
+        one, other = (
+            integer_sum(query, params, rows, None, 0.3, block_sum=way, indices=indices)
+            for way in (JaxSums(), ReferenceSums())
+        )
+        assert one.dtype == np.int64 and np.array_equal(one, other)
 
 
 def test_the_known_answers_hold(products):
@@ -164,7 +166,7 @@ def test_two_halves_are_the_number(values):
 def test_only_small_numbers_go_in_halves(monkeypatch):
     """A channel moment has up to 2**20, which two halves of 8 bits cannot hold."""
     small = []
-    monkeypatch.setattr(jax_sums, "_compiled", jax_sums._compiled.__wrapped__)
+    anew(monkeypatch)
     real = jax_sums._integers
 
     def seen(a, b, is_small):
@@ -196,9 +198,7 @@ def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
         for sampling_prob in (1.0, 0.97, 0.5, 1.0):
             params = Params(transform, rng.standard_normal((6, 3)))
             kept, sent = (
-                release_one(
-                    Gradient(3), params, rows, 3, b, sampling_prob=sampling_prob
-                ).value
+                release_one(Gradient(3), params, rows, 3, b, sampling_prob=sampling_prob).value
                 for b in (sums, JaxSums())
             )
             assert np.array_equal(kept, sent)
