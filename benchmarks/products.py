@@ -1,9 +1,11 @@
 """Exact products of 16-bit integers beside float32: `python -m benchmarks.products`.
 
 One thread. Each case is timed in turns, in one process: scores and products by numpy's
-library in float32 and by the integers' kernels; "tiles" are all rows at once. Printed: billions of operations a second (median), and the integers' time over
-the float32 time, which is below 1 where integers are faster. "both": scores of a chunk of
-rows and then its products, as a gradient takes them, and the rows' gigabytes a second.
+library in float32, and by the integers' kernels; for 128 rows at a time, or ("tiles") for
+all of them. Printed: billions of operations a second (median), and the integers' time
+over the float32 time, which is below 1 where integers are faster. "both": scores of a
+chunk of rows and then its products, as a gradient takes them, and the rows' gigabytes a
+second.
 """
 
 from collections.abc import Callable
