@@ -81,7 +81,8 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
     their accountant handles replace-one itself (proofs/poisson.md).
     """
     if spec.noise_multiplier == 0:
-        return 1.0, 0.0
+        finite = np.isfinite(spec.clip_norm)  # else the rows decide on the unit
+        return query.unit(spec.clip_norm, append) if finite else 1.0, 0.0
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
     squared = query.squared_sensitivity(relation, spec.clip_norm, append)
     sd = float(np.nextafter(spec.noise_multiplier * root(squared), np.inf))
