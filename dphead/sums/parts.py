@@ -15,7 +15,6 @@ from dphead.privacy.statistics import Params, Query
 from dphead.sums.passes import checked_sum
 from dphead.sums.reference import Ask, BlockSum, ReferenceSums, ask_of, largest_norm
 
-
 EXACT = 2**53  # float64, in which sums travel, holds every whole number up to here
 
 
