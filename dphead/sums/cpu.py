@@ -106,7 +106,7 @@ def _is_softmax(query: Query) -> bool:
 
 
 def _rows_by_numpy(ask: Ask, x: np.ndarray) -> IntegerRows:
-    """Pieces of rows, each on its own: numpy's float64 arrays are eight times a piece."""
+    """Pieces of rows, each alone: numpy's float64 arrays are eight times a piece."""
     size = max(1, PIECES // x.shape[1])
     parts = []
     for i in range(0, len(x), size):
