@@ -257,3 +257,13 @@ def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
     noise_scale(query, spec_of(query, n), 0.0)
     with pytest.raises(ValueError, match=r"below 2\*\*62"):
         noise_scale(query, spec_of(query, n + 1), 0.0)
+
+
+def test_sums_without_noise_never_reach_the_disk(tmp_path):
+    x, y = toy(50)
+    query = Gram(M)
+    spec = spec_of(query, 50, clip_norm=float("inf"), sigma=0.0)
+    ledger = reserve([spec], store=tmp_path / "store", epsilon=float("inf"))
+    with pytest.raises(ValueError, match="must not reach the disk"):
+        release(query, Params(), ArrayRows(x, y), spec, ledger=ledger, noise=NoiseSource(1), summer=door())
+    assert not list((tmp_path / "store").glob("*.npy"))
