@@ -20,6 +20,7 @@ from dphead.privacy.contract import (
 )
 from dphead.privacy.ledger import FitLedger
 from dphead.privacy.noise import NoiseSource, rounded_noise
+from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.statistics import Params, Query, root
 
@@ -83,10 +84,16 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
     their accountant handles replace-one itself (proofs/poisson.md).
     """
     if spec.noise_multiplier == 0:
-        return 1.0, 0.0
+        known = np.isfinite(spec.clip_norm)  # else `release` finds a clip norm
+        return query.unit(spec.clip_norm, append) if known else 1.0, 0.0
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
     squared = query.squared_sensitivity(relation, spec.clip_norm, append)
     sd = float(np.nextafter(spec.noise_multiplier * root(squared), np.inf))
+    if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:  # twice: off a diagonal it is halved
+        raise ValueError(
+            "noise must be of 2**-3 to 2**44 units of the sum, got noise_multiplier="
+            f"{spec.noise_multiplier} and {sd=} units. Choose another budget."
+        )
     # Under add_remove n is private: room for any number of rows that a disk can hold.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
     if n * query.most() > MOST:

@@ -195,7 +195,7 @@ def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:
 
 def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
     """(k, n_classes) int64."""
-    same = y[:, None] == xp.arange(n_classes)[None, :]
+    same = y.astype(xp.int64)[:, None] == xp.arange(n_classes)[None, :]
     return (same & keep[:, None]).astype(xp.int64)
 
 
@@ -533,6 +533,11 @@ class ChannelMoment(Query):
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
         """The moments on a grid: sums of integers, divided and clipped."""
+        if transform.append:
+            raise ValueError(
+                "moments are of the features alone, got a transform with "
+                f"append={transform.append}. Leave the constant out."
+            )
         fine = transformed(transform, x)
         channels = self.n_channels or x.shape[1]
         powers = fine.integers.astype(np.int64) ** self.power

@@ -8,12 +8,13 @@ import json
 import math
 import sqlite3
 from collections import Counter
+from fractions import Fraction
 
 import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from core import reserve, spec_of, toy
+from core import integer_sum, reserve, spec_of, toy
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ from dphead.fit import fit_head
 from dphead.plan import Plan, make_plan
 from dphead.privacy.accounting import RELATIONS, together
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.noise import NoiseSource, gaussian
+from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import ClassSums
 from dphead.report import guarantee
@@ -124,20 +125,21 @@ def test_full_batch_fits_spend_what_they_report(monkeypatch, tmp_path, name, eps
 @pytest.mark.parametrize("name", FULL)
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_the_noise_that_ran_is_the_noise_of_the_spec(monkeypatch, tmp_path, name, relation):
-    """Sensitivity by hand (ALGORITHMS.md §1) times σ is below the noise, which is drawn again from the seed."""
+    """Times σ, the sensitivity is the noise, drawn again from the seed on the same sum of integers, which is the sum of
+    the definition but for the grid: a row's clipped statistic is rounded by 1e-3 of the clip norm at most."""
     _, ran, _ = watched_fit(monkeypatch, tmp_path, FULL[name], 1.0, relation, seed=5)
     for sequence, (query, params, spec, released) in enumerate(ran):
-        width = params.transform.width(D)
-        sd, grid = noise_scale(query, spec, params.transform.append, width)
-        assert released.noise_sd == sd
-        assert (
-            1
-            < sd / (spec.noise_multiplier * query.sensitivity(spec.clip_norm, relation, params.transform.append))
-            < 1.01
-        )
-        z = gaussian(NoiseSource(5).generator(sequence, "noise"), released.value.shape, sd, query.symmetric)
+        append = params.transform.append
+        unit, sd = noise_scale(query, spec, append)
+        assert unit == query.unit(spec.clip_norm, append) and released.noise_sd == sd * unit
+        squared = Fraction(spec.noise_multiplier) ** 2 * query.squared_sensitivity(relation, spec.clip_norm, append)
+        assert squared <= Fraction(sd) ** 2 <= squared * Fraction(1.0 + 1e-14)
+        z = rounded_noise(NoiseSource(5).generator(sequence, "noise"), released.value.shape, sd, query.symmetric)
+        exact = integer_sum(query, params, X, Y, spec.clip_norm)
+        assert np.array_equal(released.value, (exact + z) * unit)
         slow = sum(per_example(query, params, x, int(y), spec.clip_norm) for x, y in zip(X, Y, strict=True))
-        assert np.abs(released.value - slow - z).max() <= grid + 1e-4 * max(1.0, np.abs(slow).max())
+        single = query.sensitivity(spec.clip_norm, "zero_out", append)
+        assert np.abs(exact * unit - slow).max() <= 2e-3 * N * single
 
 
 @pytest.mark.parametrize("name, epsilon", [("sgd", 0.1), ("sgd", 1.0), ("sgd", 8.0), ("centred", 1.0)])

@@ -7,7 +7,7 @@ import sqlite3
 
 import numpy as np
 import pytest
-from core import M, python, reserve, spec_of, toy
+from core import M, door, python, reserve, spec_of, toy
 
 from dphead.calibration import mu_from_epsilon
 from dphead.data import ArrayRows
@@ -29,7 +29,9 @@ def specs(count=1, sigma=1.0, **more):
 
 def run_release(fit, seed=None, spec=None, rows=None):
     spec = spec or specs()[0]
-    return release(QUERY, Params(), rows or ArrayRows(X, Y), spec, ledger=fit, noise=NoiseSource(seed)).value
+    return release(
+        QUERY, Params(), rows or ArrayRows(X, Y), spec, ledger=fit, noise=NoiseSource(seed), summer=door()
+    ).value
 
 
 @pytest.fixture
@@ -251,7 +253,7 @@ spec = spec_of(ClassSums(3), 40)
 fit = reserve([spec] * 3, Ledger(folder + "/l.sqlite"), __import__("pathlib").Path(folder, "run"))
 print(fit.fit_id, flush=True)
 die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-first = release(ClassSums(3), Params(), ArrayRows(x, y), spec, ledger=fit, noise=NoiseSource())
+first = release(ClassSums(3), Params(), ArrayRows(x, y), spec, ledger=fit, noise=NoiseSource(), summer=door())
 print(first.value.tobytes().hex(), flush=True)
 class Dying(ArrayRows):
     def blocks(self, indices=None):
@@ -265,7 +267,7 @@ if when == "before the log":
 if when == "after the commit":
     commit = fit.commit
     fit.commit = lambda *a: (commit(*a), die())
-release(ClassSums(3), Params(), Dying(x, y), spec, ledger=fit, noise=NoiseSource())
+release(ClassSums(3), Params(), Dying(x, y), spec, ledger=fit, noise=NoiseSource(), summer=door())
 """
 
 

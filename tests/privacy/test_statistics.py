@@ -1,18 +1,19 @@
-"""Sensitivity: what one row can move the computed sum, and that the bounds are reached (ALGORITHMS.md §1 and §5)."""
+"""Sensitivity: how far one row moves the sum of integers, in integers, and that the bounds are reached."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, CompiledGradient, D, M, clipped_sum, one_block, toy
-from dphead.privacy.mechanism import numpy_block_sum
-from dphead.privacy.sums import slack
+from core import NAMES, QUERIES, D, M, clipped_sum, integer_sum, one_block, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.analysis.definitions import per_example
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.statistics import (
+    WEIGHT,
+    WEIGHTS,
     ChannelMoment,
     ClassCounts,
     ClassGrams,
@@ -22,9 +23,13 @@ from dphead.privacy.statistics import (
     Gram,
     Params,
     SigmoidHessians,
+    integer_weights,
+    root,
 )
-from dphead.privacy.transform import RowTransform
+from dphead.privacy.transform import RowTransform, transformed
 from dphead.solvers.base import LinearHead
+from dphead.sums.cpu import CpuSums
+from dphead.sums.reference import ask_of
 
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 SCALE = np.array([1.0, 3.0, 0.5, 1e-3], np.float32)
@@ -82,46 +87,67 @@ def neighbours(specs, other, relation):
 @settings(max_examples=40)
 @given(
     transform=st.sampled_from(TRANSFORMS),
+    compiled_from=st.sampled_from([0, 1 << 12]),
     specs=some_rows.map(lambda rows: [*rows[0], rows[1]]),
     other=st.tuples(st.sampled_from(["opposite", "turned", "flipped label", "any"]), a_row),
     clip_norm=st.sampled_from([1e-6, 0.03, 1.0, 1e3]), size=st.sampled_from([0.0, 1.0, 50.0, 1e19, 1e36]),
     seed=st.integers(0, 3),
 )  # fmt: skip
 def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
-    relation, query, transform, specs, other, clip_norm, size, seed
+    relation, query, transform, compiled_from, specs, other, clip_norm, size, seed
 ):
-    """The last row is the one that differs: mostly one that is clipped, so that most examples come near the bound."""
+    """In whole numbers, with no slack. The last row is the one that differs: mostly one that is clipped, so that most
+    examples come near the bound."""
     x, y, x2, y2 = neighbours(specs, other, relation)
     width = transform.width(D)
-    if isinstance(query, ChannelMoment) and query.n_channels and width % query.n_channels:
+    if isinstance(query, ChannelMoment) and transform.append:
         return
     weights = (size * np.random.default_rng(seed).standard_normal((width, M))).clip(-3e38, 3e38).astype(np.float32)
     params = Params(transform, weights)
-    a, b = clipped_sum(query, params, x, y, clip_norm), clipped_sum(query, params, x2, y2, clip_norm)
-    assert np.isfinite(a).all() and np.isfinite(b).all()
-    bound = query.sensitivity(clip_norm, relation, transform.append)
-    assert np.linalg.norm(a - b) <= bound * (1 + slack(len(x), width + M, a.size, 0.0))
+    way = CpuSums(compiled_from=compiled_from)
+    a, b = (integer_sum(query, params, *pair, clip_norm, block_sum=way) for pair in ((x, y), (x2, y2)))
+    moved = (a - b).ravel().astype(object)
+    assert moved @ moved <= query.squared_sensitivity(relation, clip_norm, transform.append)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "jax"])
+@pytest.mark.parametrize("compiled_from", [0, 1 << 20])
 @pytest.mark.parametrize(
     "size, weight, margin", [(2e-23, 1e36, 0), (0.9e-19, 1e35, 0), (5e17, 0.0, 45), (5e17, 0.0, 52)]
 )
-def test_norms_that_underflow_are_clipped(backend, size, weight, margin):
-    """Squares of tiny numbers vanish in float32 (and XLA flushes denormals): the product of norms must not be 0."""
-    from dphead.sums.jax import jax_block_sum
-
-    block_sum = numpy_block_sum if backend == "numpy" else jax_block_sum
+def test_norms_that_underflow_are_clipped(compiled_from, size, weight, margin):
+    """Squares of tiny numbers vanish in float32: the product of norms must not be 0."""
     d = 1000
     x, y = np.full((1, d), size, np.float32), np.array([0])
-    weights = np.full((d, M), weight, np.float32)
+    weights = np.full((d, M), weight)
     if margin:  # softmax that is nearly certain: residuals of 1e-20 or 1e-23 against a row of norm 1.6e19
         weights[:, 0] = margin / (size * d)
-    for query in (Gradient(M, "squared"), Gradient(M), Gradient(M, "sigmoid"), CompiledGradient(M)):
+    for query in (Gradient(M, "squared"), Gradient(M), Gradient(M, "sigmoid")):
         for clip_norm in (1e-6, 1e-3, 1.0):
-            block, keep = one_block(x, y)
-            total = block_sum(query, Params(weights=weights), block, keep, clip_norm, np.zeros((d, M)))
-            assert np.linalg.norm(np.asarray(total)) <= clip_norm * (1 + slack(1, d + M, d * M, 0.0))
+            way = CpuSums(compiled_from=compiled_from)
+            total = integer_sum(query, Params(weights=weights), x, y, clip_norm, block_sum=way).ravel()
+            assert total @ total <= query.squared_sensitivity("zero_out", clip_norm)
+
+
+def grid_error(query, params, x, clip_norm):
+    """How far a row's integers may be from its definition, in real numbers.
+
+    Each of a row's and a residual's integers is rounded or truncated, and aimed a little below the bound (`aim`): both
+    are off by at most 1/1000 of their length here, where widths are small, and by sqrt(width) units for tiny rows. A
+    score is off by as much of ||row|| ||weights||, which moves a prediction by a quarter of it, and by all of it for
+    the squared loss; that is cut at all the row can add. Powers are truncated by 2**-11.
+    """
+    single = query.sensitivity(clip_norm, "zero_out", params.transform.append)
+    score = 0.0
+    if isinstance(query, Gradient | SigmoidHessians):
+        fine = transformed(params.transform, x[None])
+        norm = float(np.hypot(fine.norm()[0], params.transform.append)) if fine.finite[0] else 0.0
+        if query.clips == "features":
+            norm = min(norm, float(np.hypot(clip_norm, params.transform.append)))
+        moved = 4e-3 * norm * float(np.linalg.norm(params.weights))
+        score = moved * norm if query.clips == "rows" else moved * single
+        if getattr(query, "loss", "") == "squared":
+            score *= 4
+    return min(2 * single, 4e-3 * single + score)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
@@ -131,77 +157,70 @@ def test_norms_that_underflow_are_clipped(backend, size, weight, margin):
     clip_norm=st.sampled_from([1e-3, 1.0, 100.0]), seed=st.integers(0, 5),
 )  # fmt: skip
 def test_the_fast_sum_is_the_sum_of_the_definition(query, transform, specs, clip_norm, seed):
-    """Tolerance: float32 rounding of a row (4 (d + m) units, twice for a product), and of its scores z = xW, whose
-    error is d units of ||x|| ||W|| and moves the residual by as much, at most by all of it."""
-    rows = [
-        make(s) for s in specs if s[1] not in (1e-15, 4e18)
-    ]  # at the edges of zero and of overflow the two may differ
+    """Tolerance: the grid's (`grid_error`), for each row. Rows that do not count add exactly nothing to either."""
     width = transform.width(D)
-    if not rows or (isinstance(query, ChannelMoment) and query.n_channels and width % query.n_channels):
+    if isinstance(query, ChannelMoment) and transform.append:
         return
+    rows = [make(s) for s in specs]
     weights = np.random.default_rng(seed).standard_normal((width, M)).astype(np.float32)
     params = Params(transform, weights)
     x, y = np.stack([r[0] for r in rows]), np.array([r[1] for r in rows])
-    slow = [per_example(query, params, xi, int(yi), clip_norm) for xi, yi in zip(x, y, strict=True)]
+    with np.errstate(all="ignore"):
+        slow = [per_example(query, params, xi, int(yi), clip_norm) for xi, yi in zip(x, y, strict=True)]
     fast = clipped_sum(query, params, x, y, clip_norm)
-    unit = 2.0**-24
-    tolerance = 0.0
-    single = query.sensitivity(clip_norm, "zero_out", transform.append)
-    for xi, value in zip(x, slow, strict=True):
-        score = 0.0
-        if isinstance(query, Gradient | SigmoidHessians):
-            with np.errstate(all="ignore"):
-                norm = float(np.linalg.norm(np.nan_to_num(xi.astype(np.float64)))) * 4 + 40
-            norm = min(norm, clip_norm + 40) if query.clips == "features" else norm
-            score = min(2.0, 16 * width * unit * norm * float(np.linalg.norm(weights)))
-        size = float(np.linalg.norm(value))
-        # a transform that subtracts may cancel: its absolute error is units of what was subtracted
-        cancelled = 0.0 if transform.center is None else 64 * unit * 10
-        tolerance += (size * 200 * unit) + min(single, single * (score + cancelled / min(clip_norm, 1.0)))
-    assert np.linalg.norm(fast - np.sum(slow, axis=0)) <= tolerance + 1e-30
-    for xi, yi, value in zip(x, y, slow, strict=True):
-        if not np.isfinite(xi).all() or not 0 <= yi < M:
-            assert not value.any()
+    counted = [i for i in range(len(x)) if np.isfinite(x[i]).all() and 0 <= y[i] < M]
+    tolerance = sum(grid_error(query, params, x[i], clip_norm) for i in counted)
+    assert np.linalg.norm(fast - np.sum(slow, axis=0)) <= tolerance
+    assert not np.any([slow[i] for i in range(len(x)) if i not in counted])
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 @pytest.mark.parametrize("transform", [RowTransform(), RowTransform(True, CENTER), RowTransform(append=0.5)])
 def test_the_fast_sum_of_ordinary_rows_is_the_definition_closely(query, transform):
-    if isinstance(query, ChannelMoment) and query.n_channels and transform.append:
-        pytest.skip("channels do not divide the width")
+    """0.1 % of the sum's size if all rows agreed; the trials differ by about 1/4095 a row."""
+    if isinstance(query, ChannelMoment) and transform.append:
+        pytest.skip("moments are of features alone")
     x, y = toy(300)
     weights = np.random.default_rng(0).standard_normal((transform.width(D), M)).astype(np.float32)
     params = Params(transform, weights)
     slow = sum(per_example(query, params, xi, int(yi), 0.7) for xi, yi in zip(x, y, strict=True))
-    np.testing.assert_allclose(clipped_sum(query, params, x, y, 0.7), slow, rtol=0, atol=300 * 3e-7)
+    single = query.sensitivity(0.7, "zero_out", transform.append)
+    assert np.linalg.norm(clipped_sum(query, params, x, y, 0.7) - slow) <= 300 * 1e-3 * single
 
 
 def test_padding_and_bad_rows_contribute_exactly_zero_after_a_transform_that_moves_them():
     """A centre moves zero rows off zero, so masking before the transform would count them (defect 13)."""
-    transform = RowTransform(False, CENTER, None, 1.0)
     x, y = toy(5)
-    bad = np.array([[np.nan, 0, 0, 0], [np.inf, 1, 1, 1], [3.4e38] * 4, [1, 1, 1, 1], [1, 1, 1, 1]], np.float32)
+    bad = np.array([[np.nan, 0, 0, 0], [np.inf, 1, 1, 1], [1, -np.inf, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]], np.float32)
     for query in QUERIES:
-        if isinstance(query, ChannelMoment) and query.n_channels:
-            continue
-        params = Params(transform, np.ones((D + 1, M), np.float32))
-        alone = clipped_sum(query, params, x, y)
-        mixed = clipped_sum(query, params, np.concatenate([x, bad]), np.concatenate([y, [0, 1, 2, -1, M]]))
-        assert np.array_equal(alone, mixed)
-        block, keep = one_block(x, y)
+        if isinstance(query, ChannelMoment):
+            transform = RowTransform(False, CENTER)
+        else:
+            transform = RowTransform(False, CENTER, None, 1.0)
+        params = Params(transform, np.ones((transform.width(D), M)))
+        block, used = one_block(x, y)
         block.x[5:] = 7.0  # padding that is not even zero
         block.y[5:] = 0
-        assert np.array_equal(alone, numpy_block_sum(query, params, block, keep, 1.0, np.zeros(alone.shape)))
-        nothing = clipped_sum(query, params, bad, np.array([0, 1, 2, -1, M]))
-        assert not nothing.any()
+        for way in (CpuSums(), CpuSums(compiled_from=0)):
+            alone = integer_sum(query, params, x, y, block_sum=way)
+            labels = np.concatenate([y, [0, 1, 2, -1, M]])
+            mixed = integer_sum(query, params, np.concatenate([x, bad]), labels, block_sum=way)
+            assert np.array_equal(alone, mixed)
+            assert not integer_sum(query, params, bad, np.array([0, 1, 2, -1, M]), block_sum=way).any()
+            ask, out = ask_of(query, params, 1.0), np.zeros_like(alone)
+            out = way.add(ask, way.rows(ask, block), block.y, used, out)
+            upper = np.triu if query.symmetric else np.asarray
+            assert np.array_equal(upper(alone), upper(out))
 
 
-def test_a_row_counts_zero_when_its_squared_norm_overflows_before_or_after_the_transform():
-    big = np.full((1, D), 1e30, np.float32)
-    for transform in TRANSFORMS:
-        assert not clipped_sum(ClassSums(M), Params(transform), big, np.array([0])).any()
-    blown = RowTransform(False, None, np.full(D, 1e30, np.float32))
-    assert not clipped_sum(ClassSums(M), Params(blown), np.ones((1, D), np.float32), np.array([0])).any()
+def test_a_huge_row_counts_and_a_row_that_its_transform_makes_infinite_does_not():
+    """A finite row of any size is clipped; only what is not finite counts zero."""
+    big, label = np.full((1, D), 3e38, np.float32), np.array([0])
+    total = clipped_sum(ClassSums(M), Params(), big, label)
+    assert np.linalg.norm(total[:, 0] - 0.5) <= 1e-3  # of norm one, along the row
+    for size, counts in ((1e200, True), (1e300, False)):  # 3e38 times it is beyond float64, or not
+        blown = RowTransform(False, None, np.full(D, size))
+        assert clipped_sum(ClassSums(M), Params(blown), big, label).any() == counts
 
 
 @pytest.mark.parametrize("append", [math.nan, math.inf, -math.inf, 1e-300, 1e200])
@@ -222,6 +241,18 @@ def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
         expected = np.sum((head.scores(x).argmax(axis=1) == y)[4:])
     assert clipped_sum(CorrectCount(M), Params(transform, weights), x, y)[0, 0] == expected
     assert clipped_sum(CorrectCount(M), Params(weights=np.zeros((D, M))), x, y)[0, 0] == 0
+
+
+@pytest.mark.parametrize("tied", [(0, 1), (0, 2), (1, 2), (0, 1, 2)])
+def test_a_tie_is_not_correct_whichever_classes_tie(tied):
+    x, y = np.ones((M, D), np.float32), np.arange(M)
+    weights = np.zeros((D, M))
+    weights[:, list(tied)] = 1.0
+    for way in (CpuSums(), CpuSums(compiled_from=0)):
+        assert not integer_sum(CorrectCount(M), Params(weights=weights), x, y, block_sum=way).any()
+        above = weights + 1e-3 * np.eye(M)[tied[0]]
+        count = clipped_sum(CorrectCount(M), Params(weights=above), x, y, block_sum=way)
+        assert count[0, 0] == 1  # the row of that class, and no other
 
 
 # --- the bounds are reached -------------------------------------------------------------------------------------
@@ -276,24 +307,22 @@ WORST = [
     (Gradient(M, "sigmoid", "features"), "replace_one", 0, (9 * RIGHT, 0), (-9 * LEFT, 0), steer(-1, 1, 1)),
     (Gradient(M, "sigmoid", "features"), "replace_one", 0.1, (9 * E[0], 0), (-9 * E[0], 0), steer(-1, 1, 1, bias=True)),
 ]  # fmt: skip
-WORST += [
-    (CompiledGradient(M, "softmax", q.clip), *case) for q, *case in WORST if getattr(q, "loss", None) == "softmax"
-]
 
 
 @pytest.mark.parametrize("query, relation, append, a, b, weights", WORST, ids=lambda v: getattr(v, "name", None))
 @pytest.mark.parametrize("clip_norm", [1.0, 0.1])
-def test_a_worst_case_reaches_the_sensitivity(query, relation, append, a, b, weights, clip_norm):
+@pytest.mark.parametrize("compiled_from", [0, 1 << 12])
+def test_a_worst_case_reaches_the_sensitivity(query, relation, append, a, b, weights, clip_norm, compiled_from):
     """Sigmoid and softmax bounds are suprema, reached as ||W|| grows; the last 0.1 % is the steering angle."""
     append = append * clip_norm  # the cases are homogeneous in (x, b)
     params = Params(RowTransform(append=append), None if weights is None else weights.astype(np.float32) / clip_norm)
     x1, y1 = a[0][None].astype(np.float32), np.array([a[1]])
     x2, y2 = (x1, np.array([-1])) if b is None else (b[0][None].astype(np.float32), np.array([b[1]]))
-    moved = np.linalg.norm(
-        clipped_sum(query, params, x1, y1, clip_norm) - clipped_sum(query, params, x2, y2, clip_norm)
-    )
-    bound = query.sensitivity(clip_norm, relation, append)
-    assert 0.99 * bound <= moved <= bound * (1 + 1e-5)
+    way = CpuSums(compiled_from=compiled_from)
+    one, other = (integer_sum(query, params, *pair, clip_norm, block_sum=way) for pair in ((x1, y1), (x2, y2)))
+    moved = (one - other).ravel().astype(object)
+    bound = query.squared_sensitivity(relation, clip_norm, append)
+    assert 0.99**2 * bound <= moved @ moved <= bound
 
 
 def test_every_query_and_relation_has_a_worst_case():
@@ -307,7 +336,8 @@ def test_every_query_and_relation_has_a_worst_case():
 
 @pytest.mark.parametrize("clip_norm, append", [(1.0, 0.0), (0.5, 0.25), (2.0, 1.0)])
 def test_the_table_of_sensitivities(clip_norm, append):
-    """ALGORITHMS.md §1, number by number, from its own formulas."""
+    """proofs/sensitivity.md, number by number, from its own formulas. Class sums of replaced rows have a whole bound,
+    which is below the real one by less than one unit of 4095."""
     r2, m = clip_norm**2 + append**2, M
     r = math.sqrt(r2)
     table = {
@@ -326,7 +356,16 @@ def test_the_table_of_sensitivities(clip_norm, append):
     for query, (single, replaced) in table.items():
         assert query.sensitivity(clip_norm, "zero_out", append) == pytest.approx(single, rel=1e-12)
         assert query.sensitivity(clip_norm, "add_remove", append) == pytest.approx(single, rel=1e-12)
-        assert query.sensitivity(clip_norm, "replace_one", append) == pytest.approx(replaced, rel=1e-12)
+        rel = 1e-3 if isinstance(query, ClassSums) else 1e-12
+        assert query.sensitivity(clip_norm, "replace_one", append) == pytest.approx(replaced, rel=rel)
+
+
+@pytest.mark.parametrize("d, channels", [(1, 0), (4, 0), (4, 2)])
+def test_moments_of_a_transform_with_a_constant_are_refused(d, channels):
+    """Of one feature, numpy would have added its moment to the constant's place as well: sqrt(2) C."""
+    params = Params(RowTransform(append=0.5))
+    with pytest.raises(ValueError, match="features alone"):
+        integer_sum(ChannelMoment(M, 1, channels), params, np.ones((3, d), np.float32), np.zeros(3, int))
 
 
 def test_a_squared_loss_cannot_bound_its_residual_by_its_features():
@@ -334,14 +373,54 @@ def test_a_squared_loss_cannot_bound_its_residual_by_its_features():
         Gradient(M, "squared", "features")
 
 
-@pytest.mark.parametrize("columns", [[0, 0, 0], [0, 1, 0], [0, 1, 2]])
-def test_classes_of_equal_weights_share_one_hessian_product(columns):
-    """The shortcut looks at public weights only and changes no Hessian (tolerance: float32 rows against float64)."""
-    rng = np.random.default_rng(3)
-    weights = rng.standard_normal((5, 3))[:, columns]
-    query, params = SigmoidHessians(3), Params(RowTransform(), weights)
-    x, y = rng.standard_normal((128, 5)).astype(np.float32), rng.integers(0, 3, 128)
-    fast = query.clipped_sum(params, x, y, np.ones(128, bool), 1.0, np.zeros(query.shape(5)))
-    slow = sum(per_example(query, params, x[i], y[i], 1.0) for i in range(128))
-    assert query.same(params) == columns
-    np.testing.assert_allclose(fast, slow, atol=128 * 2e-7)
+@settings(max_examples=80)
+@given(
+    width=st.sampled_from([1, 2, 5, 64, 3000]), m=st.integers(1, 40), seed=st.integers(0, 9),
+    size=st.sampled_from([1e-300, 1e-45, 1e-3, 1.0, 1e6, 1e38, 1e300]),
+    shape=st.sampled_from(["normal", "equal", "one", "spread"]),
+)  # fmt: skip
+def test_weights_become_16_bit_integers_of_bounded_length(width, m, seed, size, shape):
+    """So that scores are below 2**30. Each is within half a step of the weight."""
+    rng = np.random.default_rng(seed)
+    weights = {"normal": rng.standard_normal((width, m)), "equal": np.ones((width, m)), "one": np.zeros((width, m)),
+               "spread": rng.standard_normal((width, m)) * 10.0 ** rng.integers(-9, 9, (width, m))}[shape]  # fmt: skip
+    weights[0, 0] = 1.0 if shape == "one" else weights[0, 0]
+    weights *= size / np.abs(weights).max()
+    grid = integer_weights(weights)
+    w = grid.w.astype(np.int64)
+    assert grid.w.dtype == np.int16 and grid.w.shape == (m, width)
+    assert np.abs(w).max() <= WEIGHT and (w**2).sum(axis=1).max() <= WEIGHTS**2
+    assert 4095**2 * WEIGHTS**2 < 2**60
+    assert np.abs(w * grid.step - weights.T).max() <= grid.step * (0.5 + 1e-9)
+    longest = np.sqrt((w**2).sum(axis=1).max())
+    assert np.abs(w).max() == WEIGHT or longest >= 0.99 * WEIGHTS - np.sqrt(width)  # the grid is no coarser than that
+
+
+def test_weights_that_are_not_finite_or_all_zero_count_as_zero():
+    grid = integer_weights(np.array([[np.nan, 1.0], [np.inf, -2.0], [-np.inf, 0.5]]))
+    assert not grid.w[0].any() and grid.w[1].tolist() == [WEIGHT // 2 + 1, -WEIGHT, (WEIGHT + 2) // 4]
+    for nothing in (np.zeros((3, 2)), np.full((3, 2), np.nan)):
+        grid = integer_weights(nothing)
+        assert not grid.w.any() and grid.step == 0
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("append", [0.0, 0.5])
+def test_a_clip_norm_for_fits_without_noise_clips_no_row(query, append):
+    """Sums at that clip norm, and at one four times as large, agree but for their grids."""
+    if isinstance(query, ChannelMoment) and append:
+        pytest.skip("moments are of features alone")
+    x, y = toy(100)
+    params = Params(RowTransform(append=append), np.random.default_rng(1).standard_normal((D + bool(append), M)))
+    largest = float(transformed(params.transform, x).norm().max())
+    clip_norm = query.no_clip(largest, params)
+    exact = sum(per_example(query, params, a, int(b), 1e300) for a, b in zip(x, y, strict=True))
+    total = clipped_sum(query, params, x, y, clip_norm)
+    single = query.sensitivity(clip_norm, "zero_out", append)
+    assert np.linalg.norm(total - exact) <= 100 * 2e-3 * single
+
+
+@given(st.integers(0, 2**110))
+def test_the_root_of_a_squared_sensitivity_is_not_below_it(squared):
+    assert Fraction(root(squared)) ** 2 >= squared
+    assert root(squared) <= math.sqrt(squared) * (1 + 1e-15)
