@@ -170,7 +170,10 @@ def test_the_fallback_is_reached_by_rows_of_many_equal_entries():
 def test_constants_of_extreme_sizes(append):
     """One far larger than the row leaves nothing of the row; one far smaller is itself rounded to zero."""
     x = row("normal", 1.0, 5)
-    directions, clipped = direction_rows(RowTransform(append=append), x), clipped_rows(RowTransform(append=append), x, 1)
+    directions, clipped = (
+        direction_rows(RowTransform(append=append), x),
+        clipped_rows(RowTransform(append=append), x, 1),
+    )
     for rows in (directions, clipped):
         assert squared(rows.q)[0] <= RADIUS**2 and rows.q.any()
         if abs(append) > 1:

@@ -1,0 +1,271 @@
+"""What is kept between passes serves what it was made for, in memory alone."""
+
+import copy
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from core import D, M, integer_sum, reserve, spec_of, toy
+
+from dphead.data import ArrayRows
+from dphead.privacy.accounting import epsilon_from_mu
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.release import release
+from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram, Params
+from dphead.privacy.transform import RowTransform, direction_rows
+from dphead.sums.caches import KeptRows, KeptSums, NextSum
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
+from dphead.sums.reference import GramAndSums, ReferenceSums
+
+
+class Counted(ArrayRows):
+    reads = 0
+
+    def blocks(self, indices=None):
+        Counted.reads += 1
+        return super().blocks(indices)
+
+
+@pytest.fixture
+def rows():
+    Counted.reads = 0
+    return Counted(*toy(40))
+
+
+@pytest.mark.parametrize("query", [Gradient(3), Gradient(3, "softmax", "features"), ClassSums(3)], ids=repr)
+@pytest.mark.parametrize("block_rows", [256, 1024])
+def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sample(query, block_rows):
+    """Over passes with one transform, others, other clip norms, Poisson samples (the nearly full one begins and ends
+    as the full batch does, with gaps between), and a limit."""
+    rng = np.random.default_rng(5)
+    x, y = rng.standard_normal((3000, 6)).astype(np.float32), rng.integers(-1, 3, 3000)
+    x[7], x[8] = np.nan, np.inf
+    rows = ArrayRows(x, y, block_rows)
+    transforms = [RowTransform(True, rng.standard_normal(6)), RowTransform(True), RowTransform()]
+    for memory in (1 << 20, 3 * block_rows * 20):
+        kept = CpuSums(memory)
+        for transform in [transforms[0], *transforms, transforms[0]]:
+            for clip_norm, prob in ((1.0, 1), (0.5, 1), (0.5, 0.97), (0.5, 0.5), (1.0, 1)):
+                params = Params(transform, rng.standard_normal((6, 3)))
+                indices = None if prob == 1 else np.flatnonzero(rng.random(3000) < prob)
+                sums = [integer_sum(query, params, rows, None, clip_norm, block_sum=way, indices=indices)
+                        for way in (kept, ReferenceSums())]  # fmt: skip
+                assert np.array_equal(*sums)
+        assert 0 < sum(one.q.nbytes + one.scale.nbytes for one in kept.kept._kept.values()) <= memory
+
+
+def test_rows_kept_between_passes_are_never_those_of_another_transform():
+    """Blocks of one pass are summed by several threads: the first to see a new transform must not let another thread
+    find the old rows under it. A thread switch after every few instructions; there is no false alarm."""
+    x, _ = toy(128)
+    kept = KeptRows(1 << 20)
+    transforms = [RowTransform(), RowTransform(True), RowTransform(False, np.ones(D))]
+    wanted = [direction_rows(t, x).q for t in transforms]
+    index, interval, wrong = np.arange(128), sys.getswitchinterval(), 0
+    sys.setswitchinterval(1e-7)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for i in range(600):
+                t = transforms[i % 3]
+                key = (t, "rows", None)
+                got = list(pool.map(lambda _, t=t, k=key: kept(k, index, 99, lambda: direction_rows(t, x)).q, range(4)))
+                wrong += sum(not np.array_equal(g, wanted[i % 3]) for g in got)
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == 0
+
+
+def releases(asks, next_sum, store=None, block_sum=None, done=0):
+    """The values of one fit's releases; asks: (query, params, rows, what the spec has besides) each."""
+    specs = [spec_of(query, rows.n_rows, **more) for query, _, rows, more in asks]
+    ledger, noise = reserve(specs, store=store), NoiseSource(1)
+    if next_sum is not None:
+        summer = Door(block_sum or CpuSums(), next_sum)
+    return [
+        release(
+            query,
+            params,
+            rows,
+            spec,
+            ledger=ledger,
+            noise=noise,
+            summer=Door(block_sum) if next_sum is None else summer,
+        ).value
+        for (query, params, rows, _), spec in zip(asks, specs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "block_sum", [CpuSums(), CpuSums(compiled_from=0), ReferenceSums()], ids=["numpy", "compiled", "reference"]
+)
+@pytest.mark.parametrize("m", [M, 40])
+@pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
+def test_class_sums_planned_after_a_gram_matrix_are_made_in_its_pass(block_sum, m, relation):
+    """The same values as from two passes."""
+    x, y = toy(600, 7, m)
+    x[3], x[4], y[5], y[6] = np.nan, np.inf, m, -1
+    params = Params(RowTransform(True, np.full(7, 0.1, np.float32), None, 0.5))
+    more = {"relation": relation, "clip_norm": 0.7}
+    values = []
+    for next_sum in (NextSum(), None):
+        Counted.reads, rows = 0, Counted(x, y, 256)
+        values.append(
+            releases(
+                [(Gram(m), params, rows, more), (ClassSums(m), params, rows, {**more, "sigma": 0.3, "label": "other"})],
+                next_sum,
+                block_sum=block_sum,
+            )
+        )
+        assert Counted.reads == (1 if next_sum else 2)
+    for one, two in zip(*values, strict=True):
+        assert one.base is None and one.flags.c_contiguous  # a view would lead to the sums that wait
+        assert np.array_equal(one, two)
+    assert np.array_equal(values[0][0], values[0][0].T)
+
+
+def test_class_sums_that_wait_serve_the_planned_release_of_the_same_rows_only(rows):
+    """Everything else reads the rows again and gives the value that it gives with nothing waiting."""
+    plain, other = Params(RowTransform()), Params(RowTransform(unit_norm=True))
+    gram, sums = (Gram(M), plain, rows, {}), (ClassSums(M), plain, rows, {})
+    cases = [
+        [gram, sums],
+        [gram, (ClassSums(M), other, rows, {})],
+        [gram, (ClassSums(M), Params(RowTransform()), rows, {})],
+        [gram, (ClassSums(M), plain, Counted(*toy(40, seed=9)), {})],
+        [gram, (ClassSums(M), plain, rows, {"clip_norm": 0.5})],
+        [gram, (ClassSums(M), plain, rows, {"sampling_prob": 0.5})],
+        [(Gram(M), plain, rows, {"sampling_prob": 0.5}), (ClassSums(M), plain, rows, {"sampling_prob": 0.5})],
+        [gram, (ClassSums(M + 1), plain, rows, {})],
+        [gram, (ClassCounts(M), plain, rows, {}), sums],
+        [gram, sums, sums],
+        [sums, gram],
+    ]
+    for asks in cases:
+        Counted.reads = 0
+        values, saved = releases(asks, NextSum()), 1 if asks[:2] == [gram, sums] else 0
+        assert Counted.reads == len(asks) - saved
+        for value, alone in zip(values, releases(asks, None), strict=True):
+            assert np.array_equal(value, alone)
+
+
+def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
+    """They cannot be pickled or copied; the store holds the values that carry noise; the joint query is no release."""
+    next_sum, params = NextSum(), Params()
+    asks = [(Gram(M), params, rows, {}), (ClassSums(M), params, rows, {})]
+    specs = [spec_of(query, 40) for query, *_ in asks]
+    ledger = reserve(specs, store=tmp_path)
+    value = release(
+        Gram(M), params, rows, specs[0], ledger=ledger, noise=NoiseSource(1), summer=Door(CpuSums(), next_sum)
+    ).value
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="stay in memory"):
+            leave(next_sum)
+    stored = [np.load(file) for file in tmp_path.glob("*.npy")]
+    assert len(stored) == 1 and np.array_equal(stored[0], value)
+    spec = spec_of(GramAndSums(M), 40)
+    with pytest.raises(NotImplementedError):
+        release(GramAndSums(M), params, rows, spec, ledger=reserve([spec]), noise=NoiseSource(1), summer=Door())
+
+
+def test_kept_sums_serve_further_fits_on_the_same_rows_each_with_noise_of_its_own(rows):
+    """Another noise level, label and transform object of the same numbers: no pass; the values are a new pass's."""
+
+    def fit(next_sum, sigma, center):
+        params = Params(RowTransform(True, np.full(D, center, np.float32), None, 0.5))
+        asks = [
+            (query, params, rows, {"sigma": sigma, "label": f"{query.name} {sigma}"})
+            for query in (Gram(M), ClassSums(M))
+        ]
+        return releases(asks, next_sum)
+
+    kept, Counted.reads = KeptSums(), 0
+    values = [fit(kept, sigma, 0.1) for sigma in (1.0, 0.2, 3.0)]
+    assert Counted.reads == 1
+    for sigma, both in zip((1.0, 0.2, 3.0), values, strict=True):
+        for value, alone in zip(both, fit(NextSum(), sigma, 0.1), strict=True):
+            assert np.array_equal(value, alone)  # the same seed's noise on the same sums
+    Counted.reads = 0
+    np.testing.assert_array_equal(fit(kept, 1.0, 0.2)[0], fit(NextSum(), 1.0, 0.2)[0])
+    assert Counted.reads == 2
+
+
+def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
+    """Each of these reads the rows, and gives what it gives with nothing kept."""
+    plain, sampled = Params(RowTransform()), {"sampling_prob": 0.5}
+    others = [
+        (Gram(M), Params(RowTransform(unit_norm=True)), rows, {}),
+        (Gram(M), Params(RowTransform(append=0.5)), rows, {}),
+        (Gram(M), Params(RowTransform(scale=np.full(D, 2.0, np.float32))), rows, {}),
+        (Gram(M), plain, Counted(*toy(40, seed=9)), {}),
+        (Gram(M), plain, rows, {"clip_norm": 0.5}),
+        (Gram(M), plain, rows, {"relation": "replace_one"}),
+        (Gram(M), plain, rows, sampled),
+        (ClassGrams(M), plain, rows, {}),
+        (ClassSums(M + 1), plain, rows, {}),
+        (ClassCounts(M), plain, rows, {}),
+    ]
+    for other in others:
+        kept = KeptSums()
+        releases([(Gram(M), plain, rows, {}), (ClassSums(M), plain, rows, {})], kept)
+        Counted.reads = 0
+        value, alone = releases([other], kept)[0], releases([other], None)[0]
+        assert Counted.reads == 2 and np.array_equal(value, alone)
+
+
+def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
+    """A fit that stopped between its two releases leaves class sums; the next fit's Gram matrix drops them."""
+    kept, params, spec = KeptSums(), Params(), spec_of(Gram(M), 40)
+    planned = [spec, spec_of(ClassSums(M), 40)]
+    for _ in range(2):
+        ledger = reserve(planned)
+        release(Gram(M), params, rows, spec, ledger=ledger, noise=NoiseSource(1), summer=Door(CpuSums(), kept))
+    assert kept._held is None and Counted.reads == 1
+
+
+def test_kept_sums_know_a_transform_by_its_numbers_when_they_were_used(rows):
+    """Another type, or numbers that changed in place, is another transform."""
+
+    class Doubled(RowTransform):
+        pass
+
+    center = np.zeros(D, np.float32)
+    kept, params = KeptSums(), Params(RowTransform(center=center))
+    releases([(Gram(M), params, rows, {})], kept)
+    center[:] = 5
+    releases([(Gram(M), params, rows, {}), (Gram(M), Params(Doubled(center=center)), rows, {})], kept)
+    assert Counted.reads == 3
+
+
+def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(tmp_path, rows):
+    """A budget of 1.5 times one release's mu² refuses the second; nothing can copy what is kept."""
+    ledger, kept, spec = Ledger(tmp_path / "ledger.sqlite"), KeptSums(), spec_of(Gram(M), 40)
+    ledger.set_budget(epsilon_from_mu(1.5**0.5, 1e-5), 1e-5)
+    release(
+        Gram(M), Params(), rows, spec, ledger=reserve([spec], ledger), noise=NoiseSource(), summer=Door(CpuSums(), kept)
+    )
+    with pytest.raises(LedgerError):
+        reserve([spec], ledger)
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="stay in memory"):
+            leave(kept)
+
+
+def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, rows):
+    """The Gram matrix's value is loaded, so nothing waits: the class sums read the rows."""
+    specs, params = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))], Params()
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    fit = reserve(specs, ledger, tmp_path / "fit")
+    first = release(Gram(M), params, rows, specs[0], ledger=fit, noise=NoiseSource(1), summer=Door(CpuSums(), NextSum())).value
+    fit._lock.close()
+    fit = ledger.resume("hash", fit.fit_id, tmp_path / "fit")
+    Counted.reads, next_sum = 0, NextSum()
+    again, sums = (
+        release(query, params, rows, spec, ledger=fit, noise=NoiseSource(1), summer=Door(CpuSums(), next_sum)).value
+        for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)
+    )
+    assert np.array_equal(first, again) and Counted.reads == 1
+    assert np.array_equal(sums, releases([(ClassSums(M), params, rows, {})] * 2, None)[1])

@@ -1,0 +1,121 @@
+"""Sums on a CPU, compiled or not, are the reference's integers: for every query, row and number of classes."""
+
+import numpy as np
+import pytest
+from core import D, integer_sum, toy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dphead.privacy.statistics import (
+    ChannelMoment,
+    ClassCounts,
+    ClassGrams,
+    ClassSums,
+    CorrectCount,
+    Gradient,
+    Gram,
+    Params,
+    SigmoidHessians,
+)
+from dphead.privacy.transform import RowTransform
+from dphead.sums import gradient_numba, passes
+from dphead.sums.cpu import COMPILED, CpuSums
+from dphead.sums.reference import ReferenceSums
+
+SIZES = np.array([0, 1e-45, 1e-38, 1e-19, 1e-3, 1, 1, 1, 1e4, 1e19, 3e38])
+
+
+def hostile(n, d, m, seed):
+    """Rows (n, d) of all sizes, some one-hot, equal or not finite, and labels of which some are no class."""
+    rng = np.random.default_rng(seed)
+    with np.errstate(over="ignore"):
+        x = (rng.standard_normal((n, d)) * rng.choice(SIZES, (n, 1))).clip(-3.4e38, 3.4e38).astype(np.float32)
+    x[: n // 8] = 0
+    x[np.arange(n // 8), np.arange(n // 8) % d] = 5
+    x[n // 8 : n // 4] = rng.choice([-1.0, 1.0])
+    x[n // 4] = np.nan
+    x[n // 4 + 1, 0] = np.inf
+    return x, rng.integers(-1, m + 1, n)
+
+
+def queries(m):
+    return [
+        Gradient(m), Gradient(m, "softmax", "features"), Gradient(m, "sigmoid"), Gradient(m, "squared"),
+        Gradient(m, "sigmoid", "features"), ClassSums(m), ClassCounts(m), CorrectCount(m), Gram(m), ClassGrams(m),
+        SigmoidHessians(m), ChannelMoment(m), ChannelMoment(m, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("m", [*range(2, 18), 37, 100, 1000])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_all_ways_give_the_references_integers(monkeypatch, m, cores):
+    monkeypatch.setattr(passes, "cores", lambda: cores)
+    rng = np.random.default_rng(m)
+    for d, n, transform in ((5, 300, RowTransform()), (37, 140, RowTransform(True, rng.standard_normal(37), None, 0.5))):
+        x, y = hostile(n, d, m, m)
+        params = Params(transform, rng.standard_normal((transform.width(d), m)) * 10.0 ** rng.integers(-3, 6))
+        for query in queries(m):
+            if isinstance(query, ChannelMoment) and transform.append:
+                continue
+            if m > 100 and isinstance(query, ClassGrams):
+                continue
+            wanted = integer_sum(query, params, x, y, 0.7, block_sum=ReferenceSums())
+            for way in (CpuSums(), CpuSums(1 << 20, compiled_from=0)):
+                assert np.array_equal(wanted, integer_sum(query, params, x, y, 0.7, 64, way)), query.name
+
+
+@pytest.mark.parametrize("d, m", [(3, 2), (700, 10), (1281, 7), (768, 100), (70, 1001)])
+@pytest.mark.parametrize("clip", ["rows", "features"])
+def test_wide_rows_and_many_classes(d, m, clip):
+    """Of all shapes that the compiled gradient takes apart, and the number of rows no multiple of its chunk."""
+    x, y = hostile(300, d, m, d)
+    for append in (0.0, 0.5):
+        weights = np.random.default_rng(0).standard_normal((d + bool(append), m))
+        params, query = Params(RowTransform(append=append), weights), Gradient(m, "softmax", clip)
+        wanted = integer_sum(query, params, x, y, 0.7, block_sum=ReferenceSums())
+        assert wanted.any()
+        for rows in (300, 129):
+            way = CpuSums(compiled_from=0)
+            assert np.array_equal(wanted, integer_sum(query, params, x, y, 0.7, rows, way))
+
+
+@settings(max_examples=60)
+@given(
+    d=st.integers(1, 40), m=st.integers(1, 20), n=st.integers(16, 150), seed=st.integers(0, 99),
+    size=st.sampled_from([1e-300, 1e-3, 1.0, 30.0, 1e3, 1e37, 1e300]), clip_norm=st.sampled_from([1e-6, 0.7, 1e6]),
+)  # fmt: skip
+def test_compiled_gradients_are_the_references(d, m, n, seed, size, clip_norm):
+    """Scores far apart, ties, residuals of zero, and clips that cut everything or nothing."""
+    x, y = hostile(n, d, m, seed)
+    weights = size * np.random.default_rng(seed).uniform(-1, 1, (d, m))
+    weights[:, : m // 3] = weights[:, :1]
+    for query in (Gradient(m), Gradient(m, "softmax", "features")):
+        sums = [integer_sum(query, Params(weights=weights), x, y, clip_norm, block_sum=way)
+                for way in (CpuSums(compiled_from=0), ReferenceSums())]  # fmt: skip
+        assert np.array_equal(*sums)
+
+
+def test_small_gradients_are_not_compiled(monkeypatch):
+    """The choice is made from public sizes alone."""
+    used = []
+    real = gradient_numba.add_softmax_gradient
+    monkeypatch.setattr(gradient_numba, "add_softmax_gradient", lambda *a: used.append(a[-1].shape) or real(*a))
+
+    def ask(d, m, loss="softmax"):
+        x, y = toy(130, d, m)
+        integer_sum(Gradient(m, loss), Params(weights=np.zeros((d, m))), x, y)
+
+    wide = COMPILED // 2
+    ask(wide - 1, 2)
+    ask(wide, 2, "sigmoid")
+    assert not used
+    ask(wide, 2)
+    assert set(used) == {(2, wide)}
+
+
+@pytest.mark.parametrize("shape", [(D, 2), (D, 4), (D - 1, 3)])
+def test_weights_of_another_shape_are_refused(shape):
+    """Compiled loops check no bounds: they would write beside the sum, where no noise is added."""
+    x, y = toy(130)
+    with pytest.raises(ValueError, match=r"weights must be those of the gradient, got .* defect"):
+        integer_sum(Gradient(3), Params(weights=np.zeros(shape)), x, y, block_sum=CpuSums(compiled_from=0))

@@ -1,0 +1,48 @@
+"""The door: sums that are wrong on rows made to break them are refused before the charge."""
+
+import numpy as np
+import pytest
+from core import QUERIES, D, M
+
+from dphead.privacy.statistics import ClassSums, Gradient
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
+from dphead.sums.reference import ReferenceSums
+
+
+class Wrong(CpuSums):
+    """Off by one where `where` says so of (rows, y, used)."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def add(self, ask, rows, y, used, out):
+        out = super().add(ask, rows, y, used, out)
+        out[0, 0] += np.any(self.where(rows, y, used))
+        return out
+
+
+CASES = {
+    "padding": lambda rows, y, used: ~used & (rows.scale > 0),
+    "no class": lambda rows, y, used: y == -1,
+    "class beyond": lambda rows, y, used: y == M,
+    "not finite": lambda rows, y, used: rows.scale == 0,
+    "one entry": lambda rows, y, used: (rows.q != 0).sum(axis=1) == 1,
+    "last row": lambda rows, y, used: len(y) % 128 != 0,
+}
+
+
+@pytest.mark.parametrize("d", [1, D, 700])
+def test_sums_that_are_right_pass(d):
+    queries = [q for q in QUERIES if not getattr(q, "n_channels", 0)]
+    for way in (CpuSums(), CpuSums(compiled_from=0), ReferenceSums()):
+        Door(way).check(queries if d < 100 else [Gradient(M), ClassSums(M)], d)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("query", [ClassSums(M), Gradient(M)], ids=lambda q: q.name)
+def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_charge(case, query):
+    door = Door(Wrong(CASES[case]))
+    with pytest.raises(RuntimeError, match="before anything is charged"):
+        door.check([query], D)

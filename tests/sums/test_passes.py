@@ -1,0 +1,199 @@
+"""One pass over rows: each slot once, on every core, and a secret run of rows added again."""
+
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from core import NAMES, QUERIES, D, M, integer_sum, release_one, toy
+
+from dphead.data import ArrayRows
+from dphead.privacy.contract import Block
+from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram, Params
+from dphead.sums import passes
+from dphead.sums.cpu import CpuSums
+from dphead.sums.passes import CHECKED, mirror
+
+
+class Custom:
+    """A row source that hands out the blocks it is given."""
+
+    def __init__(self, n_rows, *blocks):
+        self.n_rows, self.n_features, self.group_cap, self.given = n_rows, D, None, blocks
+
+    def blocks(self, indices=None):
+        yield from self.given
+
+
+def block(index, dtype=np.float32, label=0):
+    index = np.concatenate([index, np.full(-len(index) % 128, -1)])
+    return Block(index, np.ones((len(index), D), dtype), np.full(len(index), label, np.int32))
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [block([0, 1, 2, 3]), block([0])],
+        [block([0, 1, 2, 2, 3])],
+        [block([0, 1, 2])],
+        [],
+        [block([0, 1, 2, 3])] * 2,
+        [block([0, 1, 2, 3])] * 257,  # a count kept in eight bits would have come round to one
+        [block([0, 1, 2, 3]), *[block([1])] * 256],
+    ],
+    ids=["row again", "row twice in a block", "row missing", "nothing", "pass twice", "257 passes", "row 257 times"],
+)
+@pytest.mark.parametrize("prob", [1.0, 0.999999])
+def test_a_pass_that_does_not_use_each_slot_exactly_once_raises(blocks, prob):
+    """A repeated stream counts rows twice (defect 2)."""
+    with pytest.raises(RuntimeError, match="exactly once"):
+        release_one(ClassCounts(M), Params(), Custom(4, *blocks), sampling_prob=prob)
+
+
+def test_a_sampled_pass_that_hands_out_other_rows_raises():
+    class Wrong(ArrayRows):
+        def blocks(self, indices=None):
+            return super().blocks((indices + 1) % self.n_rows)
+
+    with pytest.raises(RuntimeError, match="exactly once"):
+        release_one(ClassCounts(M), Params(), Wrong(*toy(50)), sampling_prob=0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
+def test_blocks_of_another_precision_are_refused(dtype):
+    with pytest.raises(TypeError, match="float32"):
+        release_one(ClassCounts(M), Params(), Custom(4, block([0, 1, 2, 3], dtype)))
+
+
+class OffByOne(CpuSums):
+    """A kernel that is wrong by one in one entry of one row's statistic, wherever the row is."""
+
+    def __init__(self, entry):
+        super().__init__()
+        self.entry = entry
+
+    def add(self, ask, rows, y, used, out):
+        out = super().add(ask, rows, y, used, out)
+        out[0, 0] += np.sum((rows.q[:, 0] == self.entry) & used)
+        return out
+
+
+@pytest.mark.parametrize("query", [ClassSums(M), Gradient(M), Gram(M)], ids=lambda q: q.name)
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(monkeypatch, query, sample):
+    """Where the secret slot is in the same run of CHECKED rows; elsewhere nothing is seen, and nothing is told."""
+    n, bad = 300, 137
+    x, y = np.tile(np.array([0.0, 1.0, 2.0, 1.0], np.float32), (n, 1)), np.zeros(n, int)
+    x[bad] = [1.0, 0.0, 0.0, 0.0]
+    params, indices = Params(weights=np.ones((D, M))), np.arange(0, n) if sample else None
+    asks = integer_sum(query, params, x, y, indices=indices)
+    entry = 4094  # the clipped row, alone in its first entry
+    wrong = 0
+    for slot in range(0, n, 16):
+        monkeypatch.setattr(passes.secrets, "randbelow", lambda _, slot=slot: slot)
+        way = OffByOne(entry)
+        if slot // CHECKED == bad // CHECKED:
+            wrong += 1
+            with pytest.raises(RuntimeError, match="fast sums must equal the reference's"):
+                integer_sum(query, params, x, y, block_sum=way, indices=indices)
+        else:
+            total = integer_sum(query, params, x, y, block_sum=way, indices=indices)
+            assert (total - asks)[0, 0] == 1
+    assert wrong == 2
+
+
+def test_the_secret_slot_is_any_slot_of_the_pass(monkeypatch):
+    """Drawn from the operating system; of a sample, one of its slots; of nothing, none."""
+    asked = []
+    monkeypatch.setattr(passes.secrets, "randbelow", lambda n: asked.append(n) or n - 1)
+    assert passes._secret_slot(50, None) == 49
+    assert passes._secret_slot(50, np.array([3, 7, 9])) == 9
+    assert passes._secret_slot(50, np.zeros(0, int)) is None and passes._secret_slot(0, None) is None
+    assert asked == [50, 3]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_sums_do_not_depend_on_cores_blocks_or_the_order_of_rows(monkeypatch, query):
+    x, y = toy(700)
+    x[3], x[4], y[5], y[6] = np.nan, np.inf, -1, M
+    params = Params(weights=np.random.default_rng(0).standard_normal((D, M)))
+    order = np.random.default_rng(1).permutation(700)
+    wanted = integer_sum(query, params, x, y)
+    for cores in (1, 2, 3):
+        monkeypatch.setattr(passes, "cores", lambda cores=cores: cores)
+        for rows in (1, 7, 128, 256, 1000):
+            for a, b in ((x, y), (x[order], y[order])):
+                assert np.array_equal(wanted, integer_sum(query, params, a, b, block_rows=rows))
+
+
+def test_large_sums_are_held_by_fewer_cores(monkeypatch):
+    """The integers are the same with one sum for all cores."""
+    x, y = toy(700)
+    wanted = integer_sum(ClassSums(M), Params(), x, y)
+    monkeypatch.setattr(passes, "COPIES", 0)
+    assert np.array_equal(wanted, integer_sum(ClassSums(M), Params(), x, y))
+
+
+@pytest.mark.parametrize("d", [1, 5, 191, 192, 193, 500])
+def test_a_symmetric_sum_is_mirrored_from_its_upper_triangle(d):
+    square = np.random.default_rng(d).integers(-9, 9, (2, d, d))
+    wanted = np.triu(square) + np.swapaxes(np.triu(square, 1), -1, -2)
+    mirror(square)
+    assert np.array_equal(square, wanted)
+
+
+@pytest.mark.parametrize("query", [q for q in QUERIES if q.symmetric], ids=lambda q: q.name)
+def test_a_symmetric_release_is_symmetric_to_the_last_bit(query):
+    """Its noise is: an asymmetric sum would be released without any noise, whatever a kernel leaves below."""
+
+    class Skewed(CpuSums):
+        def add(self, ask, rows, y, used, out):
+            return super().add(ask, rows, y, used, out) + np.tril(np.ones((D, D), np.int64), -1)
+
+    x, y = toy(256)
+    params = Params(weights=np.zeros((D, M)))
+    values = [release_one(query, params, ArrayRows(x, y), block_sum=way).value for way in (CpuSums(), Skewed())]
+    assert np.array_equal(values[0], np.swapaxes(values[0], -1, -2))
+    assert np.array_equal(values[0], values[1])
+
+
+def _adding(done):
+    def add(item, out):
+        if item is None:
+            raise OSError("a block cannot be read")
+        time.sleep(0.02)
+        done.append(threading.get_ident())
+        return np.add(out, item, out=out)
+
+    return add
+
+
+def test_no_block_is_summed_after_a_pass_has_failed(monkeypatch):
+    """And the next pass adds up all of its own."""
+    monkeypatch.setattr(passes, "cores", lambda: 2)
+    done = []
+    with pytest.raises(OSError, match="cannot be read"):
+        passes._on_every_core(_adding(done), iter([1, None, 2, 3, 4]), partial(np.zeros, 1))
+    seen = len(done)
+    time.sleep(0.2)
+    assert 0 < len(done) == seen
+    assert passes._on_every_core(_adding(done), iter([3, 4, 5]), partial(np.zeros, 1)) == 12
+
+
+def test_an_interrupt_while_a_thread_starts_leaves_the_next_pass_one_thread_a_sum(monkeypatch):
+    """Threads kept between passes did not: the executor lost count of one that had started, and two added to a sum."""
+    monkeypatch.setattr(passes, "cores", lambda: 2)
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        passes._on_every_core(_adding([]), iter(range(9)), partial(np.zeros, 1))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    by = []
+    assert passes._on_every_core(_adding(by), iter(range(9)), partial(np.zeros, 1)) == 36
+    assert len(set(by)) == 2

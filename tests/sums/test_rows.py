@@ -1,0 +1,40 @@
+"""Compiled rows are those of `privacy.transform`, bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_cpu import hostile
+
+from dphead.privacy import transform
+from dphead.privacy.transform import RowTransform
+from dphead.sums import rows_numba
+
+
+def check(way, x, clip_norm):
+    pairs = [(transform.direction_rows(way, x), rows_numba.direction_rows(way, x))]
+    pairs += [(transform.clipped_rows(way, x, clip_norm), rows_numba.clipped_rows(way, x, clip_norm))]
+    for slow, fast in pairs:
+        assert np.array_equal(slow.q, fast.q) and np.array_equal(slow.scale, fast.scale)
+
+
+@settings(max_examples=150)
+@given(
+    kind=st.sampled_from(["", "u", "c", "s", "cs", "uc", "us", "ucs"]),
+    append=st.sampled_from([0.0, 1e-6, -0.3, 1.0, 1e6, -1e6]), d=st.integers(1, 60), seed=st.integers(0, 99),
+    clip_norm=st.sampled_from([1e-6, 0.7, 1e6]),
+)  # fmt: skip
+def test_compiled_rows_are_the_definitions(kind, append, d, seed, clip_norm):
+    rng = np.random.default_rng(seed)
+    x, _ = hostile(64, d, 2, seed)
+    center = rng.standard_normal(d) if "c" in kind else None
+    scale = 10.0 ** rng.integers(-30, 30, d) if "s" in kind else None
+    check(RowTransform("u" in kind, center, scale, append), x, clip_norm)
+
+
+@pytest.mark.parametrize("width", [8191, 15_552, 20_000])
+def test_wide_rows_of_equal_entries_are_truncated_alike(width):
+    """Where rounding all entries up would make the row too long."""
+    x = np.ones((4, width), np.float32) * np.array([[1], [1e-40], [-3], [3e38]], np.float32)
+    check(RowTransform(), x, 1.0)
+    check(RowTransform(append=0.5), x, 1.0)
