@@ -14,7 +14,7 @@ from dphead.solvers.base import Answer, LinearHead, PublicFacts, Solver
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
-KEEP = 1 << 30  # bytes of integer rows kept between passes
+KEEP = 2 << 30  # bytes of integer rows kept between passes
 Progress = Callable[[int, int, str], None]
 
 
@@ -50,7 +50,7 @@ def fit_head(
     """Charge the whole plan, then run the solver on released values.
 
     plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
-    summer: how rows are summed; None is this host's processor, with up to 1 GB of integer rows kept between passes.
+    summer: how rows are summed; None is this host's processor, with up to 2 GB of integer rows kept between passes.
     One with `KeptSums` serves several fits without centring on the same rows: further DP-LS fits read no row.
     ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
     done: releases that an earlier run made and that the solver starts after, from its own checkpoint.

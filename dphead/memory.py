@@ -9,7 +9,7 @@ import numpy as np
 
 from dphead.data import AHEAD, BLOCK_ROWS, TOGETHER
 from dphead.solvers.base import PlannedRelease, PublicFacts
-from dphead.sums.cpu import PIECE
+from dphead.sums.cpu import PIECE, PIECES
 from dphead.sums.passes import COPIES, cores
 
 DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
@@ -20,7 +20,7 @@ COLUMNS = 64  # bytes a row of labels, splits, groups, and counts of used slots
 
 @dataclass(frozen=True)
 class Share:
-    """features: bytes of loaded features; 0 streams them. kept: bytes of transformed rows kept between passes."""
+    """features: bytes of loaded features; 0 streams them. kept: bytes of integer rows kept between passes."""
 
     features: int
     kept: int
@@ -43,7 +43,7 @@ def share(
     """
     loaded = 4 * n_rows * facts.n_features
     if bound is None:
-        return Share(DEFAULT, max(0, DEFAULT - loaded))
+        return _divided(DEFAULT, loaded, 0)
     fixed = resident() + LIBRARIES + JAX * (backend == "jax") + COLUMNS * n_rows + 12 * n_test * facts.n_classes
     sent = 4 * max(_size(r, facts.n_features + 1) for r in releases) if processes > 1 else 0
     free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
@@ -53,8 +53,14 @@ def share(
             f"memory must hold blocks and sums of n_features={facts.n_features}, n_classes={facts.n_classes}, got "
             f"memory={bound // 10**6}MB. It needs {need}MB: raise it, or use fewer classes or another method."
         )
-    features = loaded if loaded <= free else 0
-    return Share(features, min(free - features, DEFAULT) if features else 0)
+    return _divided(free, loaded, (TOGETHER - 1) * made(facts))
+
+
+def _divided(room: int, loaded: int, more: int) -> Share:
+    """Features if they fit with what their larger blocks need more; integer rows, of half the size, in the rest."""
+    if loaded + more <= room:
+        return Share(loaded, min(room - loaded - more, DEFAULT))
+    return Share(0, min(room, DEFAULT))
 
 
 def resident() -> int:
@@ -74,16 +80,21 @@ def streaming(facts: PublicFacts) -> int:
     """
     blocks = 4 * BLOCK_ROWS * (facts.n_features + 1) * max(AHEAD + 2 * cores() + 4, TOGETHER * cores())
     arrays = 6  # of a piece's scores: predictions, residuals and what numpy makes between them
-    return blocks + arrays * 4 * PIECE * facts.n_classes * cores()
+    pieces = 8 * 8 * PIECES * cores()  # float64 arrays of rows that numpy turns to integers
+    return blocks + pieces + made(facts) + arrays * 8 * PIECE * facts.n_classes * cores()
+
+
+def made(facts: PublicFacts) -> int:
+    """Bytes of the integer rows of a block on each core: 2 a number, and 8 of moments while their parts are joined."""
+    return 12 * BLOCK_ROWS * (facts.n_features + 1) * cores()
 
 
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
     """Bytes of the largest sum with its copies, of the Gram matrices that a solver keeps, and of what it solves with.
 
-    A sum has a copy on each core, as `release` makes them, and then noise, its symmetric part and a rounded copy. A
-    core that sums outer products holds some rows twice more, and a product of float64 or the weights turned; its sum
-    once more where that has more classes than columns. A core that multiplies a Gram matrix has a block in float64, and
-    one matrix for a class. A solver factors a Gram matrix or brings it to its eigenvectors.
+    A sum is int64 and has a copy on each core, as a pass makes them, and then noise and what is released. A core that
+    sums by numpy holds some rows in float64, and a product in float64 and in int64, of one class where there is a
+    matrix for each. A solver factors a Gram matrix or brings it to its eigenvectors.
     """
     width, most = facts.n_features + 1, 0
     kept = {r.label: _size(r, width) for r in releases if r.query.kind == "gram"}
@@ -94,7 +105,7 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
         copies = min(cores(), max(1, COPIES // size))
         work = copies * 8 * PIECE * width
         if r.query.kind == "gram":
-            work = copies * (8 * width**2 + 24 * BLOCK_ROWS * width)
+            work = copies * (16 * width**2 + 24 * PIECE * width)
         elif r.query.kind == "outer":
             work += copies * size * (2 if facts.n_features <= facts.n_classes else 1)
         most = max(most, (max(copies, 4) + 2) * size + work)

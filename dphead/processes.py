@@ -6,7 +6,6 @@ What travels is private: sums without noise, and each process's own sample. Noth
 import io
 import json
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -291,17 +290,13 @@ def _die(code: int, text: str) -> None:
 
 
 def software() -> dict[str, str]:
-    """What must be equal on all processes, so that one command means one thing."""
+    """What must be equal on all processes, so that one command means one thing.
+
+    Processors may differ: a row's integers do not depend on them.
+    """
     from importlib.metadata import version
 
-    from threadpoolctl import threadpool_info
-
-    simd: Any = np.show_config(mode="dicts")
-    blas = sorted({f"{i['internal_api']} {i['version']} {i.get('architecture')}" for i in threadpool_info()})
-    return {
-        "version": " ".join(f"{name} {version(name)}" for name in ("dphead", "numpy", "jax")),
-        "processor": f"{platform.machine()} {simd['SIMD Extensions']['found']} {blas}",
-    }
+    return {"version": " ".join(f"{name} {version(name)}" for name in ("dphead", "numpy", "jax"))}
 
 
 def _pack(facts: dict[str, Any], arrays: dict[str, Any]) -> bytes:

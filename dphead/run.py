@@ -85,7 +85,7 @@ def fit_files(
     """
     if options.processes is None:
         return _fit_files(options, None, announce, progress)
-    with Group(options.processes, only_cpu=options.backend == "numpy") as group:
+    with Group(options.processes, only_cpu=options.backend in ("numpy", "reference")) as group:
         return _fit_files(options, group, announce, progress)
 
 

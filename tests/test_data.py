@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from dphead.privacy.sums import CHUNK
 
-from dphead.data import ArrayRows, FeaturesRows, load_features, split_slots, to_float32
+from dphead.data import CHUNK, ArrayRows, FeaturesRows, load_features, split_slots, to_float32
 from extract.format import FormatError, write_features
 
 

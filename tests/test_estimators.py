@@ -19,6 +19,7 @@ from dphead.estimators import base, guarantee, inputs
 from dphead.methods import SOLVERS
 from dphead.metrics import probabilities
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.solvers.base import float_rows
 from extract.format import FormatError, write_features
 
 METHODS = [
@@ -360,7 +361,7 @@ def test_coefficients_reproduce_the_scores(method, n_classes, blobs):
     model = method(epsilon=8.0, classes=["b", "a", "c"][:n_classes]).fit(x, y)
     assert_array_equal(model.classes_, ["a", "b", "c"][:n_classes])
     assert model.coef_.shape == (1 if n_classes == 2 else 3, 8) and model.intercept_.shape == model.coef_.shape[:1]
-    rows, _ = model.head_.transform.apply(np, x.astype(np.float32))
+    rows, _ = float_rows(model.head_.transform, x.astype(np.float32))
     wanted = rows[:, :8] @ model.coef_.T + model.intercept_
     scores = model.decision_function(x)
     assert_allclose(scores, wanted[:, 0] if n_classes == 2 else wanted, rtol=1e-4, atol=1e-4)

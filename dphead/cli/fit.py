@@ -50,7 +50,13 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 @click.option("--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n.")
 @click.option("--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private.")
 @click.option("--memory", callback=_bytes, help="Bound on the memory of each process, like 2GB: kept, or refused.")
-@click.option("--backend", type=click.Choice(["auto", "numpy", "jax"]), default="auto", show_default=True)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "numpy", "jax", "reference"]),
+    default="auto",
+    show_default=True,
+    help="How rows are summed; all give the same head. reference: slow, plain int64.",
+)
 @click.option("--processes", type=click.IntRange(min=1), help="Processes on this host; each reads a part of the rows.")
 @click.option("--coordinator", help="Of processes on many hosts: host:port of process 0, or auto (docs/many-hosts.md).")
 @click.option("--num-processes", type=click.IntRange(min=1), help="How many there are (auto: as SLURM says).")

@@ -19,6 +19,7 @@ from dphead.sums.reference import (
 
 COMPILED = 1 << 12  # entries of a sum from which compiling pays
 EXACT = 2**53  # float64 holds every whole number up to here
+PIECES = 1 << 18  # numbers of rows that numpy turns to integers at a time
 PIECE = 1024  # rows whose factors numpy makes at a time, in the cache
 
 
@@ -92,7 +93,7 @@ class CpuSums:
         query, transform = ask.query, ask.params.transform
         wide = block.x.size >= 64 * self._least
         if type(query).rows is not Query.rows or not wide:
-            return query.rows(transform, block.x, ask.clip_norm)
+            return _rows_by_numpy(ask, block.x)
         from dphead.sums import rows_numba
 
         if query.clips == "features":
@@ -102,6 +103,18 @@ class CpuSums:
 
 def _is_softmax(query: Query) -> bool:
     return isinstance(query, Gradient) and query.loss == "softmax"
+
+
+def _rows_by_numpy(ask: Ask, x: np.ndarray) -> IntegerRows:
+    """Pieces of rows, each on its own: numpy's float64 arrays are eight times a piece."""
+    size = max(1, PIECES // x.shape[1])
+    parts = []
+    for i in range(0, len(x), size):
+        part = ask.query.rows(ask.params.transform, x[i : i + size], ask.clip_norm)
+        q = part.q.astype(np.int32) if part.q.itemsize > 4 else part.q  # moments: 2**20
+        parts.append(IntegerRows(q, part.scale))
+    q, scale = (np.concatenate([getattr(p, n) for p in parts]) for n in ("q", "scale"))
+    return IntegerRows(q, scale)
 
 
 def _by_numpy(

@@ -95,7 +95,7 @@ class JaxSums:
             step = 0.0 if weights is None else weights.step
             devices = _devices(len(y))
             sums = _compiled(ask.query, ask.clip_norm, weights is not None, devices)
-            added = sums(q, scale, y.astype(np.int32), used, w, np.float64(step))
+            added = sums(q, scale, y.astype(np.int64), used, w, np.float64(step))
             return np.asarray(out) + np.asarray(added)
 
 
@@ -128,8 +128,9 @@ def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
     small = isinstance(query, SMALL) and not isinstance(query, SigmoidHessians)
     if query.kind == "outer":
         return _integers(left.T, right, small)
+    wide = left.astype(jnp.int64)
     columns = (right[:, j : j + 1] for j in range(right.shape[1]))
-    squares = [_integers((left * column).T, left, small) for column in columns]
+    squares = [_integers((wide * column).T, wide, small) for column in columns]
     if isinstance(query, GramAndSums):
         classes = (y[:, None] == jnp.arange(query.n_classes)[None, :]) & keep[:, None]
         return jnp.concatenate([squares[0], _integers(classes.T, left, small)])

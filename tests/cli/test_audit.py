@@ -32,10 +32,10 @@ def test_one_run(tmp_path):
 
 def test_a_violation_ends_with_code_1(monkeypatch):
     """Noise at 0.3 sigma; missed with odds below 1e-9."""
-    from dphead.privacy import mechanism
+    from dphead.privacy import release
 
-    real = mechanism.gaussian
-    monkeypatch.setattr(mechanism, "gaussian", lambda g, shape, sd, symmetric: real(g, shape, 0.3 * sd, symmetric))
+    real = release.rounded_noise
+    monkeypatch.setattr(release, "rounded_noise", lambda g, shape, sd, symmetric: real(g, shape, 0.3 * sd, symmetric))
     done = dphead("audit", "--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 200)
     assert done.code == 1 and "FAILED" in done.out
 
@@ -59,7 +59,7 @@ def test_missing_sizes_and_a_silly_confidence_say_what_to_do():
 
 def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(tmp_path, monkeypatch):
     """One fit shows nothing: it is the distances without noise that fail."""
-    from dphead.sums.cpu import CpuSums
+    from dphead.privacy import statistics
 
     command = ("audit", "--method", "dp-sgd", "--steps", 1, *SIZES, "--fits", 1, "--group-cap", 2, "-o", tmp_path)
     done = dphead(*command)
@@ -67,11 +67,7 @@ def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(t
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["group_cap"] == 2 and found["hostile_rows"]["passed"]
     assert 0.99 < found["hostile_rows"]["largest_share"] <= 1
-    real = CpuSums.__call__
-
-    def wrong(self, query, params, block, keep, clip_norm, out):
-        return real(self, query, params, block, keep, 2 * clip_norm, out)
-
-    monkeypatch.setattr(CpuSums, "__call__", wrong)
+    real = statistics.shortened
+    monkeypatch.setattr(statistics, "shortened", lambda xp, r, factor: 2 * real(xp, r, factor))
     done = dphead(*command)
     assert done.code == 1 and "FAILED: hostile rows move a sum too far" in done.out, done.out

@@ -1,0 +1,221 @@
+"""Sums by XLA: the integers of the reference, on one device and on eight, kept or sent."""
+
+import json
+from functools import lru_cache
+
+import jax
+import numpy as np
+import pytest
+from core import NAMES, QUERIES, D, M, integer_sum, one_block, python, release_one, toy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dphead.data import ArrayRows
+from dphead.privacy.statistics import Gradient, Gram, Params
+from dphead.privacy.transform import RADIUS, RowTransform
+from dphead.run import block_sum
+from dphead.sums import jax as jax_sums
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import known_answers
+from dphead.sums.jax import JaxSums
+from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of
+
+SCRIPT = """
+import json, os, sys
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
+import jax, numpy as np
+from core import QUERIES, D, M, integer_sum, one_block, toy
+from dphead.data import ArrayRows
+from dphead.fit import fit_head
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.statistics import Params
+from dphead.privacy.transform import RowTransform
+from dphead.sums.door import Door
+from dphead.sums.jax import JaxSums
+from dphead.sums.reference import ask_of
+from dphead.solvers import DPFC, PublicFacts
+
+assert len(jax.devices()) == int(sys.argv[1])
+x, y = toy(4000)
+params = Params(RowTransform(append=1.0), np.full((D + 1, M), 0.1))
+plain = Params(RowTransform(), np.full((D, M), 0.1))
+sums = {}
+for q in QUERIES:
+    p = plain if "ChannelMoment" in q.name else params
+    total = integer_sum(q, p, x, y, block_rows=2048, block_sum=JaxSums())
+    sums[q.name] = total.tolist()
+devices = {}
+for rows in (128, 384, 2048, 8192):
+    block, _ = one_block(*toy(rows))
+    placed = JaxSums().rows(ask_of(QUERIES[-1], params, 1.0), block)
+    devices[rows] = len(placed.q.sharding.device_set)
+facts = PublicFacts(4000, D, M)
+summer = Door(JaxSums(1 << 20))
+rows = ArrayRows(x, y)
+head = fit_head(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer).head
+json.dump([sums, devices, head.weights.tobytes().hex()], sys.stdout)
+"""
+
+
+def params_of(query, n_features=D, n_classes=M):
+    """Weights, and a constant where the query takes one."""
+    append = 0.0 if "ChannelMoment" in query.name else 1.0
+    transform = RowTransform(append=append)
+    weights = np.random.default_rng(1).normal(size=(transform.width(n_features), n_classes))
+    return Params(transform, weights)
+
+
+@pytest.fixture(scope="module")
+def results():
+    """{devices: (sums by query, devices of a block of so many rows, a seeded head)}."""
+    found = {}
+    for devices in (1, 2, 8):
+        process = python(SCRIPT, devices)
+        assert process.returncode == 0, process.err
+        found[devices] = json.loads(process.out)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_numbers_of_devices_give_the_references_integers(results, name):
+    query = QUERIES[NAMES.index(name)]
+    append = 0.0 if "ChannelMoment" in name else 1.0
+    transform = RowTransform(append=append)
+    params = Params(transform, np.full((transform.width(D), M), 0.1))
+    expected = integer_sum(query, params, *toy(4000), block_sum=ReferenceSums())
+    for sums, _, _ in results.values():
+        assert np.array_equal(np.array(sums[name], np.int64), expected)
+
+
+def test_rows_are_spread_over_all_devices_where_each_has_as_many(results):
+    assert set(results[1][1].values()) == {1}
+    assert set(results[2][1].values()) == {2}
+    assert results[8][1] == {"128": 8, "384": 8, "2048": 8, "8192": 8}
+
+
+def test_all_numbers_of_devices_give_one_head_byte_for_byte(results):
+    """One seed, so one noise, drawn once on the total; that of numpy as well."""
+    from dphead.fit import fit_head
+    from dphead.privacy.noise import NoiseSource
+    from dphead.solvers import DPFC, PublicFacts
+
+    facts, rows = PublicFacts(4000, D, M), ArrayRows(*toy(4000))
+    alone = fit_head(DPFC(steps=4), rows, facts, noise=NoiseSource(3)).head
+    for _, _, weights in results.values():
+        assert bytes.fromhex(weights) == alone.weights.tobytes()
+
+
+def anew(monkeypatch):
+    """Forget what was compiled before."""
+    again = lru_cache(jax_sums._compiled.__wrapped__)
+    monkeypatch.setattr(jax_sums, "_compiled", again)
+
+
+@pytest.fixture(params=["float64", "halves"])
+def products(request, monkeypatch):
+    """Products as processors make them, and as accelerators do."""
+    anew(monkeypatch)
+    if request.param == "halves":
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    return request.param
+
+
+@pytest.mark.parametrize("query", [*QUERIES, GramAndSums(M)], ids=repr)
+def test_sums_are_the_references(query, products):
+    """Rows with labels of no class, that are not finite, zero, tiny and huge."""
+    x, y = toy(500)
+    y[::7] = -1
+    x[3], x[4, 1], x[5] = np.nan, np.inf, 0
+    x[6:40] *= np.logspace(-38, 36, 34, dtype=np.float32)[:, None]
+    rows, params = ArrayRows(x, y, 256), params_of(query)
+    for indices in (None, np.arange(0, 500, 3)):
+        one, other = (
+            integer_sum(query, params, rows, None, 0.3, block_sum=way, indices=indices)
+            for way in (JaxSums(), ReferenceSums())
+        )
+        assert one.dtype == np.int64 and np.array_equal(one, other)
+
+
+def test_the_known_answers_hold(products):
+    known_answers(JaxSums(), set(QUERIES), 24)
+
+
+@pytest.mark.parametrize("value", [RADIUS, -RADIUS])
+def test_sums_of_the_largest_entries_are_exact_in_halves(value, products):
+    """8,192 rows of one entry each, all at the clip: no sum of halves overflows."""
+    x = np.zeros((8192, 3), np.float32)
+    x[:, 1] = np.sign(value)
+    block, used = one_block(x, np.zeros(8192, int))
+    ask = ask_of(Gram(1), Params(), 1.0)
+    way = JaxSums()
+    rows = way.rows(ask, block)
+    entry = int(np.asarray(rows.q)[0, 1])
+    total = way.add(ask, rows, block.y, used, np.zeros((3, 3), np.int64))
+    assert abs(entry) >= RADIUS - 2 and total[1, 1] == 8192 * entry**2
+
+
+@given(st.lists(st.integers(-RADIUS, RADIUS), min_size=1, max_size=40))
+def test_two_halves_are_the_number(values):
+    x = np.array([*values, RADIUS, -RADIUS], np.int64)
+    (low, one), (high, times) = jax_sums._halves(jax.numpy.asarray(x.astype(np.int32)))
+    assert low.dtype == high.dtype == np.int8
+    parts = (np.asarray(half).astype(np.int64) for half in (low, high))
+    assert np.array_equal(sum(p * s for p, s in zip(parts, (one, times), strict=True)), x)
+
+
+def test_only_small_numbers_go_in_halves(monkeypatch):
+    """A channel moment has up to 2**20, which two halves of 8 bits cannot hold."""
+    small = []
+    anew(monkeypatch)
+    real = jax_sums._integers
+
+    def seen(a, b, is_small):
+        small.append(is_small)
+        return real(a, b, is_small)
+
+    monkeypatch.setattr(jax_sums, "_integers", seen)
+    for query in QUERIES:
+        small.clear()
+        integer_sum(query, params_of(query), *toy(128), block_sum=JaxSums())
+        assert not any(small) or query.most() <= RADIUS**2, query
+        assert len(set(small)) == 1, query
+
+
+@pytest.mark.parametrize("memory", [1 << 20, 4 * 256 * (2 * 6 + 8)])
+def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
+    """Over passes with one transform, a second one, and Poisson samples (the nearly full
+    one begins and ends as the full batch does, with gaps between). A transform of equal
+    numbers is another fit's, with other rows."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((2000, 6)).astype(np.float32)
+    y = rng.integers(-1, 3, 2000)
+    x[7], x[8] = np.nan, np.inf
+    first, second = RowTransform(True), RowTransform()
+    passes = [(x, first), (x, first), (x, second), (x + 1, RowTransform())]
+    sums = JaxSums(memory)
+    for values, transform in passes:
+        rows = ArrayRows(values, y, 256)
+        for sampling_prob in (1.0, 0.97, 0.5, 1.0):
+            params = Params(transform, rng.standard_normal((6, 3)))
+            kept, sent = (
+                release_one(Gradient(3), params, rows, 3, b, sampling_prob=sampling_prob).value
+                for b in (sums, JaxSums())
+            )
+            assert np.array_equal(kept, sent)
+        held = sum(p.q.nbytes + p.scale.nbytes for p in sums._kept._kept.values())
+        assert held == min(memory, 8 * 256 * (2 * 6 + 8))
+
+
+def test_the_backend_keeps_rows_where_it_computes(monkeypatch):
+    """On accelerators half of their memory is for rows, whatever the host has."""
+    assert isinstance(block_sum("numpy", 7), CpuSums)
+    assert isinstance(block_sum("reference", 7), ReferenceSums)
+    assert block_sum("jax", 7)._kept.memory == 7
+
+    class Device:
+        def memory_stats(self):
+            return {"bytes_limit": 100}
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device(), Device()])
+    assert block_sum("jax", 7)._kept.memory == 100
