@@ -35,7 +35,7 @@ SIZES = (1.0, 10.0, 1e6)  # of hostile rows, in clip norms
 HARD = 5.0  # score of a clipped hostile row for the wrong class, where weights are chosen
 NOT_FINITE = 1e300  # the size of a sum that is not finite
 LARGE = 1 << 16  # entries of a sum from which a pair goes one way only, not also the first
-WAYS = ("memory", "threads", "kept rows", "file", "streamed file")
+WAYS = ("memory", "threads", "kept rows", "compiled", "file", "streamed file")
 IN_FILES = ("file", "streamed file")
 
 
@@ -147,6 +147,8 @@ class Ways:
         else:
             size = None if way == "memory" else CHUNK
             rows = ArrayRows(w.x, w.y, size, w.groups, w.group_cap)
+        if way == "compiled":
+            return _total(query, params, rows, spec, w, CpuSums(compiled_from=0))
         if way != "kept rows":
             return _total(query, params, rows, spec, w, CpuSums())
         sums, t = CpuSums(1 << 40), params.transform

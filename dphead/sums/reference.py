@@ -38,9 +38,10 @@ class Ask:
 
 
 def ask_of(query: Query, params: Params, clip_norm: float) -> Ask:
-    """With the weights rounded."""
-    weights = None if params.weights is None else integer_weights(params.weights)
-    return Ask(query, params, weights, clip_norm)
+    """With a head's weights rounded; a network's, which are flat, stay as they are."""
+    weights = params.weights
+    flat = weights is None or np.ndim(weights) == 1
+    return Ask(query, params, None if flat else integer_weights(weights), clip_norm)
 
 
 class BlockSum(Protocol):

@@ -3,18 +3,20 @@
 import numpy as np
 import pytest
 
-from benchmarks.fused import FusedSums, Together
+from benchmarks.fused import FusedSums, Together, fit_together
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.plan import make_plan
 from dphead.privacy.contract import Block
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Gradient, Params
-from dphead.privacy.transform import RowTransform
+from dphead.privacy.transform import RADIUS, RowTransform
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
+from dphead.sums.reference import ask_of
 
 D, M = 12, 3
 
@@ -45,11 +47,20 @@ def test_sums_are_the_audited_ones(loss, clip, unit, parts):
     center, scale = (rng.normal(size=D).astype(np.float32), rng.uniform(0.5, 2, D).astype(np.float32))
     transform = RowTransform(unit, center if "center" in parts else None, scale if "scale" in parts else None, 0.7)
     params = Params(transform, rng.normal(size=(D + 1, M)).astype(np.float32))
-    fused, keep = FusedSums(), rows.index >= 0
+    fused, exact = FusedSums(), CpuSums()
+    if np.isinf(clip):  # as `release` asks: the largest norm is the clip
+        norms = [sums.norms(ask_of(query, params, clip), rows) for sums in (fused, exact)]
+        np.testing.assert_array_equal(*norms)
+        clip = query.no_clip(float(norms[0][rows.index >= 0].max()), params)
+    ask = ask_of(query, params, clip)
     for _ in range(2):  # norms computed, and kept
-        found = fused(query, params, rows, keep, clip, np.zeros((D + 1, M)))
-        wanted = CpuSums()(query, params, rows, keep, clip, np.zeros((D + 1, M)))
-        np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+        found, wanted = (
+            sums.add(ask, sums.rows(ask, rows), rows.y, rows.index >= 0, np.zeros((D + 1, M), np.int64))
+            for sums in (fused, exact)
+        )
+        # a residual is rounded to 1 / RADIUS of the clip, and a row to 1 / RADIUS of its length
+        # 230 of each, at random: 15 roundings
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=15 * RADIUS)
 
 
 def test_a_fit_gives_the_same_head():
@@ -60,8 +71,8 @@ def test_a_fit_gives_the_same_head():
     )
     plan = planned(solver, facts, 3)
     heads = [
-        fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(0), block_sum=sums).head
-        for sums in (None, FusedSums())
+        fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(0), summer=Door(sums)).head
+        for sums in (CpuSums(), FusedSums())
     ]
     np.testing.assert_allclose(heads[0].weights, heads[1].weights, atol=1e-3 * np.abs(heads[0].weights).max())
 
@@ -80,7 +91,7 @@ def test_fits_on_common_batches_are_those_on_their_own():
 
     def fit(i: int):
         return fit_head(
-            solvers[i], together.rows(), facts, plan=plans[i], noise=NoiseSource(5), block_sum=together.block_sum(i)
+            solvers[i], together.rows(), facts, plan=plans[i], noise=NoiseSource(5), summer=together.summer(i)
         )
 
     found = together.run(fit)
@@ -104,15 +115,26 @@ def test_full_batches_are_shared_by_fits_of_any_length():
     together = Together(rows, len(solvers))
 
     def fit(i: int):
-        return fit_head(
-            solvers[i], together.rows(), facts, epsilon=5, noise=NoiseSource(i), block_sum=together.block_sum(i)
-        )
+        return fit_head(solvers[i], together.rows(), facts, epsilon=5, noise=NoiseSource(i), summer=together.summer(i))
 
     for i, result in enumerate(together.run(fit)):
         alone = fit_head(solvers[i], rows, facts, epsilon=5, noise=NoiseSource(i)).head
         np.testing.assert_allclose(result.head.weights, alone.weights, atol=1e-3 * np.abs(alone.weights).max())
         if alone.estimate:
             assert abs(result.head.estimate.accuracy - alone.estimate.accuracy) < 0.01  # a row or two on the border
+
+
+def test_fits_without_privacy_are_those_on_their_own():
+    """Each asks for the largest norm of the rows that its batch only names."""
+    rng = np.random.default_rng(4)
+    rows, facts = ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300)), PublicFacts(300, D, M)
+    solvers = [GradientDescent(steps=3, learning_rate=rate, centering=Centering(0.0)) for rate in (1.0, 4.0)]
+    found = fit_together(rows, facts, [(solver, 1, np.inf) for solver in solvers], 1e-5)
+    for solver, result in zip(solvers, found, strict=True):
+        for summer in (Door(CpuSums()), Door(FusedSums())):
+            alone = fit_head(solver, rows, facts, epsilon=np.inf, summer=summer).head.weights
+            # rows and residuals on a grid of 1 / RADIUS
+            np.testing.assert_allclose(result.head.weights, alone, atol=2e-3 * np.abs(alone).max())
 
 
 def test_fits_that_draw_other_rows_are_refused():
@@ -122,9 +144,7 @@ def test_fits_that_draw_other_rows_are_refused():
     def fit(i: int):
         solver = GradientDescent(steps=2, sampling_prob=(0.4, 0.5)[i], centering=Centering(0.0, False))
         plan = planned(solver, facts)
-        return fit_head(
-            solver, together.rows(), facts, plan=plan, noise=NoiseSource(0), block_sum=together.block_sum(i)
-        )
+        return fit_head(solver, together.rows(), facts, plan=plan, noise=NoiseSource(0), summer=together.summer(i))
 
     with pytest.raises(RuntimeError, match="must draw the same rows"):
         together.run(fit)

@@ -8,11 +8,16 @@ from click.testing import CliRunner
 
 from dphead.analysis import audit as auditing
 from dphead.analysis.audit_bounds import statements
+from dphead.analysis.audit_rows import way_of
 from dphead.cli import cli
 from dphead.endtoend.audit import audited
+from dphead.endtoend.gradients import LENGTH
+from dphead.endtoend.network import TorchSums
 from dphead.plan import make_plan
+from dphead.privacy.contract import Block
 from dphead.privacy.statistics import Params
 from dphead.solvers.base import PublicFacts
+from dphead.sums.reference import ask_of
 
 FACTS = PublicFacts(20, 3 * 8 * 8, 2)
 
@@ -47,13 +52,41 @@ def test_less_noise_than_claimed_is_seen():
 def test_the_audited_sum_is_that_of_the_training():
     solver, _, problem = prepared()
     rows = problem.world(True)
-    total = np.zeros(solver.query.size)
-    ask = next(solver.solve(FACTS))
-    assert isinstance(ask.params, Params)
+    asked = next(solver.solve(FACTS))
+    assert isinstance(asked.params, Params)
+    ask = ask_of(solver.query, asked.params, 1e-3)
+    way = way_of(solver.query)
+    network = solver.query.sums.network
+    training = TorchSums(network, engine="vmap", chunk=16)
+    own = ask_of(network.query, asked.params, 1e-3)
+    total, wanted = np.zeros((2, solver.query.size), np.int64)
     for block in rows.blocks():
-        total = solver.query.clipped_sum(ask.params, block.x, block.y, block.index >= 0, 1e-3, total)
+        used = block.index >= 0
+        way.add(ask, way.rows(ask, block), block.y, used, total)
+        training.add(own, block, block.y, used, wanted)
+    # equal to the bit: chunks of one size, and a row is the same at every place of them
+    np.testing.assert_array_equal(total, wanted)
     known = len(problem.y) + 1
-    assert 0 < np.linalg.norm(total) <= known * 1e-3 * (1 + 1e-5)
+    assert 0 < int((total**2).sum()) <= (known * LENGTH) ** 2
+
+
+def test_the_audit_of_a_network_counts_no_row_without_a_class():
+    """Rows that only fill up are left out: what is left out, and where, changes no integer."""
+    solver, _, _ = prepared()
+    asked = next(solver.solve(FACTS))
+    ask = ask_of(solver.query, asked.params, 1e-3)
+    way = way_of(solver.query)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, FACTS.n_features)).astype(np.float32)
+    y = np.where(np.arange(20) % 3 == 0, -1, np.arange(20) % 2)
+    block = Block(np.arange(20), x, y)
+    sums = []
+    for classes in (y, np.where(y < 0, 2, y)):
+        spoiled = Block(block.index, np.where((y < 0)[:, None], np.nan, x).astype(np.float32), classes)
+        for given in (Block(block.index, x, classes), spoiled):
+            sums.append(way.add(ask, given, given.y, given.index >= 0, np.zeros(solver.query.size, np.int64)))
+    for other in sums[1:]:
+        np.testing.assert_array_equal(other, sums[0])
 
 
 def test_the_command_audits_a_network(tmp_path):

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
 from dphead.plan import make_plan
-from dphead.privacy.noise import NoiseSource, gaussian
+from dphead.privacy.noise import NoiseSource
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.base import center_classes
 from dphead.solvers.error_bars import ErrorBars
@@ -24,6 +24,12 @@ def problem(n=N):
     x = rng.normal(size=(n, D)) * 0.7 ** np.arange(D) + 0.5 * np.eye(M, D)[y]
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return x.T @ x, x.T @ np.eye(M)[y], x[:40]
+
+
+def gaussian(generator, shape, sd, symmetric):
+    """The noise of releases, before it is rounded to a grid that is far finer."""
+    z = sd * generator.standard_normal(shape)
+    return (z + z.T) / 2 if symmetric else z
 
 
 def solved(gram, sums, ridge):

@@ -11,6 +11,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import MOVE, PRIOR_MOVE
+from dphead.solvers.base import float_rows
 from dphead.solvers.prior import LENGTH, PublicPrior, read_prior
 
 D, M = 60, 4
@@ -46,7 +47,7 @@ def test_it_starts_at_the_priors_scores_up_to_a_scale():
     center, scale = 0.1 * rng.normal(size=D).astype(np.float32), rng.uniform(0.5, 2, D).astype(np.float32)
     start = PublicPrior(weights).start(RowTransform(True, center, scale, 0.3), (D + 1, M))
     assert start.shape == (D + 1, M) and not start[-1].any()
-    phi, _ = RowTransform(True, center, scale).apply(np, x)
+    phi, _ = float_rows(RowTransform(True, center, scale), x)
     between = weights - weights.mean(axis=1, keepdims=True)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     moved = (unit - center) * scale
