@@ -88,6 +88,23 @@ def test_a_budget_takes_no_seeded_fit(seed):
     assert ledger.fits() == []
 
 
+class Wrong(CpuSums):
+    """Off by one where a row is not finite, as no row of this data is."""
+
+    def add(self, ask, rows, y, used, out):
+        out = super().add(ask, rows, y, used, out)
+        out[..., 0, 0] += np.any(rows.scale == 0)
+        return out
+
+
+def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read():
+    """By rows made to break them: those of the data would not have shown it."""
+    rows, ledger = Counting(X, Y), Ledger()
+    with pytest.raises(RuntimeError, match="before anything is charged"):
+        fit_head(LeastSquares(), rows, FACTS, ledger=ledger, summer=Door(Wrong()))
+    assert ledger.fits() == [] and rows.passes == 0
+
+
 def test_progress_tells_public_numbers():
     seen = []
     fit_head(DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a))
