@@ -1,7 +1,8 @@
 """Exact products of 16-bit integers beside float32: `python -m benchmarks.products`.
 
 One thread. Each case is timed in turns, in one process: scores and products by numpy's
-library in float32 and by the integers' kernels; "tiles" are all rows at once. Printed: billions of operations a second (median), and the integers' time over
+library for 128 rows at a time, or for all of them ("whole"), and the integers'
+kernels. Printed: billions of operations a second (median), and the integers' time over
 the float32 time, which is below 1 where integers are faster. "both": scores of a chunk of
 rows and then its products, as a gradient takes them, and the rows' gigabytes a second.
 """
@@ -77,9 +78,9 @@ def gradient_times(d: int, m: int) -> dict[str, float]:
             "float scores": each(float_scores),
             "exact scores": each(exact_scores_of),
             "float products": each(float_products),
-            "float tiles": lambda: np.add(total, turned @ x, out=total),
+            "float whole": lambda: np.add(total, r.T @ x, out=total),
             "exact products": each(exact_products),
-            "exact tiles": lambda: integers.add_products(left, rows, exact),
+            "exact whole": lambda: integers.add_products(left, rows, exact),
             "float both": each(float_scores, float_products),
             "exact both": each(exact_scores_of, exact_products),
         }
@@ -93,8 +94,8 @@ def square_times(d: int) -> dict[str, float]:
     total, exact = np.zeros((d, d)), np.zeros((d, d), np.int64)
     return seconds(
         {
-            "float tiles": lambda: np.add(total, x.T @ x, out=total),
-            "exact tiles": lambda: integers.add_products(rows, None, exact),
+            "float whole": lambda: np.add(total, x.T @ x, out=total),
+            "exact whole": lambda: integers.add_products(rows, None, exact),
         }
     )
 

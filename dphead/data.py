@@ -216,10 +216,9 @@ def _within(groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, 
 
 
 def _block_rows(wanted: int, n_rows: int, sampled: bool) -> int:
-    """A multiple of CHUNK, no larger than all n_rows need; for a sample one size for all, whatever there is (AUDIT.md).
+    """A multiple of CHUNK, no larger than all n_rows need; for a sample one size for all, whatever there is.
 
-    Float32 kernels differ with the shape of a block, and a row more in a sample, or in all where n is private, must not
-    change it.
+    So no shape, and no message about memory, tells the size of a sample, or of all where n is private.
     """
     most = min(wanted, SAMPLE_ROWS) if sampled else min(wanted, n_rows)
     return CHUNK * max(1, -(-most // CHUNK))

@@ -87,6 +87,8 @@ def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
             if problem:
                 return Outcome(reason=problem)
             (tree / edit["file"]).write_text(text)
+            if edit["file"].startswith("dphead/sums/"):  # what calls the changed code holds the old one
+                shutil.rmtree(tree / "dphead/sums/__pycache__", ignore_errors=True)
         report = tree / "report.xml"
         done = pytest(tree, "-x", f"--junitxml={report}", ALIVE, *mutant["tests"])
         if done.returncode == 0:
@@ -99,11 +101,11 @@ def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
 
 
 def copy(root: Path, folder: Path) -> Path:
-    """A copy of the project without what it has built."""
+    """A copy of the project without what it has built, but for numba's compiled code, which takes half a minute."""
     for name in COPIED:
         source = root / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc", ".*"))
         else:
             shutil.copy(source, folder / name)
     return folder

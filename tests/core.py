@@ -110,6 +110,22 @@ def toy(n=200, d=D, m=M, seed=0, scale=1.0):
     return (scale * (centers[y] + 0.5 * rng.standard_normal((n, d)))).astype(np.float32), y.astype(np.int32)
 
 
+SIZES = np.array([0, 1e-45, 1e-38, 1e-19, 1e-3, 1, 1, 1, 1e4, 1e19, 3e38])
+
+
+def hostile(n, d, m, seed):
+    """Rows (n, d) of all sizes, some one-hot, equal or not finite, and labels of which some are no class."""
+    rng = np.random.default_rng(seed)
+    with np.errstate(over="ignore"):
+        x = (rng.standard_normal((n, d)) * rng.choice(SIZES, (n, 1))).clip(-3.4e38, 3.4e38).astype(np.float32)
+    x[: n // 8] = 0
+    x[np.arange(n // 8), np.arange(n // 8) % d] = 5
+    x[n // 8 : n // 4] = rng.choice([-1.0, 1.0])
+    x[n // 4] = np.nan
+    x[n // 4 + 1, 0] = np.inf
+    return x, rng.integers(-1, m + 1, n)
+
+
 def python(script: str, *args, wait=True):
     """Run a script in a fresh interpreter."""
     paths = [os.path.dirname(os.path.dirname(__file__)), os.path.dirname(__file__)]

@@ -1,6 +1,6 @@
 """The clipped sum of a network's per-example gradients: a query of `dphead.privacy`, whose block sum runs in torch.
 
-This module is trusted: AUDIT.md, "End-to-end training", says why one row moves the sum by at most the clip norm. A
+This module is trusted: privacy/proofs/finetune.md says why one row moves the sum by at most the clip norm. A
 row's gradient is float32 and a function of that row alone; norms and clip factors are float64.
 Each row's clipped gradient becomes integers, so sums over rows are exact. Sampling, noise and the charge are in
 `dphead.privacy.release` and nowhere else.

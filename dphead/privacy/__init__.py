@@ -1,3 +1,3 @@
 """The audited folder: everything that touches private rows, adds noise, or decides what
-was charged. See AUDIT.md.
+was charged. See READING.md.
 """

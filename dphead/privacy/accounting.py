@@ -355,8 +355,7 @@ def loss_distribution(
     covariance the Gram matrix of (x' - x, -x). Each entry of that matrix can only raise
     this expectation (a convex function of a sum of martingales), and x = -x', |x| = C
     makes all entries largest at once. A unit of k rows in Poisson batches is N(0)
-    against the mixture of N(jC), j binomial (k, q), by the same argument (AUDIT.md,
-    "Groups"). ValueError for such units under replace_one. `coarser` widens the grid.
+    against the mixture of N(jC), j binomial (k, q), by the same argument (proofs/groups.md). ValueError for such units under replace_one. `coarser` widens the grid.
     Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding, or
     1e-11 with such units, whose losses dp_accounting inverts by bisection).
     """

@@ -245,7 +245,7 @@ class Ledger:
     def _check(self, new: list[GaussianEvent], relation: str) -> None:
         """The filter.
 
-        AUDIT.md, "Across fits": GDP for full batches [Smith, Thakurta 2022; Koskela et
+        proofs/ledger.md, "Across fits": GDP for full batches [Smith, Thakurta 2022; Koskela et
         al. 2023], RDP at one order fixed with the budget otherwise [Feldman, Zrnic
         2021]; the kind is fixed by the first fit.
         """

@@ -45,6 +45,7 @@ ONE = 2**15  # what the table calls 1
 RATE = POWERS * 1.4426950408889634  # of the table's entries, for a power of e
 LOWEST = 16 * POWERS - 1  # powers below 2**-16 count as this one
 SQUARED = 2**24  # largest residual of a squared loss, 256 in real numbers
+STEEPEST = 1e290  # of scores' units: a larger one times 0 would be no number
 WEIGHT = 2**15 - 1  # largest integer weight
 WEIGHTS = 2**18  # longest integer weights of a class: scores are then below 2**30
 
@@ -185,7 +186,8 @@ class Chunk:
         z = xp.matmul(
             self.rows.q.astype(xp.float64), self.weights.w.T.astype(xp.float64)
         )
-        return z, self.rows.scale[:, None] * self.weights.step
+        rate = self.rows.scale[:, None] * self.weights.step
+        return z, xp.minimum(rate, STEEPEST)
 
 
 def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 RADIUS = 4095  # longest integer row or residual: 128 products of entries fit in int32
-FINE = (
-    20  # bits of a row's largest entry before the clip: squares of 2**23 fit in int64
-)
+FINE = 20  # bits of a row's largest entry before the clip
+SMALLEST = 2.0**-900  # rows below count as zeros, so that a power of two can divide
+WIDEST = 2**22  # columns whose squares of FINE bits add up in int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,12 @@ class RowTransform:
             )
 
     def width(self, n_features: int) -> int:
-        """Number of columns after the transform."""
+        """Number of columns after the transform. ValueError if they are too many."""
+        if n_features > WIDEST:
+            raise ValueError(
+                f"rows must have at most {WIDEST} features, got {n_features=}. "
+                "Squares of more could overflow: leave some out."
+            )
         return n_features + (1 if self.append else 0)
 
     def equals(self, other: "RowTransform") -> bool:
@@ -90,10 +95,10 @@ def fine(values: np.ndarray) -> FineRows:
     """Rows (k, d) float64 rounded to FINE bits of their largest entry."""
     largest = np.abs(values).max(axis=1, initial=0.0)
     finite = np.isfinite(largest)
-    known = finite & (largest > 0)
+    known = finite & (largest >= SMALLEST)
     _, exponent = np.frexp(np.where(known, largest, 1.0))
     step = np.ldexp(1.0, exponent - FINE)  # a power of two: dividing by it is exact
-    values = np.where(finite[:, None], values, 0.0)
+    values = np.where(known[:, None], values, 0.0)
     integers = np.rint(values / step[:, None])
     squared = (integers.astype(np.int64) ** 2).sum(axis=1)
     return FineRows(integers, step, squared, finite)

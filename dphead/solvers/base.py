@@ -176,7 +176,7 @@ EVEN = 2.0  # mean of squares over square of the mean: 1 if all features have on
 
 @dataclass(frozen=True)
 class Centering:
-    """How rows are brought to the unit sphere: unit norm, and a noisy mean of unit rows subtracted [ALGORITHMS.md §3].
+    """How rows are brought to the unit sphere: unit norm, and a noisy mean of unit rows subtracted.
 
     share: the mean's share of mu²; 0 for no centre. unit_norm: False leaves rows as they are (a clip norm must then fit
     the features' scale). scale_share: share of the noisy mean squares of centred rows, each of which is divided by the

@@ -1,6 +1,7 @@
 """How far the privacy noise moves a least-squares head: standard errors from what was released alone.
 
-For W = h(G̃) S̃ H, H = I - 11ᵀ/m: exact for the noise on S̃ given G̃, first order for the noise on G̃ [AUDIT.md, claim E].
+For W = h(G̃) S̃ H, H = I - 11ᵀ/m: exact for the noise on S̃ given G̃, first order for the noise on G̃
+[privacy/proofs/choices.md, claim E].
 Sampling of the rows is not in them, nor is the bias of the ridge. Everything here is post-processing.
 """
 

@@ -12,7 +12,7 @@ from dphead.solvers.normalization import ChannelNormalization
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Class means from one release of class sums, with the counts in an appended constant [ALGORITHMS.md §3].
+    """Class means from one release of class sums, with the counts in an appended constant.
 
     rule: "cosine" scores by the angle to the mean, "nearest" by the squared distance. intercept: the constant whose
     class sums give the counts.

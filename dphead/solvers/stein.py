@@ -1,8 +1,8 @@
 """λ of noisy least squares from what was released: a loss whose noise is taken out by Stein's lemma.
 
 Plugging the released G̃ and S̃ into the training loss fits their noise. For W = h(G̃) S̃ H, H = I - 11ᵀ/m, and any bounded
-Lipschitz h, `risks` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [AUDIT.md, claim S;
-Stein 1981]. Everything here is post-processing.
+Lipschitz h, `risks` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [privacy/proofs/choices.md, claim
+S; Stein 1981]. Everything here is post-processing.
 """
 
 import numpy as np
@@ -53,7 +53,7 @@ class SpectralRidge:
         return 1 / (np.maximum(self._values, self.floor(ridge)) + ridge)
 
     def _divergence(self, h: np.ndarray, ridge: float) -> float:
-        """Σ_ij ∂M_ij/∂G̃_ij over symmetric directions, M = WWᵀ (AUDIT.md, claim S, equation 2).
+        """Σ_ij ∂M_ij/∂G̃_ij over symmetric directions, M = WWᵀ (proofs/choices.md, claim S, equation 2).
 
         Quotients (h_i - h_j)/(e_i - e_j) are -q_ij h_i h_j, where q is 1 between eigenvalues above the floor, 0 between
         those below, and in [0, 1] across.

@@ -1,5 +1,4 @@
-"""Block sums on a CPU: compiled loops where they pay, elsewhere exact numpy products.
-"""
+"""Block sums on a CPU: compiled loops where they pay, elsewhere exact numpy products."""
 
 import numpy as np
 

@@ -9,7 +9,7 @@ from dphead.privacy.contract import Block, SumRequest
 from dphead.privacy.statistics import ChannelMoment, Params, Query
 from dphead.privacy.transform import RowTransform
 from dphead.sums.caches import NextSum
-from dphead.sums.passes import checked_sum
+from dphead.sums.passes import checked_sum, empty_sum
 from dphead.sums.reference import (
     Ask,
     BlockSum,
@@ -95,7 +95,7 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
 
 
 def _answer(way: BlockSum, ask: Ask, block: Block) -> np.ndarray:
-    out = np.zeros(ask.shape(block.x.shape[1]), np.int64)
+    out = empty_sum(ask, block.x.shape[1])
     rows = way.rows(ask, block)
     out = np.asarray(way.add(ask, rows, block.y, block.index >= 0, out))
     return np.triu(out) if ask.query.symmetric else out

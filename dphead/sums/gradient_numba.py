@@ -11,6 +11,7 @@ from dphead.privacy.statistics import (
     POWERS,
     PROBABILITY,
     RATE,
+    STEEPEST,
     Gradient,
     counting,
     powers_of_two,
@@ -48,7 +49,8 @@ def add_softmax_gradient(
             f"{out.shape=}. This is a defect in the solver or the row source."
         )
     keep = counting(query, rows, y, used)
-    rate = (rows.scale * ask.weights.step) * RATE
+    with np.errstate(over="ignore"):
+        rate = np.minimum(rows.scale * ask.weights.step, STEEPEST) * RATE
     longest = aim(RADIUS**2, query.n_classes)
     if query.clip == "rows":
         factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY))

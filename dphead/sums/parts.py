@@ -15,6 +15,8 @@ from dphead.privacy.statistics import Params, Query
 from dphead.sums.passes import checked_sum
 from dphead.sums.reference import Ask, BlockSum, ReferenceSums, ask_of, largest_norm
 
+EXACT = 2**53  # float64, in which sums travel, holds every whole number up to here
+
 
 @dataclass(frozen=True)
 class PartAsk:
@@ -104,7 +106,13 @@ class SumOfParts:
     ) -> list[PartAsk]:
         """Ask the other processes; all asks, the own one first."""
         count = self._processes.count
-        parts = pairwise(bounds(request.rows.n_rows, count))
+        parts = list(pairwise(bounds(request.rows.n_rows, count)))
+        rows = max(stop - start for start, stop in parts)
+        if rows * query.most() > EXACT:
+            raise ValueError(
+                "the sum of a process must stay below 2**53, got n_rows="
+                f"{request.spec.n_rows} with {count} processes. Use more processes."
+            )
         asks = [_ask(query, request, clip_norm, *part) for part in parts]
         for i in range(1, count):
             self._processes.ask(i, asks[i])

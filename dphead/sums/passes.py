@@ -64,7 +64,6 @@ def checked_sum(
     the same integers; neither tells anything about a row.
     """
     count = SlotCount.of(rows.n_rows, indices)
-    shape = ask.shape(rows.n_features)
     tested = _secret_slot(rows.n_rows, indices)
 
     def checked() -> Iterator[tuple[Block, np.ndarray]]:
@@ -88,10 +87,7 @@ def checked_sum(
         return block_sum.add(ask, made, block.y, used, out)
 
     def empty() -> np.ndarray:
-        """Columns in one piece where they are the longer side, as kernels want them."""
-        if ask.query.kind == "outer" and shape[0] > shape[-1]:
-            return np.zeros(shape[::-1], np.int64).T
-        return np.zeros(shape, np.int64)
+        return empty_sum(ask, rows.n_features)
 
     if block_sum.parallel:
         total = _on_every_core(add, checked(), empty)
@@ -102,6 +98,17 @@ def checked_sum(
     if ask.query.symmetric:
         mirror(total[..., : total.shape[-1], :])
     return total
+
+
+def empty_sum(ask: Ask, n_features: int) -> np.ndarray:
+    """Zeros, int64, with columns in one piece where they are longer, as kernels want.
+
+    Checks use it too: of another layout, another kernel would be checked.
+    """
+    shape = ask.shape(n_features)
+    if ask.query.kind == "outer" and shape[0] > shape[-1]:
+        return np.zeros(shape[::-1], np.int64).T
+    return np.zeros(shape, np.int64)
 
 
 def mirror(square: np.ndarray, strip: int = 192) -> None:
@@ -139,7 +146,7 @@ def _compare(
     sums = []
     for way, rows in ((block_sum, part_of(made, run)), (REFERENCE, None)):
         rows = way.rows(ask, own) if rows is None else rows
-        empty = np.zeros(ask.shape(block.x.shape[1]), np.int64)
+        empty = empty_sum(ask, block.x.shape[1])
         sums.append(np.asarray(way.add(ask, rows, own.y, used[run], empty)))
     if ask.query.symmetric:  # below the diagonal nothing is promised
         for total in sums:

@@ -13,6 +13,7 @@ import numpy as np
 from dphead.privacy.transform import (
     FINE,
     RADIUS,
+    SMALLEST,
     IntegerRows,
     RowTransform,
     aim,
@@ -57,11 +58,12 @@ def _rows(
     append = float(transform.append)
     if clip_norm is None:
         length = aim(RADIUS**2, width)
-        limits = (True, length, append, 0.0, RADIUS**2, FINE)
+        limits = (True, length, append, 0.0, RADIUS**2, FINE, SMALLEST)
     else:
         bound, constant = clipped_bound(clip_norm, append)
         step = clipped_step(clip_norm, append)
-        limits = (False, aim(bound, d), step, float(constant), bound, FINE)
+        last = float(constant)
+        limits = (False, aim(bound, d), step, last, bound, FINE, SMALLEST)
     _make(x, center, scale, *plan, *limits, q, sizes)
     return IntegerRows(q, sizes)
 
@@ -86,6 +88,7 @@ def _make(
     last,
     bound,
     fine,
+    smallest,
     q,
     sizes,
 ):  # type: ignore[no-untyped-def]
@@ -105,7 +108,7 @@ def _make(
         size = 1 / math.sqrt(max(squared, 1)) if unit else step
         if centered or scaled:
             _moved(values, size, center, scale, centered, scaled)
-            step, known = _fine64(values, fine)
+            step, known = _fine64(values, fine, smallest)
             if not known:
                 _nothing(q[i], sizes, i)
                 continue
@@ -156,14 +159,18 @@ def _fine32(row, values, fine):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _fine64(values, fine):  # type: ignore[no-untyped-def]
+def _fine64(values, fine, smallest):  # type: ignore[no-untyped-def]
     bits = values.view(np.int64)
     largest = np.int64(0)
     for l in range(len(values)):
         largest = max(largest, bits[l] & SIGN64)
     if largest >= INFINITE64:
         return 1.0, False
-    return _rounded(values, _number(largest), fine), True
+    size = _number(largest)
+    if size < smallest:
+        values[:] = 0
+        size = 0.0
+    return _rounded(values, size, fine), True
 
 
 @compiled

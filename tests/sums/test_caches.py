@@ -295,7 +295,9 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
     specs, params = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))], Params()
     ledger = Ledger(tmp_path / "ledger.sqlite")
     fit = reserve(specs, ledger, tmp_path / "fit")
-    first = release(Gram(M), params, rows, specs[0], ledger=fit, noise=NoiseSource(1), summer=Door(CpuSums(), NextSum())).value
+    first = release(
+        Gram(M), params, rows, specs[0], ledger=fit, noise=NoiseSource(1), summer=Door(CpuSums(), NextSum())
+    ).value
     fit._lock.close()
     fit = ledger.resume("hash", fit.fit_id, tmp_path / "fit")
     Counted.reads, next_sum = 0, NextSum()

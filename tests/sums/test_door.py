@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from core import QUERIES, D, M
+from core import QUERIES, D, M, integer_sum, toy
 
-from dphead.privacy.statistics import ClassSums, Gradient
+from dphead.privacy.statistics import ClassSums, Gradient, Params
+from dphead.sums import gradient_numba, products_numba
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 from dphead.sums.reference import ReferenceSums
@@ -46,3 +47,25 @@ def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_char
     door = Door(Wrong(CASES[case]))
     with pytest.raises(RuntimeError, match="before anything is charged"):
         door.check([query], D)
+
+
+@pytest.mark.parametrize("kernel", ["gradient", "class sums"])
+def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
+    """Sums of another layout went to other loops: the kernel that ran was never compared."""
+    module, name, query = {
+        "gradient": (gradient_numba, "add_softmax_gradient", Gradient(M)),
+        "class sums": (products_numba, "add_class_rows", ClassSums(M)),
+    }[kernel]
+    real = getattr(module, name)
+
+    def wrong(*args):
+        real(*args)
+        args[-1][0, 0] += 1
+
+    monkeypatch.setattr(module, name, wrong)
+    way = CpuSums(compiled_from=0)
+    with pytest.raises(RuntimeError, match="before anything is charged"):
+        Door(way).check([query], D)
+    x, y = toy(200)
+    with pytest.raises(RuntimeError, match="fast sums must equal"):
+        integer_sum(query, Params(weights=np.zeros((D, M))), x, y, block_sum=way)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from core import hostile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cpu import hostile
 
 from dphead.privacy import transform
 from dphead.privacy.transform import RowTransform
