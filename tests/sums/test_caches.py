@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,8 +101,8 @@ def test_what_is_kept_serves_its_own_key_and_slots_alone():
 def test_a_block_sum_keeps_rows_of_one_clip():
     x, _ = toy(128)
     way, block = CpuSums(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
-    for clip_norm in (1.0, 0.5, 1.0):
-        for query in (ClassSums(M), Gradient(M, "softmax", "features"), Gradient(M)):
+    for query in (ClassSums(M), Gradient(M, "softmax", "features"), Gradient(M)):
+        for clip_norm in (1.0, 0.5, 1.0):
             ask = ask_of(query, PLAIN, clip_norm)
             found, wanted = way.rows(ask, block), ReferenceSums().rows(ask, block)
             assert np.array_equal(found.q, wanted.q) and np.array_equal(found.scale, wanted.scale)
@@ -113,6 +114,21 @@ def test_a_gram_matrix_leads_to_no_class_sums(rows):
     request = SumRequest(Gram(M), PLAIN, rows, specs[0], 1.0, None, specs[1])
     value = NextSum()(request, lambda query: np.ones(query.shape(D), np.int64))
     assert value.shape == (D, D) and value.base is None
+
+
+def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
+    """Of the same query, rows and transform: `release` asks for no other, and what waits does not rely on it."""
+    planned = spec_of(ClassSums(M), 40)
+    for spec in (planned, replace(planned, clip_norm=0.5), replace(planned, label="other")):
+        next_sum, asked = NextSum(), []
+
+        def total(query, asked=asked):
+            asked.append(type(query))
+            return np.ones(query.shape(D), np.int64)
+
+        next_sum(SumRequest(Gram(M), PLAIN, rows, spec_of(Gram(M), 40), 1.0, None, planned), total)
+        next_sum(SumRequest(ClassSums(M), PLAIN, rows, spec, spec.clip_norm), total)
+        assert asked == [GramAndSums, ClassSums][: 1 if spec == planned else 2]
 
 
 def releases(asks, next_sum, store=None, block_sum=None, done=0):
