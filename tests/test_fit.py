@@ -171,10 +171,11 @@ def test_classes_are_declared_and_never_read_off_the_labels():
 
 
 def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
-    """Not the best of several on the test rows (defect 9)."""
-    head = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=0.05, noise=NoiseSource(1)).head
-    metrics = run.evaluate(head, (X, Y), M)
-    assert metrics == evaluate_scores(head.scores(X), Y)
+    """Not the best of several on the test rows (defect 9): of some of these heads another would do better."""
+    for seed in range(12):
+        head = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=0.05, noise=NoiseSource(seed)).head
+        metrics = run.evaluate(head, (X, Y), M)
+        assert metrics == evaluate_scores(head.scores(X), Y)
 
 
 @pytest.mark.parametrize("test_is", ["private", "public"])
