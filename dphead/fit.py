@@ -57,9 +57,8 @@ def fit_head(
     Raises ValueError before anything is read or charged when the budget does not allow the plan.
     """
     plan = plan or make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=accountant)
-    noise, summer = noise or NoiseSource(), summer or Door(CpuSums(memory=KEEP))
+    noise, summer = noise or NoiseSource(), summer or door_for(solver, plan, facts)
     if charged is None:
-        summer.check((r.query for r in solver.plan(plan.budgeted(facts))), rows.n_features)
         charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
@@ -82,6 +81,13 @@ def fit_head(
         if progress is not None:
             progress(i + 1, len(plan.specs), spec.label)
     raise AssertionError("unreachable")
+
+
+def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
+    """How a fit's rows are summed on this host, tried on hostile rows: to be called before the charge."""
+    door = Door(CpuSums(memory=KEEP))
+    door.check((r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features)
+    return door
 
 
 def reserve(

@@ -77,6 +77,10 @@ class Part:
         """
         raise NotImplementedError
 
+    def squared(self, factor: Tensor) -> Tensor:
+        """Squared norms (k,) of what `sum` adds: sums of whole numbers, exact up to 2**53 and never rounded below."""
+        raise NotImplementedError
+
 
 class Stored(Part):
     """Gradients kept in memory: value (k, ...) float32. They become float64 some columns at a time, in the cache."""
@@ -89,9 +93,16 @@ class Stored(Part):
         return torch.stack([part.double().square().sum(dim=1) for part in self.columns]).sum(dim=0)
 
     def sum(self, factor: Tensor) -> Tensor:
+        return torch.cat([part.sum(dim=0) for part in self._whole(factor)])
+
+    def squared(self, factor: Tensor) -> Tensor:
+        return torch.stack([part.square().sum(dim=1) for part in self._whole(factor)]).sum(dim=0)
+
+    def _whole(self, factor: Tensor) -> Iterator[Tensor]:
+        """Whole numbers (k, columns), some columns at a time."""
         used = factor[:, None] > 0  # nan * 0 is not 0
-        kept = (torch.where(used, part, 0.0).double() for part in self.columns)
-        return torch.cat([torch.trunc(part * factor[:, None]).sum(dim=0) for part in kept])
+        for part in self.columns:
+            yield torch.trunc(torch.where(used, part, 0.0).double() * factor[:, None])
 
 
 class Ghost(Part):
@@ -110,23 +121,33 @@ class Ghost(Part):
         return pairs.sum(dim=(1, 2)).clamp(min=0) + CANCELLATION * lengths.sum(dim=1) ** 2
 
     def sum(self, factor: Tensor) -> Tensor:
+        total = torch.zeros((self.b.shape[2], self.a.shape[2]), dtype=torch.float64, device=self.a.device)
+        for gradient in self._whole(factor):
+            total += gradient
+        return total.reshape(-1)
+
+    def squared(self, factor: Tensor) -> Tensor:
+        return torch.stack([gradient.square().sum() for gradient in self._whole(factor)])
+
+    def _whole(self, factor: Tensor) -> Iterator[Tensor]:
+        """Whole numbers (q, p) of one row at a time."""
         used = (factor > 0)[:, None, None]
         a, b = torch.where(used, self.a, 0.0), torch.where(used, self.b * factor[:, None, None], 0.0)
-        total = torch.zeros((b.shape[2], a.shape[2]), dtype=torch.float64, device=a.device)
-        for row, slopes in zip(a, b, strict=True):  # one row's gradient at a time
-            total += torch.trunc(slopes.T @ row)
-        return total.reshape(-1)
+        for row, slopes in zip(a, b, strict=True):
+            yield torch.trunc(slopes.T @ row)
 
 
 def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
     """The sum (size,) over rows of min(1, C / norm) times the gradient, whole numbers of C / LENGTH.
 
-    Rows not kept or not finite add 0. A gradient is brought to LENGTH - 1, which leaves for the float64 rounding of its
-    norm 2**27 times what it can be for a million parameters; truncating it cannot make it longer.
+    Rows not kept or not finite add 0. A gradient is brought to LENGTH - 1 and truncated towards zero. That its whole
+    numbers are no longer than LENGTH is checked: a row whose are adds 0.
     """
     norm2 = squared_norms(parts)
     factor = (LENGTH - 1) / norm2.sqrt().clamp(min=clip_norm)
     factor = torch.where(keep & torch.isfinite(norm2), factor, 0.0)
+    squared = torch.stack([part.squared(factor) for part in parts]).sum(dim=0)
+    factor = torch.where(squared <= float(LENGTH) ** 2, factor, 0.0)
     return torch.cat([part.sum(factor) for part in parts])
 
 

@@ -11,7 +11,8 @@ from dphead.privacy.contract import Block
 class ImageRows:
     """Images (n, channels, h, w) uint8 in memory with labels (n,) int; a label that is not a class counts zero.
 
-    n_features is 1: a network's statistic has the size of its parameters, whatever the pixels. groups, group_cap: as in `dphead.data.ArrayRows`.
+    n_features is 1: a network's statistic has the size of its parameters, whatever the pixels. groups, group_cap: as in
+    `dphead.data.ArrayRows`.
     """
 
     n_features = 1

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dphead.data import load_features
 from dphead.estimators.guarantee import privacy_of
 from dphead.estimators.inputs import TrainingData, from_arrays, from_file, is_path
-from dphead.fit import fit_head, reserve
+from dphead.fit import door_for, fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.methods import make_method
 from dphead.metrics import accuracy, probabilities
@@ -128,11 +128,12 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
                 accountant=method.accountant if self.accountant == "auto" else self.accountant,
                 group_cap=self.group_cap,
             )
+            summer = door_for(method.solver, plan, facts)
             ledger = self._open_ledger(data.dataset_id)
             charged = reserve(
                 method.solver, plan, ledger, feature_space=data.feature_space, seed=seed, description=self.method
             )
-            result = fit_head(method.solver, data.rows(), facts, plan=plan, charged=charged, noise=noise)
+            result = fit_head(method.solver, data.rows(), facts, plan=plan, charged=charged, noise=noise, summer=summer)
         self.classes_, self.n_features_in_, self.head_ = data.classes, data.n_features, result.head
         self.expected_accuracy_ = result.head.estimate
         self._ledger, self._feature_space = ledger, data.feature_space

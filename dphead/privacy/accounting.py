@@ -355,9 +355,11 @@ def loss_distribution(
     covariance the Gram matrix of (x' - x, -x). Each entry of that matrix can only raise
     this expectation (a convex function of a sum of martingales), and x = -x', |x| = C
     makes all entries largest at once. A unit of k rows in Poisson batches is N(0)
-    against the mixture of N(jC), j binomial (k, q), by the same argument (proofs/groups.md). ValueError for such units under replace_one. `coarser` widens the grid.
-    Guarantee: pessimistic (never below the true delta, but for 1e-13 of rounding, or
-    1e-11 with such units, whose losses dp_accounting inverts by bisection).
+    against the mixture of N(jC), j binomial (k, q), by the same argument
+    (proofs/groups.md). ValueError for such units under replace_one. `coarser` widens
+    the grid. Guarantee: pessimistic (never below the true delta, but for 1e-13 of
+    rounding, or 1e-11 with such units, whose losses dp_accounting inverts by
+    bisection).
     """
     from dp_accounting import NeighboringRelation as Relation
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -481,11 +483,8 @@ def epsilon(
     return _pld_epsilon(tuple(events), delta, relation, coarser)
 
 
-@lru_cache(
-    maxsize=1024
-    # a plan's calibration, its charge and its report ask for the same, and so do fits of
-    # one plan
-)
+# A plan's calibration, its charge and its report ask for the same.
+@lru_cache(maxsize=1024)
 def _pld_epsilon(
     events: tuple[GaussianEvent, ...], delta: float, relation: str, coarser: float
 ) -> float:

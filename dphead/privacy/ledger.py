@@ -245,9 +245,9 @@ class Ledger:
     def _check(self, new: list[GaussianEvent], relation: str) -> None:
         """The filter.
 
-        proofs/ledger.md, "Across fits": GDP for full batches [Smith, Thakurta 2022; Koskela et
-        al. 2023], RDP at one order fixed with the budget otherwise [Feldman, Zrnic
-        2021]; the kind is fixed by the first fit.
+        proofs/ledger.md, "Across fits": GDP for full batches [Smith, Thakurta 2022;
+        Koskela et al. 2023], RDP at one order fixed with the budget otherwise [Feldman,
+        Zrnic 2021]; the kind is fixed by the first fit.
         """
         old, budget = self.events(), self.budget()
         gaussian = all(e.sampling_prob == 1 for e in new)

@@ -49,6 +49,11 @@ def release(
     transform = params.transform
     width = transform.width(rows.n_features)
     unit, sd = noise_scale(query, spec, transform.append)
+    if spec.noise_multiplier == 0 and getattr(ledger, "store", None) is not None:
+        raise ValueError(
+            "sums without noise must not reach the disk, got a ledger with a store. "
+            "Reserve the fit without one."
+        )
     sequence, committed = ledger.begin(spec.row())
     if committed is not None:
         return Released(committed, sd * unit)

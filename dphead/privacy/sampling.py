@@ -15,7 +15,8 @@ def poisson_sample(
     the sample's size is whatever it is (0 included), is secret, and is never stored. No
     row is dropped to fit a batch.
     """
-    return np.flatnonzero(generator.random(n_rows) < sampling_prob)
+    most = np.floor(sampling_prob * 2.0**53) / 2.0**53  # uniforms have 53 bits
+    return np.flatnonzero(generator.random(n_rows) < most)
 
 
 def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:

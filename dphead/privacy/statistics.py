@@ -44,6 +44,7 @@ POWERS = 2**11  # entries of the table of powers of two
 ONE = 2**15  # what the table calls 1
 RATE = POWERS * 1.4426950408889634  # of the table's entries, for a power of e
 LOWEST = 16 * POWERS - 1  # powers below 2**-16 count as this one
+HUGE = 1e100  # a larger weight, or all if none exceeds 1 / HUGE, counts as zero
 SQUARED = 2**24  # largest residual of a squared loss, 256 in real numbers
 STEEPEST = 1e290  # of scores' units: a larger one times 0 would be no number
 WEIGHT = 2**15 - 1  # largest integer weight
@@ -74,14 +75,15 @@ class IntegerWeights:
 
 
 def integer_weights(weights: np.ndarray) -> IntegerWeights:
-    """Weights (width, n_classes) rounded; those that are not finite count as zero.
+    """Weights (width, n_classes) rounded; those beyond HUGE or not finite count zero.
 
     The same on every machine: operations on single entries, and sums of integers.
     """
     weights = np.asarray(weights, np.float64).T
-    weights = np.where(np.isfinite(weights), weights, 0.0)
+    with np.errstate(invalid="ignore"):
+        weights = np.where(np.abs(weights) <= HUGE, weights, 0.0)
     largest = float(np.abs(weights).max(initial=0.0))
-    if largest == 0:
+    if largest < 1 / HUGE:
         return IntegerWeights(np.zeros(weights.shape, np.int16), 0.0)
     parts = np.rint(weights / largest * 2.0**20).astype(np.int64)
     longest = largest * float(np.sqrt(float((parts**2).sum(axis=1).max()))) / 2**20
@@ -397,7 +399,8 @@ class SigmoidHessians(ClassGrams):
         p = probabilities(xp, *chunk.scores(xp), "sigmoid")
         part = (p * (PROBABILITY - p)).astype(xp.float64)
         weight = xp.rint(part * (4.0 * HESSIAN / PROBABILITY**2))
-        weight = xp.where(weight <= float(HESSIAN), weight, 0.0)
+        fits = (weight >= 0) & (weight <= float(HESSIAN))
+        weight = xp.where(fits, weight, 0.0)
         weight = xp.where(chunk.keep[:, None], weight, 0.0)
         return chunk.rows.q, weight.astype(xp.int64)
 
@@ -545,7 +548,8 @@ class ChannelMoment(Query):
         powers = fine.integers.astype(np.int64) ** self.power
         sums = powers.reshape(len(x), channels, -1).sum(axis=2).astype(np.float64)
         with np.errstate(all="ignore"):
-            one = fine.scale**self.power * (channels / x.shape[1])
+            power = fine.scale if self.power == 1 else fine.scale * fine.scale
+            one = power * (channels / x.shape[1])
             largest = np.maximum(np.abs(sums).max(axis=1), 1.0)
             share = sums / largest[:, None]  # within [-1, 1]: no square overflows
             share = np.rint(share * 2.0**20)  # whole numbers, whose squares add exactly

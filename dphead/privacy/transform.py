@@ -43,7 +43,14 @@ class RowTransform:
             )
 
     def width(self, n_features: int) -> int:
-        """Number of columns after the transform. ValueError if they are too many."""
+        """Number of columns after the transform. ValueError if it cannot be applied."""
+        for name, values in (("center", self.center), ("scale", self.scale)):
+            if values is not None and np.shape(values) != (n_features,):
+                raise ValueError(
+                    f"{name} must have a number for each feature, got shape "
+                    f"{np.shape(values)} for {n_features=}. "
+                    "This is a defect in the solver."
+                )
         if n_features > WIDEST:
             raise ValueError(
                 f"rows must have at most {WIDEST} features, got {n_features=}. "

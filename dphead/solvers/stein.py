@@ -1,8 +1,8 @@
 """λ of noisy least squares from what was released: a loss whose noise is taken out by Stein's lemma.
 
 Plugging the released G̃ and S̃ into the training loss fits their noise. For W = h(G̃) S̃ H, H = I - 11ᵀ/m, and any bounded
-Lipschitz h, `risks` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [privacy/proofs/choices.md, claim
-S; Stein 1981]. Everything here is post-processing.
+Lipschitz h, `risks` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums
+[privacy/proofs/choices.md, claim S; Stein 1981]. Everything here is post-processing.
 """
 
 import numpy as np

@@ -38,8 +38,8 @@ class KeptRows:
     ) -> Any:
         """What is kept of these slots under this key, else what `make` returns.
 
-        key: compared by identity of its first part, the transform, and by equality of
-        the rest. size: bytes of what `make` returns.
+        key: `rows_key`; the transform and the rows are compared by identity. size:
+        bytes of what `make` returns.
         """
         slots = _consecutive(index)
         if self.memory == 0 or slots is None:
@@ -68,13 +68,17 @@ def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
     if count == 0:
         return None
     first = int(index[0])
+    if first < 0:
+        return None
     if not np.array_equal(index[:count], np.arange(first, first + count)):
         return None
     return first, count, len(index)
 
 
 def _same(one: Key, other: Key) -> bool:
-    return one is not None and one[0] is other[0] and one[1:] == other[1:]
+    if one is None or one[2:] != other[2:]:
+        return False
+    return one[0] is other[0] and one[1] is other[1]
 
 
 class NextSum:

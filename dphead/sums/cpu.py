@@ -1,4 +1,4 @@
-"""Block sums on a CPU: compiled loops where they pay, elsewhere exact numpy products."""
+"""Block sums on a CPU: compiled loops where they pay, elsewhere numpy's products."""
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dphead.sums.reference import (
 )
 
 COMPILED = 1 << 12  # entries of a sum from which compiling pays
+ROWS_WIDE = 1 << 5  # features a COMPILED-th of it make compiled rows pay: 128
 EXACT = 2**53  # float64 holds every whole number up to here
 PIECES = 1 << 18  # numbers of rows that numpy turns to integers at a time
 PIECE = 1024  # rows whose factors numpy makes at a time, in the cache
@@ -90,7 +91,7 @@ class CpuSums:
     def _made(self, ask: Ask, block: Block) -> IntegerRows:
         """The integers of a block's rows, compiled where there are many columns."""
         query, transform = ask.query, ask.params.transform
-        wide = block.x.size >= 64 * self._least
+        wide = ROWS_WIDE * block.x.shape[1] >= self._least
         if type(query).rows is not Query.rows or not wide:
             return _rows_by_numpy(ask, block.x)
         from dphead.sums import rows_numba
@@ -105,12 +106,12 @@ def _is_softmax(query: Query) -> bool:
 
 
 def _rows_by_numpy(ask: Ask, x: np.ndarray) -> IntegerRows:
-    """Pieces of rows, each on its own: numpy's float64 arrays are eight times a piece."""
+    """Pieces of rows, each alone: numpy's float64 arrays are eight times a piece."""
     size = max(1, PIECES // x.shape[1])
     parts = []
     for i in range(0, len(x), size):
         part = ask.query.rows(ask.params.transform, x[i : i + size], ask.clip_norm)
-        q = part.q.astype(np.int32) if part.q.itemsize > 4 else part.q  # moments: 2**20
+        q = part.q.astype(np.int32) if part.q.itemsize > 4 else part.q
         parts.append(IntegerRows(q, part.scale))
     q, scale = (np.concatenate([getattr(p, n) for p in parts]) for n in ("q", "scale"))
     return IntegerRows(q, scale)

@@ -52,7 +52,7 @@ class Door:
         """The sum, int64, in units of the query."""
 
         def total(query: Query) -> np.ndarray:
-            ask = ask_of(query, request.params, request.clip_norm)
+            ask = ask_of(query, request.params, request.clip_norm, request.rows)
             if self._parts is not None:
                 return self._parts(ask, request, self.block_sum)
             return checked_sum(ask, request.rows, request.indices, self.block_sum)
@@ -76,7 +76,7 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
     rng = np.random.default_rng(0)
     for query in sorted(queries, key=repr):
         entries = int(np.prod(query.shape(n_features)))
-        k = int(np.clip(TRIED // entries, 16, 160))
+        k = int(np.clip(TRIED // entries, 8, 160))
         block = _hostile(rng, k, n_features, query.n_classes)
         center = rng.normal(size=n_features) / np.sqrt(n_features)
         append = 0.0 if isinstance(query, ChannelMoment) else 0.3  # features alone

@@ -133,17 +133,15 @@ def _residuals(z, y, rate, factor, table, one, longest, lowest, bound, l):  # ty
         own = z[j]
         final = l[j]
         for i in range(k):
-            r = np.int32((own[i] * share[i] + ROUND) - ROUND)
-            final[i] = r
-            total[i] += np.int64(r) * np.int64(r)
+            final[i] = np.int32((own[i] * share[i] + ROUND) - ROUND)
+            total[i] += np.int64(final[i]) * np.int64(final[i])
     for i in range(k):
         if total[i] <= bound:
             continue
         squared = np.int64(0)
         for j in range(m):
-            r = np.int32(z[j, i] * share[i])
-            l[j, i] = r
-            squared += np.int64(r) * np.int64(r)
+            l[j, i] = np.int32(z[j, i] * share[i])
+            squared += np.int64(l[j, i]) * np.int64(l[j, i])
         if squared > bound:
             for j in range(m):
                 l[j, i] = 0

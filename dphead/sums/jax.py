@@ -29,7 +29,6 @@ from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask, GramAndSums, row_norms, rows_key
 
-PIECE = 2048  # rows of which the devices hold factors; chosen, not measured
 SMALL = (Gradient, Gram, ClassSums)  # their factors are at most RADIUS
 HALF = 64  # a row's integer is HALF * high + low, both of 8 bits
 

@@ -148,10 +148,9 @@ def _sum(part: PartAsk, own: Rows, block_sum: BlockSum) -> np.ndarray:
     if own.n_rows != part.n_rows or own.group_cap != part.spec.group_cap:
         raise RuntimeError(
             "a process must hold the part that it is asked for, got "
-            f"{own.n_rows} rows, group_cap={own.group_cap}. It was asked for "
-            f"{part.n_rows}, group_cap={part.spec.group_cap}: this is a defect in the "
-            "row source."
+            f"{own.group_cap=}, {part.spec.group_cap=} or another number of rows. "
+            "This is a defect in the row source."
         )
     assert part.clip_norm is not None
-    ask = ask_of(part.query, part.params, part.clip_norm)
+    ask = ask_of(part.query, part.params, part.clip_norm, own)
     return checked_sum(ask, own, part.indices, block_sum)

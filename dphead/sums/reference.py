@@ -25,23 +25,31 @@ from dphead.privacy.transform import IntegerRows, transformed
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """What is summed in one pass. weights: those of params, rounded once."""
+    """What is summed in one pass.
+
+    weights: those of params, rounded once. source: the rows, so that what is kept of
+    them serves no others.
+    """
 
     query: Query
     params: Params
     weights: IntegerWeights | None
     clip_norm: float
+    source: Rows | None = None
 
     def shape(self, n_features: int) -> tuple[int, ...]:
         """Shape of the sum."""
         return self.query.shape(self.params.transform.width(n_features))
 
 
-def ask_of(query: Query, params: Params, clip_norm: float) -> Ask:
+def ask_of(
+    query: Query, params: Params, clip_norm: float, source: Rows | None = None
+) -> Ask:
     """With a head's weights rounded; a network's, which are flat, stay as they are."""
     weights = params.weights
-    flat = weights is None or np.ndim(weights) == 1
-    return Ask(query, params, None if flat else integer_weights(weights), clip_norm)
+    if weights is None or np.ndim(weights) == 1:
+        return Ask(query, params, None, clip_norm, source)
+    return Ask(query, params, integer_weights(weights), clip_norm, source)
 
 
 class BlockSum(Protocol):
@@ -153,15 +161,15 @@ def largest_norm(
 
 
 def rows_key(ask: Ask) -> tuple[Any, ...] | None:
-    """What the integers of rows depend on besides the rows; None to keep none.
+    """What the integers of rows depend on besides their slots; None to keep none.
 
-    A Gram matrix is asked for once.
+    The first two parts are compared by identity. A Gram matrix is asked for once.
     """
     query = ask.query
     if type(query).rows is not Query.rows or query.kind == "gram":
         return None
     clip = ask.clip_norm if query.clips == "features" else None
-    return ask.params.transform, query.clips, clip
+    return ask.params.transform, ask.source, query.clips, clip
 
 
 def factors(

@@ -222,24 +222,20 @@ def _round(values, factor, constant, whole, bound, q):  # type: ignore[no-untype
     append = len(q) > d
     total = np.int64(0)
     for l in range(d):
-        one = np.int32((values[l] * factor + ROUND) - ROUND)
-        q[l] = one
-        total += np.int64(one) * np.int64(one)
+        q[l] = np.int32((values[l] * factor + ROUND) - ROUND)
+        total += np.int64(q[l]) * np.int64(q[l])  # what is stored, so that none wraps
     if append:
-        last = np.int64((constant + ROUND) - ROUND)
-        q[d] = last
-        total += last * last if whole else 0
+        q[d] = np.int64((constant + ROUND) - ROUND)
+        total += np.int64(q[d]) * np.int64(q[d]) if whole else 0
     if total <= bound:
         return
     total = np.int64(0)
     for l in range(d):
-        one = np.int32(values[l] * factor)
-        q[l] = one
-        total += np.int64(one) * np.int64(one)
+        q[l] = np.int32(values[l] * factor)
+        total += np.int64(q[l]) * np.int64(q[l])
     if append:
-        last = np.int64(constant)
-        q[d] = last
-        total += last * last if whole else 0
+        q[d] = np.int64(constant)
+        total += np.int64(q[d]) * np.int64(q[d]) if whole else 0
     if total > bound:
         q[:] = 0
         if append and not whole:

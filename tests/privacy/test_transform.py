@@ -86,8 +86,8 @@ def test_a_rows_integers_do_not_depend_on_its_place_or_its_neighbours(spec, kind
         return
     rng = np.random.default_rng(seed)
     transform = transform_of(kind, width, append, seed)
-    pairs = zip(rng.choice(SHAPES, k), rng.choice(SIZES, k), strict=True)
-    block = np.concatenate([row(s, z, width, seed) for s, z in pairs])
+    kinds = zip(rng.choice(SHAPES, k), rng.choice(SIZES, k), strict=True)
+    block = np.concatenate([row(s, z, width, seed) for s, z in kinds])
     place = int(rng.integers(k))
     block[place] = x[0]
     memory = np.empty(block.size + 16, np.float32)

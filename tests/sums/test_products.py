@@ -231,4 +231,4 @@ def test_code_is_compiled_without_a_folder_to_keep_it_in(monkeypatch):
     def loop():
         pass
 
-    assert compiled._compiled(loop) == (loop, {"nogil": True, "error_model": "numpy"})
+    assert compiled.compiled(loop) == (loop, {"nogil": True, "error_model": "numpy"})
