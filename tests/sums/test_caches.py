@@ -86,7 +86,7 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
 def test_what_is_kept_serves_its_own_key_and_slots_alone():
     """Under every pair of keys; of blocks, one is the first with padding, two are not of consecutive slots."""
     one, other = RowTransform(), RowTransform()  # equal, but not the same
-    keys = [(one, "features", 1.0), (one, "features", 0.5), (one, "rows", None), (other, "features", 1.0)]
+    keys = [(one, one, 1.0), (one, one, 0.5), (one, other, 1.0), (one, one, None), (other, one, 1.0)]
     blocks = [np.arange(4), np.arange(4, 8), np.array([0, 1, 2, 3, -1, -1]), np.array([0, 2, 3, 4]), np.full(4, -1)]
     for before in keys:
         for key in keys:
