@@ -97,11 +97,12 @@ class Wrong(CpuSums):
         return out
 
 
-def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read():
+def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkeypatch):
     """By rows made to break them: those of the data would not have shown it."""
     rows, ledger = Counting(X, Y), Ledger()
+    monkeypatch.setattr("dphead.fit.CpuSums", Wrong)
     with pytest.raises(RuntimeError, match="before anything is charged"):
-        fit_head(LeastSquares(), rows, FACTS, ledger=ledger, summer=Door(Wrong()))
+        fit_head(LeastSquares(), rows, FACTS, ledger=ledger)
     assert ledger.fits() == [] and rows.passes == 0
 
 
