@@ -7,7 +7,7 @@ import pytest
 
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
-from dphead.privacy import mechanism
+from dphead.privacy import release
 from dphead.solvers import GradientDescent, LeastSquares, PublicFacts
 
 
@@ -15,7 +15,7 @@ from dphead.solvers import GradientDescent, LeastSquares, PublicFacts
     "solver, epsilon", [(LeastSquares(), 5.0), (GradientDescent(steps=2, sampling_prob=0.5), np.inf)], ids=["ls", "sgd"]
 )
 def test_the_copy_fits(solver, epsilon):
-    assert Path(mechanism.__file__).is_relative_to(Path(__file__).parents[1])  # the copy and not the original
+    assert Path(release.__file__).is_relative_to(Path(__file__).parents[1])  # the copy and not the original
     rng = np.random.default_rng(0)
     rows = ArrayRows(rng.standard_normal((40, 4)).astype(np.float32), rng.integers(0, 3, 40))
     head = fit_head(solver, rows, PublicFacts(40, 4, 3), epsilon=epsilon).head

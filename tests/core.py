@@ -92,6 +92,15 @@ def clipped_sum(query, params, x, y=None, clip_norm=1.0, **more):
     return integer_sum(query, params, x, y, clip_norm, **more) * unit
 
 
+def added(way, query, params, x, y, index, clip_norm=0.7):
+    """What a block sum adds of one block, without the pass, whose secret run would raise; upper triangles alone."""
+    ask, block = ask_of(query, params, clip_norm), Block(index, x, y)
+    shape = ask.shape(x.shape[1])
+    out = np.zeros(shape[::-1], np.int64).T if query.kind == "outer" else np.zeros(shape, np.int64)
+    out = way.add(ask, way.rows(ask, block), y, index >= 0, out)
+    return np.triu(out) if query.symmetric else out
+
+
 def one_block(x, y, n=None):
     """A padded block and its mask."""
     n = len(x) if n is None else n

@@ -88,6 +88,24 @@ def test_a_budget_takes_no_seeded_fit(seed):
     assert ledger.fits() == []
 
 
+class Wrong(CpuSums):
+    """Off by one where a row is not finite, as no row of this data is."""
+
+    def add(self, ask, rows, y, used, out):
+        out = super().add(ask, rows, y, used, out)
+        out[..., 0, 0] += np.any(rows.scale == 0)
+        return out
+
+
+def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkeypatch):
+    """By rows made to break them: those of the data would not have shown it."""
+    rows, ledger = Counting(X, Y), Ledger()
+    monkeypatch.setattr("dphead.fit.CpuSums", Wrong)
+    with pytest.raises(RuntimeError, match="before anything is charged"):
+        fit_head(LeastSquares(), rows, FACTS, ledger=ledger)
+    assert ledger.fits() == [] and rows.passes == 0
+
+
 def test_progress_tells_public_numbers():
     seen = []
     fit_head(DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a))
@@ -154,10 +172,11 @@ def test_classes_are_declared_and_never_read_off_the_labels():
 
 
 def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
-    """Not the best of several on the test rows (defect 9)."""
-    head = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=0.05, noise=NoiseSource(1)).head
-    metrics = run.evaluate(head, (X, Y), M)
-    assert metrics == evaluate_scores(head.scores(X), Y)
+    """Not the best of several on the test rows (defect 9): of some of these heads another would do better."""
+    for seed in range(12):
+        head = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=0.05, noise=NoiseSource(seed)).head
+        metrics = run.evaluate(head, (X, Y), M)
+        assert metrics == evaluate_scores(head.scores(X), Y)
 
 
 @pytest.mark.parametrize("test_is", ["private", "public"])

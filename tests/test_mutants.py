@@ -16,10 +16,17 @@ MUTANTS = load()
 
 
 def test_there_are_enough_and_all_fifteen_defects_of_published_code_are_among_them():
-    assert len(MUTANTS) >= 20
+    assert len(MUTANTS) >= 150
     assert f"All {len(MUTANTS)} are killed" in (ROOT / "dphead/privacy/AUDIT.md").read_text()
     assert {m["defect"] for m in MUTANTS if "defect" in m} == {str(i) for i in range(1, 16)}
     assert [name for name, count in Counter(m["name"] for m in MUTANTS).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m["name"])
+def test_every_entry_has_its_own_header(mutant):
+    """An entry whose `[[mutant]]` was lost becomes a part of the edits of the one before it, and is never run."""
+    assert set(mutant) - {"defect"} == {"name", "tests", "edit"}
+    assert all(set(edit) == {"file", "search", "replace"} for edit in mutant["edit"])
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m["name"])

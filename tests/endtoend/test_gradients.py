@@ -168,6 +168,42 @@ def test_sums_of_rows_are_exact_in_any_order_and_grouping():
     assert torch.equal(torch.stack(each).sum(dim=0), whole)
 
 
+def test_sums_beyond_24_bits_are_exact():
+    """300 gradients at the clip of one parameter, and of others below it: float32 would round their sums."""
+    value = torch.linspace(0.5, 2.0, 300)[:, None] * torch.tensor([[1.0, 0.3]])
+    rows = [clipped([Stored(value)], torch.arange(300) == i, 1.0) for i in range(300)]
+    wanted = torch.stack(rows).to(torch.int64).sum(dim=0)
+    assert int(wanted[0]) > 2**27
+    assert torch.equal(clipped([Stored(value)], torch.ones(300, dtype=torch.bool), 1.0).to(torch.int64), wanted)
+
+
+@pytest.mark.parametrize("ghost", [False, True])
+def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient(ghost):
+    """Rounded, each would grow by almost a half, and the gradient by half the root of their number."""
+    seen = 0
+    for columns in range(1000, 1100):
+        entry = (LENGTH - 1) / columns**0.5
+        if not 0.5 < entry % 1 < 0.6:
+            continue
+        seen += 1
+        value = torch.ones(1, columns)
+        part = Ghost(torch.ones(1, 1, 1), value[:, None, :]) if ghost else Stored(value)
+        whole = clipped([part], torch.tensor([True]), 1.0).to(torch.int64)
+        assert (0.99 * LENGTH) ** 2 <= int((whole**2).sum()) <= LENGTH**2
+    assert seen > 3
+
+
+def test_a_gradient_whose_norm_was_too_small_adds_zero():
+    """Its whole numbers are compared with their length, whatever the engine said of its norm."""
+
+    class Short(Stored):
+        def norm2(self):
+            return super().norm2() * torch.tensor([0.5, 1.0])
+
+    found = clipped([Short(torch.tensor([[3.0, 4.0], [3.0, 4.0]]))], torch.tensor([True, True]), 1.0)
+    assert found.tolist() == [3 * (LENGTH - 1) // 5, 4 * (LENGTH - 1) // 5]
+
+
 @pytest.mark.parametrize("part", [Stored, lambda value: Ghost(torch.ones(2, 1, 1), value[:, None, :])])
 def test_rows_that_are_not_kept_or_not_finite_add_exactly_zero(part):
     value = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])

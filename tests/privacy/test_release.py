@@ -16,6 +16,7 @@ from dphead.privacy.release import noise_scale, release
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, Params, Query, SigmoidHessians
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
 
 HOSTILE = np.array(
     [[np.nan] * D, [np.inf] * D, [-np.inf, 0, 0, 0], [3.4e38] * D, [1e30] * D, [1e-45] * D, [0.0] * D, [1, -1, 1e19, 0],
@@ -267,3 +268,34 @@ def test_sums_without_noise_never_reach_the_disk(tmp_path):
     with pytest.raises(ValueError, match="must not reach the disk"):
         release(query, Params(), ArrayRows(x, y), spec, ledger=ledger, noise=NoiseSource(1), summer=door())
     assert not list((tmp_path / "store").glob("*.npy"))
+
+
+def test_a_private_number_of_rows_has_room_whatever_the_public_one(monkeypatch):
+    """Under add_remove a sum has room for 2**30 rows, so that what is refused tells nothing of n."""
+    query = Gram(M)
+    spec = spec_of(query, 1, relation="add_remove")
+    monkeypatch.setattr(Gram, "most", lambda self: 2**32)
+    noise_scale(query, spec, 0.0)
+    monkeypatch.setattr(Gram, "most", lambda self: 2**32 + 1)
+    with pytest.raises(ValueError, match=r"below 2\*\*62"):
+        noise_scale(query, spec, 0.0)
+
+
+def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
+    """The largest norm is a row's own, exact: it stands for a clip of infinity alone, which takes no noise."""
+    asked = []
+
+    class Watched(Door):
+        def __call__(self, request):
+            asked.append(request.clip_norm)
+            return super().__call__(request)
+
+        def largest_norm(self, request):
+            asked.append("norm")
+            return super().largest_norm(request)
+
+    query, rows = ClassSums(M), ArrayRows(*toy(40))
+    for sigma, clip_norm in ((1.0, 0.7), (0.0, 0.7), (0.0, math.inf)):
+        spec = spec_of(query, 40, sigma=sigma, clip_norm=clip_norm)
+        release(query, Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1), summer=Watched())
+    assert asked[:3] == [0.7, 0.7, "norm"] and len(asked) == 4

@@ -15,6 +15,7 @@ from dphead.privacy.statistics import (
     WEIGHT,
     WEIGHTS,
     ChannelMoment,
+    Chunk,
     ClassCounts,
     ClassGrams,
     ClassSums,
@@ -25,6 +26,7 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
     integer_weights,
     root,
+    shortened,
 )
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.solvers.base import LinearHead
@@ -253,6 +255,64 @@ def test_a_tie_is_not_correct_whichever_classes_tie(tied):
         above = weights + 1e-3 * np.eye(M)[tied[0]]
         count = clipped_sum(CorrectCount(M), Params(weights=above), x, y, block_sum=way)
         assert count[0, 0] == 1  # the row of that class, and no other
+
+
+@settings(max_examples=40)
+@given(st.sampled_from([1, 3, 64, 2000]), st.integers(1, 5), st.integers(0, 9))
+def test_scores_are_exact_whole_numbers(width, m, seed):
+    """Beyond 2**24, where float32 would round them by the order of its additions."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((7, width)).astype(np.float32)
+    weights = integer_weights(rng.standard_normal((width, m)))
+    rows = Gradient(m).rows(RowTransform(), x, 1.0)
+    z, rate = Chunk(rows, np.zeros(7, int), np.ones(7, bool), weights, 1.0).scores(np)
+    assert np.array_equal(z, rows.q.astype(np.int64) @ weights.w.T.astype(np.int64))
+    assert np.abs(z).max() > 2**24 or width > 1
+    assert np.array_equal(rate[:, 0], rows.scale * weights.step)
+
+
+def test_residuals_that_would_be_too_long_are_truncated_or_zero():
+    """64 entries of 511.75 round to a length of 4096; truncated it is 4088. Of 513 nothing helps."""
+    residual = np.array([[2047] * 64, [-2047] * 64, [2052] * 64, [2044] * 64])
+    l = shortened(np, residual, np.full((4, 1), 0.25))
+    assert [np.unique(row).tolist() for row in l] == [[511], [-511], [0], [511]]
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e9, 1e12, 1e16])
+@pytest.mark.parametrize("compiled_from", [0, 1 << 12])
+def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
+    """Beyond 2**31 their squares would come round in int64."""
+    weights, x = np.zeros((D, M)), np.eye(1, D, dtype=np.float32)
+    weights[0, 1] = size
+    way, query = CpuSums(compiled_from=compiled_from), Gradient(M, "squared")
+    total = integer_sum(query, Params(weights=weights), x, np.array([1]), block_sum=way)
+    assert total[0, 1] >= 0.99 * query.most() and not total[:, [0, 2]].any()
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_moments_follow_their_own_row_alone_and_are_no_longer_than_the_bound(power):
+    rng = np.random.default_rng(power)
+    x = (rng.standard_normal((60, 12)) * np.logspace(-20, 18, 60)[:, None]).astype(np.float32)
+    x[5], x[6, 2] = 1.0, np.nan
+    for query in (ChannelMoment(M, power, 3), ChannelMoment(M, power)):
+        for clip_norm in (1e-6, 0.7, 1e6):
+            together = query.rows(RowTransform(), x, clip_norm)
+            length = (together.q**2).sum(axis=1)
+            assert length.max() <= query.squared_sensitivity("zero_out", clip_norm)
+            assert length[-1] >= (0.999 * query.most()) ** 2 and not length[6]
+            for i in range(len(x)):
+                alone = query.rows(RowTransform(), x[i : i + 1], clip_norm)
+                assert np.array_equal(alone.q[0], together.q[i]) and alone.scale[0] == together.scale[i]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_no_entry_of_a_row_is_larger_than_sums_have_room_for(query):
+    """Rows along an axis, clipped, put all they may into one entry."""
+    x = np.concatenate([9 * np.eye(D), -9 * np.eye(D)]).astype(np.float32)
+    for weights in (np.zeros((D, M)), 100 * np.eye(D, M), -100 * np.eye(D, M)):
+        for row in x:
+            total = integer_sum(query, Params(weights=weights), row[None], np.array([0]))
+            assert np.abs(total).max() <= query.most()
 
 
 # --- the bounds are reached -------------------------------------------------------------------------------------

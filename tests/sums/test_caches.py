@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from core import D, M, integer_sum, reserve, spec_of, toy
 
 from dphead.data import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
+from dphead.privacy.contract import Block, SumRequest
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
@@ -19,7 +21,9 @@ from dphead.privacy.transform import RowTransform, direction_rows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
-from dphead.sums.reference import GramAndSums, ReferenceSums
+from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of
+
+PLAIN = Params(weights=np.zeros((D, M)))
 
 
 class Counted(ArrayRows):
@@ -77,6 +81,54 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
     finally:
         sys.setswitchinterval(interval)
     assert wrong == 0
+
+
+def test_what_is_kept_serves_its_own_key_and_slots_alone():
+    """Under every pair of keys; of blocks, one is the first with padding, two are not of consecutive slots."""
+    one, other = RowTransform(), RowTransform()  # equal, but not the same
+    keys = [(one, one, 1.0), (one, one, 0.5), (one, other, 1.0), (one, one, None), (other, one, 1.0)]
+    blocks = [np.arange(4), np.arange(4, 8), np.array([0, 1, 2, 3, -1, -1]), np.array([0, 2, 3, 4]), np.full(4, -1)]
+    for before in keys:
+        for key in keys:
+            kept = KeptRows(1 << 20)
+            for i, index in enumerate(blocks):
+                assert kept(before, index, 9, lambda i=i: ("old", i)) == ("old", i)
+            for i, index in enumerate(blocks):
+                age = "old" if before is key and i < 3 else "new"
+                assert kept(key, index, 9, lambda i=i: ("new", i)) == (age, i)
+
+
+def test_a_block_sum_keeps_rows_of_one_clip():
+    x, _ = toy(128)
+    way, block = CpuSums(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
+    for query in (ClassSums(M), Gradient(M, "softmax", "features"), Gradient(M)):
+        for clip_norm in (1.0, 0.5, 1.0):
+            ask = ask_of(query, PLAIN, clip_norm)
+            found, wanted = way.rows(ask, block), ReferenceSums().rows(ask, block)
+            assert np.array_equal(found.q, wanted.q) and np.array_equal(found.scale, wanted.scale)
+
+
+def test_a_gram_matrix_leads_to_no_class_sums(rows):
+    """What is handed out is no view of the two sums of one pass, which would hold the class sums without noise."""
+    specs = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))]
+    request = SumRequest(Gram(M), PLAIN, rows, specs[0], 1.0, None, specs[1])
+    value = NextSum()(request, lambda query: np.ones(query.shape(D), np.int64))
+    assert value.shape == (D, D) and value.base is None
+
+
+def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
+    """Of the same query, rows and transform: `release` asks for no other, and what waits does not rely on it."""
+    planned = spec_of(ClassSums(M), 40)
+    for spec in (planned, replace(planned, clip_norm=0.5), replace(planned, label="other")):
+        next_sum, asked = NextSum(), []
+
+        def total(query, asked=asked):
+            asked.append(type(query))
+            return np.ones(query.shape(D), np.int64)
+
+        next_sum(SumRequest(Gram(M), PLAIN, rows, spec_of(Gram(M), 40), 1.0, None, planned), total)
+        next_sum(SumRequest(ClassSums(M), PLAIN, rows, spec, spec.clip_norm), total)
+        assert asked == [GramAndSums, ClassSums][: 1 if spec == planned else 2]
 
 
 def releases(asks, next_sum, store=None, block_sum=None, done=0):

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from core import D, hostile, integer_sum, toy
+from core import D, added, hostile, integer_sum, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy.statistics import (
+    LOWEST,
+    PROBABILITY,
     ChannelMoment,
     ClassCounts,
     ClassGrams,
@@ -16,8 +18,9 @@ from dphead.privacy.statistics import (
     Gram,
     Params,
     SigmoidHessians,
+    powers_of_two,
 )
-from dphead.privacy.transform import RowTransform
+from dphead.privacy.transform import RADIUS, RowTransform
 from dphead.sums import gradient_numba, passes
 from dphead.sums.cpu import COMPILED, CpuSums
 from dphead.sums.reference import ReferenceSums
@@ -81,6 +84,45 @@ def test_compiled_gradients_are_the_references(d, m, n, seed, size, clip_norm):
         sums = [integer_sum(query, Params(weights=weights), x, y, clip_norm, block_sum=way)
                 for way in (CpuSums(compiled_from=0), ReferenceSums())]  # fmt: skip
         assert np.array_equal(*sums)
+
+
+@pytest.mark.parametrize("m", [2, 3, 17, 65])
+@pytest.mark.parametrize("clip_norm", [0.05, 0.7, 1e3])
+def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
+    """Without the pass, whose secret run would raise first. 1,300 rows: more than a piece, and a tail of a chunk;
+    padding holds ordinary rows of a class."""
+    x, y = hostile(1300, 12, m, m)
+    index = np.where(np.arange(1300) % 9 == 4, -1, np.arange(1300))
+    rng = np.random.default_rng(m)
+    transform = RowTransform(False, 0.3 * rng.standard_normal(12), None, 0.5)
+    plain = Params(RowTransform(), rng.standard_normal((12, m)))
+    params = Params(transform, 3 * rng.standard_normal((13, m)))
+    for query in queries(m):
+        own = plain if isinstance(query, ChannelMoment) else params
+        wanted = added(ReferenceSums(), query, own, x, y, index, clip_norm)
+        for way in (CpuSums(), CpuSums(compiled_from=0)):
+            assert np.array_equal(wanted, added(way, query, own, x, y, index, clip_norm)), query.name
+
+
+@pytest.mark.parametrize("compiled_from", [0, COMPILED])
+def test_sums_beyond_24_bits_are_exact(compiled_from):
+    """Float32 would round them."""
+    x, y = np.tile(np.array([3.0, 4.0, 0.1], np.float32), (900, 1)), np.zeros(900, int)
+    for query in (Gram(2), ClassSums(2), Gradient(2, "sigmoid")):
+        params = Params(weights=np.zeros((3, 2)))
+        sums = [added(way, query, params, x, y, np.arange(900)) for way in (CpuSums(0, compiled_from), ReferenceSums())]
+        assert np.array_equal(*sums)
+
+
+def test_compiled_residuals_that_are_too_long_are_truncated_or_zero():
+    """Of two classes of equal chance: 2895.6 twice rounds to a length of 4095.6; others are too long or fit."""
+    table = powers_of_two().astype(np.int32)
+    values = np.array([2895.6, 1.1 * RADIUS, 2000.7, -1.0])
+    z, l = np.zeros((2, 4), np.int32), np.full((2, 4), 7, np.int16)
+    y, factor = np.array([0, 1, 1, -1], np.int32), np.abs(values) / (PROBABILITY / 2)
+    numbers = (float(PROBABILITY), np.inf, float(LOWEST), RADIUS**2)
+    gradient_numba._residuals(z, y, np.zeros(4), factor, table, *numbers, l)
+    assert l.tolist() == [[-2895, 0, 2001, 0], [2895, 0, -2001, 0]]
 
 
 def test_small_gradients_are_not_compiled(monkeypatch):

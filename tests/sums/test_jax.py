@@ -6,12 +6,13 @@ from functools import lru_cache
 import jax
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, integer_sum, one_block, python, release_one, toy
+from core import NAMES, QUERIES, D, M, added, hostile, integer_sum, one_block, python, release_one, toy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.data import ArrayRows
-from dphead.privacy.statistics import Gradient, Gram, Params
+from dphead.privacy.contract import Block
+from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram, Params, SigmoidHessians
 from dphead.privacy.transform import RADIUS, RowTransform
 from dphead.run import block_sum
 from dphead.sums import jax as jax_sums
@@ -134,6 +135,26 @@ def test_sums_are_the_references(query, products):
             for way in (JaxSums(), ReferenceSums())
         )
         assert one.dtype == np.int64 and np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("query", [Gram(M), ClassSums(M), Gradient(M), SigmoidHessians(M), ClassCounts(M)], ids=repr)
+def test_what_a_device_adds_of_one_block_is_the_references(query, products):
+    """Padding holds ordinary rows of a class; some labels are of none."""
+    x, y = hostile(256, 12, M, 1)
+    index = np.where(np.arange(256) % 9 == 4, -1, np.arange(256))
+    center = 0.3 * np.random.default_rng(1).standard_normal(12)
+    params = Params(RowTransform(False, center, None, 0.5), np.random.default_rng(2).standard_normal((13, M)))
+    one, other = (added(way, query, params, x, y, index) for way in (JaxSums(), ReferenceSums()))
+    assert np.array_equal(one, other)
+
+
+def test_rows_on_a_device_are_those_of_their_own_transform():
+    x, _ = toy(128)
+    way, block = JaxSums(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
+    for transform in (RowTransform(), RowTransform(True), RowTransform(False, np.ones(D)), RowTransform()):
+        ask = ask_of(ClassSums(M), Params(transform), 0.7)
+        found, wanted = way.rows(ask, block), ReferenceSums().rows(ask, block)
+        assert np.array_equal(found.q, wanted.q) and np.array_equal(found.scale, wanted.scale)
 
 
 def test_the_known_answers_hold(products):

@@ -60,6 +60,14 @@ def test_a_sampled_pass_that_hands_out_other_rows_raises():
         release_one(ClassCounts(M), Params(), Wrong(*toy(50)), sampling_prob=0.5)
 
 
+def test_padding_of_a_block_is_not_used_whatever_it_holds():
+    """Ordinary rows of a class, in slots that are none (defect 13)."""
+    x, y = np.ones((6, D), np.float32), np.zeros(6, np.int32)
+    padded = Custom(3, Block(np.array([0, -1, 1, -1, 2, -1]), x, y))
+    for query in (ClassCounts(M), ClassSums(M), Gram(M)):
+        assert np.array_equal(integer_sum(query, Params(), padded), integer_sum(query, Params(), x[:3], y[:3]))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
 def test_blocks_of_another_precision_are_refused(dtype):
     with pytest.raises(TypeError, match="float32"):

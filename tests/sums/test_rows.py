@@ -38,3 +38,13 @@ def test_wide_rows_of_equal_entries_are_truncated_alike(width):
     x = np.ones((4, width), np.float32) * np.array([[1], [1e-40], [-3], [3e38]], np.float32)
     check(RowTransform(), x, 1.0)
     check(RowTransform(append=0.5), x, 1.0)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_constant_counts_where_the_bound_is_on_the_whole_row(whole):
+    """3.6 and a constant of 3.6 round to a sum of squares of 32, and truncate to 18; without the constant 16 and 9."""
+    for bound, of_all, of_features in ((32, [4, 4], [4, 4]), (31, [3, 3], [4, 4]), (17, [0, 0], [4, 4]),
+                                       (15, [0, 0], [3, 3]), (8, [0, 0], [0, 3])):  # fmt: skip
+        q = np.full(2, 7, np.int16)
+        rows_numba._round(np.array([3.6]), 1.0, 3.6, whole, bound, q)
+        assert q.tolist() == (of_all if whole else of_features)
