@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphead.data import AHEAD, BLOCK_ROWS, TOGETHER
+from dphead.privacy.statistics import ClassSums
 from dphead.solvers.base import PlannedRelease, PublicFacts
 from dphead.sums.cpu import PIECE, PIECES
 from dphead.sums.passes import COPIES, cores
@@ -92,7 +93,8 @@ def made(facts: PublicFacts) -> int:
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
     """Bytes of the largest sum with its copies, of the Gram matrices that a solver keeps, and of what it solves with.
 
-    A sum is int64 and has a copy on each core, as a pass makes them, and then noise and what is released. A core that
+    A sum is int64 and has a copy on each core, as a pass makes them, some where a run of rows is compared, and then
+    noise and what is released. A core that
     sums by numpy holds some rows in float64, and a product in float64 and in int64, of one class where there is a
     matrix for each. A solver factors a Gram matrix or brings it to its eigenvectors.
     """
@@ -100,7 +102,7 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
     kept = {r.label: _size(r, width) for r in releases if r.query.kind == "gram"}
     for r, after in zip(releases, [*releases[1:], None], strict=True):
         size = _size(r, width)
-        if r.query.kind == "gram" and after is not None and after.query.kind == "classes":
+        if r.query.kind == "gram" and after is not None and isinstance(after.query, ClassSums):
             size += _size(after, width)  # both are made in one pass, and the class sums wait
         copies = min(cores(), max(1, COPIES // size))
         work = copies * 8 * PIECE * width
@@ -108,7 +110,7 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
             work = copies * (16 * width**2 + 24 * PIECE * width)
         elif r.query.kind == "outer":
             work += copies * size * (2 if facts.n_features <= facts.n_classes else 1)
-        most = max(most, (max(copies, 4) + 2) * size + work)
+        most = max(most, (max(copies, 4) + 4) * size + work)
     solver = 6 * 8 * width**2 * bool(kept) + 8 * 8 * width * facts.n_classes
     return max(most, solver) + sum(kept.values())
 

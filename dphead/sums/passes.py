@@ -173,13 +173,14 @@ def _add_checked(
         others = mask.copy()
         others[run.start - start : run.stop - start] = False
         empty = empty_sum(ask, block.x.shape[1])
-        rest = np.asarray(block_sum.add(ask, part, y, others, empty))
-        share = np.asarray(out) - before - rest
+        before += np.asarray(block_sum.add(ask, part, y, others, empty))
+        del empty  # large sums are held three times here, not four
+        share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
         alone = empty_sum(ask, block.x.shape[1])
         alone = block_sum.add(ask, part_of(made, run), own.y, used[run], alone)
         name = type(block_sum).__name__
-        _compare(ask, name, [share, np.array(alone)], own, used[run])
+        _compare(ask, name, [share, np.asarray(alone)], own, used[run])
     return out
 
 
