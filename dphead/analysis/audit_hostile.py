@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from dphead.analysis.audit import BEYOND, transcript
-from dphead.analysis.audit_rows import NO_CLASS, AuditRows, Sums, UnrecordedSpec, exact
+from dphead.analysis.audit_rows import NO_CLASS, AuditRows, Sums, UnrecordedSpec, exact, way_of
 from dphead.data import CHUNK, ArrayRows, FeaturesRows
 from dphead.plan import Plan
 from dphead.privacy.accounting import epsilon_from_mu
@@ -147,6 +147,8 @@ class Ways:
         else:
             size = None if way == "memory" else CHUNK
             rows = ArrayRows(w.x, w.y, size, w.groups, w.group_cap)
+        if hasattr(query, "block_sum"):  # a network's own way
+            return _total(query, params, rows, spec, w, way_of(query))
         if way == "compiled":
             return _total(query, params, rows, spec, w, CpuSums(compiled_from=0))
         if way != "kept rows":

@@ -64,7 +64,7 @@ class ModelGradient(Query):
 
 
 class Part:
-    """One parameter's gradients, a row each. norm2: (k,) float64, never below their squared norms."""
+    """One parameter's gradients, a row each. norm2: (k,) float64, from which the clip factor is made."""
 
     def norm2(self) -> Tensor:
         """Squared norms (k,)."""
@@ -109,7 +109,7 @@ class Ghost(Part):
     """Gradients b_iᵀ a_i of a layer, never kept: a (k, t, p) inputs and b (k, t, q) output gradients at t positions.
 
     |bᵀa|² = sum of (a aᵀ) (b bᵀ) over pairs of positions [Goodfellow 2015; Bu et al. 2022], in float64. Positions that
-    cancel could leave only its rounding, so the norm is raised by `CANCELLATION`: it is never too small.
+    cancel could leave only its rounding, so the norm is raised by `CANCELLATION`: `clipped` checks the length.
     """
 
     def __init__(self, a: Tensor, b: Tensor) -> None:

@@ -3,7 +3,14 @@
 import numpy as np
 
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import ClassSums, Gradient, Gram, Query, counting
+from dphead.privacy.statistics import (
+    ChannelMoment,
+    ClassSums,
+    Gradient,
+    Gram,
+    Query,
+    counting,
+)
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.reference import (
@@ -91,14 +98,24 @@ class CpuSums:
     def _made(self, ask: Ask, block: Block) -> IntegerRows:
         """The integers of a block's rows, compiled where there are many columns."""
         query, transform = ask.query, ask.params.transform
-        wide = ROWS_WIDE * block.x.shape[1] >= self._least
-        if type(query).rows is not Query.rows or not wide:
+        features = block.x.shape[1]
+        if ROWS_WIDE * features < self._least or not _has_rows(query, features):
             return _rows_by_numpy(ask, block.x)
         from dphead.sums import rows_numba
 
+        if isinstance(query, ChannelMoment):
+            query.rows(transform, block.x[:1], ask.clip_norm)  # refuses a constant
+            return rows_numba.moment_rows(query, transform, block.x, ask.clip_norm)
         if query.clips == "features":
             return rows_numba.clipped_rows(transform, block.x, ask.clip_norm)
         return rows_numba.direction_rows(transform, block.x)
+
+
+def _has_rows(query: Query, features: int) -> bool:
+    """Whether compiled loops make its rows."""
+    if isinstance(query, ChannelMoment):
+        return query.n_channels in (0, features)
+    return type(query).rows is Query.rows
 
 
 def _is_softmax(query: Query) -> bool:

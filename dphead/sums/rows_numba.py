@@ -7,9 +7,11 @@ they change.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
+from dphead.privacy.statistics import MOMENT, ChannelMoment
 from dphead.privacy.transform import (
     FINE,
     RADIUS,
@@ -43,28 +45,41 @@ def clipped_rows(
 def _rows(
     transform: RowTransform, x: np.ndarray, clip_norm: float | None
 ) -> IntegerRows:
-    x = np.ascontiguousarray(x, np.float32)
     k, d = x.shape
     width = transform.width(d)
-    center = _numbers(transform.center, d, 0.0)
-    scale = _numbers(transform.scale, d, 1.0)
-    plan = (
-        transform.unit_norm,
-        transform.center is not None,
-        transform.scale is not None,
-    )
-    q = np.empty((k, width), np.int16)
-    sizes = np.empty(k)
     append = float(transform.append)
     if clip_norm is None:
-        length = aim(RADIUS**2, width)
-        limits = (True, length, append, 0.0, RADIUS**2, FINE, SMALLEST)
+        limits = (True, aim(RADIUS**2, width), append, 0.0, RADIUS**2)
     else:
         bound, constant = clipped_bound(clip_norm, append)
         step = clipped_step(clip_norm, append)
-        last = float(constant)
-        limits = (False, aim(bound, d), step, last, bound, FINE, SMALLEST)
-    _make(x, center, scale, *plan, *limits, q, sizes)
+        limits = (False, aim(bound, d), step, float(constant), bound)
+    q = np.empty((k, width), np.int16)
+    return _filled(_make, transform, x, limits, q)
+
+
+def moment_rows(
+    query: ChannelMoment, transform: RowTransform, x: np.ndarray, clip_norm: float
+) -> IntegerRows:
+    """`ChannelMoment.rows` where each feature is a channel. q is int32."""
+    most = aim(MOMENT**2, x.shape[1])
+    step = clip_norm / MOMENT
+    limits = (query.power == 2, step, most, MOMENT**2, 2.0**20)
+    q = np.empty(x.shape, np.int32)
+    return _filled(_make_moments, transform, x, limits, q)
+
+
+def _filled(
+    make: Any, transform: RowTransform, x: np.ndarray, limits: tuple, q: np.ndarray
+) -> IntegerRows:
+    """q, filled by a compiled loop over rows."""
+    x = np.ascontiguousarray(x, np.float32)
+    sizes = np.empty(len(x))
+    center, scale = transform.center, transform.scale
+    flags = (transform.unit_norm, center is not None, scale is not None)
+    d = x.shape[1]
+    plan = (*flags, _numbers(center, d, 0.0), _numbers(scale, d, 1.0))
+    make(x, plan, limits, (FINE, SMALLEST), q, sizes)
     return IntegerRows(q, sizes)
 
 
@@ -75,45 +90,20 @@ def _numbers(values: np.ndarray | None, d: int, missing: float) -> np.ndarray:
 
 
 @compiled
-def _make(
-    x,
-    center,
-    scale,
-    unit,
-    centered,
-    scaled,
-    whole,
-    length,
-    b,
-    last,
-    bound,
-    fine,
-    smallest,
-    q,
-    sizes,
-):  # type: ignore[no-untyped-def]
+def _make(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untyped-def]
     """Rows x to q (k, d or d + 1) and sizes (k,).
 
-    whole: direction rows, of length `length`, with the constant b; else rows clipped to
-    `length` units, of which one is b, with the constant's entry `last`.
+    limits: (whole, length, b, last, bound). whole: direction rows, of length `length`,
+    with the constant b; else rows clipped to `length` units, of which one is b, with
+    the constant's entry `last`.
     """
-    d = x.shape[1]
-    values = np.empty(d)
+    whole, length, b, last, bound = limits
+    values = np.empty(x.shape[1])
     for i in range(len(x)):
-        step, known = _fine32(x[i], values, fine)
+        known, squared, size = _transformed(x[i], plan, numbers, values)
         if not known:
             _nothing(q[i], sizes, i)
             continue
-        squared = _squared(values)
-        size = 1 / math.sqrt(max(squared, 1)) if unit else step
-        if centered or scaled:
-            _moved(values, size, center, scale, centered, scaled)
-            step, known = _fine64(values, fine, smallest)
-            if not known:
-                _nothing(q[i], sizes, i)
-                continue
-            squared = _squared(values)
-            size = 1 / math.sqrt(max(squared, 1)) if unit and centered else step
         norm = size * math.sqrt(squared)
         constant = last
         if whole:
@@ -132,6 +122,61 @@ def _make(
 
 
 @compiled
+def _make_moments(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untyped-def]
+    """Moments of rows x, each feature a channel, to q (k, d) int32 and sizes (k,).
+
+    limits: (squares, step, longest, bound, grid): whether of squares; what an integer
+    stands for; where rows are brought to; bound on squared norms; 2**20.
+    """
+    squares, step, longest, bound, grid = limits
+    values = np.empty(x.shape[1])
+    for i in range(len(x)):
+        known, _, size = _transformed(x[i], plan, numbers, values)
+        if not known:
+            _nothing(q[i], sizes, i)
+            continue
+        if squares:
+            size = size * size
+            for l in range(len(values)):
+                values[l] = values[l] * values[l]  # whole and below 2**53: exact
+        largest = max(_number(_largest(values)), 1.0)
+        for l in range(len(values)):
+            values[l] = (values[l] / largest * grid + ROUND) - ROUND
+        norm = math.sqrt(_squared(values))
+        factor = min(size * largest / grid / step, longest / max(norm, 1.0))
+        if not abs(factor) < np.inf:
+            _nothing(q[i], sizes, i)
+            continue
+        _round(values, factor, 0.0, True, bound, q[i])
+        sizes[i] = 1.0
+
+
+@compiled
+def _transformed(row, plan, numbers, values):  # type: ignore[no-untyped-def]
+    """The row after the transform: (whether finite, sum of squares, one's size).
+
+    Whole numbers in `values`, of which one stands for the size.
+    """
+    unit, centered, scaled, center, scale = plan
+    fine, smallest = numbers
+    size, known = _fine32(row, values, fine)
+    if not known:
+        return False, np.int64(0), 1.0
+    squared = _squared(values)
+    if unit:
+        size = 1 / math.sqrt(max(squared, 1))
+    if centered or scaled:
+        _moved(values, size, center, scale, centered, scaled)
+        size, known = _fine64(values, fine, smallest)
+        if not known:
+            return False, np.int64(0), 1.0
+        squared = _squared(values)
+        if unit and centered:
+            size = 1 / math.sqrt(max(squared, 1))
+    return True, squared, size
+
+
+@compiled
 def _nothing(q, sizes, i):  # type: ignore[no-untyped-def]
     q[:] = 0
     sizes[i] = 0.0
@@ -146,24 +191,25 @@ def _fine32(row, values, fine):  # type: ignore[no-untyped-def]
         largest = max(largest, bits[l] & SIGN32)
     if largest >= INFINITE32:
         return 1.0, False
-    size = 0.0
     for l in range(len(row)):
         values[l] = row[l]
-    if largest > 0:
-        top = values.view(np.int64)
-        most = np.int64(0)
-        for l in range(len(row)):
-            most = max(most, top[l] & SIGN64)
-        size = _number(most)
-    return _rounded(values, size, fine), True
+    return _rounded(values, _number(_largest(values)), fine), True
 
 
 @compiled
-def _fine64(values, fine, smallest):  # type: ignore[no-untyped-def]
+def _largest(values):  # type: ignore[no-untyped-def]
+    """The bits of the largest size, which are ordered as the sizes are."""
     bits = values.view(np.int64)
     largest = np.int64(0)
     for l in range(len(values)):
         largest = max(largest, bits[l] & SIGN64)
+    return largest
+
+
+@compiled
+def _fine64(values, fine, smallest):  # type: ignore[no-untyped-def]
+    """Numbers as whole numbers, as `_fine32` a row."""
+    largest = _largest(values)
     if largest >= INFINITE64:
         return 1.0, False
     size = _number(largest)

@@ -67,7 +67,6 @@ def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(t
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["group_cap"] == 2 and found["hostile_rows"]["passed"]
     assert 0.99 < found["hostile_rows"]["largest_share"] <= 1
-    real = statistics.shortened
-    monkeypatch.setattr(statistics, "shortened", lambda xp, r, factor: 2 * real(xp, r, factor))
+    monkeypatch.setattr(statistics.Gradient, "squared_sensitivity", lambda *_: statistics.RADIUS**4 // 4)
     done = dphead(*command)
     assert done.code == 1 and "FAILED: hostile rows move a sum too far" in done.out, done.out

@@ -260,6 +260,16 @@ def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
         noise_scale(query, spec_of(query, n + 1), 0.0)
 
 
+def test_sums_without_noise_never_reach_the_disk(tmp_path):
+    x, y = toy(50)
+    query = Gram(M)
+    spec = spec_of(query, 50, clip_norm=float("inf"), sigma=0.0)
+    ledger = reserve([spec], store=tmp_path / "store", epsilon=float("inf"))
+    with pytest.raises(ValueError, match="must not reach the disk"):
+        release(query, Params(), ArrayRows(x, y), spec, ledger=ledger, noise=NoiseSource(1), summer=door())
+    assert not list((tmp_path / "store").glob("*.npy"))
+
+
 def test_a_private_number_of_rows_has_room_whatever_the_public_one(monkeypatch):
     """Under add_remove a sum has room for 2**30 rows, so that what is refused tells nothing of n."""
     query = Gram(M)
