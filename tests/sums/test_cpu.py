@@ -149,3 +149,10 @@ def test_weights_of_another_shape_are_refused(shape):
     x, y = toy(130)
     with pytest.raises(ValueError, match=r"weights must be those|operands could not be broadcast|mismatch in its core"):
         integer_sum(Gradient(3), Params(weights=np.zeros(shape)), x, y, block_sum=CpuSums(compiled_from=0))
+
+
+def test_the_compiled_gradient_itself_refuses_weights_of_another_shape():
+    """Not only what compares it with the reference, after it has written."""
+    x, y = toy(130)
+    with pytest.raises(ValueError, match="weights must be those of the gradient"):
+        added(CpuSums(compiled_from=0), Gradient(3), Params(weights=np.zeros((D, 2))), x, y, np.arange(130))
