@@ -57,8 +57,9 @@ def fit_head(
     Raises ValueError before anything is read or charged when the budget does not allow the plan.
     """
     plan = plan or make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=accountant)
-    noise, summer = noise or NoiseSource(), summer or door_for(solver, plan, facts)
+    noise, summer = noise or NoiseSource(), summer or Door(CpuSums(memory=KEEP))
     if charged is None:
+        check_sums(summer, solver, plan, facts)
         charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
@@ -86,8 +87,13 @@ def fit_head(
 def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
     """How a fit's rows are summed on this host, tried on hostile rows: to be called before the charge."""
     door = Door(CpuSums(memory=KEEP))
-    door.check((r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features)
+    check_sums(door, solver, plan, facts)
     return door
+
+
+def check_sums(door: Door, solver: Solver, plan: Plan, facts: PublicFacts) -> None:
+    """RuntimeError unless the sums of the plan's queries are right on hostile rows."""
+    door.check((r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features)
 
 
 def reserve(

@@ -39,14 +39,16 @@ class Door:
         self.block_sum = ReferenceSums() if block_sum is None else block_sum
         self.next_sum = NextSum() if next_sum is None else next_sum
         self._parts = parts
+        self._checked: set[tuple[Query, int]] = set()
 
     def check(self, queries: Iterable[Query], n_features: int) -> None:
         """RuntimeError unless these queries' sums of hostile rows are the reference's.
 
-        To be called before anything is charged.
+        To be called before anything is charged. What was tried is not tried again.
         """
-        exact = {q for q in queries if self.block_sum.is_exact(q)}
-        known_answers(self.block_sum, exact, n_features)
+        exact = {(q, n_features) for q in queries if self.block_sum.is_exact(q)}
+        known_answers(self.block_sum, {q for q, _ in exact - self._checked}, n_features)
+        self._checked |= exact
 
     def __call__(self, request: SumRequest) -> np.ndarray:
         """The sum, int64, in units of the query."""
