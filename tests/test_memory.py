@@ -56,7 +56,8 @@ def test_integer_rows_are_kept_where_features_do_not_fit():
     for _ in range(2):
         for start in range(0, facts.n_rows, 2048):
             index = np.arange(start, min(start + 2048, facts.n_rows))
-            kept(("transform", "rows"), index, 2048 * (2 * (facts.n_features + 1) + 8), lambda: calls.append(0) or "made")
+            size = 2048 * (2 * (facts.n_features + 1) + 8)
+            kept(("transform", "rows"), index, size, lambda: calls.append(0) or "made")
     assert len(calls) == 25  # blocks, once each
 
 
