@@ -25,7 +25,9 @@ OUT = RESULTS / "peers"
 SIZES = ((50_000, 768, 10), (50_000, 768, 100), (50_000, 1280, 10), (100_000, 1664, 1000))
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
 FEWER, TURNS = 20, 31  # share of the rows where all are too many; steps that are timed at most
-WHY = """Where a plain step is faster, with 1,000 classes, by a twentieth: of ours, 0.08 s are the noise, the order and
+WHY = """All rows are of commits before sums became integers, and are to be measured again.
+
+Where a plain step is faster, with 1,000 classes, by a twentieth: of ours, 0.08 s are the noise, the order and
 the digest of 1.66 million released numbers, and a few hundredths of the step are copies of rows for the compiled loop,
 residuals, clips and float64 additions. The guarantee needs them. Of a step with 10 classes a few milliseconds are the
 release around the compiled loop: blocks, the count of used rows, noise, and threads that wait for each other. Three
