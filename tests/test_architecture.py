@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.export": HEADS,
     "dphead.plots": HEADS,
     "dphead.tune": HEADS,
-    "dphead.memory": {"dphead.data", "dphead.solvers", "dphead.sums"},
+    "dphead.memory": {"dphead.data", "dphead.privacy.statistics", "dphead.solvers", "dphead.sums"},
     "dphead.processes": {"dphead.privacy", "dphead.solvers", "dphead.sums"},
     "dphead.files": {"dphead.data", "dphead.export", "dphead.metrics", "dphead.solvers", "extract"},
     "dphead.run": HEADS - {"dphead.estimators"} | {"dphead.export", "dphead.files", "extract"},
