@@ -3,7 +3,9 @@
 `python -m benchmarks.peers` runs every contender at every size in one go and writes results/peers. A contender that
 would need more than LIMIT seconds a step or MEMORY bytes runs on a twentieth of the rows, and its row says so. The
 roofline is the larger of the multiplications over the rate of a float32 matrix product and the bytes of the features
-over the rate at which memory is read, both measured in the same run.
+over the rate at which memory is read, both measured in the same run. The machine is shared: a cell is the median of the
+last RUNS runs, which are to be an hour apart, with the best and the worst in brackets. With `DPHEAD_BEFORE=FOLDER`,
+another commit of this project (its checkout) runs beside it.
 """
 
 import json
@@ -23,6 +25,8 @@ from benchmarks.heads import RESULTS, append, provenance, read
 
 OUT = RESULTS / "peers"
 SIZES = ((50_000, 768, 10), (50_000, 768, 100), (50_000, 1280, 10), (100_000, 1664, 1000))
+RUNS = 3
+BEFORE, BEFORE_VAR = "dphead, another commit", "DPHEAD_BEFORE"
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
 FEWER, TURNS = 20, 31  # share of the rows where all are too many; steps that are timed at most
 WHY = """All rows are of commits before sums became integers, and are to be measured again.
@@ -137,6 +141,7 @@ def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
 
 CONTENDERS: dict[str, Callable[..., Step]] = {
     "dphead": dphead,
+    BEFORE: dphead,
     "jax, not private": jax_plain,
     "opacus, ghost": lambda *a: opacus(*a, ghost=True),
     "opacus, hooks": lambda *a: opacus(*a, ghost=False),
@@ -196,9 +201,11 @@ def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
         if needs(name, rows, d, m) > MEMORY:
             why = f"more than {MEMORY / 1e9:.0f} GB"
             continue
-        command = [sys.executable, "-m", "benchmarks.peers", "one", name, str(rows), str(d), str(m)]
+        called = "dphead" if name == BEFORE else name
+        command = [sys.executable, "-m", "benchmarks.peers", "one", called, str(rows), str(d), str(m)]
+        where = os.environ[BEFORE_VAR] if name == BEFORE else None
         try:
-            run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT + 30)
+            run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT + 30, cwd=where)
         except subprocess.TimeoutExpired:
             why = f"more than {LIMIT:.0f} s a step"
             continue
@@ -215,13 +222,16 @@ def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
 def run(sizes: tuple[tuple[int, int, int], ...] = SIZES) -> None:
     """Every contender at every size, one after the other."""
     OUT.mkdir(parents=True, exist_ok=True)
+    started = time.strftime("%Y-%m-%d %H:%M")
     for n, d, m in sizes:
         rates = machine_rates()
         roofline = max(4 * n * d * m / rates["flops"], 4 * n * d / rates["bytes"])
         for name in CONTENDERS:
+            if name == BEFORE and BEFORE_VAR not in os.environ:
+                continue
             row = {"contender": name, "n": n, "d": d, "m": m, "roofline_seconds": roofline, "rates": rates}
             row |= measure(name, n, d, m)
-            append(OUT / "steps.jsonl", row | provenance())
+            append(OUT / "steps.jsonl", row | {"started": started} | provenance())
             print(name, n, d, m, row.get("seconds_a_step", row.get("not_run")), flush=True)
 
 
