@@ -44,8 +44,8 @@ class FusedSums:
 
     parallel = False
 
-    def __init__(self, memory: int = 1 << 30) -> None:
-        self._exact = CpuSums(memory=memory)
+    def __init__(self) -> None:
+        self._exact = CpuSums()
         self._known: dict[tuple, np.ndarray] = {}
 
     def is_exact(self, query: Query) -> bool:
@@ -148,7 +148,7 @@ class Together:
     """
 
     def __init__(self, rows: ArrayRows, fits: int) -> None:
-        self._rows, self._sums, self._exact = rows, FusedSums(memory=0), CpuSums()
+        self._rows, self._sums, self._exact = rows, FusedSums(), CpuSums()
         self._running, self._round = fits, 0
         self._asked: dict[int, tuple[Asked, np.ndarray]] = {}
         self._failed, self._changed, self._lock = False, Condition(), Lock()
@@ -292,7 +292,7 @@ class _Named:
         self._rows, self.group_cap = rows, rows.group_cap
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
 
-    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+    def blocks(self, indices: np.ndarray | None = None, known: Any = None) -> Iterator[Block]:
         indices = np.arange(self.n_rows) if indices is None else indices
         size = CHUNK * max(1, -(-len(indices) // CHUNK))
         index = np.append(indices, np.full(size - len(indices), -1))

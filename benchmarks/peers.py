@@ -52,7 +52,7 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     from dphead.sums.door import Door
 
     query, rows, params = Gradient(w.shape[1]), ArrayRows(x, y), Params(weights=w)
-    summer = Door(CpuSums(1 << 30))
+    summer = Door(CpuSums(), memory=1 << 30)
     spec, noise = ReleaseSpec("step", query.name, 1.0, 1.0, len(x)), NoiseSource()
     plan = [spec.row()] * (TURNS + 1)
     fit = Ledger().reserve(

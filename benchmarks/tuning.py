@@ -49,7 +49,7 @@ class RememberedSums:
     parallel = False
 
     def __init__(self) -> None:
-        self._fused = FusedSums(memory=0)
+        self._fused = FusedSums()
         self._known: dict[tuple, np.ndarray] = {}
 
     def is_exact(self, query: Query) -> bool:
@@ -118,7 +118,7 @@ class _OneBlock:
         index, x, y = (np.concatenate([getattr(p, k) for p in parts]) for k in ("index", "x", "y"))
         self._block = Block(index, x, y)
 
-    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+    def blocks(self, indices: np.ndarray | None = None, known: Any = None) -> Iterator[Block]:
         if indices is not None:
             raise ValueError("one block must be the full batch, got indices. Use full-batch methods.")
         yield self._block

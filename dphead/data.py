@@ -1,6 +1,6 @@
 """Arrays or features.h5 as private rows: blocks of fixed shape, padded, in order, read ahead where they are on disk."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from itertools import pairwise
@@ -19,6 +19,7 @@ TOGETHER = 4  # blocks of rows in memory that are one, where there are so many f
 SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample
 AHEAD = 2  # blocks that are read while others are summed
 GAP = 4  # rows that are read and dropped rather than asked for apart
+Known = Callable[[np.ndarray], bool]  # of a block's slots: `Rows.blocks`
 
 
 class ArrayRows:
@@ -48,7 +49,7 @@ class ArrayRows:
         self._most, self._together = (block_rows, 1) if block_rows else (BLOCK_ROWS, TOGETHER)
         self.n_rows, self.n_features = x.shape
 
-    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
         """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
         size = _block_rows(self._most, self.n_rows, indices is not None)
         if indices is not None:
@@ -110,8 +111,11 @@ class FeaturesRows:
         """Class positions, (n_rows,) int32, -1 where there is none."""
         return self._y
 
-    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
-        """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
+    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
+        """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1.
+
+        Features that the pass knows are not read.
+        """
         if self._loaded is not None:
             yield from self._loaded.blocks(indices)
             return
@@ -119,11 +123,11 @@ class FeaturesRows:
         size = _block_rows(BLOCK_ROWS, self.n_rows, indices is not None)
         parts, raw = [order[i : i + size] for i in range(0, len(order), size)], self._buffer()
         with ThreadPoolExecutor(1) as reader:
-            ahead = [reader.submit(self._block, p, raw, size) for p in parts[:AHEAD]]
+            ahead = [reader.submit(self._block, p, raw, size, known) for p in parts[:AHEAD]]
             for i in range(len(parts)):
                 block = ahead.pop(0).result()
                 if i + AHEAD < len(parts):
-                    ahead.append(reader.submit(self._block, parts[i + AHEAD], raw, size))
+                    ahead.append(reader.submit(self._block, parts[i + AHEAD], raw, size, known))
                 yield block
 
     def _load(self, memory: int) -> None:
@@ -133,7 +137,11 @@ class FeaturesRows:
     def _buffer(self) -> np.ndarray:
         return np.empty((BLOCK_ROWS, self.n_features), self._file.dtype)
 
-    def _block(self, index: np.ndarray, raw: np.ndarray, size: int) -> Block:
+    def _block(self, index: np.ndarray, raw: np.ndarray, size: int, known: Known | None) -> Block:
+        none = np.empty((len(index), 0), np.float32)
+        block = _padded(index, none, self._y[index], size)
+        if known is not None and known(block.index):
+            return block
         x = np.empty((len(index), self.n_features), np.float32)
         self._read(index, raw, x)
         return _padded(index, x, self._y[index], size)

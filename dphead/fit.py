@@ -57,7 +57,7 @@ def fit_head(
     Raises ValueError before anything is read or charged when the budget does not allow the plan.
     """
     plan = plan or make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=accountant)
-    noise, summer = noise or NoiseSource(), summer or Door(CpuSums(memory=KEEP))
+    noise, summer = noise or NoiseSource(), summer or Door(CpuSums(), memory=KEEP)
     if charged is None:
         check_sums(summer, solver, plan, facts)
         charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
@@ -86,7 +86,7 @@ def fit_head(
 
 def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
     """How a fit's rows are summed on this host, tried on hostile rows: to be called before the charge."""
-    door = Door(CpuSums(memory=KEEP))
+    door = Door(CpuSums(), memory=KEEP)
     check_sums(door, solver, plan, facts)
     return door
 

@@ -23,6 +23,7 @@ from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.statistics import Params
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import AccuracyEstimate, LinearHead
+from dphead.sums.caches import KeptRows
 from dphead.sums.parts import PartAsk, serve
 from dphead.sums.reference import BlockSum, GramAndSums
 
@@ -146,9 +147,9 @@ class Group:
         for i in range(1, self.count):  # every process takes part in every transfer
             self._send(i, value)
 
-    def serve(self, own: Rows, block_sum: BlockSum) -> LinearHead:
+    def serve(self, own: Rows, block_sum: BlockSum, kept: KeptRows) -> LinearHead:
         """Sum this process's part of the rows until the first process has the head."""
-        serve(self, own, block_sum)
+        serve(self, own, block_sum, kept)
         assert self._head is not None
         return self._head
 

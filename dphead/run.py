@@ -27,6 +27,7 @@ from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
 from dphead.privacy.noise import NoiseSource
 from dphead.processes import Group, Place, software
 from dphead.solvers.base import PlannedRelease, PublicFacts
+from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 from dphead.sums.parts import SumOfParts, bounds
@@ -114,19 +115,19 @@ def _fit_files(
         warnings = check_delta(options, facts) + check_groups(options, file)
         releases = method.solver.plan(plan.budgeted(facts))
         if group is not None and not group.first:
-            own, sums = own_rows(options, group, rows, facts, releases)
+            own, sums, memory = own_rows(options, group, rows, facts, releases)
             Door(sums).check((r.query for r in releases), facts.n_features)
             group.agree(_agreed(options, file, rows, method, plan))
-            return {"report": None, "test": None, "seconds": None, "head": group.serve(own, sums)}
+            return {"report": None, "test": None, "seconds": None, "head": group.serve(own, sums, KeptRows(memory))}
         test = open_test(options, file, classes)
         origin = test_origin(options, file) if test is not None else None
         check_folder(options.out, (int(np.prod(r.query.shape(facts.n_features + 1))) for r in releases))
-        own, sums = own_rows(options, group, rows, facts, releases, 0 if test is None else len(test[0]))
+        own, sums, memory = own_rows(options, group, rows, facts, releases, 0 if test is None else len(test[0]))
         if group is not None:
             group.agree(_agreed(options, file, rows, method, plan))
         if announce is not None:
             announce(plan, method)
-        summer = Door(sums, parts=None if group is None else SumOfParts(group, own))
+        summer = Door(sums, parts=None if group is None else SumOfParts(group, own), memory=memory)
         summer.check((r.query for r in releases), facts.n_features)
         ledger = open_ledger(options.ledger, file.dataset_id)
         charged = charge(options, method, plan, ledger, f"{file.feature_space}/{options.split}")
@@ -185,13 +186,13 @@ def own_rows(
     facts: PublicFacts,
     releases: list[PlannedRelease],
     n_test: int = 0,
-) -> tuple[FeaturesRows, BlockSum]:
-    """This process's part of the rows, loaded or streamed, and its block sum, within the bound on memory."""
+) -> tuple[FeaturesRows, BlockSum, int]:
+    """This process's part of the rows, its block sum, and bytes of rows to keep, within the bound on memory."""
     index, count = (0, 1) if group is None else (group.index, group.count)
     start, stop = bounds(rows.n_rows, count)[index : index + 2]
     sizes: Any = {"n_rows": stop - start, "n_test": n_test, "processes": count}
     room = share(options.memory, facts, releases, backend=options.backend, **sizes)
-    return rows.part(start, stop, room.features), block_sum(options.backend, room.kept)
+    return rows.part(start, stop, room.features), *block_sum(options.backend, room.kept)
 
 
 def _agreed(options: FitOptions, file: FeaturesFile, rows: FeaturesRows, method: Method, plan: Plan) -> dict[str, str]:
@@ -257,23 +258,24 @@ def test_origin(options: FitOptions, train: FeaturesFile) -> str:
         return "training rows" if split == (options.test_split or file.split_names[0]) else "another split"
 
 
-def block_sum(backend: str, memory: int) -> BlockSum:
-    """numpy, jax, reference, or auto: jax where it finds an accelerator. memory: bytes that kept rows may take.
+def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
+    """numpy, jax, reference, or auto: jax where it finds an accelerator; and bytes that kept rows may take there.
 
-    On accelerators rows take up to half of what the devices have.
+    memory: what they may take on this host. On accelerators they take up to half of what the devices have.
     """
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
     if backend == "reference":
-        return ReferenceSums()
+        return ReferenceSums(), 0
     if backend == "numpy" or (backend == "auto" and not any(find_spec(name) for name in plugins)):
-        return CpuSums(memory)
+        return CpuSums(), memory
     import jax
 
     from dphead.sums.jax import JaxSums
 
     if jax.default_backend() == "cpu":
-        return JaxSums(memory) if backend == "jax" else CpuSums(memory)
-    return JaxSums(sum((d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices()) // 2)
+        return JaxSums() if backend == "jax" else CpuSums(), memory
+    devices = sum((d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices())
+    return JaxSums(), devices // 2
 
 
 def charge(options: FitOptions, method: Method, plan: Plan, ledger: Ledger, space: str) -> FitLedger:

@@ -23,7 +23,7 @@ from dphead.privacy.statistics import (
 )
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
-from dphead.sums.passes import checked_sum
+from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import ask_of
 
 M, D = 3, 4  # classes and features of the small problems
@@ -79,11 +79,11 @@ def release_many(query, params, rows, times, seed=None, **spec):
     return np.stack([one.value for one in found])
 
 
-def integer_sum(query, params, x, y=None, clip_norm=1.0, block_rows=CHUNK, block_sum=None, indices=None):
+def integer_sum(query, params, x, y=None, clip_norm=1.0, block_rows=CHUNK, block_sum=None, indices=None, kept=NO_ROWS):
     """The int64 sum without noise, as `release` computes it. x: rows (n, d), or a row source."""
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
-    ask = ask_of(query, params, clip_norm)
-    return checked_sum(ask, rows, indices, CpuSums() if block_sum is None else block_sum)
+    ask = ask_of(query, params, clip_norm, rows)
+    return checked_sum(ask, rows, indices, CpuSums() if block_sum is None else block_sum, kept)
 
 
 def clipped_sum(query, params, x, y=None, clip_norm=1.0, **more):

@@ -32,7 +32,7 @@ class Counting(ArrayRows):
 
     passes = 0
 
-    def blocks(self, indices=None):
+    def blocks(self, indices=None, known=None):
         self.passes += 1
         return super().blocks(indices)
 
@@ -119,7 +119,7 @@ def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
     class Interrupted(ArrayRows):
         left = 3
 
-        def blocks(self, indices=None):
+        def blocks(self, indices=None, known=None):
             self.left -= 1
             if self.left < 0:
                 raise KeyboardInterrupt

@@ -25,7 +25,9 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import Params, Query
 from dphead.solvers.base import PublicFacts, Solver
+from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
+from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import BlockSum
 from extract.format import open_features, write_features
 
@@ -153,21 +155,27 @@ class Ways:
             return _total(query, params, rows, spec, w, CpuSums(compiled_from=0))
         if way != "kept rows":
             return _total(query, params, rows, spec, w, CpuSums())
-        sums, t = CpuSums(1 << 40), params.transform
+        kept, t = KeptRows(1 << 40), params.transform
         for transform in (replace(t, unit_norm=not t.unit_norm), t):
-            _total(query, replace(params, transform=transform), rows, spec, w, sums)
-        return _total(query, params, rows, spec, w, sums)
+            _total(query, replace(params, transform=transform), rows, spec, w, CpuSums(), kept)
+        return _total(query, params, rows, spec, w, CpuSums(), kept)
 
 
 def _total(
-    query: Query, params: Params, rows: Rows, spec: ReleaseSpec, world: World, block_sum: BlockSum
+    query: Query,
+    params: Params,
+    rows: Rows,
+    spec: ReleaseSpec,
+    world: World,
+    block_sum: BlockSum,
+    kept: KeptRows = NO_ROWS,
 ) -> np.ndarray:
     """The exact sum, over the world's sample where the release has one."""
     indices = None
     if spec.sampling_prob < 1:
         within: Any = getattr(rows, "within")  # noqa: B009  # both sources have it
         indices = np.flatnonzero(world.sampled & within)
-    return exact(query, params, rows, spec, block_sum, indices)
+    return exact(query, params, rows, spec, block_sum, indices, kept)
 
 
 def measure(solver: Solver, plan: Plan, facts: PublicFacts, ways: tuple[str, ...] = WAYS) -> dict[str, Any]:

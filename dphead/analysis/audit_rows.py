@@ -8,8 +8,9 @@ import numpy as np
 from dphead.data import ArrayRows
 from dphead.privacy.contract import Block, ReleaseSpec, Rows
 from dphead.privacy.statistics import Params, Query
+from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.passes import checked_sum
+from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import Ask, BlockSum, ask_of
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class AuditRows(ArrayRows):
         super().__init__(whole, labels, groups=units, group_cap=group_cap)
         self._all = list(super().blocks())
 
-    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+    def blocks(self, indices: np.ndarray | None = None, known: Any = None) -> Iterator[Block]:
         """Every slot once, or each of `indices` once."""
         everyone = indices is None or len(indices) == self.n_rows
         yield from self._all if everyone else super().blocks(indices)
@@ -157,10 +158,11 @@ def exact(
     spec: ReleaseSpec,
     block_sum: BlockSum,
     indices: np.ndarray | None = None,
+    kept: KeptRows = NO_ROWS,
 ) -> np.ndarray:
     """The sum to which `release` would add noise, as float64. All audits come here for it.
 
-    indices: the slots of a sample, or None for all. The rows must be public.
+    indices: the slots of a sample, or None for all. kept: rows of earlier passes. The rows must be public.
     """
     ask = ask_of(query, params, spec.clip_norm)
-    return checked_sum(ask, rows, indices, block_sum) * query.unit(spec.clip_norm, params.transform.append)
+    return checked_sum(ask, rows, indices, block_sum, kept) * query.unit(spec.clip_norm, params.transform.append)

@@ -3,7 +3,7 @@
 Nothing here computes anything; `release.py` says in which order these meet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -17,8 +17,9 @@ from dphead.privacy.statistics import Params, Query
 class Block:
     """Rows of some slots, padded to a shape that no private number decides.
 
-    index: (k,) slots, -1 for padding. x: (k, n_features) float32. y: (k,) int class
-    positions; any other number means that the row counts zero.
+    index: (k,) slots, -1 for padding. x: (k, n_features) float32, or (k, 0) where the
+    pass knew the rows. y: (k,) int class positions; any other number means that the row
+    counts zero.
     """
 
     index: np.ndarray
@@ -37,10 +38,16 @@ class Rows(Protocol):
     n_features: int
     group_cap: int | None
 
-    def blocks(self, indices: np.ndarray | None = None) -> Iterator[Block]:
+    def blocks(
+        self,
+        indices: np.ndarray | None = None,
+        known: Callable[[np.ndarray], bool] | None = None,
+    ) -> Iterator[Block]:
         """Yield blocks that together hold each slot (each of `indices`) once.
 
         The shape of blocks of `indices` must not depend on how many there are.
+        known: whether the pass knows the rows of a block's slots, so that their
+        features need not be read; a source may read them all the same.
         """
         ...
 

@@ -33,16 +33,14 @@ class KeptRows:
         self._key: Key = None
         self._kept: dict[tuple[int, int, int], Any] = {}
 
-    def __call__(
-        self, key: Key, index: np.ndarray, size: int, make: Callable[[], Any]
-    ) -> Any:
+    def __call__(self, key: Key, index: np.ndarray, make: Callable[[], Any]) -> Any:
         """What is kept of these slots under this key, else what `make` returns.
 
-        key: `rows_key`; the transform and the rows are compared by identity. size:
-        bytes of what `make` returns.
+        key: `rows_key`; the transform and the rows are compared by identity. What
+        `make` returns has the arrays q and scale.
         """
         slots = _consecutive(index)
-        if self.memory == 0 or slots is None:
+        if self.memory == 0 or key is None or slots is None:
             return make()
         with self._lock:  # several threads are here at once
             if not _same(self._key, key):
@@ -51,15 +49,20 @@ class KeptRows:
                 self._used = 0
             kept = self._kept
             found = kept.get(slots)
-            room = found is None and self._used + size <= self.memory
-            if room:
-                self._used += size
         if found is not None:
             return found
         made = make()
-        if room:
-            kept[slots] = made
+        size = made.q.nbytes + made.scale.nbytes
+        with self._lock:
+            if kept is self._kept and self._used + size <= self.memory:
+                self._used += size
+                kept[slots] = made
         return made
+
+    def holds(self, key: Key, index: np.ndarray) -> bool:
+        """Whether these slots are kept under this key, so that nothing need be made."""
+        with self._lock:
+            return _same(self._key, key) and _consecutive(index) in self._kept
 
 
 def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
@@ -76,7 +79,7 @@ def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
 
 
 def _same(one: Key, other: Key) -> bool:
-    if one is None or one[2:] != other[2:]:
+    if one is None or other is None or one[2:] != other[2:]:
         return False
     return one[0] is other[0] and one[1] is other[1]
 

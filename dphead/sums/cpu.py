@@ -12,7 +12,6 @@ from dphead.privacy.statistics import (
     counting,
 )
 from dphead.privacy.transform import IntegerRows
-from dphead.sums.caches import KeptRows
 from dphead.sums.reference import (
     Ask,
     GramAndSums,
@@ -20,7 +19,6 @@ from dphead.sums.reference import (
     add_factors,
     factors,
     row_norms,
-    rows_key,
 )
 
 COMPILED = 1 << 12  # entries of a sum from which compiling pays
@@ -33,16 +31,13 @@ PIECE = 1024  # rows whose factors numpy makes at a time, in the cache
 class CpuSums:
     """A `BlockSum`.
 
-    memory: bytes of integer rows kept between passes of one transform. compiled_from:
-    entries of a sum from which compiled loops make it.
-    Guarantee: the integers of `ReferenceSums`; a kept row serves its own slot,
-    transform and clip only.
+    compiled_from: entries of a sum from which compiled loops make it.
+    Guarantee: the integers of `ReferenceSums`.
     """
 
     parallel = True
 
-    def __init__(self, memory: int = 0, compiled_from: int = COMPILED) -> None:
-        self.kept = KeptRows(memory)
+    def __init__(self, compiled_from: int = COMPILED) -> None:
         self._least = compiled_from
 
     def is_exact(self, query: Query) -> bool:
@@ -54,13 +49,19 @@ class CpuSums:
         return row_norms(ask.params, block)
 
     def rows(self, ask: Ask, block: Block) -> IntegerRows:
-        """The block's integers, kept where they will be asked for again."""
-        key = rows_key(ask)
-        if key is None:
-            return self._made(ask, block)
-        width = ask.params.transform.width(block.x.shape[1])
-        size = len(block.x) * (2 * width + 8)
-        return self.kept(key, block.index, size, lambda: self._made(ask, block))
+        """The integers of a block's rows, compiled where there are many columns."""
+        query, transform = ask.query, ask.params.transform
+        features = block.x.shape[1]
+        if ROWS_WIDE * features < self._least or not _has_rows(query, features):
+            return _rows_by_numpy(ask, block.x)
+        from dphead.sums import rows_numba
+
+        if isinstance(query, ChannelMoment):
+            query.rows(transform, block.x[:1], ask.clip_norm)  # refuses a constant
+            return rows_numba.moment_rows(query, transform, block.x, ask.clip_norm)
+        if query.clips == "features":
+            return rows_numba.clipped_rows(transform, block.x, ask.clip_norm)
+        return rows_numba.direction_rows(transform, block.x)
 
     def add(
         self,
@@ -94,21 +95,6 @@ class CpuSums:
             add_products(q, None, out)
             return out
         return _by_numpy(ask, rows, y, used, out)
-
-    def _made(self, ask: Ask, block: Block) -> IntegerRows:
-        """The integers of a block's rows, compiled where there are many columns."""
-        query, transform = ask.query, ask.params.transform
-        features = block.x.shape[1]
-        if ROWS_WIDE * features < self._least or not _has_rows(query, features):
-            return _rows_by_numpy(ask, block.x)
-        from dphead.sums import rows_numba
-
-        if isinstance(query, ChannelMoment):
-            query.rows(transform, block.x[:1], ask.clip_norm)  # refuses a constant
-            return rows_numba.moment_rows(query, transform, block.x, ask.clip_norm)
-        if query.clips == "features":
-            return rows_numba.clipped_rows(transform, block.x, ask.clip_norm)
-        return rows_numba.direction_rows(transform, block.x)
 
 
 def _has_rows(query: Query, features: int) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from dphead.privacy.contract import Block, SumRequest
 from dphead.privacy.statistics import ChannelMoment, Params, Query
 from dphead.privacy.transform import RowTransform
-from dphead.sums.caches import NextSum
+from dphead.sums.caches import KeptRows, NextSum
 from dphead.sums.passes import checked_sum, empty_sum
 from dphead.sums.reference import (
     Ask,
@@ -26,6 +26,7 @@ class Door:
 
     block_sum: how blocks are summed. next_sum: `KeptSums` for further fits on the same
     rows. parts: None, or `SumOfParts` where the rows lie with several processes.
+    memory: bytes of integer rows to keep between passes, where the block sum has them.
     Guarantee: in each pass a secret run of rows gives the reference's integers
     (`checked_sum`); `check` tries rows made to break the block sum before the charge.
     """
@@ -35,9 +36,11 @@ class Door:
         block_sum: BlockSum | None = None,
         next_sum: NextSum | None = None,
         parts: Any = None,
+        memory: int = 0,
     ) -> None:
         self.block_sum = ReferenceSums() if block_sum is None else block_sum
         self.next_sum = NextSum() if next_sum is None else next_sum
+        self.kept = KeptRows(memory)
         self._parts = parts
         self._checked: set[tuple[Query, int]] = set()
 
@@ -56,8 +59,9 @@ class Door:
         def total(query: Query) -> np.ndarray:
             ask = ask_of(query, request.params, request.clip_norm, request.rows)
             if self._parts is not None:
-                return self._parts(ask, request, self.block_sum)
-            return checked_sum(ask, request.rows, request.indices, self.block_sum)
+                return self._parts(ask, request, self.block_sum, self.kept)
+            rows, indices = request.rows, request.indices
+            return checked_sum(ask, rows, indices, self.block_sum, self.kept)
 
         return self.next_sum(request, total)
 

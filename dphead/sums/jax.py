@@ -27,7 +27,7 @@ from dphead.privacy.statistics import (
 )
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.reference import Ask, GramAndSums, row_norms, rows_key
+from dphead.sums.reference import Ask, GramAndSums, row_norms
 
 SMALL = (Gradient, Gram, ClassSums)  # their factors are at most RADIUS
 HALF = 64  # a row's integer is HALF * high + low, both of 8 bits
@@ -46,16 +46,15 @@ class PlacedRows:
 
 
 class JaxSums:
-    """A `BlockSum`. memory: bytes of rows kept on the devices between passes.
+    """A `BlockSum`. Its rows lie on the devices, and so do those of them that are kept.
 
     Guarantee: the integers of `ReferenceSums`.
     """
 
     parallel = False
 
-    def __init__(self, memory: int = 0) -> None:
+    def __init__(self) -> None:
         self._host = CpuSums()
-        self._kept = CpuSums(memory).kept
 
     def is_exact(self, query: Query) -> bool:
         """Always."""
@@ -67,21 +66,13 @@ class JaxSums:
 
     def rows(self, ask: Ask, block: Block) -> PlacedRows:
         """The block's integers, on the devices."""
-
-        def make() -> PlacedRows:
-            with jax.enable_x64(True):
-                made = self._host.rows(ask, block)
-                where = _sharding(len(made.q))
-                q = made.q.astype(np.int32) if made.q.itemsize > 4 else made.q
-                return PlacedRows(
-                    jax.device_put(q, where), jax.device_put(made.scale, where)
-                )
-
-        key = rows_key(ask)
-        if key is None:
-            return make()
-        size = 2 * block.x.size + 8 * len(block.x)
-        return self._kept(key, block.index, size, make)
+        with jax.enable_x64(True):
+            made = self._host.rows(ask, block)
+            where = _sharding(len(made.q))
+            q = made.q.astype(np.int32) if made.q.itemsize > 4 else made.q
+            return PlacedRows(
+                jax.device_put(q, where), jax.device_put(made.scale, where)
+            )
 
     def add(
         self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any

@@ -12,7 +12,8 @@ import numpy as np
 
 from dphead.privacy.contract import ReleaseSpec, Rows, SumRequest
 from dphead.privacy.statistics import Params, Query
-from dphead.sums.passes import checked_sum
+from dphead.sums.caches import KeptRows
+from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import Ask, BlockSum, ReferenceSums, ask_of, largest_norm
 
 EXACT = 2**53  # float64, in which sums travel, holds every whole number up to here
@@ -84,11 +85,15 @@ class SumOfParts:
         self._own = own
 
     def __call__(
-        self, ask: Ask, request: SumRequest, block_sum: BlockSum
+        self,
+        ask: Ask,
+        request: SumRequest,
+        block_sum: BlockSum,
+        kept: KeptRows = NO_ROWS,
     ) -> np.ndarray:
         """Ask all, sum the own part meanwhile, add up."""
         others = self._send(ask.query, request, request.clip_norm)
-        total = _sum(others[0], self._own, block_sum)
+        total = _sum(others[0], self._own, block_sum, kept)
         for i in range(1, self._processes.count):
             total += self._processes.receive(i, total.shape).astype(np.int64)
         return total
@@ -119,13 +124,15 @@ class SumOfParts:
         return asks
 
 
-def serve(first: Asked, own: Rows, block_sum: BlockSum) -> None:
+def serve(
+    first: Asked, own: Rows, block_sum: BlockSum, kept: KeptRows = NO_ROWS
+) -> None:
     """Sum this process's part whenever the first asks, until it says that it ends."""
     while (ask := first.next()) is not None:
         if ask.clip_norm is None:
             first.answer(np.array([_largest(ask, own)]))
         else:
-            first.answer(_sum(ask, own, block_sum).astype(np.float64))
+            first.answer(_sum(ask, own, block_sum, kept).astype(np.float64))
 
 
 def _ask(
@@ -144,7 +151,7 @@ def _largest(part: PartAsk, own: Rows) -> float:
     return largest_norm(ask, own, part.indices, ReferenceSums())
 
 
-def _sum(part: PartAsk, own: Rows, block_sum: BlockSum) -> np.ndarray:
+def _sum(part: PartAsk, own: Rows, block_sum: BlockSum, kept: KeptRows) -> np.ndarray:
     if own.n_rows != part.n_rows or own.group_cap != part.spec.group_cap:
         raise RuntimeError(
             "a process must hold the part that it is asked for, got "
@@ -153,4 +160,4 @@ def _sum(part: PartAsk, own: Rows, block_sum: BlockSum) -> np.ndarray:
         )
     assert part.clip_norm is not None
     ask = ask_of(part.query, part.params, part.clip_norm, own)
-    return checked_sum(ask, own, part.indices, block_sum)
+    return checked_sum(ask, own, part.indices, block_sum, kept)

@@ -16,12 +16,14 @@ from threadpoolctl import ThreadpoolController
 
 from dphead.privacy.contract import Block, Rows
 from dphead.privacy.transform import IntegerRows
-from dphead.sums.reference import Ask, BlockSum, ReferenceSums
+from dphead.sums.caches import KeptRows
+from dphead.sums.reference import Ask, BlockSum, ReferenceSums, rows_key
 
 COPIES = 1 << 30  # bytes of sums that cores may hold apart; chosen, not measured
 CHECKED = 32  # rows of a pass that the reference adds too
 PIECE = 2048  # rows among which they are: 4 % of a pass of 50,000 are added twice
 REFERENCE = ReferenceSums()
+NO_ROWS = KeptRows(0)
 
 
 @dataclass
@@ -56,10 +58,15 @@ class SlotCount:
 
 
 def checked_sum(
-    ask: Ask, rows: Rows, indices: np.ndarray | None, block_sum: BlockSum
+    ask: Ask,
+    rows: Rows,
+    indices: np.ndarray | None,
+    block_sum: BlockSum,
+    kept: KeptRows = NO_ROWS,
 ) -> np.ndarray:
     """The sum over all slots, or over `indices`: int64 of the query's shape.
 
+    kept: rows of earlier passes; features are read where they are not kept.
     Guarantee: each slot counts once, or RuntimeError. What a run of rows that nobody
     can foresee added to the sum is compared with the reference's integers, and
     RuntimeError raised unless they are equal: that a fit stops tells of a defect, in
@@ -68,15 +75,24 @@ def checked_sum(
     count = SlotCount.of(rows.n_rows, indices)
     exact = block_sum.is_exact(ask.query)
     tested = _secret_slot(rows.n_rows, indices) if exact else None
+    key = rows_key(ask)
+
+    def known(index: np.ndarray) -> bool:
+        return kept.holds(key, index) and (tested is None or tested not in index)
 
     def checked() -> Iterator[tuple[Block, np.ndarray]]:
-        for block in rows.blocks(indices):
+        for block in rows.blocks(indices, known):
             _check_block(block)
             yield block, count.add(block.index)
 
     def add(item: tuple[Block, np.ndarray], out: Any) -> Any:
         block, used = item
-        made = block_sum.rows(ask, block)
+
+        def make() -> Any:
+            _check_features(block)
+            return block_sum.rows(ask, block)
+
+        made = kept(key, block.index, make)
         if tested is None or tested not in block.index:
             return block_sum.add(ask, made, block.y, used, out)
         return _add_checked(ask, block_sum, made, block, used, tested, out)
@@ -139,6 +155,15 @@ def _check_block(block: Block) -> None:
             "a block must be float32 with a slot and a whole number a row, got "
             f"{block.x.dtype}, {block.y.dtype}, {block.x.shape=}. "
             "This is a defect in the row source."
+        )
+
+
+def _check_features(block: Block) -> None:
+    """RuntimeError unless the features of a block were read."""
+    if block.x.shape[1] == 0:
+        raise RuntimeError(
+            "a block whose rows are not kept must have features, got "
+            f"{block.x.shape=}. This is a defect in the row source."
         )
 
 

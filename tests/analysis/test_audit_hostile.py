@@ -177,7 +177,7 @@ def test_kept_rows_that_are_stale_fail(monkeypatch, stale):
     trusting(monkeypatch)
     kept = {}
 
-    def wrong(self, key, index, size, make):
+    def wrong(self, key, index, make):
         place = None if stale == "slots" else int(index[0])
         asked = (id(self), len(index), place, key[0] if stale == "slots" else None)
         if self.memory == 0:

@@ -214,7 +214,7 @@ def test_rows_beyond_the_cap_are_not_sampled():
     asked = []
 
     class Watched(ArrayRows):
-        def blocks(self, indices=None):
+        def blocks(self, indices=None, known=None):
             asked.append(indices)
             return super().blocks(indices)
 

@@ -256,7 +256,7 @@ die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 first = release(ClassSums(3), Params(), ArrayRows(x, y), spec, ledger=fit, noise=NoiseSource(), summer=door())
 print(first.value.tobytes().hex(), flush=True)
 class Dying(ArrayRows):
-    def blocks(self, indices=None):
+    def blocks(self, indices=None, known=None):
         yield from super().blocks(indices)
         if when == "while reading":
             die()
@@ -304,7 +304,7 @@ def test_a_resumed_fit_reads_no_row_for_what_was_released(tmp_path):
     fit._lock.close()
 
     class Unreadable(ArrayRows):
-        def blocks(self, indices=None):
+        def blocks(self, indices=None, known=None):
             raise AssertionError("a committed release must be reused")
 
     again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
@@ -343,7 +343,7 @@ def test_two_runs_of_one_fit_cannot_both_release_a_value(tmp_path):
     twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
 
     class Meanwhile(ArrayRows):
-        def blocks(self, indices=None):
+        def blocks(self, indices=None, known=None):
             yield from super().blocks(indices)
             run_release(twin)
 
@@ -366,7 +366,7 @@ class Overtaken(ArrayRows):
         super().__init__(X, Y)
         self.twin, self.value = twin, None
 
-    def blocks(self, indices=None):
+    def blocks(self, indices=None, known=None):
         yield from super().blocks(indices)
         self.value = run_release(self.twin)
 
@@ -477,7 +477,7 @@ def test_a_release_that_failed_cannot_be_asked_for_again():
     fit = reserve(specs(1))
 
     class Torn(ArrayRows):
-        def blocks(self, indices=None):
+        def blocks(self, indices=None, known=None):
             raise OSError("disk")
 
     with pytest.raises(OSError, match="disk"):

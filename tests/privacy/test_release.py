@@ -142,7 +142,7 @@ def test_no_sensitivity_turns_the_noise_off(value):
 class Counted(ArrayRows):
     reads = 0
 
-    def blocks(self, indices=None):
+    def blocks(self, indices=None, known=None):
         Counted.reads += 1
         return super().blocks(indices)
 
@@ -193,7 +193,7 @@ def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
     seen = []
 
     class Spy(ArrayRows):
-        def blocks(self, indices=None):
+        def blocks(self, indices=None, known=None):
             fit = Ledger(path).fits()[0]
             seen.append([r["state"] for r in fit["releases"]])
             return super().blocks(indices)

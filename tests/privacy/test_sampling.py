@@ -19,7 +19,7 @@ class Watched(ArrayRows):
         super().__init__(*args, **more)
         self.asked = []
 
-    def blocks(self, indices=None):
+    def blocks(self, indices=None, known=None):
         self.asked.append(indices)
         return super().blocks(indices)
 

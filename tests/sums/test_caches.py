@@ -4,7 +4,7 @@ import copy
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from dphead.privacy.transform import RowTransform, direction_rows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
-from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of
+from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
 
 PLAIN = Params(weights=np.zeros((D, M)))
 
@@ -29,7 +29,7 @@ PLAIN = Params(weights=np.zeros((D, M)))
 class Counted(ArrayRows):
     reads = 0
 
-    def blocks(self, indices=None):
+    def blocks(self, indices=None, known=None):
         Counted.reads += 1
         return super().blocks(indices)
 
@@ -51,15 +51,15 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
     rows = ArrayRows(x, y, block_rows)
     transforms = [RowTransform(True, rng.standard_normal(6)), RowTransform(True), RowTransform()]
     for memory in (1 << 20, 3 * block_rows * 20):
-        kept = CpuSums(memory)
+        kept = KeptRows(memory)
         for transform in [transforms[0], *transforms, transforms[0]]:
             for clip_norm, prob in ((1.0, 1), (0.5, 1), (0.5, 0.97), (0.5, 0.5), (1.0, 1)):
                 params = Params(transform, rng.standard_normal((6, 3)))
                 indices = None if prob == 1 else np.flatnonzero(rng.random(3000) < prob)
-                sums = [integer_sum(query, params, rows, None, clip_norm, block_sum=way, indices=indices)
-                        for way in (kept, ReferenceSums())]  # fmt: skip
-                assert np.array_equal(*sums)
-        assert 0 < sum(one.q.nbytes + one.scale.nbytes for one in kept.kept._kept.values()) <= memory
+                found = integer_sum(query, params, rows, None, clip_norm, indices=indices, kept=kept)
+                wanted = integer_sum(query, params, rows, None, clip_norm, indices=indices, block_sum=ReferenceSums())
+                assert np.array_equal(found, wanted)
+        assert 0 < sum(one.q.nbytes + one.scale.nbytes for one in kept._kept.values()) <= memory
 
 
 def test_rows_kept_between_passes_are_never_those_of_another_transform():
@@ -76,11 +76,21 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
             for i in range(600):
                 t = transforms[i % 3]
                 key = (t, "rows", None)
-                got = list(pool.map(lambda _, t=t, k=key: kept(k, index, 99, lambda: direction_rows(t, x)).q, range(4)))
+                got = list(pool.map(lambda _, t=t, k=key: kept(k, index, lambda: direction_rows(t, x)).q, range(4)))
                 wrong += sum(not np.array_equal(g, wanted[i % 3]) for g in got)
     finally:
         sys.setswitchinterval(interval)
     assert wrong == 0
+
+
+@dataclass(frozen=True)
+class Made:
+    """What is kept, by name."""
+
+    age: str
+    i: int
+    q: np.ndarray = field(default=np.zeros(2), compare=False)
+    scale: np.ndarray = field(default=np.zeros(2), compare=False)
 
 
 def test_what_is_kept_serves_its_own_key_and_slots_alone():
@@ -92,19 +102,21 @@ def test_what_is_kept_serves_its_own_key_and_slots_alone():
         for key in keys:
             kept = KeptRows(1 << 20)
             for i, index in enumerate(blocks):
-                assert kept(before, index, 9, lambda i=i: ("old", i)) == ("old", i)
+                assert kept(before, index, lambda i=i: Made("old", i)) == Made("old", i)
             for i, index in enumerate(blocks):
                 age = "old" if before is key and i < 3 else "new"
-                assert kept(key, index, 9, lambda i=i: ("new", i)) == (age, i)
+                assert kept.holds(key, index) == (before is key and i < 3)
+                assert kept(key, index, lambda i=i, age=age: Made("new", i)) == Made(age, i)
 
 
-def test_a_block_sum_keeps_rows_of_one_clip():
+def test_kept_rows_are_of_one_clip():
     x, _ = toy(128)
-    way, block = CpuSums(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
+    way, kept, block = CpuSums(), KeptRows(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
     for query in (ClassSums(M), Gradient(M, "softmax", "features"), Gradient(M)):
         for clip_norm in (1.0, 0.5, 1.0):
             ask = ask_of(query, PLAIN, clip_norm)
-            found, wanted = way.rows(ask, block), ReferenceSums().rows(ask, block)
+            found = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
+            wanted = ReferenceSums().rows(ask, block)
             assert np.array_equal(found.q, wanted.q) and np.array_equal(found.scale, wanted.scale)
 
 

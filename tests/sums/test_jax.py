@@ -6,7 +6,7 @@ from functools import lru_cache
 import jax
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, added, hostile, integer_sum, one_block, python, release_one, toy
+from core import NAMES, QUERIES, D, M, added, hostile, integer_sum, one_block, python, toy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,10 +16,12 @@ from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram, Pa
 from dphead.privacy.transform import RADIUS, RowTransform
 from dphead.run import block_sum
 from dphead.sums import jax as jax_sums
+from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import known_answers
 from dphead.sums.jax import JaxSums
-from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of
+from dphead.sums.passes import NO_ROWS
+from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
 
 SCRIPT = """
 import json, os, sys
@@ -51,7 +53,7 @@ for rows in (128, 384, 2048, 8192):
     placed = JaxSums().rows(ask_of(QUERIES[-1], params, 1.0), block)
     devices[rows] = len(placed.q.sharding.device_set)
 facts = PublicFacts(4000, D, M)
-summer = Door(JaxSums(1 << 20))
+summer = Door(JaxSums(), memory=1 << 20)
 rows = ArrayRows(x, y)
 head = fit_head(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer).head
 json.dump([sums, devices, head.weights.tobytes().hex()], sys.stdout)
@@ -150,10 +152,11 @@ def test_what_a_device_adds_of_one_block_is_the_references(query, products):
 
 def test_rows_on_a_device_are_those_of_their_own_transform():
     x, _ = toy(128)
-    way, block = JaxSums(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
+    way, kept, block = JaxSums(), KeptRows(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
     for transform in (RowTransform(), RowTransform(True), RowTransform(False, np.ones(D)), RowTransform()):
         ask = ask_of(ClassSums(M), Params(transform), 0.7)
-        found, wanted = way.rows(ask, block), ReferenceSums().rows(ask, block)
+        found = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
+        wanted = ReferenceSums().rows(ask, block)
         assert np.array_equal(found.q, wanted.q) and np.array_equal(found.scale, wanted.scale)
 
 
@@ -213,25 +216,26 @@ def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
     x[7], x[8] = np.nan, np.inf
     first, second = RowTransform(True), RowTransform()
     passes = [(x, first), (x, first), (x, second), (x + 1, RowTransform())]
-    sums = JaxSums(memory)
+    kept = KeptRows(memory)
     for values, transform in passes:
         rows = ArrayRows(values, y, 256)
         for sampling_prob in (1.0, 0.97, 0.5, 1.0):
             params = Params(transform, rng.standard_normal((6, 3)))
-            kept, sent = (
-                release_one(Gradient(3), params, rows, 3, b, sampling_prob=sampling_prob).value
-                for b in (sums, JaxSums())
+            indices = None if sampling_prob == 1 else np.flatnonzero(rng.random(2000) < sampling_prob)
+            served, sent = (
+                integer_sum(Gradient(3), params, rows, block_sum=JaxSums(), indices=indices, kept=k)
+                for k in (kept, NO_ROWS)
             )
-            assert np.array_equal(kept, sent)
-        held = sum(p.q.nbytes + p.scale.nbytes for p in sums._kept._kept.values())
+            assert np.array_equal(served, sent)
+        held = sum(p.q.nbytes + p.scale.nbytes for p in kept._kept.values())
         assert held == min(memory, 8 * 256 * (2 * 6 + 8))
 
 
 def test_the_backend_keeps_rows_where_it_computes(monkeypatch):
     """On accelerators half of their memory is for rows, whatever the host has."""
-    assert isinstance(block_sum("numpy", 7), CpuSums)
-    assert isinstance(block_sum("reference", 7), ReferenceSums)
-    assert block_sum("jax", 7)._kept.memory == 7
+    for name, kind, memory in (("numpy", CpuSums, 7), ("reference", ReferenceSums, 0), ("jax", JaxSums, 7)):
+        sums, found = block_sum(name, 7)
+        assert isinstance(sums, kind) and found == memory
 
     class Device:
         def memory_stats(self):
@@ -239,4 +243,4 @@ def test_the_backend_keeps_rows_where_it_computes(monkeypatch):
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(), Device()])
-    assert block_sum("jax", 7)._kept.memory == 100
+    assert block_sum("jax", 7)[1] == 100

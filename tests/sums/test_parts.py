@@ -177,7 +177,7 @@ class _Cheating:
         self._rows, self._times = rows, times
         self.n_rows, self.n_features, self.group_cap = rows.n_rows, rows.n_features, rows.group_cap
 
-    def blocks(self, indices=None):
+    def blocks(self, indices=None, known=None):
         blocks = list(self._rows.blocks(indices))
         yield from blocks[:-1] + blocks[-1:] * self._times
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from dphead.data import ArrayRows
 from dphead.privacy.contract import Block
 from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram, Params
 from dphead.sums import passes
+from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import CHECKED, mirror
 
@@ -22,7 +24,7 @@ class Custom:
     def __init__(self, n_rows, *blocks):
         self.n_rows, self.n_features, self.group_cap, self.given = n_rows, D, None, blocks
 
-    def blocks(self, indices=None):
+    def blocks(self, indices=None, known=None):
         yield from self.given
 
 
@@ -53,7 +55,7 @@ def test_a_pass_that_does_not_use_each_slot_exactly_once_raises(blocks, prob):
 
 def test_a_sampled_pass_that_hands_out_other_rows_raises():
     class Wrong(ArrayRows):
-        def blocks(self, indices=None):
+        def blocks(self, indices=None, known=None):
             return super().blocks((indices + 1) % self.n_rows)
 
     with pytest.raises(RuntimeError, match="exactly once"):
@@ -66,6 +68,53 @@ def test_padding_of_a_block_is_not_used_whatever_it_holds():
     padded = Custom(3, Block(np.array([0, -1, 1, -1, 2, -1]), x, y))
     for query in (ClassCounts(M), ClassSums(M), Gram(M)):
         assert np.array_equal(integer_sum(query, Params(), padded), integer_sum(query, Params(), x[:3], y[:3]))
+
+
+class Streamed(ArrayRows):
+    """Rows whose features are read where the pass does not know them. read: the slots of blocks that were."""
+
+    def blocks(self, indices=None, known=None):
+        self.read = set()
+        for one in super().blocks(indices):
+            if known is None or not known(one.index):
+                self.read |= set(one.index.tolist())
+                yield one
+            else:
+                yield replace(one, x=one.x[:, :0])
+
+
+def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
+    """The second pass reads one block, the one that the reference adds too, and gives the same sum."""
+    x, y = toy(600)
+    rows, kept = Streamed(x, y, 128), KeptRows(1 << 20)
+    secret = [200]
+    monkeypatch.setattr(passes, "_secret_slot", lambda n_rows, indices: secret[0])
+    sums = []
+    for slot in (200, 200, 599):
+        secret[0] = slot
+        sums.append(integer_sum(Gradient(M), Params(weights=np.zeros((D, M))), rows, kept=kept))
+        first = slot // 128 * 128
+        wanted = set(range(600)) if len(sums) == 1 else set(range(first, min(first + 128, 600)))
+        assert rows.read - {-1} == wanted
+    assert np.array_equal(sums[0], sums[1]) and np.array_equal(sums[0], sums[2])
+
+
+def test_kept_rows_of_a_sample_are_read_again():
+    """Samples have other slots in each block."""
+    rows, kept = Streamed(*toy(600), 128), KeptRows(1 << 20)
+    for indices in (None, np.arange(0, 600, 2)):
+        found = integer_sum(Gradient(M), Params(weights=np.zeros((D, M))), rows, indices=indices, kept=kept)
+        assert rows.read - {-1} == set(range(600) if indices is None else indices.tolist())
+        assert np.array_equal(
+            found, integer_sum(Gradient(M), Params(weights=np.zeros((D, M))), ArrayRows(*toy(600)), indices=indices)
+        )
+
+
+def test_rows_that_were_not_read_are_refused():
+    """A source that leaves features out unasked would have rows count zero."""
+    unread = Custom(4, replace(block([0, 1, 2, 3]), x=np.ones((128, 0), np.float32)))
+    with pytest.raises(RuntimeError, match="must have features"):
+        integer_sum(ClassCounts(M), Params(), unread)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
