@@ -134,13 +134,18 @@ def describe(file: FeaturesFile, facts: PublicFacts) -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """Commit, date and machine of a result."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
     return {
-        "commit": commit, "date": time.strftime("%Y-%m-%d"),
+        "commit": commit_of("."), "date": time.strftime("%Y-%m-%d"),
         "machine": f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}",
     }  # fmt: skip
+
+
+def commit_of(folder: str | Path) -> str:
+    """The short name of the commit that is checked out there."""
+    command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def append(path: Path, row: dict[str, Any]) -> None:

@@ -4,8 +4,9 @@
 would need more than LIMIT seconds a step or MEMORY bytes runs on a twentieth of the rows, and its row says so. The
 roofline is the larger of the multiplications over the rate of a float32 matrix product and the bytes of the features
 over the rate at which memory is read, both measured in the same run. The machine is shared: a cell is the median of the
-last RUNS runs, which are to be an hour apart, with the best and the worst in brackets. With `DPHEAD_BEFORE=FOLDER`,
-another commit of this project (its checkout) runs beside it.
+last RUNS runs, which are to be an hour apart, with the best and the worst in brackets; `python -m benchmarks.peers 10`
+leaves out what took more than ten seconds a step in the run before. With `DPHEAD_BEFORE=FOLDER`, another commit of this
+project (its checkout) runs beside it.
 """
 
 import json
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.heads import RESULTS, append, provenance, read
+from benchmarks.heads import RESULTS, append, commit_of, provenance, read
 
 OUT = RESULTS / "peers"
 SIZES = ((50_000, 768, 10), (50_000, 768, 100), (50_000, 1280, 10), (100_000, 1664, 1000))
@@ -29,9 +31,7 @@ RUNS = 3
 BEFORE, BEFORE_VAR = "dphead, another commit", "DPHEAD_BEFORE"
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
 FEWER, TURNS = 20, 31  # share of the rows where all are too many; steps that are timed at most
-WHY = """All rows are of commits before sums became integers, and are to be measured again.
-
-Where a plain step is faster, with 1,000 classes, by a twentieth: of ours, 0.08 s are the noise, the order and
+WHY = """Where a plain step is faster, with 1,000 classes, by a twentieth: of ours, 0.08 s are the noise, the order and
 the digest of 1.66 million released numbers, and a few hundredths of the step are copies of rows for the compiled loop,
 residuals, clips and float64 additions. The guarantee needs them. Of a step with 10 classes a few milliseconds are the
 release around the compiled loop: blocks, the count of used rows, noise, and threads that wait for each other. Three
@@ -219,46 +219,72 @@ def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
     return {"not_run": why}
 
 
-def run(sizes: tuple[tuple[int, int, int], ...] = SIZES) -> None:
-    """Every contender at every size, one after the other."""
+def run(sizes: tuple[tuple[int, int, int], ...] = SIZES, patience: float = float("inf")) -> None:
+    """Every contender at every size, one after the other. patience: those whose last step took longer wait."""
     OUT.mkdir(parents=True, exist_ok=True)
-    started = time.strftime("%Y-%m-%d %H:%M")
+    started, before = time.strftime("%Y-%m-%d %H:%M"), last_runs()
     for n, d, m in sizes:
         rates = machine_rates()
         roofline = max(4 * n * d * m / rates["flops"], 4 * n * d / rates["bytes"])
         for name in CONTENDERS:
             if name == BEFORE and BEFORE_VAR not in os.environ:
                 continue
+            known = before.get((name, n, d, m))
+            if known and known[-1].get("seconds_a_step", np.inf) > patience:
+                continue
             row = {"contender": name, "n": n, "d": d, "m": m, "roofline_seconds": roofline, "rates": rates}
             row |= measure(name, n, d, m)
+            if name == BEFORE:
+                row["other"] = commit_of(os.environ[BEFORE_VAR])
             append(OUT / "steps.jsonl", row | {"started": started} | provenance())
             print(name, n, d, m, row.get("seconds_a_step", row.get("not_run")), flush=True)
 
 
+def last_runs() -> dict[tuple[str, int, int, int], list[dict[str, Any]]]:
+    """The rows of the last RUNS runs, by contender and size."""
+    found: dict[tuple[str, int, int, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in read(OUT / "steps.jsonl"):
+        if "started" in row:  # rows before have no run
+            found[row["contender"], row["n"], row["d"], row["m"]].append(row)
+    return {key: rows[-RUNS:] for key, rows in found.items()}
+
+
+def middle(rows: list[dict[str, Any]]) -> float:
+    """Median of the runs' seconds a step."""
+    return median(row["seconds_a_step"] for row in rows)
+
+
 def table() -> str:
-    """The newest row of each contender and size, with ratios to ours."""
-    newest = {(r["contender"], r["n"], r["d"], r["m"]): r for r in read(OUT / "steps.jsonl")}
-    sizes = [size for size in SIZES if ("dphead", *size) in newest]
+    """Median, best and worst run of each contender and size, with ratios of medians to ours."""
+    runs = last_runs()
+    sizes = [size for size in SIZES if ("dphead", *size) in runs]
     heads = [f"{n:,} × {d}, {m} classes" for n, d, m in sizes]
-    lines = ["| one step, seconds (times ours) | " + " | ".join(heads) + " |"]
+    lines = ["| one step, seconds (best to worst run; times ours) | " + " | ".join(heads) + " |"]
     lines.append("|---" * (len(sizes) + 1) + "|")
     for name in CONTENDERS:
-        cells = []
-        for size in sizes:
-            ours, row = newest["dphead", *size], newest.get((name, *size), {"not_run": "not measured"})
-            if "not_run" in row:
-                cells.append(row["not_run"])
-                continue
-            mark = "" if row["rows_timed"] == size[0] else f", on {row['rows_timed']:,} rows"
-            ratio = row["seconds_a_step"] / ours["seconds_a_step"]
-            memory = f", {row['peak_mb'] / 1000:.1f} GB" if "peak_mb" in row else ""
-            seconds = float(f"{row['seconds_a_step']:.3g}")
-            cells.append(f"{seconds:,g} ({ratio:{'.0f' if ratio >= 10 else '.2g'}}×{mark}){memory}")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    roof = [newest["dphead", *size] for size in sizes]
-    cells = [f"{r['roofline_seconds']:.3g} (ours is {r['seconds_a_step'] / r['roofline_seconds']:.2g}×)" for r in roof]
+        if any((name, *size) in runs for size in sizes):
+            cells = [_cell(runs.get((name, *size), []), runs["dphead", *size]) for size in sizes]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    cells = []
+    for size in sizes:
+        ours = runs["dphead", *size]
+        roof = median(row["roofline_seconds"] for row in ours)
+        cells.append(f"{roof:.3g} (ours is {middle(ours) / roof:.2g}×)")
     lines.append("| roofline | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
+    if not rows or "not_run" in rows[-1]:
+        return rows[-1]["not_run"] if rows else "not measured"
+    seconds = [row["seconds_a_step"] for row in rows]
+    ratio = middle(rows) / middle(ours)
+    fewer = rows[-1]["rows_timed"] != rows[-1]["n"]
+    mark = f", on {rows[-1]['rows_timed']:,} rows" if fewer else ""
+    spread = f"{min(seconds):.3g} to {max(seconds):.3g}" if len(rows) > 1 else "one run"
+    times = f"{ratio:{'.0f' if ratio >= 10 else '.2g'}}×"
+    memory = max(row["peak_mb"] for row in rows) / 1000
+    return f"{float(f'{middle(rows):.3g}'):,g} ({spread}; {times}{mark}), {memory:.1f} GB"
 
 
 def plot(path: Path) -> None:
@@ -268,15 +294,18 @@ def plot(path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    newest = {(r["contender"], r["n"], r["d"], r["m"]): r for r in read(OUT / "steps.jsonl")}
-    sizes = [size for size in SIZES if ("dphead", *size) in newest]
+    runs = last_runs()
+    sizes = [size for size in SIZES if ("dphead", *size) in runs]
+    timed = {key: rows for key, rows in runs.items() if "not_run" not in rows[-1]}
     fig, ax = plt.subplots(figsize=(9, 4.5))
     width = 0.8 / len(CONTENDERS)
     for i, name in enumerate(CONTENDERS):
-        values = [newest.get((name, *size), {}).get("seconds_a_step", np.nan) for size in sizes]
+        values = [middle(timed[name, *size]) if (name, *size) in timed else np.nan for size in sizes]
         ax.bar(np.arange(len(sizes)) + (i - len(CONTENDERS) / 2 + 0.5) * width, values, width, label=name)
     for j, size in enumerate(sizes):
-        ax.hlines(newest["dphead", *size]["roofline_seconds"], j - 0.42, j + 0.42, "black", "dashed")
+        ax.hlines(
+            median(row["roofline_seconds"] for row in runs["dphead", *size]), j - 0.42, j + 0.42, "black", "dashed"
+        )
     ax.set_yscale("log")
     ax.set_xticks(range(len(sizes)), [f"{n:,} × {d}\n{m} classes" for n, d, m in sizes])
     ax.set_ylabel("seconds a step")
@@ -298,6 +327,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["one"]:
         print(json.dumps(one(sys.argv[2], *map(int, sys.argv[3:6]))))
     else:
-        run(SIZES if len(sys.argv) == 1 else tuple(SIZES[int(i)] for i in sys.argv[1:]))
+        run(patience=float(sys.argv[1]) if len(sys.argv) > 1 else float("inf"))
         write()
         print(table())
