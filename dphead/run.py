@@ -161,7 +161,6 @@ def _report(
         data={"n_rows": facts.n_rows, "n_features": facts.n_features, "n_classes": facts.n_classes}
         | {"class_names": classes, "dataset_id": file.dataset_id, "feature_space": file.feature_space}
         | {"classes_declared": classes_declared(file), "extraction": extraction(file)},
-        seed=options.seed,
         tuning=options.tuning or _tuning(options, result.ledger),
         warnings=warnings,
         test=metrics,

@@ -185,7 +185,7 @@ def test_private_test_figures_stay_out_of_the_report(test_is):
     result = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS)
     figures = {"accuracy": 0.123456}
     built = report.build(
-        result, method={}, data={"n_rows": N}, seed=None, tuning="none", warnings=[], test=figures, test_is=test_is
+        result, method={}, data={"n_rows": N}, tuning="none", warnings=[], test=figures, test_is=test_is
     )
     assert ("0.123456" in repr(built)) == (test_is == "public")
 
@@ -194,9 +194,7 @@ def test_the_report_counts_the_ledger_that_was_charged():
     ledger = Ledger()
     for _ in range(2):
         result = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger)
-    built = report.build(
-        result, method={}, data={"n_rows": N}, seed=None, tuning="none", warnings=[], test=None, test_is=None
-    )
+    built = report.build(result, method={}, data={"n_rows": N}, tuning="none", warnings=[], test=None, test_is=None)
     assert built["ledger"]["fits"] == 2 and built["guarantee"]["epsilon"] <= 1.0
     mu = math.sqrt(sum(e.count / e.noise_multiplier**2 for e in ledger.events()))
     assert mu == pytest.approx(math.sqrt(2) * built["guarantee"]["mu"])

@@ -29,9 +29,7 @@ def built(solver=None, *, ledger=None, seed=None, test=None, test_is=None, tunin
     solver = solver or LeastSquares()
     made = make_plan(solver, FACTS, **{"epsilon": 1.0, "delta": 1e-5} | plan)
     result = fit_head(solver, ArrayRows(X, Y), FACTS, made, Run(ledger=ledger, noise=NoiseSource(seed)))
-    return report.build(
-        result, method={}, data={"n_rows": 400}, seed=seed, tuning=tuning, warnings=[], test=test, test_is=test_is
-    )
+    return report.build(result, method={}, data={"n_rows": 400}, tuning=tuning, warnings=[], test=test, test_is=test_is)
 
 
 # --- the documented keys ----------------------------------------------------------------------------------------------

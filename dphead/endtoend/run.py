@@ -321,7 +321,6 @@ def make_report(
         data={"n_rows": facts.n_rows, "n_features": int(np.prod(data.shape)), "n_classes": facts.n_classes}
         | {"class_names": data.classes, "dataset_id": data.dataset_id, "feature_space": data.space}
         | {"classes_declared": data.declared, "extraction": data.extraction},
-        seed=fit.seed,
         tuning=fit.tuning or "NOT ACCOUNTED",
         warnings=warnings,
         test=metrics,
