@@ -22,7 +22,8 @@ from benchmarks.features import training_rows
 from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
+from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, LeastSquares, PlannedRelease, PublicFacts, Solver
@@ -230,7 +231,8 @@ def least_squares_draw(
 ) -> dict[str, float]:
     """Held-out accuracy of each variant and rule for λ."""
     solver, rng, n = Recorded(LeastSquares()), np.random.default_rng([seed, 5]), data.facts.n_rows
-    fit_head(solver, data.rows, data.facts, epsilon=epsilon, delta=DELTA, noise=NoiseSource(seed))
+    plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)
+    fit_head(solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed)))
     gram, sums = solver.answers["gram"], solver.answers["class sums"]
     rows, held = (float_rows(solver.transform, part)[0] for part in (x, data.x))
     variants = gram_variants(gram, sums, n, rng)

@@ -20,8 +20,9 @@ from benchmarks.ablation import Recorded, accuracies, paired, spread
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, METHODS, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.methods import make_method
+from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares
 from dphead.solvers.base import center_classes, float_rows
@@ -132,7 +133,8 @@ def parts(names: list[str], size: int) -> list[list[str]]:
 def least_squares(data: Loaded, epsilon: float, seed: int) -> Iterator[tuple[str, float]]:
     """Every λ on the sums of one fit."""
     solver = Recorded(LeastSquares())
-    fit_head(solver, data.rows, data.facts, epsilon=epsilon, delta=DELTA, noise=NoiseSource(seed))
+    plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)
+    fit_head(solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed)))
     gram, right = solver.answers["gram"].value, center_classes(solver.answers["class sums"].value)
     held = float_rows(solver.transform, data.x)[0]
     for name, ridge in GRIDS["dp-ls"].items():

@@ -12,7 +12,7 @@ from benchmarks import features, runner
 from benchmarks.fused import Together
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.jobs import Job
-from dphead.fit import FitResult, fit_head
+from dphead.fit import FitResult, Run, fit_head
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan
 from dphead.privacy import accounting
@@ -81,10 +81,8 @@ def curves(wanted: list[Job], seed: int = 0) -> list[Row]:
     together = Together(data.rows, len(wanted))
 
     def fit(i: int) -> FitResult:
-        return fit_head(
-            watched[i], together.rows(), data.facts, plan=ready[i][1], noise=NoiseSource(seed),
-            summer=together.summer(i),
-        )  # fmt: skip
+        run = Run(noise=NoiseSource(seed), summer=together.summer(i))
+        return fit_head(watched[i], together.rows(), data.facts, ready[i][1], run)
 
     together.run(fit)
     rows = []

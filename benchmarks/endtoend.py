@@ -24,6 +24,7 @@ from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import FinetuneOptions, make_training
 from dphead.endtoend.settings import Settings, make_settings
 from dphead.endtoend.tan import Simulated, predict, simulated_settings
+from dphead.fit import Run as FitRun
 from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
 from dphead.run import FitOptions
@@ -80,8 +81,9 @@ def train(run: Run) -> dict[str, Any]:
     facts = PublicFacts(len(x), 1, 10)
     fit = FitOptions(path, path, epsilon=run.epsilon, delta=1e-5, accountant=run.accountant)
     method, plan, found = make_training(FinetuneOptions(fit, s), facts, network)
-    sums, noise = TorchSums(network, batch=s.batch_size or 256), NoiseSource(run.seed)
-    result: Any = fit_head(method.solver, ImageRows(x, y), facts, plan=plan, noise=noise, summer=Door(sums))
+    sums = TorchSums(network, batch=s.batch_size or 256)
+    how = FitRun(noise=NoiseSource(run.seed), summer=Door(sums))
+    result: Any = fit_head(method.solver, ImageRows(x, y), facts, plan, how)
 
     def accuracy(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
         return float((network.scores(weights, x).argmax(axis=1) == y).mean())

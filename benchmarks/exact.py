@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import compare
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from benchmarks.verdicts import header
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.methods import make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
@@ -85,7 +85,7 @@ def run(name: str) -> None:
                 if (name, method, epsilon, seed) in done:
                     continue
                 plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)
-                result = fit_head(solver, data.rows, data.facts, plan=plan, noise=NoiseSource(seed))
+                result = fit_head(solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed)))
                 metrics = evaluate_scores(result.head.scores(data.x), data.y)
                 row = {
                     "name": name,

@@ -16,8 +16,9 @@ from benchmarks.compare import loaded
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.methods import make_method
+from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import PublicFacts
 
@@ -59,7 +60,8 @@ def subsets(dataset: str, seed: int) -> Iterator[Loaded]:
 def one(data: Loaded, epsilon: float, seed: int) -> Row:
     """A fit: what it expects, and its accuracy on the rows it was fitted on and on the test rows."""
     solver = make_method("auto", data.facts, {}).solver
-    head = fit_head(solver, data.rows, data.facts, epsilon=epsilon, delta=DELTA, noise=NoiseSource(seed)).head
+    plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)
+    head = fit_head(solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed))).head
     assert head.estimate is not None
     x, y = training_rows(data)
     train, test = (float(np.mean(head.scores(x).argmax(axis=1) == y)) for x, y in ((x, y), (data.x, data.y)))

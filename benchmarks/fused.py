@@ -16,7 +16,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dphead.data import CHUNK, ArrayRows
-from dphead.fit import FitResult, fit_head
+from dphead.fit import FitResult, Run, fit_head
+from dphead.plan import make_plan
 from dphead.privacy.contract import Block
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Gradient, Params, Query
@@ -240,10 +241,9 @@ def fit_together(
 
     def fit(i: int) -> FitResult:
         solver, seed, epsilon = fits[i]
-        return fit_head(
-            solver, together.rows(), facts, epsilon=epsilon, delta=delta, noise=NoiseSource(seed),
-            summer=together.summer(i),
-        )  # fmt: skip
+        plan = make_plan(solver, facts, epsilon=epsilon, delta=delta)
+        run = Run(noise=NoiseSource(seed), summer=together.summer(i))
+        return fit_head(solver, together.rows(), facts, plan, run)
 
     return together.run(fit)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dphead.data import ArrayRows, FeaturesRows
-from dphead.fit import FitResult, fit_head
+from dphead.fit import FitResult, Run, fit_head
 from dphead.methods import make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
@@ -80,7 +80,7 @@ def _fits(
         return fit_together(held, facts, [(solver, seed, epsilon) for epsilon, seed in tasks], DELTA)
     plans = [make_plan(solver, facts, epsilon=epsilon, delta=DELTA) for epsilon, _ in tasks]
     return [
-        fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(seed))
+        fit_head(solver, rows, facts, plan, Run(noise=NoiseSource(seed)))
         for plan, (_, seed) in zip(plans, tasks, strict=True)
     ]
 

@@ -18,7 +18,7 @@ from benchmarks.features import facts_of
 from benchmarks.fused import FusedSums, Together
 from benchmarks.heads import RESULTS, append, peak_memory_mb, provenance, read
 from benchmarks.shuffled import ShuffledBatches, true_epsilon
-from dphead.fit import FitResult, fit_head
+from dphead.fit import FitResult, Run, fit_head
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan, make_plan
 from dphead.privacy.noise import NoiseSource
@@ -40,7 +40,8 @@ def fit(job: j.Job, seed: int) -> dict[str, Any]:
     fused = job.preset is not None or job.clip_only or any(s.sampling_prob < 1 for s in plan.specs)
     sums = Door(FusedSums()) if fused else None  # our defaults cost what they cost a user
     with threadpool_limits(1 if sums else None, "blas"):  # threads that wait for each other stall on busy cores
-        result = fit_head(solver, data.rows, data.facts, plan=plan, noise=noise_of(job, seed, plan), summer=sums)
+        run = Run(noise=noise_of(job, seed, plan), summer=sums)
+        result = fit_head(solver, data.rows, data.facts, plan, run)
     return row_of(job, seed, data, result, result.seconds, "fused" if sums else "audited")
 
 
@@ -51,10 +52,8 @@ def fit_together(jobs: Sequence[j.Job], seed: int) -> list[dict[str, Any]]:
 
     def fit(i: int) -> FitResult:
         solver, plan = ready[i]
-        return fit_head(
-            solver, together.rows(), data.facts, plan=plan, noise=noise_of(jobs[i], seed, plan),
-            summer=together.summer(i),
-        )  # fmt: skip
+        run = Run(noise=noise_of(jobs[i], seed, plan), summer=together.summer(i))
+        return fit_head(solver, together.rows(), data.facts, plan, run)
 
     results = together.run(fit)
     seconds = max(r.seconds for r in results) / len(jobs)

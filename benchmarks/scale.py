@@ -70,7 +70,8 @@ def one(path: Path, n: int) -> dict[str, Any]:
 
 def timed(rows: Any) -> dict[str, float]:
     """Seconds of each release, and of a further fit."""
-    from dphead.fit import fit_head
+    from dphead.fit import Run, fit_head
+    from dphead.plan import make_plan
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
@@ -94,7 +95,9 @@ def timed(rows: Any) -> dict[str, float]:
         release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
         seconds[type(query).__name__] = time.perf_counter() - start
     start, solver = time.perf_counter(), LeastSquares(centering=Centering(share=0))
-    fit_head(solver, rows, PublicFacts(n, COLUMNS, CLASSES), epsilon=2.0, delta=1e-6, summer=summer)
+    facts = PublicFacts(n, COLUMNS, CLASSES)
+    plan = make_plan(solver, facts, epsilon=2.0, delta=1e-6)
+    fit_head(solver, rows, facts, plan, Run(summer=summer))
     return seconds | {"further": time.perf_counter() - start}
 
 

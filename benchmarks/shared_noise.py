@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import features
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.verdicts import header, measured
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.methods import make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
@@ -78,7 +78,7 @@ def run(out: Path = OUT, dataset: str = "cifar10", name: str = "mobilenetv2-128"
                     if (label, epsilon, noise, seed) in done:
                         continue
                     source = noise_source(noise, seed, data.facts.n_classes)
-                    result = fit_head(solver, data.rows, data.facts, plan=plan, noise=source)
+                    result = fit_head(solver, data.rows, data.facts, plan, Run(noise=source))
                     metrics = evaluate_scores(result.head.scores(data.x), data.y)
                     row = {
                         "name": label, "dataset": dataset, "features": data.described, "solver": repr(solver),

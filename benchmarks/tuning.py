@@ -24,7 +24,7 @@ from benchmarks.verdicts import header, measured
 from dphead import presets
 from dphead.analysis.selection import selection_calibrate
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.methods import make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
@@ -93,10 +93,9 @@ class Trials:
         """The head of one fit. facts: those of all rows, or `kept`."""
         solver = make_method(method, facts, METHODS[method] | settings, "fc23").solver
         plan = make_plan(solver, facts, epsilon=epsilon, delta=DELTA)
+        run = Run(noise=NoiseSource(seed), summer=Door(self._sums[facts]))
         with np.errstate(all="ignore"):  # most of the square diverges
-            return fit_head(
-                solver, self._rows[facts], facts, plan=plan, noise=NoiseSource(seed), summer=Door(self._sums[facts])
-            ).head
+            return fit_head(solver, self._rows[facts], facts, plan, run).head
 
     def correct(self, head: Any) -> int:
         """Held-out rows that a head gets right."""

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dphead.plan import Plan, make_plan
+from dphead.plan import Plan
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
@@ -16,6 +16,30 @@ from dphead.sums.door import Door
 
 KEEP = 2 << 30  # bytes of integer rows kept between passes
 Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one fit is carried out; what it releases and at what price is its plan's.
+
+    ledger: the data set's ledger; None counts this fit alone, in memory.
+    charged: a fit of the plan that is already reserved (by `reserve`, or a resume), in
+        its own ledger; None reserves the plan in `ledger`, once the sums were tried.
+    noise: where noise and Poisson samples come from; the default is private.
+    summer: how rows are summed; None is this host's processor, with up to 2 GB of
+        integer rows kept between passes. One with `KeptSums` serves several fits
+        without centring on the same rows: further DP-LS fits read no row.
+    progress: is told (releases made, releases planned, label) after each release.
+    done: releases that an earlier run made and that the solver starts after, from its
+        own checkpoint.
+    """
+
+    ledger: Ledger | None = None
+    charged: FitLedger | None = None
+    noise: NoiseSource = field(default_factory=NoiseSource)
+    summer: Door | None = None
+    progress: Progress | None = None
+    done: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,33 +58,22 @@ def fit_head(
     solver: Solver,
     rows: Rows,
     facts: PublicFacts,
-    *,
-    plan: Plan | None = None,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    relation: str = "zero_out",
-    accountant: str = "auto",
-    ledger: Ledger | None = None,
-    charged: FitLedger | None = None,
-    noise: NoiseSource | None = None,
-    progress: Progress | None = None,
-    summer: Door | None = None,
-    done: int = 0,
+    plan: Plan,
+    run: Run | None = None,
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
-    plan: from `make_plan`, or None to make it from epsilon, delta, relation and accountant.
-    summer: how rows are summed; None is this host's processor, with up to 2 GB of integer rows kept between passes.
-    One with `KeptSums` serves several fits without centring on the same rows: further DP-LS fits read no row.
-    ledger: the data set's ledger; None counts this fit alone, in memory. charged: a fit already reserved (a resume).
-    done: releases that an earlier run made and that the solver starts after, from its own checkpoint.
-    Raises ValueError before anything is read or charged when the budget does not allow the plan.
+    facts, plan: the solver's, by `make_plan(solver, facts, ...)`. run: how; None is a
+    private fit, counted alone.
+    Raises ValueError before anything is read or charged when the ledger's budget does
+    not allow the plan, RuntimeError before the same when the sums are wrong.
     """
-    plan = plan or make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation, accountant=accountant)
-    noise, summer = noise or NoiseSource(), summer or Door(CpuSums(), memory=KEEP)
+    run = run or Run()
+    charged, noise, done = run.charged, run.noise, run.done
+    summer = run.summer or Door(CpuSums(), memory=KEEP)
     if charged is None:
         check_sums(summer, solver, plan, facts)
-        charged = reserve(solver, plan, ledger or Ledger(), seed=noise.seed)
+        charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
     answer = None
@@ -79,8 +92,8 @@ def fit_head(
             ledger=charged, noise=noise, summer=summer,
         )  # fmt: skip
         answer = Answer(released.value, released.noise_sd)
-        if progress is not None:
-            progress(i + 1, len(plan.specs), spec.label)
+        if run.progress is not None:
+            run.progress(i + 1, len(plan.specs), spec.label)
     raise AssertionError("unreachable")
 
 

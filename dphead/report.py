@@ -13,7 +13,6 @@ from dphead.analysis.profiles import all_profiles, plain_sum_epsilon
 from dphead.fit import FitResult
 from dphead.plan import Plan
 from dphead.privacy import accounting
-from dphead.privacy.noise import NoiseSource
 
 SCHEMA = 1
 RELATION_MEANING = {
@@ -112,7 +111,6 @@ def build(
     *,
     method: dict[str, Any],
     data: dict[str, Any],
-    seed: int | None,
     tuning: str,
     warnings: list[str],
     test: dict[str, Any] | None,
@@ -139,7 +137,7 @@ def build(
         "dphead": __version__,
         "guarantee": g,
         "statement": statement(
-            g, n_rows=data["n_rows"], ledger=ledger, seeded=not NoiseSource(seed).private, test_is=test_is
+            g, n_rows=data["n_rows"], ledger=ledger, seeded=not result.private_noise, test_is=test_is
         ),
         "method": method,
         "data": data,

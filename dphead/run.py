@@ -17,7 +17,7 @@ from dphead import report as reports
 from dphead.data import FeaturesRows, check_views, load_features
 from dphead.export import save_head
 from dphead.files import check_labels, class_names, classes_declared, evaluate, extraction
-from dphead.fit import FitResult, Progress, fit_head, reserve
+from dphead.fit import FitResult, Progress, Run, fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.memory import share
 from dphead.methods import Method, make_method
@@ -131,18 +131,10 @@ def _fit_files(
         summer.check((r.query for r in releases), facts.n_features)
         ledger = open_ledger(options.ledger, file.dataset_id)
         charged = charge(options, method, plan, ledger, f"{file.feature_space}/{options.split}")
-        result = fit_head(
-            method.solver,
-            own if group is None else rows,
-            facts,
-            plan=plan,
-            charged=charged,
-            noise=NoiseSource(options.seed),
-            progress=progress,
-            summer=summer,
-        )
+        run = Run(charged=charged, noise=NoiseSource(options.seed), summer=summer, progress=progress)
+        result = fit_head(method.solver, own if group is None else rows, facts, plan, run)
         metrics = evaluate(result.head, test, len(classes)) if test is not None else None
-        report = _report(options, file, classes, facts, method, result, warnings, metrics, origin)
+        report = _report(options, file, facts, method, result, warnings, metrics, origin)
         of_head = {"class_names": classes, "feature_space": file.feature_space, "extraction": extraction(file)}
         save_head(options.out, result.head, of_head)
         write_records(options.out, report, result)
@@ -154,7 +146,6 @@ def _fit_files(
 def _report(
     options: FitOptions,
     file: FeaturesFile,
-    classes: list[str],
     facts: PublicFacts,
     method: Method,
     result: FitResult,
@@ -164,13 +155,13 @@ def _report(
 ) -> dict[str, Any]:
     """The report of a head. metrics, origin: on the test rows and where these are from, None without any."""
     settings = asdict(method.solver)  # type: ignore[call-overload]
+    classes = class_names(file, options.classes)
     return reports.build(
         result,
         method={"name": options.method, "preset": options.preset, "source": method.source, "settings": settings},
         data={"n_rows": facts.n_rows, "n_features": facts.n_features, "n_classes": facts.n_classes}
         | {"class_names": classes, "dataset_id": file.dataset_id, "feature_space": file.feature_space}
         | {"classes_declared": classes_declared(file), "extraction": extraction(file)},
-        seed=options.seed,
         tuning=options.tuning or _tuning(options, result.ledger),
         warnings=warnings,
         test=metrics,

@@ -7,6 +7,7 @@ import pytest
 
 from dphead.data import ArrayRows
 from dphead.fit import fit_head
+from dphead.plan import make_plan
 from dphead.privacy import release
 from dphead.solvers import GradientDescent, LeastSquares, PublicFacts
 
@@ -18,5 +19,7 @@ def test_the_copy_fits(solver, epsilon):
     assert Path(release.__file__).is_relative_to(Path(__file__).parents[1])  # the copy and not the original
     rng = np.random.default_rng(0)
     rows = ArrayRows(rng.standard_normal((40, 4)).astype(np.float32), rng.integers(0, 3, 40))
-    head = fit_head(solver, rows, PublicFacts(40, 4, 3), epsilon=epsilon).head
+    facts = PublicFacts(40, 4, 3)
+    plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
+    head = fit_head(solver, rows, facts, plan).head
     assert np.isfinite(head.weights).all()

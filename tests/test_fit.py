@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from core import toy
+from fits import plan_and_fit
 
 from dphead import report, run
 from dphead.data import ArrayRows
-from dphead.fit import FitResult, fit_head, reserve
+from dphead.fit import FitResult, Run, fit_head, reserve
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -42,7 +43,7 @@ def test_a_fit_reads_the_rows_once_a_release_and_prints_nothing(solver, capfd):
     """Training accuracy, norms and losses are private: nothing is printed, and no pass is made to compute them
     (defect 14). DP-LS's Gram matrix and class sums share a pass."""
     rows = Counting(X, Y)
-    result = fit_head(solver, rows, FACTS, epsilon=1.0)
+    result = plan_and_fit(solver, rows, FACTS, epsilon=1.0)
     assert rows.passes == len(result.plan.specs) - isinstance(solver, LeastSquares)
     assert capfd.readouterr() == ("", "")
 
@@ -55,7 +56,7 @@ def test_what_leaves_a_fit_is_the_head_and_public_facts():
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
 def test_a_seeded_fit_repeats_and_an_unseeded_one_does_not(solver):
     def weights(seed):
-        return fit_head(solver, ArrayRows(X, Y), FACTS, epsilon=1.0, noise=NoiseSource(seed)).head.weights
+        return plan_and_fit(solver, ArrayRows(X, Y), FACTS, epsilon=1.0, noise=NoiseSource(seed)).head.weights
 
     assert np.array_equal(weights(7), weights(7))
     assert not np.allclose(weights(7), weights(8))
@@ -64,7 +65,7 @@ def test_a_seeded_fit_repeats_and_an_unseeded_one_does_not(solver):
 
 def test_without_a_noise_source_a_fit_is_private():
     """No default seed (defect 6)."""
-    results = [fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0) for _ in range(2)]
+    results = [plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0) for _ in range(2)]
     assert all(r.private_noise for r in results)
     assert not np.allclose(results[0].head.weights, results[1].head.weights)
 
@@ -74,7 +75,7 @@ def test_a_refused_budget_reads_nothing():
     ledger = Ledger()
     ledger.set_budget(0.5, 1e-5)
     with pytest.raises(LedgerError, match="exceeded"):
-        fit_head(LeastSquares(), rows, FACTS, epsilon=1.0, ledger=ledger)
+        plan_and_fit(LeastSquares(), rows, FACTS, epsilon=1.0, ledger=ledger)
     assert rows.passes == 0
 
 
@@ -84,7 +85,7 @@ def test_a_budget_takes_no_seeded_fit(seed):
     ledger = Ledger()
     ledger.set_budget(8.0, 1e-5)
     with pytest.raises(LedgerError, match=f"seed={seed}"):
-        fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger, noise=NoiseSource(seed))
+        plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger, noise=NoiseSource(seed))
     assert ledger.fits() == []
 
 
@@ -102,19 +103,19 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
     rows, ledger = Counting(X, Y), Ledger()
     monkeypatch.setattr("dphead.fit.CpuSums", Wrong)
     with pytest.raises(RuntimeError, match="before anything is charged"):
-        fit_head(LeastSquares(), rows, FACTS, ledger=ledger)
+        plan_and_fit(LeastSquares(), rows, FACTS, ledger=ledger)
     assert ledger.fits() == [] and rows.passes == 0
 
 
 def test_progress_tells_public_numbers():
     seen = []
-    fit_head(DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a))
+    plan_and_fit(DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a))
     assert seen == [(1, 4, "feature mean"), (2, 4, "gram"), (3, 4, "gradient"), (4, 4, "gradient")]
 
 
 def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
     solver, plan = DPFC(steps=3), make_plan(DPFC(steps=3), FACTS, epsilon=1.0, delta=1e-5)
-    whole = fit_head(solver, ArrayRows(X, Y), FACTS, plan=plan, noise=NoiseSource(4)).head.weights
+    whole = fit_head(solver, ArrayRows(X, Y), FACTS, plan, Run(noise=NoiseSource(4))).head.weights
 
     class Interrupted(ArrayRows):
         left = 3
@@ -128,11 +129,11 @@ def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
     ledger = Ledger(tmp_path / "l.sqlite")
     fit = reserve(solver, plan, ledger, seed=4, store=tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        fit_head(solver, Interrupted(X, Y), FACTS, plan=plan, charged=fit, noise=NoiseSource(4))
+        fit_head(solver, Interrupted(X, Y), FACTS, plan, Run(charged=fit, noise=NoiseSource(4)))
     fit._lock.close()
     again = ledger.resume(plan.digest(solver, "", 4), fit.fit_id, tmp_path / "run")
     rows = Counting(X, Y)
-    resumed = fit_head(solver, rows, FACTS, plan=plan, charged=again, noise=NoiseSource(4))
+    resumed = fit_head(solver, rows, FACTS, plan, Run(charged=again, noise=NoiseSource(4)))
     assert np.array_equal(resumed.head.weights, whole)
     assert rows.passes == 2 and len(ledger.fits()) == 1
 
@@ -140,16 +141,16 @@ def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
 def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
     rows = Counting(X, Y)
     kept, solver = Door(CpuSums(), KeptSums()), LeastSquares(centering=Centering(share=0))
-    heads = [fit_head(solver, rows, FACTS, epsilon=e, noise=NoiseSource(1), summer=kept).head for e in (1.0, 4.0)]
+    heads = [plan_and_fit(solver, rows, FACTS, epsilon=e, noise=NoiseSource(1), summer=kept).head for e in (1.0, 4.0)]
     assert rows.passes == 1
-    alone = fit_head(solver, rows, FACTS, epsilon=4.0, noise=NoiseSource(1)).head
+    alone = plan_and_fit(solver, rows, FACTS, epsilon=4.0, noise=NoiseSource(1)).head
     assert np.array_equal(heads[1].weights, alone.weights)
 
 
 def test_row_order_and_block_size_do_not_matter():
     order = np.random.default_rng(0).permutation(N)
     heads = [
-        fit_head(Newton(), rows, FACTS, noise=NoiseSource(2)).head.weights
+        plan_and_fit(Newton(), rows, FACTS, noise=NoiseSource(2)).head.weights
         for rows in (ArrayRows(X, Y), ArrayRows(X, Y, 128), ArrayRows(X[order], Y[order]))
     ]
     for other in heads[1:]:  # integers add up to the same in any order
@@ -174,17 +175,17 @@ def test_classes_are_declared_and_never_read_off_the_labels():
 def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
     """Not the best of several on the test rows (defect 9): of some of these heads another would do better."""
     for seed in range(12):
-        head = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=0.05, noise=NoiseSource(seed)).head
+        head = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=0.05, noise=NoiseSource(seed)).head
         metrics = run.evaluate(head, (X, Y), M)
         assert metrics == evaluate_scores(head.scores(X), Y)
 
 
 @pytest.mark.parametrize("test_is", ["private", "public"])
 def test_private_test_figures_stay_out_of_the_report(test_is):
-    result = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS)
+    result = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS)
     figures = {"accuracy": 0.123456}
     built = report.build(
-        result, method={}, data={"n_rows": N}, seed=None, tuning="none", warnings=[], test=figures, test_is=test_is
+        result, method={}, data={"n_rows": N}, tuning="none", warnings=[], test=figures, test_is=test_is
     )
     assert ("0.123456" in repr(built)) == (test_is == "public")
 
@@ -192,10 +193,8 @@ def test_private_test_figures_stay_out_of_the_report(test_is):
 def test_the_report_counts_the_ledger_that_was_charged():
     ledger = Ledger()
     for _ in range(2):
-        result = fit_head(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger)
-    built = report.build(
-        result, method={}, data={"n_rows": N}, seed=None, tuning="none", warnings=[], test=None, test_is=None
-    )
+        result = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger)
+    built = report.build(result, method={}, data={"n_rows": N}, tuning="none", warnings=[], test=None, test_is=None)
     assert built["ledger"]["fits"] == 2 and built["guarantee"]["epsilon"] <= 1.0
     mu = math.sqrt(sum(e.count / e.noise_multiplier**2 for e in ledger.events()))
     assert mu == pytest.approx(math.sqrt(2) * built["guarantee"]["mu"])

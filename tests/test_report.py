@@ -12,7 +12,7 @@ from core import toy
 from dphead import report
 from dphead.calibration import mu_from_epsilon
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.plan import make_plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -28,10 +28,8 @@ SGD = GradientDescent(steps=4, sampling_prob=0.25)
 def built(solver=None, *, ledger=None, seed=None, test=None, test_is=None, tuning="none", **plan):
     solver = solver or LeastSquares()
     made = make_plan(solver, FACTS, **{"epsilon": 1.0, "delta": 1e-5} | plan)
-    result = fit_head(solver, ArrayRows(X, Y), FACTS, plan=made, ledger=ledger, noise=NoiseSource(seed))
-    return report.build(
-        result, method={}, data={"n_rows": 400}, seed=seed, tuning=tuning, warnings=[], test=test, test_is=test_is
-    )
+    result = fit_head(solver, ArrayRows(X, Y), FACTS, made, Run(ledger=ledger, noise=NoiseSource(seed)))
+    return report.build(result, method={}, data={"n_rows": 400}, tuning=tuning, warnings=[], test=test, test_is=test_is)
 
 
 # --- the documented keys ----------------------------------------------------------------------------------------------

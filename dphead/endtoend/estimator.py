@@ -18,7 +18,7 @@ from dphead.endtoend.settings import NAMES, make_settings
 from dphead.estimators.base import confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import positions
-from dphead.fit import fit_head, reserve
+from dphead.fit import Run, fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.metrics import probabilities
 from dphead.privacy.ledger import Ledger
@@ -124,7 +124,8 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
         ledger = self.ledger if isinstance(self.ledger, Ledger) else open_ledger(self.ledger)
         charged = reserve(method.solver, plan, ledger, seed=seed, description=f"finetune {settings.model}")
         sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows)
-        result = fit_head(method.solver, rows, facts, plan=plan, charged=charged, noise=noise, summer=Door(sums))
+        run = Run(charged=charged, noise=noise, summer=Door(sums))
+        result = fit_head(method.solver, rows, facts, plan, run)
         head: Any = result.head
         self.classes_, self.network_, self.weights_, self.ledger_ = names, network, head.average, ledger
         self.privacy_: Privacy = privacy_of(

@@ -22,7 +22,7 @@ from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.saved import evaluate, labelled, save_network
 from dphead.endtoend.settings import Settings
 from dphead.endtoend.solver import NetworkDescent, Progress, Step
-from dphead.fit import FitResult, fit_head
+from dphead.fit import FitResult, Run, fit_head
 from dphead.ledgers import open_ledger
 from dphead.memory import DEFAULT
 from dphead.methods import Method
@@ -121,7 +121,7 @@ def finetune(
         processes.serve(sums)
         return None
     try:
-        return _first(options, data, facts, ungrouped, network, sums, announce, progress, start)
+        return _first(options, data, facts, ungrouped, sums, announce, progress, start)
     finally:
         processes.finish()
 
@@ -131,13 +131,12 @@ def _first(
     data: Data,
     facts: PublicFacts,
     ungrouped: list[str],
-    network: Network,
     sums: TorchSums,
     announce: Announce | None,
     progress: Callable[[int, int, str], None] | None,
     start: float,
 ) -> dict[str, Any]:
-    fit = options.fit
+    fit, network = options.fit, sums.network
     method, plan, found = make_training(options, facts, network)
     test = load_test(options, data)
     network.spec.check_vote(options.vote)
@@ -160,17 +159,14 @@ def _first(
             save_checkpoint(fit.out, charged.fit_id, state)
             charged.forget(solver.before() + state.step)
 
-    result = fit_head(
-        replace(solver, resumed=resumed, after=after),
-        data.rows,
-        facts,
-        plan=plan,
+    run = Run(
         charged=charged,
         noise=NoiseSource(fit.seed),
-        progress=progress,
         summer=Door(processes.SharedSums(sums) if processes.dist.is_initialized() else sums),
+        progress=progress,
         done=done,
     )
+    result = fit_head(replace(solver, resumed=resumed, after=after), data.rows, facts, plan, run)
     state: Any = result.head
     metrics = None if test is None else evaluate(network, state, *test, options.vote)
     report = make_report(options, data, facts, method, result, metrics, warnings)
@@ -325,7 +321,6 @@ def make_report(
         data={"n_rows": facts.n_rows, "n_features": int(np.prod(data.shape)), "n_classes": facts.n_classes}
         | {"class_names": data.classes, "dataset_id": data.dataset_id, "feature_space": data.space}
         | {"classes_declared": data.declared, "extraction": data.extraction},
-        seed=fit.seed,
         tuning=fit.tuning or "NOT ACCOUNTED",
         warnings=warnings,
         test=metrics,

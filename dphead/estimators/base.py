@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dphead.data import load_features
 from dphead.estimators.guarantee import privacy_of
 from dphead.estimators.inputs import TrainingData, from_arrays, from_file, is_path
-from dphead.fit import door_for, fit_head, reserve
+from dphead.fit import Run, door_for, fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.methods import make_method
 from dphead.metrics import accuracy, probabilities
@@ -133,7 +133,8 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
             charged = reserve(
                 method.solver, plan, ledger, feature_space=data.feature_space, seed=seed, description=self.method
             )
-            result = fit_head(method.solver, data.rows(), facts, plan=plan, charged=charged, noise=noise, summer=summer)
+            run = Run(charged=charged, noise=noise, summer=summer)
+            result = fit_head(method.solver, data.rows(), facts, plan, run)
         self.classes_, self.n_features_in_, self.head_ = data.classes, data.n_features, result.head
         self.expected_accuracy_ = result.head.estimate
         self._ledger, self._feature_space = ledger, data.feature_space

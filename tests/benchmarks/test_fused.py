@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from fits import plan_and_fit
 
 from benchmarks.fused import FusedSums, Together, fit_together
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.plan import make_plan
 from dphead.privacy.contract import Block
 from dphead.privacy.noise import NoiseSource
@@ -72,7 +73,7 @@ def test_a_fit_gives_the_same_head():
     )
     plan = planned(solver, facts, 3)
     heads = [
-        fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(0), summer=Door(sums)).head
+        fit_head(solver, rows, facts, plan, Run(noise=NoiseSource(0), summer=Door(sums))).head
         for sums in (CpuSums(), FusedSums())
     ]
     np.testing.assert_allclose(heads[0].weights, heads[1].weights, atol=1e-3 * np.abs(heads[0].weights).max())
@@ -91,13 +92,12 @@ def test_fits_on_common_batches_are_those_on_their_own():
     together = Together(rows, 2)
 
     def fit(i: int):
-        return fit_head(
-            solvers[i], together.rows(), facts, plan=plans[i], noise=NoiseSource(5), summer=together.summer(i)
-        )
+        run = Run(noise=NoiseSource(5), summer=together.summer(i))
+        return fit_head(solvers[i], together.rows(), facts, plans[i], run)
 
     found = together.run(fit)
     for solver, plan, result in zip(solvers, plans, found, strict=True):
-        alone = fit_head(solver, rows, facts, plan=plan, noise=NoiseSource(5)).head.weights
+        alone = fit_head(solver, rows, facts, plan, Run(noise=NoiseSource(5))).head.weights
         np.testing.assert_allclose(result.head.weights, alone, atol=1e-3 * np.abs(alone).max())
 
 
@@ -116,10 +116,12 @@ def test_full_batches_are_shared_by_fits_of_any_length():
     together = Together(rows, len(solvers))
 
     def fit(i: int):
-        return fit_head(solvers[i], together.rows(), facts, epsilon=5, noise=NoiseSource(i), summer=together.summer(i))
+        return plan_and_fit(
+            solvers[i], together.rows(), facts, epsilon=5, noise=NoiseSource(i), summer=together.summer(i)
+        )
 
     for i, result in enumerate(together.run(fit)):
-        alone = fit_head(solvers[i], rows, facts, epsilon=5, noise=NoiseSource(i)).head
+        alone = plan_and_fit(solvers[i], rows, facts, epsilon=5, noise=NoiseSource(i)).head
         np.testing.assert_allclose(result.head.weights, alone.weights, atol=1e-3 * np.abs(alone.weights).max())
         if alone.estimate:
             assert abs(result.head.estimate.accuracy - alone.estimate.accuracy) < 0.01  # a row or two on the border
@@ -133,7 +135,7 @@ def test_fits_without_privacy_are_those_on_their_own():
     found = fit_together(rows, facts, [(solver, 1, np.inf) for solver in solvers], 1e-5)
     for solver, result in zip(solvers, found, strict=True):
         for summer in (Door(CpuSums()), Door(FusedSums())):
-            alone = fit_head(solver, rows, facts, epsilon=np.inf, summer=summer).head.weights
+            alone = plan_and_fit(solver, rows, facts, epsilon=np.inf, summer=summer).head.weights
             # rows and residuals on a grid of 1 / RADIUS
             np.testing.assert_allclose(result.head.weights, alone, atol=2e-3 * np.abs(alone).max())
 
@@ -145,7 +147,8 @@ def test_fits_that_draw_other_rows_are_refused():
     def fit(i: int):
         solver = GradientDescent(steps=2, sampling_prob=(0.4, 0.5)[i], centering=Centering(0.0, False))
         plan = planned(solver, facts)
-        return fit_head(solver, together.rows(), facts, plan=plan, noise=NoiseSource(0), summer=together.summer(i))
+        run = Run(noise=NoiseSource(0), summer=together.summer(i))
+        return fit_head(solver, together.rows(), facts, plan, run)
 
     with pytest.raises(RuntimeError, match="must draw the same rows"):
         together.run(fit)

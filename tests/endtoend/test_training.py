@@ -9,7 +9,7 @@ from endtoend.core import ImageRows, images, tiny, training
 
 from dphead.endtoend.gradients import LENGTH, PerExample, clipped, squared_norms
 from dphead.endtoend.network import StepParams, TorchSums, chunk_rows
-from dphead.fit import fit_head, reserve
+from dphead.fit import Run, fit_head, reserve
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
@@ -224,9 +224,8 @@ def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports()
         return original(indices)
 
     rows.blocks = watched
-    result = fit_head(
-        solver, rows, public, plan=plan, ledger=ledger, summer=Door(TorchSums(network, engine="vmap", chunk=20))
-    )
+    summer = Door(TorchSums(network, engine="vmap", chunk=20))
+    result = fit_head(solver, rows, public, plan, Run(ledger=ledger, summer=summer))
     assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
     assert result.plan.epsilon_spent() <= 2.0
     assert result.plan.events() == ledger.events()
@@ -237,15 +236,9 @@ def test_a_budget_refuses_what_exceeds_it():
     solver, public, plan = training(network)
     ledger = Ledger()
     ledger.set_budget(1.0, 1e-3)
+    run = Run(ledger=ledger, summer=Door(TorchSums(network, engine="vmap", chunk=20)))
     with pytest.raises(LedgerError, match="budget"):
-        fit_head(
-            solver,
-            ImageRows(x, y),
-            public,
-            plan=plan,
-            ledger=ledger,
-            summer=Door(TorchSums(network, engine="vmap", chunk=20)),
-        )
+        fit_head(solver, ImageRows(x, y), public, plan, run)
 
 
 def largest_norm(network, x, y, step, weights):
@@ -275,7 +268,8 @@ def test_the_steps_are_those_of_the_paper():
     network, (x, y) = tiny(), images()
     options = {"sampling_prob": 1.0, "learning_rate": 0.5, "momentum": 0.9, "ema_decay": 0.15}
     solver, public, plan = training(network, epsilon=float("inf"), **options)
-    result = fit_head(solver, ImageRows(x, y), public, plan=plan, summer=Door(TorchSums(network, engine="vmap")))
+    run = Run(summer=Door(TorchSums(network, engine="vmap")))
+    result = fit_head(solver, ImageRows(x, y), public, plan, run)
     weights, average = reference(network, x, y, 3, 0.5, 0.9, 0.15)
     np.testing.assert_allclose(result.head.weights, weights, atol=1e-4)  # a few of a million parts, thrice
     np.testing.assert_allclose(result.head.average, average, atol=1e-4)
@@ -287,9 +281,8 @@ def test_adamw_decays_the_weights_apart_from_the_gradient():
     ends = {}
     for decoupled in (False, True):
         solver, public, plan = training(network, epsilon=float("inf"), decoupled=decoupled, **settings)
-        sums = TorchSums(network, engine="vmap")
-        noise = NoiseSource(0)
-        ends[decoupled] = fit_head(solver, ImageRows(x, y), public, plan=plan, summer=Door(sums), noise=noise).head
+        run = Run(noise=NoiseSource(0), summer=Door(TorchSums(network, engine="vmap")))
+        ends[decoupled] = fit_head(solver, ImageRows(x, y), public, plan, run).head
     step = ends[True].weights - network.start + 0.01 * 0.5 * network.start
     assert np.quantile(np.abs(step), 0.9) == pytest.approx(0.01, rel=1e-3)  # Adam's first step is the rate, by sign
     assert not np.allclose(ends[True].weights, ends[False].weights, atol=1e-4)
@@ -304,8 +297,8 @@ def test_a_training_resumes_from_its_checkpoint_and_releases_nothing_twice(stop,
         solver, public, plan = training(network, steps=5, epsilon=epsilon, after=after, resumed=resumed)
         charged = charged or reserve(solver, plan, ledger, seed=seed, store=tmp_path / "releases")
         sums = TorchSums(network, engine="vmap", chunk=16)
-        args = {"plan": plan, "charged": charged, "noise": NoiseSource(seed), "summer": Door(sums), "done": done}
-        return fit_head(solver, rows, public, **args), charged
+        how = Run(charged=charged, noise=NoiseSource(seed), summer=Door(sums), done=done)
+        return fit_head(solver, rows, public, plan, how), charged
 
     class Crash(Exception):
         pass

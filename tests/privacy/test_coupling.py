@@ -17,6 +17,7 @@ import pytest
 from core import integer_sum, reserve, spec_of, toy
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from fits import plan_and_fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ import dphead.fit
 from dphead.analysis.definitions import per_example
 from dphead.analysis.records import fit_events
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.plan import Plan, make_plan
 from dphead.privacy.accounting import RELATIONS, together
 from dphead.privacy.ledger import Ledger
@@ -91,16 +92,9 @@ def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", see
 
     monkeypatch.setattr(dphead.fit, "release", spy)
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    result = fit_head(
-        solver,
-        ArrayRows(X, Y),
-        FACTS,
-        epsilon=epsilon,
-        delta=DELTA,
-        relation=relation,
-        ledger=ledger,
-        noise=NoiseSource(seed),
-    )
+    plan = make_plan(solver, FACTS, epsilon=epsilon, delta=DELTA, relation=relation)
+    run = Run(ledger=ledger, noise=NoiseSource(seed))
+    result = fit_head(solver, ArrayRows(X, Y), FACTS, plan, run)
     return result, ran, charged(tmp_path / "ledger.sqlite")
 
 
@@ -192,12 +186,12 @@ def test_the_fits_of_one_ledger_add_up_across_solvers(tmp_path):
     budget = 2.0
     ledger.set_budget(budget, DELTA)
     for name in ("ls", "fc", "newton"):
-        fit_head(FULL[name], ArrayRows(X, Y), FACTS, epsilon=0.9, delta=DELTA, ledger=ledger)
+        plan_and_fit(FULL[name], ArrayRows(X, Y), FACTS, epsilon=0.9, delta=DELTA, ledger=ledger)
     mu = math.sqrt(math.fsum(1 / sigma**2 for sigma, *_ in charged(tmp_path / "l.sqlite")))
     assert delta_of(mu, budget) <= DELTA
     before = charged(tmp_path / "l.sqlite")
     with pytest.raises(ValueError, match="exceeded"):
-        fit_head(FULL["sgd"], ArrayRows(X, Y), FACTS, epsilon=1.9, delta=DELTA, ledger=ledger)
+        plan_and_fit(FULL["sgd"], ArrayRows(X, Y), FACTS, epsilon=1.9, delta=DELTA, ledger=ledger)
     assert charged(tmp_path / "l.sqlite") == before
 
 
@@ -218,7 +212,7 @@ def test_a_solver_that_leaves_its_plan_is_stopped(tmp_path):
 
     for solver in (Longer(), Shorter(), Swapped()):
         with pytest.raises(RuntimeError, match="a solver must ask"):
-            fit_head(solver, ArrayRows(X, Y), FACTS)
+            plan_and_fit(solver, ArrayRows(X, Y), FACTS)
 
 
 def test_the_plan_is_made_before_the_data_and_from_public_facts_alone():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from dphead.fit import Run, fit_head
 from dphead.plan import make_plan
 from dphead.privacy.accounting import (
     RELATIONS,
@@ -250,7 +250,7 @@ def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
     assert ratios == pytest.approx([4] * len(ratios), rel=1e-6)
     rows = ArrayRows(x, y, groups=np.arange(200) // 8, group_cap=4)
     ledger = Ledger()
-    result = fit_head(LeastSquares(), rows, facts, plan=plan, ledger=ledger)
+    result = fit_head(LeastSquares(), rows, facts, plan, Run(ledger=ledger))
     g = guarantee(result.plan)
     assert epsilon(ledger.events(), 1e-5, relation) == g["epsilon"] == pytest.approx(2.0, rel=1e-6)
     assert g["protected_unit"] == "one group with all its images, of which at most 4 count" and g["group_cap"] == 4

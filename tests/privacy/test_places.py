@@ -14,9 +14,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from core import integer_sum, python
+from fits import plan_and_fit
 
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import ChannelMoment, CorrectCount, Gradient, Params, SigmoidHessians
 from dphead.privacy.transform import RowTransform
@@ -134,7 +134,7 @@ def check_fit(m=16, d=64):
     solver = Auto(prior=PublicPrior(tied_weights(d, m, seed)), steps=1, centering=Centering(unit_norm=False))
     facts = PublicFacts(len(x), d, m)
     summer = Spy(CpuSums(compiled_from=0))
-    fit_head(solver, ArrayRows(x, y), facts, relation="add_remove", noise=NoiseSource(1), summer=summer)
+    plan_and_fit(solver, ArrayRows(x, y), facts, relation="add_remove", noise=NoiseSource(1), summer=summer)
     query, params = asked[0]
     clip_norm = DESCENT.clip_norm
     bound = query.squared_sensitivity("add_remove", clip_norm, transform.append)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from core import toy
+from fits import plan_and_fit
 from sklearn.linear_model import LogisticRegression
 
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Centering
 
@@ -26,7 +26,7 @@ def assert_close(weights, wanted):
 
 
 def fit(solver):
-    return fit_head(solver, ArrayRows(X, Y), FACTS, epsilon=np.inf).head
+    return plan_and_fit(solver, ArrayRows(X, Y), FACTS, epsilon=np.inf).head
 
 
 def softmax(z):

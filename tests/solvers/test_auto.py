@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from core import toy
+from fits import plan_and_fit
 
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
 from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import CorrectCount, Gradient
@@ -27,7 +27,7 @@ def blobs(n, seed, spread=1.1, weights=None):
 
 def fit(x, y, epsilon, seed=None, solver=Auto()):  # noqa: B008
     facts = PublicFacts(len(x), D, M)
-    return fit_head(solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed)).head
+    return plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed)).head
 
 
 def plan(n=50_000, d=1000, epsilon=1.0, solver=Auto(), **more):  # noqa: B008

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from core import toy
+from fits import plan_and_fit
 
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
@@ -36,7 +36,7 @@ SOLVERS = {
 
 
 def fit(solver, x=X, y=Y, epsilon=np.inf, facts=FACTS, seed=1, **more):
-    return fit_head(solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed), **more).head
+    return plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed), **more).head
 
 
 def accuracy(head, x=X, y=Y):

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from fits import plan_and_fit
 from sklearn.datasets import load_digits
 
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
 from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import LeastSquares, PublicFacts
@@ -117,7 +117,7 @@ def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
     x, facts, scores, errors = x.astype(np.float32), PublicFacts(len(x), 64, 10), [], []
     for seed in range(60):
         solver = LeastSquares(ridge, intercept=intercept, error_bars=True)
-        head = fit_head(solver, ArrayRows(x, y), facts, epsilon=8.0, noise=NoiseSource(seed)).head
+        head = plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=8.0, noise=NoiseSource(seed)).head
         scores.append(head.scores(x[:50]))
         errors.append(head.scores_std(x[:50]))
     ratio = np.sqrt(np.mean(np.square(errors), axis=0)) / np.std(scores, axis=0)
@@ -132,7 +132,7 @@ def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
     x, y = rng.normal(size=(500, 6)).astype(np.float32), rng.integers(0, 3, 500)
     solver = LeastSquares(intercept=0.5, error_bars=True)
     bare = solver.__class__(intercept=0.5, error_bars=True, centering=type(solver.centering)(0.0, False))
-    head = fit_head(bare, ArrayRows(x, y), PublicFacts(500, 6, 3), epsilon=5.0, noise=NoiseSource(0)).head
+    head = plan_and_fit(bare, ArrayRows(x, y), PublicFacts(500, 6, 3), epsilon=5.0, noise=NoiseSource(0)).head
     weights, constant = head.weights_std()
     np.testing.assert_allclose(head.scores_std(np.full((1, 6), np.nan)), [constant], rtol=1e-6)
     np.testing.assert_allclose(head.error_bars.std(np.eye(7)[:6]), weights, rtol=1e-9)
@@ -142,7 +142,7 @@ def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
 def test_without_noise_there_are_no_errors():
     x, y = load_digits(return_X_y=True)
     solver, facts = LeastSquares(error_bars=True), PublicFacts(len(x), 64, 10)
-    head = fit_head(solver, ArrayRows(x.astype(np.float32), y), facts, epsilon=np.inf).head
+    head = plan_and_fit(solver, ArrayRows(x.astype(np.float32), y), facts, epsilon=np.inf).head
     assert (head.scores_std(x[:9]) == 0).all()
 
 
@@ -157,7 +157,9 @@ def test_what_cannot_have_error_bars_is_refused():
         with pytest.raises(ValueError, match=r"error_bars need at most 4096 columns .* got .* Leave them out\."):
             make_plan(wrong, sizes, epsilon=1.0, delta=1e-6)
     x, y = load_digits(return_X_y=True)
-    head = fit_head(LeastSquares(), ArrayRows(x.astype(np.float32), y), PublicFacts(len(x), 64, 10), epsilon=8.0).head
+    head = plan_and_fit(
+        LeastSquares(), ArrayRows(x.astype(np.float32), y), PublicFacts(len(x), 64, 10), epsilon=8.0
+    ).head
     for ask in (head.weights_std, lambda: head.scores_std(x)):
         with pytest.raises(ValueError, match="error_bars=True"):
             ask()

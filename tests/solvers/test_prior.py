@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from fits import plan_and_fit
 
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
 from dphead.methods import make_method
 from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
@@ -28,7 +28,7 @@ def accuracy(prior, epsilon, seeds=8):
     found = []
     for seed in range(seeds):
         solver, facts = Auto(prior=prior), PublicFacts(1000, D, M)
-        head = fit_head(solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, noise=NoiseSource(seed)).head
+        head = plan_and_fit(solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, noise=NoiseSource(seed)).head
         found.append(np.mean(head.scores(test_x).argmax(axis=1) == test_y))
     return np.mean(found)
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from fits import plan_and_fit
 
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
 from dphead.methods import make_method
 from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
@@ -103,7 +103,7 @@ def test_least_squares_can_use_it_and_refuses_where_it_cannot():
     y = rng.integers(0, M, 3000)
     x, facts = rng.normal(size=(3000, D)) + 1.5 * np.eye(M, D)[y], PublicFacts(3000, D, M)
     solver = make_method("dp-ls", facts, {"ridge": "stein"}).solver
-    head = fit_head(solver, ArrayRows(x, y), facts, epsilon=2.0, noise=NoiseSource(0)).head
+    head = plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=2.0, noise=NoiseSource(0)).head
     assert np.mean(head.scores(x.astype(np.float32)).argmax(axis=1) == y) > 0.7
     for wrong, sizes in ((LeastSquares("stein", class_grams=True), facts), (solver, PublicFacts(9000, 5000, M))):
         with pytest.raises(ValueError, match="ridge='stein' and error_bars need"):

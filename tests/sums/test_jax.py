@@ -29,7 +29,7 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}
 import jax, numpy as np
 from core import QUERIES, D, M, integer_sum, one_block, toy
 from dphead.data import ArrayRows
-from dphead.fit import fit_head
+from fits import plan_and_fit
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Params
 from dphead.privacy.transform import RowTransform
@@ -55,7 +55,7 @@ for rows in (128, 384, 2048, 8192):
 facts = PublicFacts(4000, D, M)
 summer = Door(JaxSums(), memory=1 << 20)
 rows = ArrayRows(x, y)
-head = fit_head(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer).head
+head = plan_and_fit(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer).head
 json.dump([sums, devices, head.weights.tobytes().hex()], sys.stdout)
 """
 
@@ -98,12 +98,13 @@ def test_rows_are_spread_over_all_devices_where_each_has_as_many(results):
 
 def test_all_numbers_of_devices_give_one_head_byte_for_byte(results):
     """One seed, so one noise, drawn once on the total; that of numpy as well."""
-    from dphead.fit import fit_head
+    from fits import plan_and_fit
+
     from dphead.privacy.noise import NoiseSource
     from dphead.solvers import DPFC, PublicFacts
 
     facts, rows = PublicFacts(4000, D, M), ArrayRows(*toy(4000))
-    alone = fit_head(DPFC(steps=4), rows, facts, noise=NoiseSource(3)).head
+    alone = plan_and_fit(DPFC(steps=4), rows, facts, noise=NoiseSource(3)).head
     for _, _, weights in results.values():
         assert bytes.fromhex(weights) == alone.weights.tobytes()
 

@@ -1,0 +1,10 @@
+"""A fit in one line, for tests."""
+
+from dphead.fit import FitResult, Run, fit_head
+from dphead.plan import make_plan
+
+
+def plan_and_fit(solver, rows, facts, epsilon=1.0, *, delta=1e-5, relation="zero_out", **run) -> FitResult:
+    """`fit_head` with the plan for (epsilon, delta). run: the fields of `Run`."""
+    plan = make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation)
+    return fit_head(solver, rows, facts, plan, Run(**run))
