@@ -147,5 +147,5 @@ def python(script: str, *args, wait=True):
         text=True,
     )
     if wait:
-        process.out, process.err = process.communicate(timeout=120)
+        process.out, process.err = process.communicate(timeout=600)  # on a busy machine
     return process

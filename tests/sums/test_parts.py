@@ -3,6 +3,8 @@
 import threading
 from contextlib import contextmanager
 from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.data import ArrayRows
+from dphead.privacy.contract import ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
-from dphead.privacy.statistics import COUNT, ClassCounts, ClassSums, Gram, Params
+from dphead.privacy.statistics import COUNT, ClassCounts, ClassSums, Gram, Params, SigmoidHessians
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
-from dphead.sums.parts import PartAsk, SumOfParts, _sum, bounds, serve
+from dphead.sums.parts import EXACT, PartAsk, SumOfParts, _sum, bounds, serve
 
 
 class Threads:
@@ -212,3 +215,16 @@ def test_a_process_that_holds_another_part_or_cap_does_not_sum_it(n_rows, held):
     own.blocks = lambda indices=None: iter(())  # a pass would find that slots are missing, which is another error
     with pytest.raises(RuntimeError, match="must hold the part that it is asked for"):
         _sum(ask, own, CpuSums())
+
+
+def test_a_part_whose_sum_float64_could_round_is_refused_before_it_is_asked():
+    """Sums travel as float64, which holds whole numbers up to 2**53 alone."""
+    query, asked = SigmoidHessians(2), []
+    n_rows = 2 * (EXACT // query.most() + 1)
+    rows: Any = SimpleNamespace(n_rows=n_rows, n_features=3, group_cap=None)
+    spec = ReleaseSpec("hessians", query.name, 1.0, 1.0, n_rows)
+    request = SumRequest(query, Params(), rows, spec, 1.0)
+    processes: Any = SimpleNamespace(count=2, ask=lambda *part: asked.append(part))
+    with pytest.raises(ValueError, match="Use more processes"):
+        SumOfParts(processes, rows)._send(query, request, 1.0)
+    assert asked == []
