@@ -12,10 +12,10 @@ from benchmarks import features, runner
 from benchmarks.fused import Together
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.jobs import Job
+from dphead.calibration import epsilon_by
 from dphead.fit import FitResult, Run, fit_head
 from dphead.metrics import evaluate_scores
 from dphead.plan import Plan
-from dphead.privacy import accounting
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Params
 from dphead.solvers.base import LinearHead, PublicFacts, Solver, Steps, split_intercept
@@ -59,7 +59,7 @@ def spent(plan: Plan, gradients: int, accountant: str) -> float | None:
         [*others, *[s for s in plan.specs if s.label == "gradient"][:gradients]],
         plan.epsilon, plan.delta, plan.relation, plan.accountant,
     )  # fmt: skip
-    return accounting.epsilon(prefix.events(), plan.delta, plan.relation, accountant) if plan.private else None
+    return epsilon_by(accountant, prefix.events(), plan.delta, plan.relation) if plan.private else None
 
 
 def jobs(dataset: str = "mnist", name: str = "scatternet-g27") -> list[Job]:

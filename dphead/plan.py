@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.calibration import calibrate, mu_from_epsilon
+from dphead.calibration import calibrate, epsilon_by, mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
@@ -155,7 +155,7 @@ def _calibrated(
     events = [GaussianEvent(relative, prob, len(where), rows_per_unit) for (relative, prob, _), where in kinds.items()]
     frozen = [k for k, (_, _, fixed) in enumerate(kinds) if fixed]
     if len(frozen) == len(kinds):
-        cost = accounting.epsilon(events, delta, relation, accountant)
+        cost = epsilon_by(accountant, events, delta, relation)
         accounting.require(cost <= epsilon * (1 + 1e-9), f"its noise costs {cost:.6g}", "epsilon", epsilon, "Raise it.")
         return [float(p.noise_multiplier or 0.0) for p in wanted]
     scale = calibrate(events, epsilon, delta, relation, accountant, fixed=frozen)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.profiles import all_profiles, plain_sum_epsilon
+from dphead.analysis.profiles import all_profiles, plain_sum_epsilon, total_rho
 from dphead.fit import FitResult
 from dphead.plan import Plan
 from dphead.privacy import accounting
@@ -36,7 +36,7 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
         "epsilon": plan.epsilon_spent(),
         "delta": plan.delta,
         "mu": accounting.total_mu(events) if plan.private else None,
-        "rho": accounting.total_rho(events) if plan.private else None,
+        "rho": total_rho(events) if plan.private else None,
         "neighboring_relation": plan.relation,
         "protected_unit": plan.protected_unit,
         "group_cap": plan.group_cap,

@@ -79,6 +79,12 @@ def release_many(query, params, rows, times, seed=None, **spec):
     return np.stack([one.value for one in found])
 
 
+def sensitivity(query, clip_norm, relation, append=0.0) -> float:
+    """How far one row can move the sum, in real numbers and in L2."""
+    squared = query.squared_sensitivity(relation, clip_norm, append)
+    return query.unit(clip_norm, append) * float(np.sqrt(float(squared)))
+
+
 def integer_sum(query, params, x, y=None, clip_norm=1.0, block_rows=CHUNK, block_sum=None, indices=None, kept=NO_ROWS):
     """The int64 sum without noise, as `release` computes it. x: rows (n, d), or a row source."""
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)

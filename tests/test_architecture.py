@@ -144,5 +144,4 @@ def test_one_function_of_the_audited_folder_makes_events_of_releases():
             calls = (n.func for n in ast.walk(function) if isinstance(n, ast.Call))
             if "GaussianEvent" in [getattr(f, "id", getattr(f, "attr", "")) for f in calls]:
                 found.append(f"{path.stem}.{function.name}")
-    # loss_distribution asks for the size of the losses of what it was given
-    assert found == ["accounting.event_of", "accounting.loss_distribution"]
+    assert found == ["accounting.event_of"]

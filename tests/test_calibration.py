@@ -2,24 +2,31 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.calibration import calibrate, mu_from_epsilon
+from dphead.calibration import (
+    ACCOUNTANTS,
+    calibrate,
+    classic_rdp_epsilon,
+    epsilon_by,
+    mu_from_epsilon,
+)
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, epsilon, epsilon_from_mu
 
 fast = settings(max_examples=60, deadline=None)
 deltas = st.floats(-40, -0.1).map(lambda x: 10**x)
 
 
-@pytest.mark.parametrize("accountant", ["auto", "exact", "rdp", "rdp-classic", "zcdp", "pld"])
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
 def test_calibrated_noise_meets_the_budget_from_below(accountant, eps):
     events = [GaussianEvent(1.0, 1.0, 10), GaussianEvent(3.0)]
     scale = calibrate(events, eps, 1e-5, accountant=accountant)
     scaled = [GaussianEvent(e.noise_multiplier * scale, 1.0, e.count) for e in events]
-    spent = epsilon(scaled, 1e-5, accountant=accountant)
+    spent = epsilon_by(accountant, scaled, 1e-5)
     assert eps * (1 - (1e-3 if accountant == "pld" else 1e-6)) <= spent <= eps
 
 
@@ -55,3 +62,59 @@ def test_calibration_refuses_what_cannot_be():
 def test_the_mu_of_a_budget_does_not_exceed_it(eps, delta):
     """To the last bit: solvers and audits use it as it is."""
     assert epsilon_from_mu(mu_from_epsilon(eps, delta), delta) <= eps
+
+
+# The papers' accountants, which decide no charge.
+
+
+@pytest.mark.parametrize(
+    ("events", "printed"),
+    [
+        ([GaussianEvent(5.67, 8192 / 50_000, 360), GaussianEvent(8.0), GaussianEvent(8.0)], 2.997),  # TB21
+        ([GaussianEvent(10.0, 4096 / 50_000, 875)], 1.204),  # De22's settings, counted so
+    ],
+)
+def test_the_classic_conversion_gives_what_tb21_would_print(events, printed):
+    assert epsilon_by("rdp-classic", events, 1e-5) == pytest.approx(printed, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "delta, eps, ratio", [(1e-5, 1, 1.314), (1e-5, 0.1, 1.564), (8e-7, 1, 1.263), (8e-7, 0.1, 1.442)]
+)
+def test_zcdp_spends_this_much_more_noise(delta, eps, ratio):
+    one = [GaussianEvent(1.0)]
+    zcdp, exact = calibrate(one, eps, delta, accountant="zcdp"), calibrate(one, eps, delta)
+    assert zcdp / exact == pytest.approx(ratio, abs=1e-3)
+
+
+@given(st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3), st.floats(-9, -2))
+@settings(max_examples=8, deadline=None)
+def test_the_looser_accountants_are_not_below_the_others(pairs, log_delta):
+    events, delta = [GaussianEvent(s, 1.0, k) for s, k in pairs], 10**log_delta
+    exact, rdp, classic, zcdp = (epsilon_by(a, events, delta) for a in ("exact", "rdp", "rdp-classic", "zcdp"))
+    assert exact <= rdp <= classic and exact <= zcdp <= classic * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_no_noise_is_infinite_and_no_release_is_free_by_every_accountant(accountant):
+    assert epsilon_by(accountant, [GaussianEvent(0.0)], 1e-5) == math.inf
+    for free in ([], [GaussianEvent(0.0, 1.0, 0)], [GaussianEvent(math.inf)]):
+        assert epsilon_by(accountant, free, 1e-5) == 0
+    assert classic_rdp_epsilon([2.0], np.zeros(1), 1e-5) == 0
+
+
+@pytest.mark.parametrize(
+    ("accountant", "relation", "message"),
+    [
+        ("zcdp", "zero_out", "zcdp needs full batches, got events=.*Use pld or rdp"),
+        ("exact", "zero_out", "exact needs full batches, got events=.*Use pld or rdp"),
+        ("rdp-classic", "replace_one", "needs zero_out or add_remove, got relation="),
+        ("best", "zero_out", "accountant must be one of"),
+    ],
+)
+def test_an_accountant_that_does_not_apply_says_so(accountant, relation, message):
+    with pytest.raises(ValueError, match=message):
+        epsilon_by(accountant, [GaussianEvent(5.0, 0.1, 10)], 1e-5, relation)
+    group = [GaussianEvent(5.0, 0.05, 100, 2)]
+    with pytest.raises(ValueError, match="units of one row"):
+        epsilon_by("rdp-classic", group, 1e-5)

@@ -9,6 +9,7 @@ from benchmarks.accounting import TB21_CIFAR10
 from dphead import plots
 from dphead.analysis.iteration import iteration_epsilon
 from dphead.analysis.tradeoff import RATES, gaussian_tradeoff
+from dphead.calibration import epsilon_by
 from dphead.privacy.accounting import GaussianEvent, epsilon
 
 pytest.importorskip("matplotlib")
@@ -65,7 +66,7 @@ def test_figure_9_names_the_rows_that_are_covered(tmp_path, monkeypatch):
 
 
 def test_the_stored_curve_is_tb21s_row():
-    assert epsilon(TB21_CIFAR10, 1e-5, accountant="rdp-classic") == pytest.approx(2.997, abs=1e-3)
+    assert epsilon_by("rdp-classic", TB21_CIFAR10, 1e-5) == pytest.approx(2.997, abs=1e-3)
 
 
 def test_what_cannot_be_drawn_is_refused_before_it_is_computed(tmp_path, monkeypatch):

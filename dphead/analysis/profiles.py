@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dphead.calibration import classic_rdp_epsilon, epsilon_by
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
@@ -52,9 +53,10 @@ def profile_epsilon(name: str, events: Sequence[GaussianEvent], delta: float, re
         return Outcome(None, "no Renyi bound for groups in Poisson batches")
     try:
         if orders is None:
-            return Outcome(epsilon(events, delta, relation, accountant), "")
+            return Outcome(epsilon_by(accountant, events, delta, relation), "")
         curve = rdp_curve(events, orders, relation)
-        return Outcome(epsilon_from_rdp(orders, curve, delta, accountant == "rdp-classic"), "")
+        convert = classic_rdp_epsilon if accountant == "rdp-classic" else epsilon_from_rdp
+        return Outcome(convert(orders, curve, delta), "")
     except ValueError as error:
         if accountant == "pld" and 0 < delta < 1 and relation in RELATIONS:
             return Outcome(None, str(error))
@@ -69,6 +71,15 @@ def all_outcomes(events: Sequence[GaussianEvent], delta: float, relation: str = 
 def all_profiles(events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out") -> dict[str, float | None]:
     """Every profile's epsilon; None where it does not apply."""
     return {name: outcome.epsilon for name, outcome in all_outcomes(events, delta, relation).items()}
+
+
+def total_rho(events: Sequence[GaussianEvent]) -> float | None:
+    """zCDP parameter mu**2 / 2 of the composition, exact; None if a batch is sampled.
+
+    Source: Bun, Steinke 2016, Proposition 1.6.
+    """
+    mu = total_mu(events)
+    return None if mu is None else mu * mu / 2
 
 
 def plain_sum_epsilon(events: Sequence[GaussianEvent], delta: float, relation: str) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.profiles import plain_sum_epsilon
+from dphead.analysis.profiles import plain_sum_epsilon, total_rho
 from dphead.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -156,7 +156,7 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
     expected = {
         "epsilon": plan.epsilon_spent(),
         "mu": accounting.total_mu(events) if plan.private else None,
-        "rho": accounting.total_rho(events) if plan.private else None,
+        "rho": total_rho(events) if plan.private else None,
     }
     for name, value in expected.items():
         found = g.get(name)

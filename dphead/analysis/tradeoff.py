@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dphead.privacy.accounting import GaussianEvent, check, log_delta, loss_distribution, total_mu
+from dphead.privacy.accounting import GaussianEvent, log_delta, require, total_mu
 
 RATES = (0.001, 0.01, 0.1)  # false positive rates at which `dphead account` prints the limit on true positives
 
@@ -24,7 +24,8 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
 
     Guarantee: never below the true value; above it by rounding only.
     """
-    check(epsilon=epsilon, mu=mu)
+    require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
+    require(mu >= 0, "mu must be at least 0", "mu", mu)
     if mu == 0 or (math.isinf(epsilon) and not math.isinf(mu)):
         return 0.0
     return 1.0 if mu > 1e100 and epsilon < mu else math.exp(log_delta(mu, epsilon))
@@ -37,6 +38,8 @@ def delta_curve(
     mu = total_mu(events)
     if mu is not None:
         return np.array([delta_from_mu(mu, float(e)) for e in epsilons])
+    from dphead.privacy.loss_distribution import loss_distribution  # it takes seconds
+
     noiseless = any(e.noise_multiplier == 0 and e.count for e in events)
     distribution = None if noiseless else loss_distribution(events, relation)
     if distribution is None:

@@ -115,7 +115,7 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
 
 def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """What is printed, and the events that it describes."""
-    from dphead.analysis.profiles import PROFILES, all_outcomes
+    from dphead.analysis.profiles import PROFILES, all_outcomes, total_rho
     from dphead.analysis.tradeoff import RATES, tradeoff
     from dphead.privacy import accounting
 
@@ -131,7 +131,7 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         "group_cap": given["group_cap"],
         "delta": delta,
         "mu": accounting.total_mu(events),
-        "rho": accounting.total_rho(events),
+        "rho": total_rho(events),
         "profiles": {
             name: {"epsilon": outcome.epsilon, "reason": outcome.reason, "what": PROFILES[name][2]}
             for name, outcome in all_outcomes(events, delta, relation).items()
@@ -148,8 +148,7 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     from dataclasses import replace
 
     from dphead.analysis.profiles import shuffled_epsilon
-    from dphead.calibration import calibrate
-    from dphead.privacy import accounting
+    from dphead.calibration import calibrate, epsilon_by
 
     delta, relation, accountant = given["delta"], given["relation"], given["accountant"] or "auto"
     events = _events(given, 1.0 if given["noise_multiplier"] is None else given["noise_multiplier"])
@@ -163,7 +162,7 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         "steps": events[0].count,
         "gaussian": list(given["gaussian"]),
         "accountant": accountant,
-        "epsilon": accounting.epsilon(events, delta, relation, accountant),
+        "epsilon": epsilon_by(accountant, events, delta, relation),
     }
     if given["shuffled_epochs"] is not None:
         found["shuffled"] = shuffled_epsilon(noise, given["shuffled_epochs"], delta, relation, events[1:])._asdict()

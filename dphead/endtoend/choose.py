@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dphead.calibration import calibrate
+from dphead.calibration import calibrate, epsilon_by
 from dphead.plan import check_budget
-from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 
 MOST_STEPS = 2**20
@@ -55,7 +54,7 @@ def schedule(
         return GaussianEvent(sigma, batch / n_rows, count)
 
     def cost(sigma: float, batch: int, count: int) -> float:
-        return accounting.epsilon([*others, event(sigma, batch, count)], delta, relation, accountant)
+        return epsilon_by(accountant, [*others, event(sigma, batch, count)], delta, relation)
 
     if missing == ["noise_multiplier"]:
         assert batch_size is not None and steps is not None

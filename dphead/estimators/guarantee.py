@@ -48,6 +48,8 @@ class Privacy:
 
 def privacy_of(plan: Plan, *, n_rows: int, seeded: bool, counted: bool, classes_seen: bool, warning: str) -> Privacy:
     """The guarantee of a finished plan. counted: a ledger counts other fits too; warning: about delta, or ""."""
+    from dphead.analysis.profiles import total_rho
+
     events = plan.events()
     notes = [
         *([NO_NOISE] if not plan.private else []),
@@ -62,7 +64,7 @@ def privacy_of(plan: Plan, *, n_rows: int, seeded: bool, counted: bool, classes_
         epsilon=plan.epsilon_spent(),
         delta=plan.delta,
         mu=accounting.total_mu(events) if plan.private else None,
-        rho=accounting.total_rho(events) if plan.private else None,
+        rho=total_rho(events) if plan.private else None,
         neighboring_relation=plan.relation,
         protected_unit=plan.protected_unit,
         n_rows=n_rows,

@@ -1,5 +1,4 @@
-"""The append-only record of every release from one data set, in SQLite; a budget that
-is never exceeded.
+"""The append-only record of every release from one data set, and its budget.
 
 A whole fit is reserved, durably, before its first row is read (`Ledger.reserve`): that
 is the charge. `FitLedger` then hands out the reserved releases in order. Rows are never
@@ -15,7 +14,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,21 +46,25 @@ APPEND_ONLY = "".join(
     for table in ("meta", "fits", "releases", "progress")
     for verb in ("UPDATE", "DELETE")
 )
+NEW_FIT = (
+    "INSERT INTO fits VALUES "
+    "(:fit_id, :created, :epsilon, :delta, :relation, :plan_hash, :description)"
+)
+NEW_RELEASE = (
+    "INSERT INTO releases VALUES "
+    "(:fit_id, :sequence, :label, :noise_multiplier, :sampling_prob, :spec)"
+)
 
 
 class LedgerError(ValueError):
-    """The ledger refuses: the budget would be exceeded, or the request does not match
-    what was reserved.
-    """
+    """Refused: the budget would be exceeded, or this is not what was reserved."""
 
 
 class Ledger:
     """The ledger of one data set.
 
-    path: a file, or ":memory:" for a fit that counts only itself.
-
-    dataset_id: the data set's random public id. An existing file with another id is
-    refused.
+    path: an SQLite file, or ":memory:" for a fit that counts only itself. dataset_id:
+    the data set's random public id; an existing file with another id is refused.
     """
 
     def __init__(
@@ -79,28 +82,35 @@ class Ledger:
                 "the ledger must be a readable, writable SQLite file, got "
                 f"path={self.path} ({error})."
             ) from error
-        if (
-            dataset_id is not None
-            and self._set_once("dataset_id", dataset_id) != dataset_id
-        ):
+        if dataset_id is None:
+            return
+        kept = self._set_once("dataset_id", dataset_id)
+        if kept != dataset_id:
             raise LedgerError(
-                "the ledger must belong to this data set, got "
-                f"dataset_id={self.meta('dataset_id')}. "
+                f"the ledger must belong to this data set, got dataset_id={kept}. "
                 f"The features say {dataset_id}: use their own ledger."
             )
 
     def meta(self, key: str) -> str | None:
-        """A fact fixed once: dataset_id, relation, group_cap, accounting ("gdp" or
-        "rdp"), budget (JSON), or None.
+        """A fact that is fixed once, or None where it is not yet.
+
+        key: dataset_id, relation, accounting ("gdp" or "rdp"), group_cap (JSON: a
+        number, or null where a row is protected), or budget (JSON).
         """
-        row = self._db.execute(
-            "SELECT value FROM meta WHERE key = ?", (key,)
-        ).fetchone()
-        return row[0] if row else None
+        row = self._first("SELECT value FROM meta WHERE key = ?", key)
+        return row and row[0]
 
     def _set_once(self, key: str, value: str) -> str:
+        """The fact, which is `value` where it was not fixed before."""
         self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
         return self.meta(key) or value
+
+    def _first(self, query: str, *values: Any) -> Any:
+        """The first row that a query finds, or None."""
+        return self._db.execute(query, values).fetchone()
+
+    def _has_fits(self) -> bool:
+        return self._first("SELECT 1 FROM fits") is not None
 
     def set_budget(self, epsilon: float, delta: float) -> None:
         """Fix the total (epsilon, delta) of all fits, once, before the first of them.
@@ -113,16 +123,10 @@ class Ledger:
                 "a budget must have finite epsilon > 0 and 0 < delta < 1, got "
                 f"{epsilon=}, {delta=}. Correct it."
             )
-        wanted = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "order": accounting.filter_order(epsilon, delta),
-        }
+        order = accounting.filter_order(epsilon, delta)
+        wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self._transaction():
-            if (
-                self.budget() is None
-                and self._db.execute("SELECT 1 FROM fits").fetchone()
-            ):
+            if self.budget() is None and self._has_fits():
                 raise LedgerError(
                     "a budget must be set before the first fit, got a ledger with "
                     "fits. Keep its record."
@@ -134,10 +138,7 @@ class Ledger:
                 )
 
     def budget(self) -> dict[str, float] | None:
-        """{"epsilon", "delta", "order"} or None.
-
-        order: the RDP order of the filter, fixed with the budget.
-        """
+        """Epsilon, delta and the RDP order of the filter, or None without a budget."""
         text = self.meta("budget")
         return json.loads(text) if text else None
 
@@ -147,13 +148,6 @@ class Ledger:
         return together(
             replace(event_of(json.loads(spec)), count=count) for spec, count in rows
         )
-
-    def group_cap(self) -> int | None:
-        """None: the protected unit is a row.
-
-        Otherwise a group, of which at most so many rows count in every fit.
-        """
-        return json.loads(self.meta("group_cap") or "null")
 
     def reserve(
         self,
@@ -179,62 +173,47 @@ class Ledger:
                 "every release must have the fit's relation and unit, got "
                 f"{relation=}, {caps=}. Plan anew."
             )
-        fit_id, cap = uuid.uuid4().hex, next(iter(caps), None)
-        new = together(event_of(s) for s in specs)
+        fit_id = uuid.uuid4().hex
+        fit = {
+            "fit_id": fit_id,
+            "created": _hour(time.time()),
+            "epsilon": repr(epsilon),
+            "delta": delta,
+            "relation": relation,
+            "plan_hash": plan_hash,
+            "description": description,
+        }
+        releases = [
+            {**s, "fit_id": fit_id, "sequence": i, "spec": _canonical(s)}
+            for i, s in enumerate(specs)
+        ]
         with self._transaction():
-            if self._set_once("relation", relation) != relation:
-                raise LedgerError(
-                    f"one ledger holds one neighbouring relation, got {relation=}. It "
-                    f"holds {self.meta('relation')}."
-                )
-            if (
-                self.meta("group_cap") is None
-                and self._db.execute("SELECT 1 FROM fits").fetchone()
-            ):
-                self._set_once(
-                    "group_cap", "null"
-                )  # fits from before there were groups
-            if self._set_once("group_cap", json.dumps(cap)) != json.dumps(cap):
-                raise LedgerError(
-                    f"one ledger protects one unit, got group_cap={cap}. It has "
-                    f"group_cap={self.group_cap()}."
-                )
-            self._check(new, relation)
-            self._db.execute(
-                "INSERT INTO fits VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    fit_id,
-                    _hour(time.time()),
-                    repr(epsilon),
-                    delta,
-                    relation,
-                    plan_hash,
-                    description,
-                ),
-            )
-            self._db.executemany(
-                "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (
-                        fit_id,
-                        i,
-                        s["label"],
-                        s["noise_multiplier"],
-                        s["sampling_prob"],
-                        _canonical(s),
-                    )
-                    for i, s in enumerate(specs)
-                ],
-            )
+            self._fix_unit(relation, next(iter(caps), None))
+            self._check(together(event_of(s) for s in specs), relation)
+            self._db.execute(NEW_FIT, fit)
+            self._db.executemany(NEW_RELEASE, releases)
         return FitLedger(self, fit_id, store)
 
+    def _fix_unit(self, relation: str, cap: int | None) -> None:
+        """Refuse a fit that protects something else than the fits before it."""
+        kept = self._set_once("relation", relation)
+        if kept != relation:
+            raise LedgerError(
+                f"one ledger holds one neighbouring relation, got {relation=}. It "
+                f"holds {kept}."
+            )
+        if self.meta("group_cap") is None and self._has_fits():
+            self._set_once("group_cap", "null")  # fits from before there were groups
+        unit = json.loads(self._set_once("group_cap", json.dumps(cap)))
+        if unit != cap:
+            raise LedgerError(
+                f"one ledger protects one unit, got group_cap={cap}. It has "
+                f"group_cap={unit}."
+            )
+
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "FitLedger":
-        """Continue a reserved fit that was interrupted, without a new charge; the plan
-        must be the same.
-        """
-        row = self._db.execute(
-            "SELECT plan_hash FROM fits WHERE fit_id = ?", (fit_id,)
-        ).fetchone()
+        """Continue an interrupted fit of the same plan, without a new charge."""
+        row = self._first("SELECT plan_hash FROM fits WHERE fit_id = ?", fit_id)
         if row is None or row[0] != plan_hash:
             raise LedgerError(
                 f"a resumed fit must have the plan that was charged, got {fit_id=}. "
@@ -243,16 +222,17 @@ class Ledger:
         return FitLedger(self, fit_id, store)
 
     def _check(self, new: list[GaussianEvent], relation: str) -> None:
-        """The filter.
+        """The filter over all fits: refuse what would exceed the budget.
 
         proofs/ledger.md, "Across fits": GDP for full batches [Smith, Thakurta 2022;
         Koskela et al. 2023], RDP at one order fixed with the budget otherwise [Feldman,
         Zrnic 2021]; the kind is fixed by the first fit.
         """
-        old, budget = self.events(), self.budget()
-        gaussian = all(e.sampling_prob == 1 for e in new)
+        budget = self.budget()
         if budget is None:
             return
+        old = self.events()
+        gaussian = all(e.sampling_prob == 1 for e in new)
         kind = self._set_once("accounting", "gdp" if gaussian else "rdp")
         if kind == "gdp" and not gaussian:
             raise LedgerError(
@@ -281,48 +261,42 @@ class Ledger:
             )
 
     def fits(self) -> list[dict[str, Any]]:
-        """Every fit with its releases and their states, in the order in which they were
-        charged: plain data for `dphead ledger show`. created: a whole hour.
+        """Every fit with its releases and their states, for `dphead ledger show`.
+
+        They are in the order of their rows, which is that of the charges: clocks and
+        equal hours cannot change it. created: a whole hour.
 
         Guarantee: no finer time leaves a ledger, also of fits charged before hours were
-        stored. The order is that of the rows, which clocks and equal hours cannot
-        change.
+        stored.
         """
-        names = (
-            "fit_id",
-            "created",
-            "epsilon",
-            "delta",
-            "relation",
-            "plan_hash",
-            "description",
-        )
-        fits: list[dict[str, Any]] = [
-            dict(zip(names, r, strict=True))
-            for r in self._db.execute("SELECT * FROM fits ORDER BY rowid")
-        ]
+        rows = self._db.execute("SELECT * FROM fits ORDER BY rowid")
+        names = [column[0] for column in rows.description]
+        fits: list[dict[str, Any]] = [dict(zip(names, r, strict=True)) for r in rows]
         for fit in fits:
             fit["created"] = _hour(fit["created"])
-            states = dict(
-                self._db.execute(
-                    "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id",
-                    (fit["fit_id"],),
-                )
-            )
-            fit["releases"] = [
-                {"sequence": s, "state": states.get(s, "reserved"), **json.loads(spec)}
-                for s, spec in self._db.execute(
-                    "SELECT sequence, spec FROM releases WHERE fit_id = ? ORDER BY "
-                    "sequence",
-                    (fit["fit_id"],),
-                )
-            ]
+            fit["releases"] = self._releases(fit["fit_id"])
         return fits
+
+    def _releases(self, fit_id: str) -> list[dict[str, Any]]:
+        progress = self._db.execute(
+            "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id",
+            (fit_id,),
+        )
+        states = dict(progress)
+        specs = self._db.execute(
+            "SELECT sequence, spec FROM releases WHERE fit_id = ? ORDER BY sequence",
+            (fit_id,),
+        )
+        return [
+            {"sequence": i, "state": states.get(i, "reserved"), **json.loads(spec)}
+            for i, spec in specs
+        ]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Everything or nothing, and one at a time: two processes cannot both pass the
-        budget check.
+        """Everything or nothing, and one at a time.
+
+        So two processes cannot both pass the budget check.
         """
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -347,7 +321,8 @@ class FitLedger:
         self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
         if store is not None:
             store.mkdir(parents=True, exist_ok=True)
-            self._lock = open(store / "lock", "w")  # noqa: SIM115 (held until the process ends)
+            # held until the process ends
+            self._lock = open(store / "lock", "w")  # noqa: SIM115
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -357,34 +332,26 @@ class FitLedger:
                 ) from error
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, np.ndarray | None]:
-        """The next release's sequence number, and its committed value if an earlier run
-        already released it.
+        """The next release's number, and its value if an earlier run committed it.
 
         Guarantee: a release that is not the next reserved one raises before any row is
         read. One that was in flight at a crash was never observed; it is drawn afresh,
         and logged as "redrawn". One that was returned is never redrawn.
         """
-        db, sequence = self.ledger._db, self._next
-        row = db.execute(
-            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?",
-            (self.fit_id, sequence),
-        ).fetchone()
-        if row is None or row[0] != _canonical(spec):
+        sequence = self._next
+        if self._reserved(sequence) != _canonical(spec):
             raise LedgerError(
                 f"a release must be the next one reserved, got sequence={sequence}, "
                 f"label={spec['label']!r}. "
                 "The solver left its plan: this is a defect, and nothing was read."
             )
-        with (
-            self.ledger._transaction()
-        ):  # nobody commits between the look and the removal
-            states = dict(
-                db.execute(
-                    "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence "
-                    "= ?",
-                    (self.fit_id, sequence),
-                )
+        # Nobody commits between the look and the removal.
+        with self.ledger._transaction():
+            progress = self.ledger._db.execute(
+                "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
+                (self.fit_id, sequence),
             )
+            states = dict(progress)
             if "committed" not in states:
                 self._log(sequence, "redrawn" if states else "started")
                 self._remove(sequence)
@@ -394,18 +361,23 @@ class FitLedger:
         return sequence, None
 
     def following(self) -> dict[str, Any] | None:
-        """The spec reserved after the release that began last, or None after the last
-        one.
-        """
-        row = self.ledger._db.execute(
+        """The spec reserved after the release that began last, None after the last."""
+        reserved = self._reserved(self._next)
+        return reserved and json.loads(reserved)
+
+    def _reserved(self, sequence: int) -> Any:
+        """The text of the spec that was reserved, or None."""
+        row = self.ledger._first(
             "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?",
-            (self.fit_id, self._next),
-        ).fetchone()
-        return row and json.loads(row[0])
+            self.fit_id,
+            sequence,
+        )
+        return row and row[0]
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Make a noisy value durable, where values are stored, and log it, in one
-        transaction: only then may it be observed.
+        """Store a noisy value, where values are stored, and log it, in one transaction.
+
+        Only then may it be observed.
 
         Guarantee: raises if another process has committed this release, before a byte
         of this value is written: it is neither observed nor kept, and the other's file,
@@ -429,17 +401,19 @@ class FitLedger:
             ) from error
 
     def forget(self, count: int) -> None:
-        """Delete the stored values of the first `count` releases, of which the caller
-        keeps what it needs; go on after.
+        """Delete the stored values of the first `count` releases; go on after them.
+
+        The caller keeps what it needs of them.
 
         Guarantee: LedgerError unless all of them are committed, so that no release can
         be skipped or made twice.
         """
-        row = self.ledger._db.execute(
+        row = self.ledger._first(
             "SELECT COUNT(*) FROM progress WHERE fit_id = ? AND state = 'committed' "
             "AND sequence < ?",
-            (self.fit_id, count),
-        ).fetchone()
+            self.fit_id,
+            count,
+        )
         if row[0] != count:
             raise LedgerError(
                 f"releases must be committed before they are forgotten, got {row[0]} "
@@ -458,17 +432,14 @@ class FitLedger:
         """
         value = None
         if self.store is not None and self._file(sequence).exists():
-            try:
+            with suppress(ValueError, EOFError):  # cut short, or no array
                 value = np.load(self._file(sequence), allow_pickle=False)
-            except (ValueError, EOFError):  # cut short, or no array
-                value = None
         if value is None or _digest(value) != digest:
             self._remove(sequence)
             raise LedgerError(
                 "a released value must be reused, never redrawn, got no or another "
-                f"file for sequence={sequence} of "
-                f"fit {self.fit_id}. Start a new fit in a new folder: it is charged "
-                "again."
+                f"file for sequence={sequence} of fit {self.fit_id}. "
+                "Start a new fit in a new folder: it is charged again."
             )
         return value
 
@@ -484,15 +455,16 @@ class FitLedger:
 
     def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
         self.ledger._db.execute(
-            "INSERT INTO progress (fit_id, sequence, state, at, digest) VALUES (?, ?, "
-            "?, ?, ?)",
+            "INSERT INTO progress (fit_id, sequence, state, at, digest) "
+            "VALUES (?, ?, ?, ?, ?)",
             (self.fit_id, sequence, state, _hour(time.time()), digest),
         )
 
 
 def write_durably(path: Path, write: Callable[[Any], object]) -> None:
-    """Have `write` fill a binary file that is afterwards on the disk, whole; after a
-    crash it is whole or not there.
+    """Have `write` fill a binary file that is on the disk before this returns.
+
+    After a crash it is whole or not there.
     """
     partial = path.with_suffix(".part")
     with open(partial, "wb") as file:

@@ -6,6 +6,7 @@ The noise, the sample and the event that the accountant sees are all computed fr
 `ReleaseSpec`, so the guarantee cannot differ from what ran.
 """
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -59,14 +60,12 @@ def release(
         return Released(committed, sd * unit)
     indices = _sampled(rows, spec, noise, sequence)
     request = SumRequest(query, params, rows, spec, spec.clip_norm, indices)
-    if not np.isfinite(spec.clip_norm):  # no noise, hence no secret to keep
+    if np.isfinite(spec.clip_norm):
+        request = replace(request, following=_following(ledger))
+    else:  # no noise, hence no secret to keep
         clip_norm = query.no_clip(summer.largest_norm(request), params)
-        request = SumRequest(query, params, rows, spec, max(clip_norm, 1e-100), indices)
+        request = replace(request, clip_norm=max(clip_norm, 1e-100))
         unit = query.unit(request.clip_norm, transform.append)
-    else:
-        request = SumRequest(
-            query, params, rows, spec, spec.clip_norm, indices, _following(ledger)
-        )
     value = summer(request)
     if value.dtype != np.int64 or value.shape != query.shape(width):
         raise TypeError(

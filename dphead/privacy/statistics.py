@@ -98,12 +98,16 @@ class Query:
 
     n_classes: the number of public classes. A row whose label is outside
     0..n_classes - 1 counts zero. kind: "outer" for l qᵀ, "gram" for w q qᵀ. clips: what
-    the clip norm bounds.
+    the clip norm bounds. single: square of how far a row that goes or comes can move
+    the integer sum, in L2; replaced: how many times as much where another is put in its
+    place.
     """
 
     n_classes: int
     kind: ClassVar[Literal["outer", "gram"]] = "outer"
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
+    single: ClassVar[int]
+    replaced: ClassVar[int]
 
     @property
     def symmetric(self) -> bool:
@@ -130,14 +134,7 @@ class Query:
 
         Guarantee: proofs/sensitivity.md, for "zero_out", "add_remove", "replace_one".
         """
-        raise NotImplementedError
-
-    def sensitivity(
-        self, clip_norm: float, relation: str, append: float = 0.0
-    ) -> float:
-        """The same in real numbers."""
-        squared = self.squared_sensitivity(relation, clip_norm, append)
-        return self.unit(clip_norm, append) * float(np.sqrt(float(squared)))
+        return self.single * (self.replaced if relation == "replace_one" else 1)
 
     def most(self) -> int:
         """Largest size of an entry that one row adds."""
@@ -263,6 +260,9 @@ class Gradient(Query):
     loss bounds the residual r [FC23 Algorithm 2].
     """
 
+    # C; features clipped: sqrt(2) rho for softmax, sqrt(m) rho for m sigmoids
+    single: ClassVar[int] = RADIUS**4
+    replaced: ClassVar[int] = 2**2
     loss: Loss = "softmax"
     clip: Literal["rows", "features"] = "rows"
 
@@ -283,12 +283,6 @@ class Gradient(Query):
         if self.clip == "rows":
             return clip_norm / RADIUS**2
         return clipped_step(clip_norm, append) * self._longest() / RADIUS
-
-    def squared_sensitivity(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """C; sqrt(2) rho for softmax, sqrt(m) rho for m sigmoids. Replaced: twice."""
-        return RADIUS**4 * (4 if relation == "replace_one" else 1)
 
     def most(self) -> int:
         """A product of two entries."""
@@ -331,6 +325,8 @@ class Gram(Query):
     """The Gram matrix: sum of x xᵀ, rows clipped to R [FC23 Algorithms 3 and 4]."""
 
     kind: ClassVar[Literal["outer", "gram"]] = "gram"
+    single: ClassVar[int] = RADIUS**4  # rho²
+    replaced: ClassVar[int] = 2
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(width, width)."""
@@ -339,12 +335,6 @@ class Gram(Query):
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """A row's unit, squared."""
         return clipped_step(clip_norm, append) ** 2
-
-    def squared_sensitivity(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """rho²; replaced sqrt(2) rho²."""
-        return RADIUS**4 * (2 if relation == "replace_one" else 1)
 
     def most(self) -> int:
         """A square of an entry."""
@@ -437,6 +427,8 @@ class ClassCounts(Query):
     """Number of rows of each class, shape (n_classes, 1)."""
 
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
+    single: ClassVar[int] = COUNT**2  # one row
+    replaced: ClassVar[int] = 2  # of two classes
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(n_classes, 1)."""
@@ -445,12 +437,6 @@ class ClassCounts(Query):
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """A part of a row."""
         return 1 / COUNT
-
-    def squared_sensitivity(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """1; replaced sqrt(2)."""
-        return COUNT**2 * (2 if relation == "replace_one" else 1)
 
     def most(self) -> int:
         """One row."""
@@ -463,31 +449,17 @@ class ClassCounts(Query):
 
 
 @dataclass(frozen=True)
-class CorrectCount(Query):
+class CorrectCount(ClassCounts):
     """Number of rows that the weights give their own class, shape (1, 1).
 
     Rows are not clipped. A tie is not correct.
     """
 
-    clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
+    replaced: ClassVar[int] = 1  # a row counts 0 or 1
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(1, 1)."""
         return (1, 1)
-
-    def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """A part of a row."""
-        return 1 / COUNT
-
-    def squared_sensitivity(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """1 under every relation: a row counts 0 or 1."""
-        return COUNT**2
-
-    def most(self) -> int:
-        """One row."""
-        return COUNT
 
     def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
         """One where the row's own class has the highest score, and one row each."""

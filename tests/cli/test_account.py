@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from commands import dphead, fitted, refused
 from scipy.special import ndtr, ndtri
 
+from dphead import calibration
 from dphead.cli.account import ACCOUNTANTS, METHODS, RELATIONS, account
 from dphead.methods import SOLVERS, make_method
 from dphead.plan import make_plan
@@ -157,7 +158,7 @@ def test_wrong_arguments_exit_with_2(arguments, message):
 
 
 def test_the_module_is_light_and_its_choices_are_the_accountants():
-    assert RELATIONS == accounting.RELATIONS and ACCOUNTANTS == accounting.ACCOUNTANTS
+    assert RELATIONS == accounting.RELATIONS and ACCOUNTANTS == calibration.ACCOUNTANTS
     assert tuple(SOLVERS) == METHODS
     heavy = "import sys, dphead.cli.account; print([m for m in ('numpy', 'scipy', 'rich', 'jax') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout.strip() == "[]"

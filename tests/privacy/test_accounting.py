@@ -13,7 +13,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dphead.analysis.tradeoff import delta_from_mu
-from dphead.calibration import calibrate, mu_from_epsilon
+from dphead.calibration import mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import (
     RELATIONS,
@@ -22,11 +22,9 @@ from dphead.privacy.accounting import (
     epsilon_from_mu,
     epsilon_from_rdp,
     filter_order,
-    loss_distribution,
     rdp_curve,
     rdp_epsilon,
     total_mu,
-    total_rho,
 )
 
 REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -57,12 +55,12 @@ def test_the_exact_gaussian_table(delta, eps, mu):
     assert delta_from_mu(mu, eps) == pytest.approx(delta, rel=1e-8)
 
 
-@pytest.mark.parametrize("accountant, expected", [("rdp-classic", 2.997), ("rdp", 2.591), ("pld", 2.382)])
+@pytest.mark.parametrize("accountant, expected", [("rdp", 2.591), ("pld", 2.382)])
 def test_tramer_boneh_cifar10_linear(accountant, expected):
     assert epsilon(TB21, 1e-5, "zero_out", accountant) == pytest.approx(expected, abs=1e-3)
 
 
-@pytest.mark.parametrize("accountant, expected", [("rdp-classic", 1.204), ("rdp", 0.988), ("pld", 0.903)])
+@pytest.mark.parametrize("accountant, expected", [("rdp", 0.988), ("pld", 0.903)])
 def test_de_et_al_wide_resnet_at_epsilon_one(accountant, expected):
     events = [GaussianEvent(10.0, 4096 / 50_000, 875)]
     assert epsilon(events, 1e-5, accountant=accountant) == pytest.approx(expected, abs=1e-3)
@@ -80,15 +78,6 @@ def test_printed_rows_that_miss_their_nominal_epsilon(batch, rows, sigma, steps,
     eps = epsilon([GaussianEvent(sigma, batch / rows, steps)], delta, accountant="rdp")
     assert eps == pytest.approx(computed, abs=5e-3 if computed > 7 else 1e-3)
     assert abs(eps / nominal - 1) > 0.003
-
-
-@pytest.mark.parametrize(
-    "delta, eps, ratio", [(1e-5, 1, 1.314), (1e-5, 0.1, 1.564), (8e-7, 1, 1.263), (8e-7, 0.1, 1.442)]
-)
-def test_zcdp_spends_this_much_more_noise(delta, eps, ratio):
-    one = [GaussianEvent(1.0)]
-    zcdp, exact = calibrate(one, eps, delta, accountant="zcdp"), calibrate(one, eps, delta)
-    assert zcdp / exact == pytest.approx(ratio, abs=1e-3)
 
 
 # The slow definitions.
@@ -138,42 +127,6 @@ def test_monotone(mu_a, mu_b, delta_a, delta_b):
     assert epsilon_from_mu(mu_b, delta_b) <= epsilon_from_mu(mu_b, delta_a) * (1 + 1e-12)
 
 
-def hockey_stick(q, sigma, eps, upper, lower):
-    """sup over sets of P - e^eps Q for P = (1-q)N(0) + qN(upper), Q = (1-q)N(0) + qN(lower), by integration."""
-
-    def p(z, mean):
-        return (1 - q) * norm.pdf(z, 0, sigma) + q * norm.pdf(z, mean, sigma)
-
-    z = np.linspace(-14 * sigma - 1, 14 * sigma + 1, 100_001)
-    return float(np.trapezoid(np.maximum(p(z, upper) - math.exp(eps) * p(z, lower), 0), z))
-
-
-@pytest.mark.parametrize("q, sigma", [(0.1, 1.0), (0.5, 2.0), (0.01, 0.7)])
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_one_poisson_release_against_its_integral(q, sigma, relation):
-    pair = {"replace_one": [(1, -1)]}.get(relation, [(1, 0), (0, 1)])
-    for eps in (0.0, 0.1, 0.5, 1.0):
-        slow = max(hockey_stick(q, sigma, eps, a, b) for a, b in pair)
-        quick = loss_distribution([GaussianEvent(sigma, q)], relation).get_delta_for_epsilon(eps)
-        assert slow - 1e-9 <= quick <= slow * (1 + 1e-3) + 1e-9
-
-
-@pytest.mark.parametrize("angle", [0.0, 0.7, 1.6, 2.5])
-@pytest.mark.parametrize("length", [0.5, 1.0])
-def test_replace_one_pair_dominates_rows_in_the_plane(angle, length):
-    """The opposite rows are the worst two: a grid in two dimensions, q = 0.3, sigma = 1."""
-    q, axis = 0.3, np.linspace(-9, 9, 1201)
-    a, b = np.meshgrid(axis, axis)
-
-    def density(x, y):
-        return ((1 - q) * np.exp(-(a**2 + b**2) / 2) + q * np.exp(-((a - x) ** 2 + (b - y) ** 2) / 2)) / (2 * math.pi)
-
-    for eps in (0.05, 0.3, 0.8):
-        difference = density(1, 0) - math.exp(eps) * density(length * math.cos(angle), length * math.sin(angle))
-        found = np.maximum(difference, 0).sum() * (axis[1] - axis[0]) ** 2
-        assert found <= hockey_stick(q, 1.0, eps, 1, -1) + 1e-6
-
-
 @pytest.mark.parametrize("order", [1.5, 2, 7.3, 32])
 def test_poisson_rdp_against_its_integral(order):
     q, sigma = 0.1, 2.0
@@ -200,9 +153,7 @@ def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(pairs, log_
     for relation in RELATIONS:
         assert exact * (1 - 1e-9) <= epsilon(events, delta, relation, "pld") <= exact * (1 + 1e-3) + 1e-4
         assert epsilon(events, delta, relation) == exact
-    rdp, classic = (epsilon(events, delta, accountant=a) for a in ("rdp", "rdp-classic"))
-    assert exact <= rdp <= classic
-    assert exact <= epsilon(events, delta, accountant="zcdp") <= classic * (1 + 1e-9)
+    assert exact <= epsilon(events, delta, accountant="rdp")
 
 
 @given(st.floats(0.8, 20), st.floats(0.001, 0.5), st.integers(1, 2000))
@@ -245,20 +196,10 @@ def test_dp_accounting_replace_one_defects_and_ours():
     assert epsilon([GaussianEvent(2.0)], 1e-5, "replace_one", "rdp") > 1.993
 
 
-def test_full_batch_beside_poisson_is_not_doubled_under_replace_one():
-    sampled = GaussianEvent(4.0, 1 - 1e-12, 9)  # all but full: the pair at distance 2 / 4 nine times
-    mixed = epsilon([sampled, GaussianEvent(1.5)], 1e-5, "replace_one")
-    assert mixed == pytest.approx(epsilon_from_mu(math.hypot(3 * 2 / 4, 1 / 1.5), 1e-5), rel=1e-3)
-
-
 def test_replace_one_poisson_needs_pld():
-    for accountant in ("rdp", "rdp-classic"):
-        with pytest.raises(ValueError, match="needs zero_out or add_remove"):
-            epsilon(TB21, 1e-5, "replace_one", accountant)
+    with pytest.raises(ValueError, match="needs zero_out or add_remove"):
+        epsilon(TB21, 1e-5, "replace_one", "rdp")
     assert epsilon(TB21, 1e-5, "replace_one") > 1.9 * epsilon(TB21, 1e-5) - 0.3
-
-
-# Calibration.
 
 
 # The filter's order, and the edges.
@@ -278,10 +219,9 @@ def test_filter_order_is_where_the_gaussian_spends_most(eps):
 def test_totals():
     events = [GaussianEvent(2.0, 1.0, 4), GaussianEvent(3.0), GaussianEvent(5.0, 0.5, 0)]
     assert total_mu(events) == pytest.approx(math.sqrt(1 + 1 / 9))
-    assert total_rho(events) == pytest.approx((1 + 1 / 9) / 2)
-    assert total_mu(TB21) is None and total_rho(TB21) is None
+    assert total_mu(TB21) is None and total_mu([GaussianEvent(0.0), *TB21]) is None
     assert total_mu([]) == 0 and total_mu([GaussianEvent(0.0)]) == math.inf
-    assert rdp_curve(events, [2.0, 3.0]) == pytest.approx(np.array([2, 3]) * total_rho(events))
+    assert rdp_curve(events, [2.0, 3.0]) == pytest.approx(np.array([2, 3]) * (1 + 1 / 9) / 2)
 
 
 @pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
@@ -320,7 +260,7 @@ def test_extremes():
         lambda: epsilon(TB21, 1e-5, "swap"),
         lambda: epsilon(TB21, 1e-5, accountant="best"),
         lambda: epsilon(TB21, 1e-5, accountant="exact"),
-        lambda: epsilon(TB21, 1e-5, accountant="zcdp"),
+        lambda: epsilon(TB21, 1e-5, accountant="zcdp"),  # of dphead/calibration.py
         lambda: epsilon_from_mu(math.nan, 1e-5),
         lambda: delta_from_mu(1.0, -1.0),
         lambda: mu_from_epsilon(math.nan, 1e-5),
@@ -337,21 +277,3 @@ def test_conversions_at_one_order_are_the_minimum_over_orders():
     curve = rdp_curve(TB21, accounting.RDP_ORDERS)
     each = [rdp_epsilon(a, r, 1e-5) for a, r in zip(accounting.RDP_ORDERS, curve, strict=True)]
     assert epsilon_from_rdp(accounting.RDP_ORDERS, curve, 1e-5) == min(each) == epsilon(TB21, 1e-5, accountant="rdp")
-
-
-@pytest.mark.parametrize(("unit", "rounding"), [(1, 1e-13), (3, 1e-11)])
-def test_the_rounding_of_a_loss_distribution_is_taken_off_delta(unit, rounding, monkeypatch):
-    """What its Fourier transforms and bisections may lose (`loss_distribution`)."""
-    asked = []
-
-    class Distribution:
-        def get_epsilon_for_delta(self, delta):
-            asked.append(delta)
-            return 1.0
-
-    monkeypatch.setattr(accounting, "loss_distribution", lambda *_: Distribution())
-    # a noise that no other test has, since results are kept
-    events = [GaussianEvent(1.2345, 0.5, 2, unit)]
-    assert accounting.epsilon(events, 1e-5, accountant="pld") == 1.0
-    assert asked == [1e-5 - rounding]
-    accounting._pld_epsilon.cache_clear()
