@@ -316,6 +316,12 @@ def test_rows_are_charged_before_they_are_read(blobs, tmp_path, monkeypatch):
     assert len(book.fits()) == 1
 
 
+@all_methods
+def test_a_clone_shares_its_ledger(method):
+    book = Ledger()
+    assert clone(method(ledger=book)).ledger is book
+
+
 def test_clones_share_a_ledger_and_a_grid_search_is_counted(blobs):
     book = Ledger()
     search = GridSearchCV(dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book), {"ridge": [0.01, 0.1]}, cv=2)
