@@ -19,7 +19,7 @@ from dphead.estimators.ledger import LedgerMixin
 from dphead.fit import door_for, fit_head, reserve
 from dphead.methods import make_method
 from dphead.metrics import accuracy, probabilities
-from dphead.plan import check_budget, check_facts, large_delta, make_plan
+from dphead.plan import check_budget, check_facts, large_delta, make_plan, unprotected_groups
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import PublicFacts
@@ -106,7 +106,8 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         """Charge the ledger, then fit. X: (n, d) numbers and y: (n,) labels, or X the path of a features file.
 
         groups: (n,) whole numbers, one for each patient or other group, negative for a row on its own; needed with
-        group_cap, and no use without. A features file brings its own.
+        group_cap, and no use without. A features file brings its own; without group_cap they are not
+        protected, which is a `PrivacyWarning` and a note in privacy_.
         Raises ValueError, with nothing charged, for settings, shapes or dtypes that cannot be used, fewer rows than
         classes, a delta of 1/n or more, and (LedgerError) a budget that would be exceeded.
         """
@@ -115,7 +116,10 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         noise = NoiseSource(seed)
         with self._training_data(X, y, groups) as data:
             facts = self._public_facts(data)
-            warning = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
+            large = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
+            ungrouped = unprotected_groups(data.grouped, self.group_cap, self.epsilon, "group_cap=")
+            if ungrouped is not None:
+                warnings.warn(ungrouped, PrivacyWarning, stacklevel=2)
             options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _GUARANTEE}
             method = make_method(self.method, facts, options, self.preset)
             plan = make_plan(
@@ -142,7 +146,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             seeded=not noise.private,
             counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
             classes_seen=data.classes_seen,
-            warning=warning,
+            warning=" ".join(filter(None, [large, ungrouped])),
         )
         weights, intercept = result.head.weights.T, result.head.intercept
         two = len(data.classes) == 2
