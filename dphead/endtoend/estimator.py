@@ -121,9 +121,9 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         )
         options = FinetuneOptions(fit, settings)
         method, plan, _ = make_training(options, facts, network)
+        sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows)
         ledger = self._open_ledger()
         charged = reserve(method.solver, plan, ledger, seed=seed, description=f"finetune {settings.model}")
-        sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows)
         result = fit_head(method.solver, rows, facts, plan=plan, charged=charged, noise=noise, summer=Door(sums))
         head: Any = result.head
         self.classes_, self.network_, self.weights_, self._ledger = names, network, head.average, ledger

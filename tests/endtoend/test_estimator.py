@@ -7,7 +7,7 @@ import pytest
 from endtoend.core import images
 from sklearn.base import clone
 
-from dphead.endtoend import estimator
+from dphead.endtoend import estimator, gradients
 from dphead.endtoend.estimator import DPFinetuneClassifier
 from dphead.privacy.ledger import Ledger
 
@@ -104,6 +104,21 @@ def test_a_pickled_network_opens_its_ledger_again(tmp_path):
     twin = pickle.loads(pickle.dumps(model))
     assert twin.ledger_.fits() == model.ledger_.fits()
     np.testing.assert_array_equal(twin.predict(x), model.predict(x))
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"), [("ghosts", "engine must be one of"), ("layers", "the engine must give")]
+)
+def test_an_engine_that_cannot_do_the_model_is_refused_with_nothing_charged(engine, message, monkeypatch):
+    def refuse(model):
+        raise ValueError("parameters in layers of their own")
+
+    monkeypatch.setattr(gradients, "owners_of", refuse)
+    x, y = data()
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=message):
+        classifier(epsilon=3.0, ledger=ledger, engine=engine).fit(x, y)
+    assert ledger.fits() == []
 
 
 @pytest.mark.parametrize(
