@@ -244,6 +244,11 @@ def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> t
             raise ValueError(
                 f"test features must come from the same network and settings, got test={path}. Extract them alike."
             )
+        if file.n_features != train.n_features:
+            raise ValueError(
+                f"test features must have the training rows' width, got n_features={file.n_features} for "
+                f"{train.n_features}. Extract them alike."
+            )
         check_labels(file, rows, classes, path)
         return rows.features(), rows.labels()
 
