@@ -72,6 +72,7 @@ def fit_head(
     charged, noise, done = run.charged, run.noise, run.done
     summer = run.summer or Door(CpuSums(), memory=KEEP)
     if charged is None:
+        check_rows(rows, plan, facts)
         check_sums(summer, solver, plan, facts)
         charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
@@ -95,6 +96,21 @@ def fit_head(
         if run.progress is not None:
             run.progress(i + 1, len(plan.specs), spec.label)
     raise AssertionError("unreachable")
+
+
+def check_rows(rows: Rows, plan: Plan, facts: PublicFacts) -> None:
+    """ValueError unless the rows have the public sizes that were planned with.
+
+    Under add_remove their number is private, and is not looked at.
+    """
+    n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
+    found = (n_rows, rows.n_features, rows.group_cap)
+    planned = (facts.n_rows, facts.n_features, plan.group_cap)
+    if found != planned:
+        raise ValueError(
+            "rows must have the planned number, features and cap on groups, got "
+            f"(n_rows, n_features, group_cap)={found}. The plan says {planned}."
+        )
 
 
 def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:

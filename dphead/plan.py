@@ -143,6 +143,17 @@ def large_delta(epsilon: float, delta: float, n_rows: int) -> str | None:
     return f"delta must be below 1/n = {1 / n_rows:.3g}, got delta={delta:g}."
 
 
+def unprotected_groups(grouped: bool, group_cap: int | None, epsilon: float, option: str) -> str | None:
+    """What to say of a features file's groups that a fit does not protect, or None.
+
+    option: what to type to protect them. That there are groups is a public fact of the
+    file; no group is looked at.
+    """
+    if not grouped or group_cap is not None or np.isinf(epsilon):
+        return None
+    return f"the features file has groups, and each image is protected for itself alone: {option} protects groups."
+
+
 def _calibrated(
     wanted: list[PlannedRelease], epsilon: float, delta: float, relation: str, accountant: str, rows_per_unit: int
 ) -> list[float]:

@@ -21,7 +21,7 @@ from dphead.fit import FitResult, Progress, Run, fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.memory import share
 from dphead.methods import Method, make_method
-from dphead.plan import Plan, check_facts, large_delta, make_plan
+from dphead.plan import Plan, check_facts, large_delta, make_plan, unprotected_groups
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
 from dphead.privacy.noise import NoiseSource
@@ -220,9 +220,9 @@ def check_delta(options: FitOptions, facts: PublicFacts) -> list[str]:
 
 def check_groups(options: FitOptions, file: FeaturesFile) -> list[str]:
     """Groups that the file knows and the fit does not protect are a warning in the report."""
-    if file.group is None or options.group_cap is not None or np.isinf(options.epsilon):
-        return []
-    return ["the features file has groups, and each image is protected for itself alone: --group-cap protects groups."]
+    grouped = file.group is not None
+    text = unprotected_groups(grouped, options.group_cap, options.epsilon, "--group-cap")
+    return [text] if text else []
 
 
 def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -235,6 +235,11 @@ def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> t
         if file.feature_space != train.feature_space:
             raise ValueError(
                 f"test features must come from the same network and settings, got test={path}. Extract them alike."
+            )
+        if file.n_features != train.n_features:
+            raise ValueError(
+                f"test features must have the training rows' width, got n_features={file.n_features} for "
+                f"{train.n_features}. Extract them alike."
             )
         check_labels(file, rows, classes, path)
         return rows.features(), rows.labels()

@@ -18,6 +18,7 @@ import dphead
 from dphead.estimators import base, guarantee, inputs
 from dphead.methods import SOLVERS
 from dphead.metrics import probabilities
+from dphead.plan import unprotected_groups
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers.base import float_rows
 from extract.format import FormatError, write_features
@@ -316,6 +317,12 @@ def test_rows_are_charged_before_they_are_read(blobs, tmp_path, monkeypatch):
     assert len(book.fits()) == 1
 
 
+@all_methods
+def test_a_clone_shares_its_ledger(method):
+    book = Ledger()
+    assert clone(method(ledger=book)).ledger is book
+
+
 def test_clones_share_a_ledger_and_a_grid_search_is_counted(blobs):
     book = Ledger()
     search = GridSearchCV(dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book), {"ridge": [0.01, 0.1]}, cv=2)
@@ -473,6 +480,26 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
             make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=cap).fit(x, y, groups=given)
     with pytest.raises(ValueError, match="signed integers"):
         make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(x, y, groups=groups.astype(str))
+
+
+def test_a_files_groups_without_a_cap_are_a_warning_and_a_note(blobs, tmp_path):
+    """The words are those of `dphead fit`, which names its own option."""
+    x, y = blobs
+    path, names = tmp_path / "grouped.h5", ["cat", "dog", "bird"]
+    write_features(path, x.astype(np.float32), y.astype(np.int32), names, group=np.arange(300) // 3)
+    make = dphead.DPPrototypeClassifier
+    with pytest.warns(base.PrivacyWarning, match="has groups.*for itself alone: group_cap= protects groups") as seen:
+        model = make(epsilon=4.0, delta=1e-4).fit(path)
+    assert seen[0].filename == __file__
+    assert str(seen[0].message) in model.privacy_.notes
+    assert str(seen[0].message).replace("group_cap=", "--group-cap") == unprotected_groups(
+        True, None, 4.0, "--group-cap"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", base.PrivacyWarning)
+        capped = make(epsilon=4.0, delta=1e-4, group_cap=2, ledger=Ledger()).fit(path)
+        open_ended = make(epsilon=np.inf).fit(path)
+    assert not any("has groups" in note for m in (capped, open_ended) for note in m.privacy_.notes)
 
 
 @pytest.mark.parametrize("k", [2, 3])

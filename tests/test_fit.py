@@ -107,6 +107,48 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
     assert ledger.fits() == [] and rows.passes == 0
 
 
+@pytest.mark.parametrize(
+    ("facts", "rows"),
+    [
+        (PublicFacts(N, D + 1, M), ArrayRows(X, Y)),
+        (PublicFacts(N + 1, D, M), ArrayRows(X, Y)),
+        (FACTS, ArrayRows(X, Y, groups=np.arange(N) // 2, group_cap=1)),
+    ],
+    ids=["width", "number", "cap"],
+)
+def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts, rows):
+    ledger = Ledger()
+    with pytest.raises(ValueError, match="rows must have the planned"):
+        plan_and_fit(LeastSquares(), rows, facts, ledger=ledger)
+    assert ledger.fits() == []
+
+
+def test_under_add_remove_the_rows_may_have_another_number():
+    facts, rows = PublicFacts(N - 9, D, M), ArrayRows(X, Y)
+    assert np.isfinite(plan_and_fit(LeastSquares(), rows, facts, relation="add_remove").head.weights).all()
+
+
+@pytest.mark.parametrize(
+    ("solver", "message"),
+    [
+        (DPFC(loss="hinge"), "loss must be one of"),  # type: ignore[arg-type]
+        (Prototypes(intercept=0.0), "prototypes count"),
+        (LeastSquares(intercept=1e-9), "append must be"),
+        (LeastSquares(intercept=5000.0), "leave room for the rows"),
+        (Newton(intercept=50.0, feature_clip=0.01), "leave room for the rows"),
+        (DPFC(intercept=5000.0), "leave room for the rows"),
+        (Prototypes(intercept=5000.0), "leave room for the rows"),
+        (GradientDescent(intercept=5000.0), "leave room for the rows"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_settings_that_no_row_could_be_used_with_are_refused_with_nothing_charged(solver, message):
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=message):
+        plan_and_fit(solver, ArrayRows(X, Y), FACTS, ledger=ledger)
+    assert ledger.fits() == []
+
+
 def test_progress_tells_public_numbers():
     seen = []
     plan_and_fit(DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a))

@@ -35,7 +35,6 @@ SLOTS = 3 * CHUNK + 5  # of a world: several blocks, the last of them padded
 EVERY = 32  # one slot in so many has a row that counts
 SIZES = (1.0, 10.0, 1e6)  # of hostile rows, in clip norms
 HARD = 5.0  # score of a clipped hostile row for the wrong class, where weights are chosen
-NOT_FINITE = 1e300  # the size of a sum that is not finite
 LARGE = 1 << 16  # entries of a sum from which a pair goes one way only, not also the first
 WAYS = ("memory", "threads", "kept rows", "compiled", "file", "streamed file")
 IN_FILES = ("file", "streamed file")
@@ -227,22 +226,18 @@ def _compare(
         sums = {way: [made.total(way, (i, side), query, params, spec) for side in (False, True)] for way in chosen}
         found["sums"] += 2 * len(sums)
         for way, (without, inside) in sums.items():
-            share = _norm(inside - without) / (rows * row)
+            share = float(np.linalg.norm(inside - without)) / (rows * row)
             if share > found["largest_share"]:
                 found["largest_share"], found["worst"] = share, f"{spec.label}: {pair.name}, {way}"
                 found["epsilon_of_worst"] = _epsilon(share * rows * row / sd, spec, plan.delta)
             for value, first in zip((without, inside), sums[chosen[0]], strict=True):
-                found["largest_disagreement"] = max(found["largest_disagreement"], _norm(value - first) / row)
+                apart = float(np.linalg.norm(value - first)) / row
+                found["largest_disagreement"] = max(found["largest_disagreement"], apart)
 
 
 def _epsilon(mu: float, spec: ReleaseSpec, delta: float) -> float | None:
     """What the release alone shows of the pair; None of a Poisson batch, in which it may not be, and of everything."""
     return epsilon_from_mu(mu, delta) if spec.sampling_prob == 1 and mu < 1e6 else None
-
-
-def _norm(value: np.ndarray) -> float:
-    """The norm; NOT_FINITE for a value that is not finite."""
-    return float(np.linalg.norm(value)) if np.isfinite(value).all() else NOT_FINITE
 
 
 def _asked(

@@ -18,8 +18,8 @@ from dphead.endtoend.settings import NAMES, make_settings
 from dphead.estimators.base import confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import positions
+from dphead.estimators.ledger import LedgerMixin
 from dphead.fit import Run, fit_head, reserve
-from dphead.ledgers import open_ledger
 from dphead.metrics import probabilities
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -28,7 +28,7 @@ from dphead.sums.door import Door
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
+class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     """A network on images, trained from `weights` or from nothing by DP-SGD or DP-Adam [De22].
 
     X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a guarantee; a row with another label
@@ -121,13 +121,13 @@ class DPFinetuneClassifier(ClassifierMixin, BaseEstimator):
         )
         options = FinetuneOptions(fit, settings)
         method, plan, _ = make_training(options, facts, network)
-        ledger = self.ledger if isinstance(self.ledger, Ledger) else open_ledger(self.ledger)
-        charged = reserve(method.solver, plan, ledger, seed=seed, description=f"finetune {settings.model}")
         sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows)
+        ledger = self._open_ledger()
+        charged = reserve(method.solver, plan, ledger, seed=seed, description=f"finetune {settings.model}")
         run = Run(charged=charged, noise=noise, summer=Door(sums))
         result = fit_head(method.solver, rows, facts, plan, run)
         head: Any = result.head
-        self.classes_, self.network_, self.weights_, self.ledger_ = names, network, head.average, ledger
+        self.classes_, self.network_, self.weights_, self._ledger = names, network, head.average, ledger
         self.privacy_: Privacy = privacy_of(
             plan,
             n_rows=facts.n_rows,

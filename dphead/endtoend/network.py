@@ -151,10 +151,28 @@ class TorchSums:
     ) -> None:
         self.network = network
         self.chunk = chunk or min(batch, max(32, batch // 4), chunk_rows(network, memory))
+        if engine not in (None, *ENGINES):
+            raise ValueError(f"engine must be one of {ENGINES}, got {engine=}. Leave it out.")
         self.engine: Engine = engine or fastest(network, min(self.chunk, 32))
         self._gradients = PerExample(network.model, self.engine, network.bf16)
         self._params: StepParams | None = None  # those that the network has
         self._heads = CpuSums()
+        self._try()
+
+    def _try(self) -> None:
+        """ValueError unless a row of zeros has a gradient: to be found before a charge."""
+        spec, device = self.network.spec, self.network.device
+        row = np.zeros((1, int(np.prod(spec.shape))), np.float32)
+        y = torch.zeros(1, dtype=torch.long, device=device)
+        try:
+            parts = self._gradients.parts(spec.inputs(row, 0, device), y)
+            clipped(parts, y == 0, 1.0)
+        except (ValueError, RuntimeError, NotImplementedError) as error:
+            reason = str(error).split("\n")[0]
+            raise ValueError(
+                "the engine must give the model's per-example gradients, got "
+                f"engine={self.engine!r}, name={spec.model.name!r}: {reason} Leave the engine out."
+            ) from error
 
     def is_exact(self, query: Query) -> bool:
         """Heads' queries are; a network's rows have no second way that gives the same bits."""

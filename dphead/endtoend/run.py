@@ -73,6 +73,12 @@ class FinetuneOptions:
     engine: Engine | None = None
     checkpoint: int = 20
 
+    def __post_init__(self) -> None:
+        if self.checkpoint < 1:
+            raise ValueError(
+                f"there must be a step or more between checkpoints, got checkpoint={self.checkpoint}. Use 1 or more."
+            )
+
 
 @dataclass(frozen=True)
 class Data:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from dataclasses import dataclass, fields
 from numbers import Integral
 from pathlib import Path
@@ -16,12 +15,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dphead.data import load_features
 from dphead.estimators.guarantee import privacy_of
 from dphead.estimators.inputs import TrainingData, from_arrays, from_file, is_path
+from dphead.estimators.ledger import LedgerMixin
 from dphead.fit import Run, door_for, fit_head, reserve
-from dphead.ledgers import open_ledger
 from dphead.methods import make_method
 from dphead.metrics import accuracy, probabilities
-from dphead.plan import check_budget, check_facts, large_delta, make_plan
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.plan import check_budget, check_facts, large_delta, make_plan, unprotected_groups
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import PublicFacts
 
@@ -58,7 +57,7 @@ def seed_of(random_state: Any) -> int | None:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPClassifier(ClassifierMixin, BaseEstimator):
+class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     """A private linear head on features. Parameters of the guarantee; a subclass adds its method's settings.
 
     Every setting that is None takes the preset's value, or else the solver's default.
@@ -107,7 +106,8 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         """Charge the ledger, then fit. X: (n, d) numbers and y: (n,) labels, or X the path of a features file.
 
         groups: (n,) whole numbers, one for each patient or other group, negative for a row on its own; needed with
-        group_cap, and no use without. A features file brings its own.
+        group_cap, and no use without. A features file brings its own; without group_cap they are not
+        protected, which is a `PrivacyWarning` and a note in privacy_.
         Raises ValueError, with nothing charged, for settings, shapes or dtypes that cannot be used, fewer rows than
         classes, a delta of 1/n or more, and (LedgerError) a budget that would be exceeded.
         """
@@ -116,7 +116,10 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         noise = NoiseSource(seed)
         with self._training_data(X, y, groups) as data:
             facts = self._public_facts(data)
-            warning = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
+            large = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
+            ungrouped = unprotected_groups(data.grouped, self.group_cap, self.epsilon, "group_cap=")
+            if ungrouped is not None:
+                warnings.warn(ungrouped, PrivacyWarning, stacklevel=2)
             options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _GUARANTEE}
             method = make_method(self.method, facts, options, self.preset)
             plan = make_plan(
@@ -144,7 +147,7 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
             seeded=not noise.private,
             counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
             classes_seen=data.classes_seen,
-            warning=warning,
+            warning=" ".join(filter(None, [large, ungrouped])),
         )
         weights, intercept = result.head.weights.T, result.head.intercept
         two = len(data.classes) == 2
@@ -184,15 +187,6 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         known = (labels >= 0) & (labels < len(self.classes_))
         return accuracy(labels[known], scores.argmax(axis=1)[known])[0]
 
-    @property
-    def ledger_(self) -> Ledger:
-        """The ledger that counted this fit. A pickled estimator opens the file again; one in memory is gone."""
-        if "_ledger" not in vars(self):
-            raise AttributeError("ledger_ is there after a fit, and in a copy only if the ledger is a file.")
-        if isinstance(self._ledger, str):
-            self._ledger = Ledger(self._ledger)
-        return self._ledger
-
     def _training_data(self, X: Any, y: Any, groups: Any) -> AbstractContextManager[TrainingData]:
         if not is_path(X):
             return nullcontext(from_arrays(self, X, y, groups, self.classes, bool(np.isfinite(self.epsilon))))
@@ -212,16 +206,6 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         facts = PublicFacts(n_rows, data.n_features, len(data.classes))
         check_facts(facts)
         return facts
-
-    def _open_ledger(self, dataset_id: str | None) -> Ledger:
-        if not isinstance(self.ledger, Ledger):
-            return open_ledger(self.ledger, dataset_id)
-        theirs = self.ledger.meta("dataset_id")
-        if dataset_id is not None and theirs not in (None, dataset_id):
-            raise LedgerError(
-                f"the ledger must be this data set's, got dataset_id={theirs}. The file says {dataset_id}."
-            )
-        return self.ledger
 
     def _scores(self, X: Any, split: str | None, scores_of: RowScores | None = None) -> np.ndarray:
         """Scores (n, n_classes) of rows or of a features file, or what `scores_of` says instead."""
@@ -254,20 +238,6 @@ class DPClassifier(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.epsilon != np.inf
         return tags
-
-    def __sklearn_clone__(self) -> "DPClassifier":
-        """A clone shares the ledger, so that it cannot start from zero."""
-        bare = copy(self)
-        bare.ledger = None
-        twin: Any = BaseEstimator.__sklearn_clone__(bare)
-        twin.ledger = self.ledger
-        return twin
-
-    def __getstate__(self) -> Any:
-        state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
-        ledger = state.pop("_ledger", None)
-        path = getattr(ledger, "path", ledger)
-        return state if path in (None, ":memory:") else {**state, "_ledger": path}
 
 
 _GUARANTEE = {f.name for f in fields(DPClassifier)} - {"unit_norm", "center_share", "normalization"}

@@ -47,7 +47,10 @@ class Privacy:
 
 
 def privacy_of(plan: Plan, *, n_rows: int, seeded: bool, counted: bool, classes_seen: bool, warning: str) -> Privacy:
-    """The guarantee of a finished plan. counted: a ledger counts other fits too; warning: about delta, or ""."""
+    """The guarantee of a finished plan. counted: a ledger counts other fits too.
+
+    warning: about delta and groups, or "".
+    """
     from dphead.analysis.profiles import total_rho
 
     events = plan.events()

@@ -21,6 +21,7 @@ class TrainingData:
     """Rows not read yet. classes: (n_classes,), by position. rows: reads them, so it is called after the charge.
 
     dataset_id and feature_space: a features file's, None and "" for arrays. classes_seen: the labels gave the classes.
+    grouped: the features file says which rows belong together.
     """
 
     n_rows: int
@@ -30,6 +31,7 @@ class TrainingData:
     dataset_id: str | None = None
     feature_space: str = ""
     classes_seen: bool = False
+    grouped: bool = False
 
 
 def is_path(x: Any) -> bool:
@@ -101,6 +103,7 @@ def from_file(
             lambda: FeaturesRows(file, split, group_cap=group_cap),
             file.dataset_id,
             file.feature_space,
+            grouped=file.group is not None,
         )
 
 

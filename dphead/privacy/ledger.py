@@ -76,6 +76,8 @@ class Ledger:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
             self._db.execute("PRAGMA synchronous=EXTRA")
+            # Without it REPLACE deletes rows past the triggers.
+            self._db.execute("PRAGMA recursive_triggers=ON")
             self._db.executescript(SCHEMA + APPEND_ONLY)
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(

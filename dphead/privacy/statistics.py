@@ -16,7 +16,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 from math import inf, nextafter, sqrt
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -267,6 +267,11 @@ class Gradient(Query):
     clip: Literal["rows", "features"] = "rows"
 
     def __post_init__(self) -> None:
+        if self.loss not in get_args(Loss):
+            raise ValueError(
+                f"loss must be one of {get_args(Loss)}, got loss={self.loss!r}. "
+                "Choose one."
+            )
         if self.clip == "features" and self.loss == "squared":
             raise ValueError(
                 "a squared loss has no bounded residual, got clip='features', "

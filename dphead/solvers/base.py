@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from dphead.privacy.statistics import ChannelMoment, Params, Query
-from dphead.privacy.transform import RowTransform
+from dphead.privacy.transform import RowTransform, aim, clipped_bound
 
 if TYPE_CHECKING:
     from dphead.solvers.error_bars import ErrorBars
@@ -171,6 +171,26 @@ class Solver(Protocol):
         ...
 
 
+def check_intercept(facts: PublicFacts, intercept: float, norm: float | None) -> None:
+    """ValueError, before any data, for an appended constant beside which no row would count.
+
+    norm: the length that rows have or are clipped to, None where no public number says
+    it. A row and its constant share one grid: beside a constant of 500 norms for 1,000
+    features (3,000 for 8, 160 for 10,000) nothing of a row is left once it is rounded.
+    Well below that rows count, with fewer bits; nothing is said then.
+    """
+    RowTransform(append=intercept)  # refuses what is out of range
+    if not intercept or norm is None or not 0 < norm < np.inf or np.isinf(facts.mu):
+        return
+    bound, _ = clipped_bound(norm, intercept)
+    if aim(bound, facts.n_features) == 0:
+        raise ValueError(
+            "an intercept's constant must leave room for the rows beside it, got "
+            f"{intercept=} for rows of norm {norm:g} and n_features={facts.n_features}: "
+            "all would be rounded to zero. Use a smaller intercept."
+        )
+
+
 EVEN = 2.0  # mean of squares over square of the mean: 1 if all features have one size, 70 for ScatterNet as it is
 
 
@@ -187,6 +207,11 @@ class Centering:
     share: float = 0.02
     unit_norm: bool = True
     scale_share: float = 0.0
+
+    @property
+    def norm(self) -> float | None:
+        """The length of a row afterwards, None if it is the row's own."""
+        return 1.0 if self.unit_norm else None
 
     def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
         """The mean's release, if any; `rest` is the total weight of the other releases."""

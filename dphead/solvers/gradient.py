@@ -15,6 +15,7 @@ from dphead.solvers.base import (
     PlannedRelease,
     PublicFacts,
     Steps,
+    check_intercept,
     split_intercept,
 )
 from dphead.solvers.normalization import ChannelNormalization
@@ -57,6 +58,9 @@ class GradientDescent:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, and `steps` gradients of equal noise."""
+        check_intercept(facts, self.intercept, self.centering.norm)
+        if self.prior is not None:
+            self.prior.check(facts.n_features, facts.n_classes)
         query = Gradient(facts.n_classes, self.loss)
         step = PlannedRelease("gradient", query, self.clip_norm, 1.0, self.sampling_prob)
         return [*self.centering.plan(facts, self.steps * self.sampling_prob**2), *[step] * self.steps]
@@ -137,6 +141,7 @@ class DPFC:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, the Gram matrix, and `steps` gradients."""
+        check_intercept(facts, self.intercept, self.feature_clip)
         share = 1 / (self.steps + 1) if self.gram_share is None else self.gram_share
         gradient = PlannedRelease(
             "gradient", Gradient(facts.n_classes, self.loss), self.clip_norm, (1 - share) / self.steps

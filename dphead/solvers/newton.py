@@ -5,7 +5,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dphead.privacy.statistics import Gradient, Params, SigmoidHessians
-from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, split_intercept
+from dphead.solvers.base import (
+    Ask,
+    Centering,
+    LinearHead,
+    PlannedRelease,
+    PublicFacts,
+    Steps,
+    check_intercept,
+    split_intercept,
+)
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 
@@ -29,6 +38,7 @@ class Newton:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, then a gradient and m Hessians a step."""
+        check_intercept(facts, self.intercept, self.feature_clip)
         gradient, hessians = self._queries(facts)
         share = self.hessian_share / self.steps
         step = [

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class ChannelNormalization:
     square_clip: float
     noise_multiplier: float = 8.0
     threshold: float = 1e-5
+    norm: ClassVar[None] = None  # the length of a row afterwards is not known
 
     def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
         """Two releases with fixed noise."""

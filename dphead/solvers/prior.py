@@ -33,14 +33,18 @@ class PublicPrior:
         object.__setattr__(self, "_weights", weights)
         object.__setattr__(self, "digest", hashlib.sha256(weights.tobytes()).hexdigest()[:16])
 
+    def check(self, n_features: int, n_classes: int) -> None:
+        """ValueError unless it is for so many features and classes."""
+        if self._weights.shape != (n_features, n_classes):
+            raise ValueError(
+                f"a prior must have shape (n_features, n_classes) = {(n_features, n_classes)}, got shape "
+                f"{self._weights.shape}. Make it for these features and classes, in their order."
+            )
+
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
         """Where to begin, for transformed rows: shape is (n_features, and 1 if a constant is appended; n_classes)."""
         features = shape[0] - (1 if transform.append else 0)
-        if self._weights.shape != (features, shape[1]):
-            raise ValueError(
-                f"a prior must have shape (n_features, n_classes) = {(features, shape[1])}, got shape "
-                f"{self._weights.shape}. Make it for these features and classes, in their order."
-            )
+        self.check(features, shape[1])
         between = self._weights - self._weights.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(between, axis=0)
         between = LENGTH * between / np.where(norms > 0, norms, 1)

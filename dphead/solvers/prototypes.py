@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from dphead.privacy.statistics import ClassSums, Params
-from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, check_intercept
 from dphead.solvers.normalization import ChannelNormalization
 
 
@@ -26,6 +26,11 @@ class Prototypes:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, and the class sums."""
+        check_intercept(facts, self.intercept, self.feature_clip)
+        if self.intercept == 0:
+            raise ValueError(
+                "prototypes count the rows of a class by the constant, got intercept=0. Use a positive one."
+            )
         return [
             *self.centering.plan(facts, 1.0),
             PlannedRelease("class sums", ClassSums(facts.n_classes), self.feature_clip),

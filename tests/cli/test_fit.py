@@ -139,10 +139,23 @@ def test_a_large_delta_needs_its_flag_and_leaves_a_warning(features, run):
 def test_test_files_of_another_network_or_other_classes_are_refused(features, run, tmp_path):
     other = features_file(tmp_path / "other.h5", backbone="resnet18")
     renamed = features_file(tmp_path / "renamed.h5", classes=["cat", "owl", "dog"])
+    wide = features_file(tmp_path / "wide.h5", d=13)
     unlabelled = tmp_path / "unlabelled.h5"
     write_features(unlabelled, rows()[0], None, CLASSES)
-    for path, message in ((other, "same network"), (renamed, "classes must equal"), (unlabelled, "label")):
+    for path, message in (
+        (other, "same network"),
+        (renamed, "classes must equal"),
+        (wide, "width"),
+        (unlabelled, "label"),
+    ):
         assert message in refused(dphead("fit", features, "-o", run, *LS, "--test", path))
+    assert not run.exists() and charges() == 0
+
+
+def test_a_prior_of_another_width_is_refused_before_the_charge(features, run, tmp_path):
+    np.save(tmp_path / "prior.npy", np.eye(13, 3))
+    done = dphead("fit", features, "-o", run, "--method", "auto", "--prior", tmp_path / "prior.npy")
+    assert "a prior must have shape" in refused(done)
     assert not run.exists() and charges() == 0
 
 

@@ -1,11 +1,13 @@
 """`DPFinetuneClassifier` behaves like a classifier and spends what it says."""
 
+import pickle
+
 import numpy as np
 import pytest
 from endtoend.core import images
 from sklearn.base import clone
 
-from dphead.endtoend import estimator
+from dphead.endtoend import estimator, gradients
 from dphead.endtoend.estimator import DPFinetuneClassifier
 from dphead.privacy.ledger import Ledger
 
@@ -86,6 +88,37 @@ def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
     again = clone(model)
     np.testing.assert_array_equal(model.fit(x, y).weights_, again.fit(x, y).weights_)
     assert not model.privacy_.private and "not private" in model.ledger_.fits()[0]["description"]
+
+
+def test_a_clone_counts_in_the_same_ledger():
+    x, y = data()
+    ledger = Ledger()
+    twin = clone(classifier(epsilon=3.0, steps=1, ledger=ledger, engine="vmap"))
+    assert twin.ledger is ledger
+    assert twin.fit(x, y).ledger_ is ledger and len(ledger.fits()) == 1
+
+
+def test_a_pickled_network_opens_its_ledger_again(tmp_path):
+    x, y = data()
+    model = classifier(epsilon=3.0, steps=1, ledger=str(tmp_path / "l.sqlite"), engine="vmap").fit(x, y)
+    twin = pickle.loads(pickle.dumps(model))
+    assert twin.ledger_.fits() == model.ledger_.fits()
+    np.testing.assert_array_equal(twin.predict(x), model.predict(x))
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"), [("ghosts", "engine must be one of"), ("layers", "the engine must give")]
+)
+def test_an_engine_that_cannot_do_the_model_is_refused_with_nothing_charged(engine, message, monkeypatch):
+    def refuse(model):
+        raise ValueError("parameters in layers of their own")
+
+    monkeypatch.setattr(gradients, "owners_of", refuse)
+    x, y = data()
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=message):
+        classifier(epsilon=3.0, ledger=ledger, engine=engine).fit(x, y)
+    assert ledger.fits() == []
 
 
 @pytest.mark.parametrize(

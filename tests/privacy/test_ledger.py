@@ -56,6 +56,35 @@ def test_no_row_is_ever_changed_or_deleted(path, table, statement):
     assert list(db.execute(f"SELECT * FROM {table}")) == before
 
 
+@pytest.mark.parametrize("table", ["meta", "fits", "releases", "progress"])
+def test_an_insert_that_replaces_a_row_is_refused(path, table):
+    """REPLACE deletes the row in its way: of the budget, of a charge, of a committed digest."""
+    ledger = Ledger(path, "id")
+    ledger.set_budget(5.0, 1e-5)
+    run_release(reserve(specs(), ledger, path.parent / "run"))
+    db = ledger._db
+    before = list(db.execute(f"SELECT * FROM {table}"))
+    assert before
+    with pytest.raises(sqlite3.DatabaseError, match="append-only"):
+        db.execute(f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}")
+    with pytest.raises(sqlite3.DatabaseError, match="append-only"):
+        db.execute(f"REPLACE INTO {table} SELECT * FROM {table} LIMIT 1")
+    assert list(db.execute(f"SELECT * FROM {table}")) == before
+
+
+def test_a_second_digest_cannot_take_the_place_of_a_committed_one(path):
+    """Its row's id is new: what it would replace is found by the index of commits alone."""
+    ledger = Ledger(path, "id")
+    fit = reserve(specs(), ledger, path.parent / "run")
+    run_release(fit)
+    with pytest.raises(sqlite3.DatabaseError, match="append-only"):
+        ledger._db.execute(
+            "INSERT OR REPLACE INTO progress (fit_id, sequence, state, at, digest) "
+            "VALUES (?, 0, 'committed', 0, 'another')",
+            (fit.fit_id,),
+        )
+
+
 def test_the_file_is_written_through_to_the_disk(path):
     assert Ledger(path)._db.execute("PRAGMA synchronous").fetchone() == (3,)
 

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from core import toy
 from fits import plan_and_fit
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dphead.data import ArrayRows
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.transform import RowTransform
+from dphead.privacy.transform import RowTransform, clipped_rows
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
-from dphead.solvers.base import Answer, Centering, center_classes, split_intercept
+from dphead.solvers.base import Answer, Centering, center_classes, check_intercept, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 
 N, D, M = 600, 8, 4
@@ -122,6 +124,24 @@ def test_channel_normalization_is_the_papers():
     np.testing.assert_allclose(transform.scale, np.repeat(1 / np.sqrt(var), 2), rtol=1e-4)
     with pytest.raises(ValueError, match="n_channels"):
         ChannelNormalization(3, 1.0, 1.0).plan(FACTS, 1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 3000), st.floats(1e-3, 1e3), st.floats(0.1, 1e6), st.integers(0, 2**32))
+def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(d, norm, times, seed):
+    """Public numbers decide. Where it is not refused, rows with one large entry still count."""
+    append = min(times * norm, 1e6)
+    facts = PublicFacts(100, d, 3, mu=1.0)
+    rng = np.random.default_rng(seed)
+    x = (norm * rng.normal(size=(4, d))).astype(np.float32)
+    x[0], x[0, 0] = 0, 10 * norm
+    q = clipped_rows(RowTransform(append=append), x, norm).q[:, :-1]
+    try:
+        check_intercept(facts, append, norm)
+    except ValueError as error:
+        assert "leave room for the rows" in str(error) and not q.any()
+    else:
+        assert q[0].any() or append > 100 * norm
 
 
 def test_small_helpers():

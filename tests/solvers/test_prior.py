@@ -7,6 +7,7 @@ from fits import plan_and_fit
 from dphead.data import ArrayRows
 from dphead.methods import make_method
 from dphead.plan import make_plan
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
 from dphead.solvers import Auto, PublicFacts
@@ -80,6 +81,16 @@ def test_what_is_no_prior_for_these_features_is_refused(tmp_path):
     (tmp_path / "prior.npy").write_text("no array")
     with pytest.raises(ValueError, match="must be a \\.npy file"):
         read_prior(tmp_path / "prior.npy")
+
+
+@pytest.mark.parametrize("shape", [(D + 1, M), (D, M + 1), (M, D)])
+def test_a_prior_of_a_wrong_shape_is_refused_with_nothing_charged(shape):
+    ledger, solver, facts = Ledger(), Auto(prior=PublicPrior(np.eye(*shape))), PublicFacts(1000, D, M)
+    with pytest.raises(ValueError, match="a prior must have shape"):
+        plan_and_fit(solver, ArrayRows(*blobs(1000, 0)), facts, ledger=ledger)
+    with pytest.raises(ValueError, match="a prior must have shape"):
+        make_plan(solver, facts, epsilon=1.0, delta=1e-6)
+    assert ledger.fits() == []
 
 
 def test_a_file_and_an_array_are_the_same_prior(tmp_path):

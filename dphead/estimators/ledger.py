@@ -1,0 +1,58 @@
+"""What all estimators share about the ledger that counts their fits."""
+
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from sklearn.base import BaseEstimator
+
+from dphead.ledgers import open_ledger
+from dphead.privacy.ledger import Ledger, LedgerError
+
+
+class LedgerMixin:
+    """For an estimator with a `ledger` parameter that sets `_ledger` in `fit`.
+
+    It stands before `BaseEstimator` among the bases. A `Ledger` holds an open file: it
+    is neither copied by `clone` nor pickled.
+    """
+
+    ledger: str | Path | Ledger | None
+    _ledger: str | Ledger
+
+    @property
+    def ledger_(self) -> Ledger:
+        """The ledger that counted this fit.
+
+        A pickled estimator opens the file again; one in memory is gone.
+        """
+        if "_ledger" not in vars(self):
+            raise AttributeError("ledger_ is there after a fit, and in a copy only if the ledger is a file.")
+        if isinstance(self._ledger, str):
+            self._ledger = Ledger(self._ledger)
+        return self._ledger
+
+    def _open_ledger(self, dataset_id: str | None = None) -> Ledger:
+        """The ledger given, or the data set's. LedgerError if it is another's."""
+        if not isinstance(self.ledger, Ledger):
+            return open_ledger(self.ledger, dataset_id)
+        theirs = self.ledger.meta("dataset_id")
+        if dataset_id is not None and theirs not in (None, dataset_id):
+            raise LedgerError(
+                f"the ledger must be this data set's, got dataset_id={theirs}. The file says {dataset_id}."
+            )
+        return self.ledger
+
+    def __sklearn_clone__(self) -> Any:
+        """A clone shares the ledger, so that it cannot start from zero."""
+        bare: Any = copy(self)
+        bare.ledger = None
+        twin: Any = BaseEstimator.__sklearn_clone__(bare)
+        twin.ledger = self.ledger
+        return twin
+
+    def __getstate__(self) -> Any:
+        state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
+        ledger = state.pop("_ledger", None)
+        path = getattr(ledger, "path", ledger)
+        return state if path in (None, ":memory:") else {**state, "_ledger": path}
