@@ -178,7 +178,8 @@ def device_seconds(n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10) 
     rng = np.random.default_rng(0)
     x = np.resize(rng.standard_normal((8192, d), np.float32), (n, d))
     rows, noise = ArrayRows(x, rng.integers(0, m, n)), NoiseSource()
-    summer = Door(block_sum("jax", x.nbytes))
+    sums, memory = block_sum("jax", x.nbytes)
+    summer = Door(sums, memory=memory)
     params = Params(RowTransform(unit_norm=True), np.zeros((d, m), np.float32))
     queries = [Gram(m), *[Gradient(m, "softmax", "features")] * steps]
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dphead.data import AHEAD, BLOCK_ROWS, TOGETHER
+from dphead.data import AHEAD, BLOCK_ROWS, TOGETHER, streamed_rows
 from dphead.privacy.statistics import ClassSums
 from dphead.solvers.base import PlannedRelease, PublicFacts
 from dphead.sums.cpu import PIECE, PIECES
@@ -16,6 +16,7 @@ from dphead.sums.passes import COPIES, cores
 DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
 LIBRARIES = 192 << 20  # modules still to come (numba and what it compiles: 130 MB), threads and allocator space
 JAX = 300 << 20  # its compiler and buffers
+FEW = 2  # passes that read a file before it pays to load it; chosen, not measured
 COLUMNS = 64  # bytes a row of labels, splits, groups, and counts of used slots
 
 
@@ -42,7 +43,7 @@ def share(
     n_rows: rows that this process reads; n_test: rows to be measured on, already in memory; processes: of the run.
     ValueError that says how much is needed if even streaming does not fit.
     """
-    loaded = 4 * n_rows * facts.n_features
+    loaded = 4 * n_rows * facts.n_features if read_again(releases) else 0
     if bound is None:
         return _divided(DEFAULT, loaded, 0)
     fixed = resident() + LIBRARIES + JAX * (backend == "jax") + COLUMNS * n_rows + 12 * n_test * facts.n_classes
@@ -54,12 +55,18 @@ def share(
             f"memory must hold blocks and sums of n_features={facts.n_features}, n_classes={facts.n_classes}, got "
             f"memory={bound // 10**6}MB. It needs {need}MB: raise it, or use fewer classes or another method."
         )
-    return _divided(free, loaded, (TOGETHER - 1) * made(facts))
+    more = made(facts, TOGETHER * BLOCK_ROWS) - made(facts, streamed_rows(facts.n_features))
+    return _divided(free, loaded, more)
+
+
+def read_again(releases: list[PlannedRelease]) -> bool:
+    """Whether passes read features many times: integer rows serve neither a sample nor a sum of squares."""
+    return sum(r.sampling_prob < 1 or r.query.kind == "gram" for r in releases) > FEW
 
 
 def _divided(room: int, loaded: int, more: int) -> Share:
-    """Features if they fit with what their larger blocks need more; integer rows, of half the size, in the rest."""
-    if loaded + more <= room:
+    """Features if they are to be loaded and fit with what their larger blocks need more; integer rows in the rest."""
+    if 0 < loaded <= room - more:
         return Share(loaded, min(room - loaded - more, DEFAULT))
     return Share(0, min(room, DEFAULT))
 
@@ -75,19 +82,17 @@ def resident() -> int:
 
 
 def streaming(facts: PublicFacts) -> int:
-    """Bytes of float32 blocks: read ahead, waiting and in work on each core, and one being read; of scores in work.
-
-    If rows are loaded instead, each core transforms a large block of them.
-    """
-    blocks = 4 * BLOCK_ROWS * (facts.n_features + 1) * max(AHEAD + 2 * cores() + 4, TOGETHER * cores())
+    """Bytes of float32 blocks: read ahead, waiting and in work on each core, and one being read; of scores in work."""
+    rows = streamed_rows(facts.n_features)
+    blocks = 4 * rows * (facts.n_features + 1) * (AHEAD + 2 * cores() + 4)
     arrays = 6  # of a piece's scores: predictions, residuals and what numpy makes between them
     pieces = 8 * 8 * PIECES * cores()  # float64 arrays of rows that numpy turns to integers
-    return blocks + pieces + made(facts) + arrays * 8 * PIECE * facts.n_classes * cores()
+    return blocks + pieces + made(facts, rows) + arrays * 8 * PIECE * facts.n_classes * cores()
 
 
-def made(facts: PublicFacts) -> int:
-    """Bytes of the integer rows of a block on each core: 2 a number, and 8 of moments while their parts are joined."""
-    return 12 * BLOCK_ROWS * (facts.n_features + 1) * cores()
+def made(facts: PublicFacts, rows: int) -> int:
+    """Bytes of the integers of so many rows on each core: 2 a number, and 8 of moments while their parts are joined."""
+    return 12 * rows * (facts.n_features + 1) * cores()
 
 
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
