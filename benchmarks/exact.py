@@ -23,6 +23,10 @@ from dphead.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 
 OUT = RESULTS / "exact.jsonl"
+NOTE = """In %, mean (draws), then less the mean of the stored draws of float32 sums, ± the standard error of
+that difference (stored draws). The three stored draws of MNIST at ε = 0.1 were lucky ones: seeds 10 to 15 gave 96.06 ±
+0.05 with integer sums and 96.01 ± 0.09 (standard errors) with the float32 sums of commit 097c6fb, each with its own
+noise."""
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
@@ -43,7 +47,7 @@ SETS = {
         "mnist",
         "scatternet-local",
         ("auto", "dp-fc", "dp-ls"),
-        EPSILONS,
+        (0.1, 0.5, 1.0, 2.0),
         3,
     ),
     "cifar10": Again(
@@ -51,7 +55,7 @@ SETS = {
         "cifar10",
         "scatternet-local",
         ("auto",),
-        (0.5, 1.0, 3.0),
+        (0.5, 1.0),
         3,
     ),
     "digits": Again(
