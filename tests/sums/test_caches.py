@@ -89,8 +89,8 @@ class Made:
 
     age: str
     i: int
-    q: np.ndarray = field(default=np.zeros(2), compare=False)
-    scale: np.ndarray = field(default=np.zeros(2), compare=False)
+    q: np.ndarray = field(default_factory=lambda: np.zeros(2), compare=False)
+    scale: np.ndarray = field(default_factory=lambda: np.zeros(2), compare=False)
 
 
 def test_what_is_kept_serves_its_own_key_and_slots_alone():
