@@ -234,17 +234,22 @@ def test_sums_that_float64_would_round_are_added_as_they_are(monkeypatch):
     assert total.dtype == np.int64 and total[:, 0].tolist() == [3 * int(v) for v in own]
 
 
-@pytest.mark.parametrize("rows_more", [0, 1])
-def test_no_number_of_rows_is_too_many_for_a_process(rows_more):
+def test_no_number_of_rows_is_too_many_for_a_process():
     """The private number of rows must not decide, after the charge, whether a fit goes on."""
-    query, asked = SigmoidHessians(2), []
-    n_rows = 2 * (2**53 // query.most()) + rows_more
-    rows: Any = SimpleNamespace(n_rows=n_rows, n_features=3, group_cap=None)
+    query = SigmoidHessians(2)
     spec = ReleaseSpec("hessians", query.name, 1.0, 1.0, 1000, relation="add_remove")
-    request = SumRequest(query, Params(), rows, spec, 1.0)
-    processes: Any = SimpleNamespace(count=2, ask=lambda *part: asked.append(part))
-    asks = SumOfParts(processes, rows)._send(query, request, 1.0)
-    assert sum(ask.n_rows for ask in asks) == n_rows and len(asked) == 1
+
+    def stops(n_rows):
+        rows: Any = SimpleNamespace(n_rows=n_rows, n_features=3, group_cap=None)
+        processes: Any = SimpleNamespace(count=2, ask=lambda process, ask: None)
+        try:
+            SumOfParts(processes, rows)._send(query, SumRequest(query, Params(), rows, spec, 1.0), 1.0)
+        except ValueError:
+            return True
+        return False
+
+    most = 2 * (2**53 // query.most())  # of which float64 holds every sum
+    assert [stops(n) for n in (most, most + 1)] == [False, False]
 
 
 def test_the_largest_norm_of_parts_is_that_of_all_rows():
