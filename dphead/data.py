@@ -240,7 +240,8 @@ def _within(groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, 
 def _block_rows(wanted: int, n_rows: int, sampled: bool) -> int:
     """A multiple of CHUNK, no larger than all n_rows need; for a sample one size for all, whatever there is.
 
-    So no shape, and no message about memory, tells the size of a sample, or of all where n is private.
+    So no shape, and no message about memory, tells the size of a sample. That of a full batch tells a small n to 128
+    rows, also where n is private: as the number of blocks does, to this process alone (AUDIT.md, "Not protected").
     """
     most = min(wanted, SAMPLE_ROWS) if sampled else min(wanted, n_rows)
     return CHUNK * max(1, -(-most // CHUNK))

@@ -18,6 +18,8 @@ LIBRARIES = 192 << 20  # modules still to come (numba and what it compiles: 130 
 JAX = 300 << 20  # its compiler and buffers
 FEW = 2  # passes that read a file before it pays to load it; chosen, not measured
 COLUMNS = 64  # bytes a row of labels, splits, groups, and counts of used slots
+MB = 10**6
+COARSE = 100 * MB  # what is needed is told to so much where n is private: 1.5 million rows of COLUMNS
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,12 @@ def share(
     n_test: int = 0,
     backend: str = "numpy",
     processes: int = 1,
+    private_n: bool = False,
 ) -> Share:
     """Divide `bound` bytes of this process's resident memory, or two gigabytes of rows if there is no bound.
 
     n_rows: rows that this process reads; n_test: rows to be measured on, already in memory; processes: of the run.
-    ValueError that says how much is needed if even streaming does not fit.
+    ValueError that says how much is needed if even streaming does not fit, rounded up to COARSE with private_n.
     """
     loaded = 4 * n_rows * facts.n_features if read_again(releases) else 0
     if bound is None:
@@ -50,10 +53,11 @@ def share(
     sent = 4 * max(_size(r, facts.n_features + 1) for r in releases) if processes > 1 else 0
     free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
     if free < 0:
-        need = -(-(bound - free) // 10**6)
+        step = COARSE if private_n else MB
+        need = -(-(bound - free) // step) * (step // MB)
         raise ValueError(
             f"memory must hold blocks and sums of n_features={facts.n_features}, n_classes={facts.n_classes}, got "
-            f"memory={bound // 10**6}MB. It needs {need}MB: raise it, or use fewer classes or another method."
+            f"memory={bound // MB}MB. It needs {need}MB: raise it, or use fewer classes or another method."
         )
     more = made(facts, TOGETHER * BLOCK_ROWS) - made(facts, streamed_rows(facts.n_features))
     return _divided(free, loaded, more)

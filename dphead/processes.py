@@ -100,7 +100,7 @@ class Group:
         out = os.dup(1)
         os.dup2(2, 1)  # gloo says on standard output that it has connected
         for i in range(1, self.count):  # before anything is charged
-            self._send(i, np.zeros(1))
+            self._send(i, np.zeros(1, np.int64))
         os.dup2(out, 1)
         os.close(out)
 
@@ -121,7 +121,7 @@ class Group:
 
     def receive(self, process: int, shape: tuple[int, ...]) -> np.ndarray:
         """`parts.Processes.receive`."""
-        return self._send(process, np.zeros(shape))
+        return self._send(process, np.zeros(shape, np.int64))
 
     def next(self) -> PartAsk | None:
         """`parts.Asked.next`."""
@@ -181,7 +181,7 @@ class Group:
         self._store.key_value_set_bytes(f"ask/{process}/{self._asked - 1}", _pack(facts, arrays))
 
     def _send(self, process: int, value: np.ndarray) -> np.ndarray:
-        """A process's float64 value on the first process. All processes call it alike."""
+        """A process's int64 value on the first process. All processes call it alike."""
         try:
             return _to_first(process, value, self.index, self.count)
         except Exception as error:  # what jax raises has no public name
@@ -274,9 +274,9 @@ def _to_first(source: int, value: np.ndarray, index: int, count: int) -> np.ndar
         return jax.lax.ppermute(x, "process", [(source, 0)])
 
     with jax.enable_x64(True):
-        mine = jax.device_put(np.asarray(value, np.float64)[None], devices[index])
+        mine = jax.device_put(value[None], devices[index])
         whole = jax.make_array_from_single_device_arrays(
-            (count, *value.shape), NamedSharding(mesh, one_each), [mine], dtype=np.float64
+            (count, *value.shape), NamedSharding(mesh, one_each), [mine], dtype=value.dtype
         )
         moved = jax.jit(jax.shard_map(move, mesh=mesh, in_specs=one_each, out_specs=one_each))(whole)
         return np.asarray(moved.addressable_data(0))[0]

@@ -182,7 +182,8 @@ def own_rows(
     index, count = (0, 1) if group is None else (group.index, group.count)
     start, stop = bounds(rows.n_rows, count)[index : index + 2]
     sizes: Any = {"n_rows": stop - start, "n_test": n_test, "processes": count}
-    room = share(options.memory, facts, releases, backend=options.backend, **sizes)
+    private_n = options.relation == "add_remove"
+    room = share(options.memory, facts, releases, backend=options.backend, private_n=private_n, **sizes)
     return rows.part(start, stop, room.features), *block_sum(options.backend, room.kept)
 
 

@@ -93,6 +93,28 @@ def test_what_a_refusal_says_is_needed_is_enough(solver):
         divided((need - 2) * MB, solver)
 
 
+def test_a_refusal_does_not_tell_a_private_n():
+    """Its number is the same for half a million rows more; it is still enough."""
+    releases = LeastSquares().plan(FACTS)
+    said = []
+    for n_rows in (2_000_000, 2_000_001, 2_500_000):
+        with pytest.raises(ValueError, match="memory must hold") as refusal:
+            share(MB, FACTS, releases, n_rows=n_rows, private_n=True)
+        said.append(str(refusal.value))
+    assert len(set(said)) == 1
+    need = int(re.search(r"needs (\d+)MB", said[0])[1])
+    assert need % 100 == 0
+    assert share(need * MB, FACTS, releases, n_rows=n_rows, private_n=True).features == 0
+
+
+def test_a_fit_with_a_private_n_rounds_what_it_needs(tmp_path):
+    features = features_file(tmp_path / "f.h5")
+    command = ("fit", features, "-o", tmp_path / "run", "--relation", "add_remove", "--nominal-n", 200)
+    said = refused(dphead(*command, "--method", "dp-ls", "--memory", "1MB"))
+    assert int(re.search(r"needs (\d+)MB", said)[1]) % 100 == 0
+    assert charges() == 0
+
+
 def test_a_matrix_for_each_class_needs_the_memory_of_all():
     """DP-Newton's thousand Hessians are 22 GB, and are noised and factored in copies."""
     with pytest.raises(ValueError) as refusal:

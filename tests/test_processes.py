@@ -127,6 +127,33 @@ def test_every_process_ends_with_the_same_head(features, tmp_path):
     assert (tmp_path / "run0" / "report.json").exists() and not (tmp_path / "run1").exists()
 
 
+def test_sums_of_any_size_travel_as_they_are():
+    """Beyond 2**53, and what would be NaN or subnormal if the bits were taken for float64's."""
+    script = textwrap.dedent("""
+        import sys
+        import numpy as np
+        from dphead.processes import Group, Place
+
+        address, index = sys.argv[1:]
+        sent = np.array([[2**62 + 1, -(2**53) - 1], [-1, 1], [2**63 - 1, 0]], np.int64)
+        with Group(Place(address, 2, int(index)), True) as group:
+            group.agree({})
+            if group.first:
+                got = group.receive(1, sent.shape)
+                print(got.dtype == np.int64 and np.array_equal(got, sent))
+            else:
+                group.answer(sent)
+    """)
+    address = f"127.0.0.1:{free_port()}"
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, address, str(i)], stdout=subprocess.PIPE, text=True)
+        for i in range(2)
+    ]
+    said = [p.communicate(timeout=TIMEOUT)[0] for p in running]
+    assert [p.returncode for p in running] == [0, 0]
+    assert said[0].split()[-1] == "True"
+
+
 @pytest.mark.parametrize("lost", [1, 0])
 def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(features, tmp_path, lost):
     """Killed at the third of 5 releases. The same command continues, on one process too, and is charged once."""

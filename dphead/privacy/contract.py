@@ -15,8 +15,10 @@ from dphead.privacy.statistics import Params, Query
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of some slots, padded to a shape that no private number decides.
+    """Rows of some slots, padded.
 
+    Blocks of a sample have one shape whatever the sample; that of a full batch may
+    follow n. No sum depends on a shape (proofs/exactness.md).
     index: (k,) slots, -1 for padding. x: (k, n_features) float32, or (k, 0) where the
     pass knew the rows. y: (k,) int class positions; any other number means that the row
     counts zero.

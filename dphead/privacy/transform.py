@@ -27,7 +27,8 @@ class RowTransform:
     In this order: divide by the norm (`unit_norm`); subtract `center` (n_features,);
     multiply by `scale` (n_features,); divide by the norm again (`unit_norm` with a
     centre); after the clip, append the constant `append` (0: nothing). It may depend on
-    public numbers and earlier releases only.
+    public numbers and earlier releases only. Its arrays are read-only copies: rows that
+    it made may be kept, and must stay the rows that it makes.
     """
 
     unit_norm: bool = False
@@ -41,6 +42,12 @@ class RowTransform:
                 "append must be 0 or have a size in [1e-6, 1e6], got "
                 f"append={self.append}. Rescale it."
             )
+        for name in ("center", "scale"):
+            values = getattr(self, name)
+            if values is not None:
+                own = np.array(values)
+                own.flags.writeable = False
+                object.__setattr__(self, name, own)  # the class is frozen
 
     def width(self, n_features: int) -> int:
         """Number of columns after the transform. ValueError if it cannot be applied."""

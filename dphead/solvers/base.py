@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from dphead.privacy.statistics import ChannelMoment, Params, Query
-from dphead.privacy.transform import RowTransform, aim, clipped_bound
+from dphead.privacy.transform import RowTransform, aim, clipped_bound, clipped_step
 
 if TYPE_CHECKING:
     from dphead.solvers.error_bars import ErrorBars
@@ -188,6 +188,23 @@ def check_intercept(facts: PublicFacts, intercept: float, norm: float | None) ->
             "an intercept's constant must leave room for the rows beside it, got "
             f"{intercept=} for rows of norm {norm:g} and n_features={facts.n_features}: "
             "all would be rounded to zero. Use a smaller intercept."
+        )
+
+
+def check_clip(facts: PublicFacts, intercept: float, clip: float, norm: float | None) -> None:
+    """`check_intercept` of clipped rows; ValueError, too, for a clip far above rows.
+
+    norm: the length that rows have, None where no public number says it. They lie on a
+    grid of about clip / 4095: a row shorter than half a step is rounded to zero.
+    """
+    check_intercept(facts, intercept, clip)
+    if norm is None or np.isinf(facts.mu):
+        return
+    if norm < clipped_step(clip, intercept) / 2:
+        raise ValueError(
+            "feature_clip and intercept must not be thousands of times the rows' norm, "
+            f"got feature_clip={clip:g}, {intercept=} for rows of norm {norm:g}: all "
+            "would be rounded to zero. Use a clip near the norm."
         )
 
 

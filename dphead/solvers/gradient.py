@@ -15,6 +15,7 @@ from dphead.solvers.base import (
     PlannedRelease,
     PublicFacts,
     Steps,
+    check_clip,
     check_intercept,
     split_intercept,
 )
@@ -141,7 +142,7 @@ class DPFC:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, the Gram matrix, and `steps` gradients."""
-        check_intercept(facts, self.intercept, self.feature_clip)
+        check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         share = 1 / (self.steps + 1) if self.gram_share is None else self.gram_share
         gradient = PlannedRelease(
             "gradient", Gradient(facts.n_classes, self.loss), self.clip_norm, (1 - share) / self.steps

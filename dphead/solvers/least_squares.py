@@ -15,7 +15,7 @@ from dphead.solvers.base import (
     PublicFacts,
     Steps,
     center_classes,
-    check_intercept,
+    check_clip,
     split_intercept,
 )
 from dphead.solvers.error_bars import ErrorBars
@@ -54,7 +54,7 @@ class LeastSquares:
                 f"ridge='stein' and error_bars need at most {WIDEST} columns and no class_grams, got {width} columns, "
                 f"ridge={self.ridge!r}, error_bars={self.error_bars}, class_grams={self.class_grams}. Leave them out."
             )
-        check_intercept(facts, self.intercept, self.feature_clip)
+        check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip
         parts = 3 if self.class_grams else 2
         share = 1 / parts if self.gram_share is None else self.gram_share

@@ -12,7 +12,7 @@ from dphead.solvers.base import (
     PlannedRelease,
     PublicFacts,
     Steps,
-    check_intercept,
+    check_clip,
     split_intercept,
 )
 from dphead.solvers.normalization import ChannelNormalization
@@ -38,7 +38,7 @@ class Newton:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, then a gradient and m Hessians a step."""
-        check_intercept(facts, self.intercept, self.feature_clip)
+        check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         gradient, hessians = self._queries(facts)
         share = self.hessian_share / self.steps
         step = [

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from dphead.privacy.statistics import ClassSums, Params
-from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, check_intercept
+from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, check_clip
 from dphead.solvers.normalization import ChannelNormalization
 
 
@@ -26,7 +26,7 @@ class Prototypes:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, and the class sums."""
-        check_intercept(facts, self.intercept, self.feature_clip)
+        check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         if self.intercept == 0:
             raise ValueError(
                 "prototypes count the rows of a class by the constant, got intercept=0. Use a positive one."

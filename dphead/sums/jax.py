@@ -26,11 +26,12 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import IntegerRows
-from dphead.sums.cpu import CpuSums
+from dphead.sums.cpu import EXACT, CpuSums
 from dphead.sums.reference import Ask, GramAndSums, row_norms
 
 SMALL = (Gradient, Gram, ClassSums)  # their factors are at most RADIUS
 HALF = 64  # a row's integer is HALF * high + low, both of 8 bits
+ROWS = 1 << 18  # of one product: more could overflow in int32 or round in float64
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any
 
 def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
     """The int64 sum of factors."""
+    assert ROWS * query.most() <= EXACT
+    assert ROWS * HALF**2 < 2**31
     small = isinstance(query, SMALL) and not isinstance(query, SigmoidHessians)
     if query.kind == "outer":
         return _integers(left.T, right, small)
@@ -128,7 +131,15 @@ def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
 
 
 def _integers(a: Any, b: Any, small: bool) -> Any:
-    """a @ b of whole numbers, int64, exact: below 2**53 in float64, in any order.
+    """a @ b of whole numbers, int64, exact: ROWS at a time, however many there are."""
+    total = jnp.zeros((a.shape[0], b.shape[1]), jnp.int64)
+    for i in range(0, a.shape[1], ROWS):
+        total = total + _product(a[:, i : i + ROWS], b[i : i + ROWS], small)
+    return total
+
+
+def _product(a: Any, b: Any, small: bool) -> Any:
+    """a @ b of at most ROWS rows: below 2**53 in float64, exact in any order.
 
     Accelerators have fast units for 8-bit integers. There small numbers, of at most
     RADIUS as all of a row's and a residual's are, go in two halves each.

@@ -16,8 +16,6 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import Ask, BlockSum, ReferenceSums, ask_of, largest_norm
 
-EXACT = 2**53  # float64, in which sums travel, holds every whole number up to here
-
 
 @dataclass(frozen=True)
 class PartAsk:
@@ -48,7 +46,7 @@ class Processes(Protocol):
         ...
 
     def receive(self, process: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The float64 array with which a process answered the last ask, bit for bit.
+        """The int64 array with which a process answered the last ask.
 
         Raises if the process is lost.
         """
@@ -63,7 +61,7 @@ class Asked(Protocol):
         ...
 
     def answer(self, value: np.ndarray) -> None:
-        """Send float64 numbers without noise to the first process and to no other."""
+        """Send int64 numbers without noise to the first process and to no other."""
         ...
 
 
@@ -76,8 +74,8 @@ class SumOfParts:
     """The sum over the rows of all processes, on the first. own: its part of the rows.
 
     Guarantee: each slot (of the sample) is asked of one process, which adds it exactly
-    once or raises (`checked_sum`); one sum of each process is added. Sums are whole
-    numbers below 2**53, which travel as float64.
+    once or raises (`checked_sum`); one sum of each process is added. Sums travel as
+    int64, so that no number of rows, which may be private, is too many for a process.
     """
 
     def __init__(self, processes: Processes, own: Rows) -> None:
@@ -95,7 +93,7 @@ class SumOfParts:
         others = self._send(ask.query, request, request.clip_norm)
         total = _sum(others[0], self._own, block_sum, kept)
         for i in range(1, self._processes.count):
-            total += self._processes.receive(i, total.shape).astype(np.int64)
+            total += self._processes.receive(i, total.shape)
         return total
 
     def largest_norm(self, request: SumRequest) -> float:
@@ -103,7 +101,8 @@ class SumOfParts:
         asks = self._send(request.query, request, None)
         largest = _largest(asks[0], self._own)
         for i in range(1, self._processes.count):
-            largest = max(largest, float(self._processes.receive(i, (1,))[0]))
+            bits = self._processes.receive(i, (1,))
+            largest = max(largest, float(bits.view(np.float64)[0]))
         return largest
 
     def _send(
@@ -112,12 +111,6 @@ class SumOfParts:
         """Ask the other processes; all asks, the own one first."""
         count = self._processes.count
         parts = list(pairwise(bounds(request.rows.n_rows, count)))
-        rows = max(stop - start for start, stop in parts)
-        if rows * query.most() > EXACT:
-            raise ValueError(
-                "the sum of a process must stay below 2**53, got n_rows="
-                f"{request.spec.n_rows} with {count} processes. Use more processes."
-            )
         asks = [_ask(query, request, clip_norm, *part) for part in parts]
         for i in range(1, count):
             self._processes.ask(i, asks[i])
@@ -130,9 +123,9 @@ def serve(
     """Sum this process's part whenever the first asks, until it says that it ends."""
     while (ask := first.next()) is not None:
         if ask.clip_norm is None:
-            first.answer(np.array([_largest(ask, own)]))
+            first.answer(np.array([_largest(ask, own)]).view(np.int64))  # its bits
         else:
-            first.answer(_sum(ask, own, block_sum, kept).astype(np.float64))
+            first.answer(_sum(ask, own, block_sum, kept))
 
 
 def _ask(

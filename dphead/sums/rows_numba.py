@@ -86,7 +86,7 @@ def _filled(
 def _numbers(values: np.ndarray | None, d: int, missing: float) -> np.ndarray:
     if values is None:
         return np.full(d, missing)
-    return np.ascontiguousarray(values, np.float64)
+    return np.array(values, np.float64)  # a read-only one would be compiled for anew
 
 
 @compiled

@@ -201,6 +201,19 @@ def test_the_transform_is_its_definition(kind):
     np.testing.assert_allclose(rows.norm(), np.linalg.norm(real, axis=1), rtol=1e-14)
 
 
+@pytest.mark.parametrize("name", ["center", "scale"])
+def test_a_transforms_numbers_do_not_change_once_it_is_made(name):
+    """Rows that it made are kept by its identity: they must stay what it makes."""
+    values = np.array([0.5, -2.0, 1.0])
+    transform = RowTransform(**{name: values})
+    x = np.ones((1, 3), np.float32)
+    before = direction_rows(transform, x).q
+    values[0] = 7
+    assert np.array_equal(direction_rows(transform, x).q, before)
+    with pytest.raises(ValueError, match="read-only"):
+        getattr(transform, name)[0] = 7
+
+
 def test_a_row_of_zeros_stays_one():
     for kind in ("", "u", "s", "us"):
         rows = clipped_rows(transform_of(kind, 3, 0.0), np.zeros((2, 3), np.float32), 1.0)

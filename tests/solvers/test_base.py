@@ -11,7 +11,7 @@ from dphead.data import ArrayRows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform, clipped_rows
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
-from dphead.solvers.base import Answer, Centering, center_classes, check_intercept, split_intercept
+from dphead.solvers.base import Answer, Centering, center_classes, check_clip, check_intercept, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 
 N, D, M = 600, 8, 4
@@ -142,6 +142,29 @@ def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(d, norm, 
         assert "leave room for the rows" in str(error) and not q.any()
     else:
         assert q[0].any() or append > 100 * norm
+
+
+@pytest.mark.parametrize("solver", [LeastSquares, Newton, Prototypes, DPFC])
+def test_a_clip_beside_which_no_unit_row_counts_is_refused_in_the_plan(solver):
+    facts = PublicFacts(100, 4, 3, mu=1.0)
+    solver(feature_clip=1000.0).plan(facts)
+    with pytest.raises(ValueError, match="feature_clip and intercept must not be thousands"):
+        solver(feature_clip=1e4).plan(facts)
+    solver(feature_clip=1e4, centering=Centering(unit_norm=False)).plan(facts)  # rows of any length
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1e-6, 1e6), st.sampled_from([0.0, 0.01, 1.0]), st.integers(1, 50))
+def test_a_clip_is_refused_only_where_it_leaves_nothing_of_any_row(clip, append, d):
+    """Rows of one entry, which is the largest that a row of norm one can have."""
+    x = np.eye(d, dtype=np.float32)[:1]
+    q = clipped_rows(RowTransform(True, append=append), x, clip).q[0, :d]
+    try:
+        check_clip(PublicFacts(100, d, 3, mu=1.0), append, clip, 1.0)
+    except ValueError as error:
+        assert "rounded to zero" in str(error) and not q.any()
+    else:
+        assert q.any() or clip > 8000 or append > 100 * clip
 
 
 def test_small_helpers():

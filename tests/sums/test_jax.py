@@ -199,6 +199,19 @@ def test_sums_of_the_largest_entries_are_exact_in_halves(value, products):
     assert abs(entry) >= RADIUS - 2 and total[1, 1] == 8192 * entry**2
 
 
+@pytest.mark.parametrize(
+    ("products", "rows", "one", "other"),
+    [("halves", 2**19, RADIUS, RADIUS), ("float64", 2**23 + 9, 2**30 - 1, 1)],
+    indirect=["products"],
+)
+def test_products_of_blocks_of_any_length_are_exact(products, rows, one, other):
+    """In one piece int32 would overflow, and float64 round an odd number beyond 2**53."""
+    with jax.enable_x64(True):
+        a, b = np.full((1, rows), one, np.int32), np.full((rows, 1), other, np.int32)
+        total = jax_sums._integers(jax.numpy.asarray(a), jax.numpy.asarray(b), products == "halves")
+    assert total.dtype == np.int64 and int(total[0, 0]) == rows * one * other
+
+
 def test_two_halves_are_the_number():
     x = np.arange(-RADIUS, RADIUS + 1)
     (low, one), (high, times) = jax_sums._halves(jax.numpy.asarray(x.astype(np.int32)))

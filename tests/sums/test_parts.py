@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,12 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.statistics import COUNT, ClassCounts, ClassSums, Gram, Params, SigmoidHessians
 from dphead.privacy.transform import RowTransform
+from dphead.sums import parts as parts_module
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
-from dphead.sums.parts import EXACT, PartAsk, SumOfParts, _sum, bounds, serve
+from dphead.sums.parts import PartAsk, SumOfParts, _sum, bounds, serve
+from dphead.sums.passes import NO_ROWS
+from dphead.sums.reference import ask_of
 
 
 class Threads:
@@ -39,7 +43,7 @@ class Threads:
         value = self._answers[process].get(timeout=30)
         if isinstance(value, Exception):
             raise value
-        assert value.shape == shape and value.dtype == np.float64
+        assert value.shape == shape and value.dtype == np.int64
         return value
 
     def end(self):
@@ -212,19 +216,49 @@ def test_a_process_that_holds_another_part_or_cap_does_not_sum_it(n_rows, held):
     own = ArrayRows(x, y, groups=np.arange(4), group_cap=held)
     query = ClassSums(M)
     ask = PartAsk(query, Params(), spec_of(query, 8, group_cap=2), 1.0, n_rows, None)
-    own.blocks = lambda indices=None: iter(())  # a pass would find that slots are missing, which is another error
+    own.blocks = lambda *asked: iter(())  # a pass would find that slots are missing, which is another error
     with pytest.raises(RuntimeError, match="must hold the part that it is asked for"):
-        _sum(ask, own, CpuSums())
+        _sum(ask, own, CpuSums(), NO_ROWS)
 
 
-def test_a_part_whose_sum_float64_could_round_is_refused_before_it_is_asked():
-    """Sums travel as float64, which holds whole numbers up to 2**53 alone."""
-    query, asked = SigmoidHessians(2), []
-    n_rows = 2 * (EXACT // query.most() + 1)
-    rows: Any = SimpleNamespace(n_rows=n_rows, n_features=3, group_cap=None)
-    spec = ReleaseSpec("hessians", query.name, 1.0, 1.0, n_rows)
-    request = SumRequest(query, Params(), rows, spec, 1.0)
-    processes: Any = SimpleNamespace(count=2, ask=lambda *part: asked.append(part))
-    with pytest.raises(ValueError, match="Use more processes"):
-        SumOfParts(processes, rows)._send(query, request, 1.0)
-    assert asked == []
+def test_sums_that_float64_would_round_are_added_as_they_are(monkeypatch):
+    """Beyond 2**53 float64 holds every second whole number at most."""
+    own = np.array([2**60 + 1, -(2**53) - 1, -1], np.int64)
+    monkeypatch.setattr(parts_module, "_sum", lambda *given: own[:, None].copy())
+    x, y = toy(4)
+    query = ClassCounts(3)
+    with parts(x, y, 3) as (whole, threads, first):
+        request = SumRequest(query, Params(), whole, spec_of(query, 4), 1.0)
+        ask = ask_of(query, request.params, 1.0, whole)
+        total = SumOfParts(threads, first)(ask, request, CpuSums())
+    assert total.dtype == np.int64 and total[:, 0].tolist() == [3 * int(v) for v in own]
+
+
+def test_no_number_of_rows_is_too_many_for_a_process():
+    """The private number of rows must not decide, after the charge, whether a fit goes on."""
+    query = SigmoidHessians(2)
+    spec = ReleaseSpec("hessians", query.name, 1.0, 1.0, 1000, relation="add_remove")
+
+    def stops(n_rows):
+        rows: Any = SimpleNamespace(n_rows=n_rows, n_features=3, group_cap=None)
+        processes: Any = SimpleNamespace(count=2, ask=lambda process, ask: None)
+        try:
+            SumOfParts(processes, rows)._send(query, SumRequest(query, Params(), rows, spec, 1.0), 1.0)
+        except ValueError:
+            return True
+        return False
+
+    most = 2 * (2**53 // query.most())  # of which float64 holds every sum
+    assert [stops(n) for n in (most, most + 1)] == [False, False]
+
+
+def test_the_largest_norm_of_parts_is_that_of_all_rows():
+    """Its bits travel as an integer."""
+    x, y = toy(300)
+    x *= np.linspace(0.1, 3.7, 300, dtype=np.float32)[:, None]
+    request = SumRequest(ClassSums(M), Params(), ArrayRows(x, y), spec_of(ClassSums(M), 300), np.inf)
+    alone = Door().largest_norm(request)
+    for count in (1, 3):
+        with parts(x, y, count) as (whole, threads, own):
+            found = SumOfParts(threads, own).largest_norm(replace(request, rows=whole))
+        assert found == alone
