@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import audit, claims, last_iterate, papers, peers, scale, shared_noise, tuning, verdicts
+from benchmarks import audit, claims, exact, last_iterate, papers, peers, scale, shared_noise, tuning, verdicts
 from benchmarks.heads import METHODS, RESULTS, read
 from benchmarks.jobs import own
 from benchmarks.runner import stored
@@ -29,6 +29,7 @@ TITLES = HEADS | {
     "scatternet": "`auto` on ScatterNet features",
     "papers": "`auto` beside the papers' heads",
     "audit": "Audit",
+    "exact": "Integer sums beside stored fits of float32 sums",
     "peers": "A step beside other libraries",
     "scale": "DP-LS's sums against the number of rows",
     "tuning": "FC23's search, counted and not",
@@ -128,7 +129,10 @@ def render() -> dict[str, str]:
     tuned = read(tuning.OUT)
     if tuned:
         tables["tuning"] = f"{TUNING}\n\n{tuning.table(tuned, _defaults())}\n\n{_source(tuned)}"
+    if again := read(exact.OUT):
+        tables["exact"] = f"{exact.NOTE}\n\n{exact.tables()}\n\n{_source(again)}"
     if steps := read(peers.OUT / "steps.jsonl"):
+        steps = [row for row in steps if "started" in row]
         tables["peers"] = f"{peers.table()}\n\n{_source(steps)}"
     if sizes := read(scale.OUT / "rows.jsonl"):
         tables["scale"] = f"{scale.table()} {_source(sizes)}"
