@@ -172,7 +172,7 @@ class Ledger:
         specs: `ReleaseSpec.row()` of each release.
 
         Guarantee: after it returns, the sum of all fits ever reserved is within the
-        budget, whatever happens next.
+        budget (epsilon to a relative 1e-9: `_check`), whatever happens next.
         """
         caps = {s["group_cap"] for s in specs}
         if any(s["relation"] != relation for s in specs) or len(caps) > 1:
@@ -233,7 +233,8 @@ class Ledger:
 
         proofs/ledger.md, "Across fits": GDP for full batches [Smith, Thakurta 2022;
         Koskela et al. 2023], RDP at one order fixed with the budget otherwise [Feldman,
-        Zrnic 2021]; the kind is fixed by the first fit.
+        Zrnic 2021]; the kind is fixed by the first fit. Epsilon may exceed the budget's
+        by a relative 1e-9, so that fits which share it are not refused by a last bit.
         """
         budget = self.budget()
         if budget is None:
