@@ -156,20 +156,20 @@ def exact_group_delta(sigma, q, k, eps):
             t = high
             plain = mpmath.ncdf(t / s)
             if level == eps:
-                deltas.append(mixture(lambda j, t=t: (j - t) / s) - mpmath.exp(eps) * (1 - plain))
+                deltas.append(mixture(lambda j, t=t: (j - t) / s) - mpmath.exp(eps) * mpmath.ncdf(-t / s))
             else:
                 deltas.append(plain - mpmath.exp(eps) * mixture(lambda j, t=t: (t - j) / s))
     return [float(d) for d in deltas]
 
 
-@pytest.mark.parametrize(("sigma", "q", "k"), [(0.1, 0.2, 2), (0.05, 0.2, 2), (0.03, 0.3, 3), (0.5, 0.05, 5)])
+@pytest.mark.parametrize(("sigma", "q", "k"), [(0.1, 0.2, 2), (0.03, 0.3, 3)])
 def test_a_group_with_little_noise_lacks_no_more_than_is_taken_off_delta(sigma, q, k):
-    """dp_accounting inverts losses to 1e-6 in x: at sigma 0.03 it lacks 1e-9 of delta."""
+    """dp_accounting inverts losses to 1e-6 in x: at sigma 0.03 it lacks 4e-10 of delta here."""
     event = GaussianEvent(sigma, q, 1, k)
-    distribution = loss_distribution([event])
+    distribution = loss_distribution([event], coarser=20)
     width = distribution._pmf_remove._discretization
-    for step in range(0, 3000, 150):
-        eps = step * width
+    for m in range(1, 640, 16):
+        eps = m * width
         lacks = max(exact_group_delta(sigma, q, k, eps)) - distribution.get_delta_for_epsilon(eps)
         assert lacks <= _lost_by_inversion(event) + 1e-13
 
@@ -177,10 +177,9 @@ def test_a_group_with_little_noise_lacks_no_more_than_is_taken_off_delta(sigma, 
 @pytest.mark.parametrize("off", [1e-9, 5e-6, 9e-6])
 def test_the_extreme_loss_of_a_group_beside_a_grid_point_is_not_lost(off):
     """np.isclose took the point for the extreme loss, and delta there for zero."""
-    sigma, k, width, steps = 0.3, 2, 1e-3, 575
+    sigma, k, width, steps = 0.3, 2, 1e-2, 57
     q = -math.expm1(-steps * width * (1 + off) / k)
-    event = GaussianEvent(sigma, q, 1, k)
-    distribution = loss_distribution([event])
+    distribution = loss_distribution([GaussianEvent(sigma, q, 1, k)], coarser=10)
     assert distribution._pmf_add._discretization == width
     for point in (steps - 1, steps - 0.5, steps - 0.01, steps):
         exact = exact_group_delta(sigma, q, k, point * width)[1]
@@ -189,7 +188,7 @@ def test_the_extreme_loss_of_a_group_beside_a_grid_point_is_not_lost(off):
 
 def test_a_sample_that_hardly_misses_a_group_is_charged_for_never_missing_it():
     """(1 - q)^k is 1e-9 here: one minus the chance of any row resolves 1e-16 only."""
-    distribution = loss_distribution([GaussianEvent(8.0, 0.4, 1, 40)])
+    distribution = loss_distribution([GaussianEvent(8.0, 0.4, 1, 40)], coarser=10)
     for eps in (0.0, 1.0, 5.0):
         exact = max(exact_group_delta(8.0, 0.4, 40, eps))
         assert exact - 1e-12 <= distribution.get_delta_for_epsilon(eps) <= exact * 1.01 + 1e-9
