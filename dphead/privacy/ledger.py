@@ -63,14 +63,19 @@ class LedgerError(ValueError):
 class Ledger:
     """The ledger of one data set.
 
-    path: an SQLite file, or ":memory:" for a fit that counts only itself. dataset_id:
-    the data set's random public id; an existing file with another id is refused.
+    path: an SQLite file, or ":memory:", which is not durable and counts the fits of
+    this object alone. dataset_id: the data set's random public id; an existing file
+    with another id is refused.
+
+    Guarantee: a process that was forked off cannot charge, begin or commit with it
+    (LedgerError): of a ledger in memory it has a copy, where the same charge would be
+    answered a second time.
     """
 
     def __init__(
         self, path: str | Path = ":memory:", dataset_id: str | None = None
     ) -> None:
-        self.path = str(path)
+        self.path, self._process = str(path), os.getpid()
         try:
             if self.path != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +172,7 @@ class Ledger:
         specs: `ReleaseSpec.row()` of each release.
 
         Guarantee: after it returns, the sum of all fits ever reserved is within the
-        budget, whatever happens next.
+        budget (epsilon to a relative 1e-9: `_check`), whatever happens next.
         """
         caps = {s["group_cap"] for s in specs}
         if any(s["relation"] != relation for s in specs) or len(caps) > 1:
@@ -228,7 +233,8 @@ class Ledger:
 
         proofs/ledger.md, "Across fits": GDP for full batches [Smith, Thakurta 2022;
         Koskela et al. 2023], RDP at one order fixed with the budget otherwise [Feldman,
-        Zrnic 2021]; the kind is fixed by the first fit.
+        Zrnic 2021]; the kind is fixed by the first fit. Epsilon may exceed the budget's
+        by a relative 1e-9, so that fits which share it are not refused by a last bit.
         """
         budget = self.budget()
         if budget is None:
@@ -298,8 +304,15 @@ class Ledger:
     def _transaction(self) -> Iterator[None]:
         """Everything or nothing, and one at a time.
 
-        So two processes cannot both pass the budget check.
+        So two processes cannot both pass the budget check. LedgerError in a process
+        that was forked off: SQLite forbids it to use this connection.
         """
+        if os.getpid() != self._process:
+            raise LedgerError(
+                "a ledger must be used in the process that opened it, got "
+                f"process={os.getpid()}. Process {self._process} opened it: open a "
+                "file again here, and make no fork of a ledger in memory."
+            )
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -14,13 +14,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.privacy_loss_mechanism import (
+    AdjacencyType,
+    MixtureGaussianPrivacyLoss,
+)
 from scipy.stats import binom
 
 from dphead.privacy.accounting import (
+    LARGEST_NOISE,
     PLD_MIN_DELTA,
     GaussianEvent,
     check,
@@ -34,10 +40,10 @@ from dphead.privacy.accounting import (
 INTERVAL = 1e-4  # width of the grid; above epsilon = 100 wider in proportion
 LARGEST_LOSS = 1e6  # above, epsilon is called infinite
 SIZE_ORDERS = (2, 4, 8, 16, 32, 64)  # RDP orders that tell the size of the losses
-RAREST = 1e-7  # dp_accounting drops chances below 1e-8
-# what dp_accounting's transforms, and its bisections for groups, may lose of delta
+# what dp_accounting's transforms may lose of delta
 ROUNDING = 1e-13
-GROUP_ROUNDING = 1e-11
+RAREST = 1e-7  # rarer rows have losses that rounding hides from dp_accounting
+RARELY_NONE = 1e-6  # less is not resolved by 1 - (the chance that some row is sampled)
 # zero_out: a removed row adds zero where it is sampled, in both directions
 NEIGHBOURS = {
     "zero_out": NeighboringRelation.REPLACE_SPECIAL,
@@ -66,9 +72,23 @@ def pld_epsilon(
     distribution = loss_distribution(events, relation, coarser)
     if distribution is None:
         return math.inf
-    groups = any(e.rows_per_unit > 1 and e.sampling_prob < 1 for e in events)
-    rounding = GROUP_ROUNDING if groups else ROUNDING
-    return float(distribution.get_epsilon_for_delta(delta - rounding))
+    left = delta - ROUNDING - sum(_lost_by_inversion(e) for e in events)
+    return float(distribution.get_epsilon_for_delta(left)) if left > 0 else math.inf
+
+
+def _lost_by_inversion(event: GaussianEvent) -> float:
+    """At least what dp_accounting's mixtures lose of delta: units of several rows.
+
+    Its bisection finds the point t where the loss is a given one, but for h = 1e-6. The
+    loss changes by at most k / sd**2 per unit there, and h k / sd**2 < 1 wherever a
+    loss is below 1e6. So a release loses at most the integral over h of a density, at
+    most 0.4 / sd, times exp(h k / sd**2) - 1: below 0.3 h**2 k / sd**3. Numbers of size
+    (k / sd)**2 are rounded too. Releases lose the sum (proofs/groups.md).
+    """
+    k, sd = event.rows_per_unit, event.noise_multiplier
+    if k == 1 or event.sampling_prob == 1:
+        return 0.0
+    return event.count * (0.3e-12 * k / sd**3 + 1e-14 * (1 + (k / sd) ** 2))
 
 
 def loss_distribution(
@@ -79,8 +99,8 @@ def loss_distribution(
     coarser: how many times wider the grid is. ValueError for units of several rows in
     Poisson batches under replace_one.
 
-    Guarantee: pessimistic: never below the true delta, but for ROUNDING, or
-    GROUP_ROUNDING with units of several rows in Poisson batches.
+    Guarantee: pessimistic: never below the true delta, but for ROUNDING, and with units
+    of several rows in Poisson batches for `_lost_by_inversion`.
     """
     check(relation=relation)
     full_mu = total_mu([e for e in events if e.sampling_prob == 1]) or 0.0
@@ -142,7 +162,8 @@ def _poisson_batch(
     (1-q) N(0) + q N(C) and (1-q) N(0) + q N(-C). A unit of k rows: N(0) and the mixture
     of N(j C), where j is binomial (k, q).
     """
-    sd, q, k = event.noise_multiplier, event.sampling_prob, event.rows_per_unit
+    sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
+    q, k = event.sampling_prob, event.rows_per_unit
     if k == 1:
         return pld.from_gaussian_mechanism(
             sd,
@@ -150,8 +171,61 @@ def _poisson_batch(
             value_discretization_interval=interval,
             neighboring_relation=NEIGHBOURS[relation],
         )
-    # More sampling costs more: dropping rows again is a mixture.
-    chances = np.asarray(binom.pmf(range(k + 1), k, max(q, RAREST))).tolist()
-    return pld.from_mixture_gaussian_mechanism(
-        sd, range(k + 1), chances, value_discretization_interval=interval
-    )
+    # More sampling costs more: a sample at q is a thinned one at more than q.
+    chances = np.asarray(binom.pmf(range(k + 1), k, max(q, RAREST)))
+    if chances[0] < RARELY_NONE:
+        # One row where there was none costs more.
+        chances[1] += chances[0]
+        chances[0] = 0.0
+        # so that their sum is at least 1, also in float
+        chances = np.minimum(chances * (1 + 1e-14) / chances.sum(), 1.0)
+    pmfs = []
+    for direction in (AdjacencyType.REMOVE, AdjacencyType.ADD):
+        losses = _GroupLosses(
+            sd, range(k + 1), chances.tolist(), adjacency_type=direction
+        )
+        pmf = pld._create_pld_pmf_from_monotone_privacy_loss(
+            losses, value_discretization_interval=interval, use_connect_dots=True
+        )
+        pmfs.append(pmf)
+    return pld.PrivacyLossDistribution(*pmfs)
+
+
+class _GroupLosses(MixtureGaussianPrivacyLoss):
+    """dp_accounting's mixture, without its jump beside the extreme loss.
+
+    A sample without any row of the unit bounds the loss on one side, by -log P(none).
+    dp_accounting takes a loss within 1e-8 + 1e-5 of that size (np.isclose) for the
+    bound itself, and loses up to as much of delta.
+    """
+
+    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
+        """Delta at increasing epsilons; beside the extreme loss on a chord.
+
+        Delta is convex in exp(epsilon), so a chord is above it, and at and beyond the
+        extreme it is known: 0, or 1 - exp(epsilon).
+        """
+        deltas = super().get_delta_for_epsilon(epsilon)
+        if self._sampling_prob == 1:
+            return deltas
+        extreme = -math.log1p(-self._sampling_prob)
+        gap = 1e-7 + 2e-5 * extreme  # more than isclose's, and than any rounding
+        if self.adjacency_type == AdjacencyType.ADD:
+            low, high = extreme - gap, extreme + gap
+            before = np.flatnonzero(epsilon <= low)
+            left, top = -math.inf, 1.0
+            if len(before):
+                left, top = epsilon[before[-1]], deltas[before[-1]]
+            right, bottom = high, 0.0
+        else:
+            low, high = -extreme - gap, -extreme + gap
+            after = np.flatnonzero(epsilon >= high)
+            left, top = low, -math.expm1(low)
+            right, bottom = high, top  # delta does not grow
+            if len(after):
+                right, bottom = epsilon[after[0]], deltas[after[0]]
+        near = (epsilon > low) & (epsilon < high)
+        start = math.exp(left - right)
+        weight = (np.exp(epsilon[near] - right) - start) / (1 - start)
+        deltas[near] = top + weight * (bottom - top)
+        return deltas

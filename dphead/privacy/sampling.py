@@ -9,7 +9,7 @@ def poisson_sample(
     n_rows: int, sampling_prob: float, generator: np.random.Generator
 ) -> np.ndarray:
     """Indices of a Poisson sample, increasing, int64: each row is in it independently
-    with probability sampling_prob.
+    with probability sampling_prob, rounded down to 53 bits.
 
     Guarantee: one 53-bit uniform per row slot, drawn from a fresh cryptographic stream;
     the sample's size is whatever it is (0 included), is secret, and is never stored. No

@@ -142,6 +142,29 @@ def test_poisson_rdp_against_its_integral(order):
     assert quick == pytest.approx(slow, rel=1e-6 if order >= 2 else 0.31)
 
 
+@pytest.mark.parametrize(("q", "sigma"), [(1e-3, 1.0), (0.02, 0.7), (0.3, 4.0), (0.9, 30.0), (1e-8, 0.1)])
+def test_poisson_rdp_of_whole_orders_is_never_below_its_sum_in_sixty_digits(q, sigma):
+    """No tolerance below; above, what rounding may need."""
+    mpmath = pytest.importorskip("mpmath")
+    for order in (2, 3, 17, 63, 128, 512, 1024):
+        with mpmath.workdps(60):
+            p, s = mpmath.mpf(q), mpmath.mpf(sigma)
+            terms = (
+                mpmath.binomial(order, k) * (1 - p) ** (order - k) * p**k * mpmath.exp((k * k - k) / (2 * s * s))
+                for k in range(order + 1)
+            )
+            exact = mpmath.log(mpmath.fsum(terms)) / (order - 1)
+            found = mpmath.mpf(float(rdp_curve([GaussianEvent(sigma, q)], [order])[0]))
+            assert exact <= found <= exact * (1 + mpmath.mpf("1e-9")) + mpmath.mpf("1e-10")
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize("sigma", [1e9, 1e160, 1e300])
+def test_noise_without_measure_costs_next_to_nothing(accountant, sigma):
+    assert 0 <= epsilon([GaussianEvent(sigma, 0.3, 10)], 1e-5, accountant=accountant) < 1e-3
+    assert np.all(np.isfinite(rdp_curve([GaussianEvent(sigma, 0.3)], accounting.RDP_ORDERS)))
+
+
 # Accountants against each other.
 
 

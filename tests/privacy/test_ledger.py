@@ -526,6 +526,48 @@ def test_a_ledger_in_memory_counts_its_fits_and_has_a_budget():
     assert len(Ledger().fits()) == 0
 
 
+FORK = """
+import os, sys
+from core import *
+from dphead.privacy.ledger import LedgerError
+from dphead.privacy.statistics import ClassSums, Params
+path, when = sys.argv[1:]
+x, y = toy(40)
+spec = spec_of(ClassSums(3), 40)
+ledger = Ledger(path)
+fit = reserve([spec], ledger)
+if when == "commit":
+    sequence, _ = fit.begin(spec.row())
+child = os.fork() == 0
+try:
+    if when == "begin":
+        rows, noise = ArrayRows(x, y), NoiseSource()
+        release(ClassSums(3), Params(), rows, spec, ledger=fit, noise=noise, summer=door())
+    elif when == "commit":
+        fit.commit(sequence, np.ones(3))
+    elif child:
+        reserve([spec], ledger)
+    done = "done"
+except LedgerError as error:
+    done = str(error)
+if not child:
+    os.wait()
+print("child" if child else "parent", done, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("when", ["begin", "commit", "reserve"])
+@pytest.mark.parametrize("where", [":memory:", "file"])
+def test_a_fork_does_not_answer_the_same_charge_again(tmp_path, where, when):
+    """Parent and child have a copy each of a ledger in memory: two answers, one charge."""
+    path = where if where == ":memory:" else tmp_path / "l.sqlite"
+    forked = python(FORK, path, when)
+    child, parent = forked.out.splitlines()
+    assert parent == "parent done", forked.err
+    assert child.startswith("child a ledger must be used in the process that opened it, got process=")
+
+
 def test_the_record_is_plain_data_with_every_setting(path):
     ledger = Ledger(path)
     reserve(specs(2, 3.0, clip_norm=0.5), ledger)

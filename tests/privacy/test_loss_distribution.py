@@ -53,7 +53,10 @@ def test_full_batch_beside_poisson_is_not_doubled_under_replace_one():
     assert mixed == pytest.approx(epsilon_from_mu(math.hypot(3 * 2 / 4, 1 / 1.5), 1e-5), rel=1e-3)
 
 
-@pytest.mark.parametrize(("unit", "rounding"), [(1, 1e-13), (3, 1e-11)])
+@pytest.mark.parametrize(
+    ("unit", "rounding"),
+    [(1, 1e-13), (3, 1e-13 + 2 * (0.3e-12 * 3 / 1.2345**3 + 1e-14 * (1 + (3 / 1.2345) ** 2)))],
+)
 def test_the_rounding_of_a_loss_distribution_is_taken_off_delta(unit, rounding, monkeypatch):
     """What its Fourier transforms and bisections may lose (`loss_distribution`)."""
     asked = []
@@ -67,5 +70,9 @@ def test_the_rounding_of_a_loss_distribution_is_taken_off_delta(unit, rounding, 
     # a noise that no other test has, since results are kept
     events = [GaussianEvent(1.2345, 0.5, 2, unit)]
     assert epsilon(events, 1e-5, accountant="pld") == 1.0
-    assert asked == [1e-5 - rounding]
+    assert asked == [pytest.approx(1e-5 - rounding, rel=1e-15, abs=0)]
     module.pld_epsilon.cache_clear()
+
+
+def test_a_delta_that_rounding_leaves_nothing_of_has_no_epsilon():
+    assert epsilon([GaussianEvent(0.03, 0.3, 10_000, 3)], 1e-6) == math.inf

@@ -1,5 +1,8 @@
 """Poisson batches as `release` draws them: counts, independence, sizes, empty batches."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from core import D, M, clipped_sum, door, integer_sum, release_many, release_one, reserve, spec_of, toy
@@ -112,6 +115,18 @@ def test_the_fast_sampler_is_the_definition():
         slow = [i for i in range(500) if generator.random() < prob]
         assert fast.tolist() == slow
         assert np.all(np.diff(fast) > 0)
+
+
+@pytest.mark.parametrize("prob", [0.3, 2.0**-60, 1 - 2.0**-53, 3 * 2.0**-54])
+def test_a_row_is_in_a_sample_with_at_most_its_probability(prob):
+    """A uniform is j 2**-53. Those below the bound: floor(prob 2**53), in whole numbers."""
+    below = math.floor(Fraction(prob) * 2**53)
+
+    class Uniforms:
+        def random(self, n):
+            return np.array([max(below - 1, 0), below]) * 2.0**-53
+
+    assert poisson_sample(2, prob, Uniforms()).tolist() == ([0] if below else [])
 
 
 def test_the_sample_and_the_noise_are_drawn_apart():
