@@ -219,7 +219,7 @@ def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports()
     rows = ImageRows(x, y)
     original = rows.blocks
 
-    def watched(indices=None):
+    def watched(indices=None, known=None):
         assert len(ledger.fits()[0]["releases"]) == 3
         return original(indices)
 

@@ -269,7 +269,8 @@ def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
             )
             assert np.array_equal(served, sent)
         held = sum(p.q.nbytes + p.scale.nbytes for p in kept._kept.values())
-        assert held == min(memory, 8 * 256 * (2 * 6 + 8))
+        whole = 8 * 256 * (2 * 6 + 8)  # and a sample's last block, if it has one slot, or more in a row
+        assert min(memory, whole) <= held <= min(memory, 2 * whole)
 
 
 def test_the_backend_keeps_rows_where_it_computes(monkeypatch):

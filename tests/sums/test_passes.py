@@ -86,13 +86,13 @@ class Streamed(ArrayRows):
 def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
     """The second pass reads one block, the one that the reference adds too, and gives the same sum."""
     x, y = toy(600)
-    rows, kept = Streamed(x, y, 128), KeptRows(1 << 20)
+    rows, kept, params = Streamed(x, y, 128), KeptRows(1 << 20), Params(weights=np.zeros((D, M)))
     secret = [200]
     monkeypatch.setattr(passes, "_secret_slot", lambda n_rows, indices: secret[0])
     sums = []
     for slot in (200, 200, 599):
         secret[0] = slot
-        sums.append(integer_sum(Gradient(M), Params(weights=np.zeros((D, M))), rows, kept=kept))
+        sums.append(integer_sum(Gradient(M), params, rows, kept=kept))
         first = slot // 128 * 128
         wanted = set(range(600)) if len(sums) == 1 else set(range(first, min(first + 128, 600)))
         assert rows.read - {-1} == wanted
@@ -101,13 +101,11 @@ def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
 
 def test_kept_rows_of_a_sample_are_read_again():
     """Samples have other slots in each block."""
-    rows, kept = Streamed(*toy(600), 128), KeptRows(1 << 20)
+    rows, kept, params = Streamed(*toy(600), 128), KeptRows(1 << 20), Params(weights=np.zeros((D, M)))
     for indices in (None, np.arange(0, 600, 2)):
-        found = integer_sum(Gradient(M), Params(weights=np.zeros((D, M))), rows, indices=indices, kept=kept)
+        found = integer_sum(Gradient(M), params, rows, indices=indices, kept=kept)
         assert rows.read - {-1} == set(range(600) if indices is None else indices.tolist())
-        assert np.array_equal(
-            found, integer_sum(Gradient(M), Params(weights=np.zeros((D, M))), ArrayRows(*toy(600)), indices=indices)
-        )
+        assert np.array_equal(found, integer_sum(Gradient(M), params, ArrayRows(*toy(600)), indices=indices))
 
 
 def test_rows_that_were_not_read_are_refused():
