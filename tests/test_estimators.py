@@ -72,6 +72,16 @@ def features(tmp_path, blobs):
     return path, write_features(path, x.astype(np.float32), y, names, split=split, split_names=["train", "test"])
 
 
+@pytest.mark.parametrize("other", [0.5, 2**70, -1])
+def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
+    """A list of integers becomes int64, or float64 where one row has a fraction: float32 rounds them another way."""
+    listed = [[16958066872287233, 15443865414664193], [1, 2]]
+    whole = inputs._numbers([*listed, [1, 0]])
+    mixed = inputs._numbers([*listed, [other, 0]])
+    assert_array_equal(np.float32(whole[:2]), np.float32(mixed[:2]))
+    assert_array_equal(np.float32(inputs._numbers(np.array(listed))), np.float32(mixed[:2]))
+
+
 # Parameters
 
 

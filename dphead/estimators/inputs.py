@@ -52,7 +52,7 @@ def from_arrays(estimator: Any, x: Any, y: Any, groups: Any, classes: Any, priva
             "off the labels would reveal which labels occur. (epsilon=inf allows None.)"
         )
     if private:
-        _require_numbers(x)
+        x = _numbers(x)
         x = validate_data(estimator, x, ensure_all_finite=False)
         y = _column(y)
         check_consistent_length(x, y)
@@ -132,16 +132,34 @@ def _declared(classes: Any) -> np.ndarray:
     return names
 
 
-def _require_numbers(x: Any) -> None:
-    """A numeric dtype, since turning anything else into numbers would depend on the rows."""
+def _numbers(x: Any) -> Any:
+    """Features whose numbers are each turned into float32 in one way, whatever the other rows hold.
+
+    Lists and columns have the type that all their numbers give them, so they go through float64 first. ValueError for
+    what is no number.
+    """
     if issparse(x):
-        return  # scikit-learn's own check refuses it, and says how to convert
+        return x  # scikit-learn's own check refuses it, and says how to convert
     dtypes = list(x.dtypes) if hasattr(x, "iloc") and np.ndim(x) == 2 else [getattr(x, "dtype", None)]
     if dtypes == [None]:
-        dtypes = [np.asarray(x).dtype]
+        x = _listed(x)
+        dtypes = [x.dtype]
     wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
     if wrong:
         raise ValueError(f"features must have a real numeric dtype, got dtype={wrong[0]}. Convert them first.")
+    exact = all(d.kind == "f" or d.itemsize <= 4 for d in dtypes)
+    return x if exact else x.astype(np.float64)
+
+
+def _listed(x: Any) -> np.ndarray:
+    """A list's numbers as float64; as it is where it holds anything else."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "biuO":
+        return array
+    try:
+        return np.asarray(x, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return array
 
 
 def _column(y: Any) -> np.ndarray:

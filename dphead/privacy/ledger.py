@@ -56,6 +56,15 @@ NEW_RELEASE = (
 )
 
 
+_forks = [0]  # from the first process to this one
+os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
+
+
+def _process() -> tuple[int, int]:
+    """Its id, which another may get later, and how many forks lie before it."""
+    return os.getpid(), _forks[0]
+
+
 class LedgerError(ValueError):
     """Refused: the budget would be exceeded, or this is not what was reserved."""
 
@@ -67,15 +76,20 @@ class Ledger:
     this object alone. dataset_id: the data set's random public id; an existing file
     with another id is refused.
 
-    Guarantee: a process that was forked off cannot charge, begin or commit with it
-    (LedgerError): of a ledger in memory it has a copy, where the same charge would be
-    answered a second time.
+    Guarantee: a process that was forked off by Python, or has another id, cannot
+    charge, begin or commit with it (LedgerError): of a ledger in memory it has a copy,
+    where the same charge would be answered a second time.
     """
 
     def __init__(
         self, path: str | Path = ":memory:", dataset_id: str | None = None
     ) -> None:
-        self.path, self._process = str(path), os.getpid()
+        self.path, self._process = str(path), _process()
+        if self.path == "":
+            raise LedgerError(
+                "the ledger must be a file, got path=''. SQLite would keep it nowhere: "
+                "name a file, or ':memory:' to count this process's fits alone."
+            )
         try:
             if self.path != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -307,10 +321,10 @@ class Ledger:
         So two processes cannot both pass the budget check. LedgerError in a process
         that was forked off: SQLite forbids it to use this connection.
         """
-        if os.getpid() != self._process:
+        if _process() != self._process:
             raise LedgerError(
                 "a ledger must be used in the process that opened it, got "
-                f"process={os.getpid()}. Process {self._process} opened it: open a "
+                f"process={os.getpid()}. Process {self._process[0]} opened it: open a "
                 "file again here, and make no fork of a ledger in memory."
             )
         self._db.execute("BEGIN IMMEDIATE")

@@ -12,6 +12,7 @@ from core import M, door, python, reserve, spec_of, toy
 from dphead.calibration import mu_from_epsilon
 from dphead.data import ArrayRows
 from dphead.privacy import accounting
+from dphead.privacy import ledger as ledger_module
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
@@ -566,6 +567,21 @@ def test_a_fork_does_not_answer_the_same_charge_again(tmp_path, where, when):
     child, parent = forked.out.splitlines()
     assert parent == "parent done", forked.err
     assert child.startswith("child a ledger must be used in the process that opened it, got process=")
+
+
+def test_a_fork_with_the_same_process_id_is_refused(monkeypatch):
+    """As the first processes of two containers have one."""
+    ledger = Ledger()
+    opened = ledger_module._process()
+    monkeypatch.setattr(ledger_module, "_forks", [opened[1] + 1])
+    with pytest.raises(LedgerError, match="in the process that opened it"):
+        reserve(specs(), ledger)
+
+
+def test_a_ledger_without_a_name_is_refused():
+    """SQLite makes a temporary one of it, which counts nothing after the fit."""
+    with pytest.raises(LedgerError, match="must be a file"):
+        Ledger("")
 
 
 def test_the_record_is_plain_data_with_every_setting(path):

@@ -56,7 +56,10 @@ def test_full_batch_beside_poisson_is_not_doubled_under_replace_one():
 
 @pytest.mark.parametrize(
     ("unit", "rounding"),
-    [(1, 1e-13), (3, 1e-13 + 2 * (0.3e-12 * 3 / 1.2345**3 + 1e-14 * (1 + (3 / 1.2345) ** 2)))],
+    [
+        (1, 1e-13 + 2 * 2e-15),
+        (3, 1e-13 + 2 * (2e-15 + 0.3e-12 * 3 / 1.2345**3 + 1e-14 * (1 + (3 / 1.2345) ** 2))),
+    ],
 )
 def test_the_rounding_of_a_loss_distribution_is_taken_off_delta(unit, rounding, monkeypatch):
     """What its Fourier transforms and bisections may lose (`loss_distribution`)."""
@@ -73,6 +76,26 @@ def test_the_rounding_of_a_loss_distribution_is_taken_off_delta(unit, rounding, 
     assert epsilon(events, 1e-5, accountant="pld") == 1.0
     assert asked == [pytest.approx(1e-5 - rounding, rel=1e-15, abs=0)]
     module.pld_epsilon.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "sd", "relation", "truth"),
+    [
+        (14_000, 0.05, 2.1, "zero_out", 23.09059),
+        (42_000, 0.01, 0.88, "zero_out", 26.73741),
+        (260_000, 0.016, 5.9, "zero_out", 9.46297),
+        (250_000, 0.42, 200.0, "replace_one", 15.10487),
+    ],
+)
+def test_what_many_transforms_lose_is_taken_off_a_small_delta(n, q, sd, relation, truth):
+    """truth: below the true epsilon, by a contour integral in long double; it was passed with a fixed rounding."""
+    assert epsilon([GaussianEvent(sd, q, n)], 1e-10, relation, "pld") >= truth
+
+
+def test_what_many_transforms_lose_is_taken_off_where_there_is_a_closed_form():
+    """A sample at 1 - 2**-53 is nearly the full batch, whose epsilon is 9.72032 (by 1e-13 of delta)."""
+    event = GaussianEvent(1247.219, 1 - 2**-53, 3_500_000)
+    assert epsilon([event], 1e-9, accountant="pld") >= epsilon_from_mu(math.sqrt(event.count) / 1247.219, 1e-9 + 1e-13)
 
 
 def test_a_delta_that_rounding_leaves_nothing_of_has_no_epsilon():
