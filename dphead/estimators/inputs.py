@@ -140,7 +140,7 @@ def _numbers(x: Any) -> Any:
     """
     if issparse(x):
         return x  # scikit-learn's own check refuses it, and says how to convert
-    dtypes = list(x.dtypes) if hasattr(x, "iloc") and np.ndim(x) == 2 else [getattr(x, "dtype", None)]
+    dtypes: list[Any] = list(x.dtypes) if hasattr(x, "iloc") and np.ndim(x) == 2 else [getattr(x, "dtype", None)]
     if dtypes == [None]:
         x = _listed(x)
         dtypes = [x.dtype]

@@ -252,7 +252,7 @@ def _poisson_rdp(
     before = logger.disabled
     logger.disabled = True
     try:
-        values = rdp._compute_rdp_poisson_subsampled_gaussian(
+        values: Any = rdp._compute_rdp_poisson_subsampled_gaussian(
             sampling_prob, noise_multiplier, orders
         )
     finally:

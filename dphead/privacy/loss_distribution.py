@@ -211,7 +211,7 @@ class _GroupLosses(MixtureGaussianPrivacyLoss):
         Delta is convex in exp(epsilon), so a chord is above it, and at and beyond the
         extreme it is known: 0, or 1 - exp(epsilon).
         """
-        deltas = super().get_delta_for_epsilon(epsilon)
+        deltas: Any = super().get_delta_for_epsilon(epsilon)
         if self._sampling_prob == 1:
             return deltas
         extreme = -math.log1p(-self._sampling_prob)

@@ -92,7 +92,10 @@ def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
     sums = []
     for slot in (200, 200, 599):
         secret[0] = slot
-        sums.append(integer_sum(Gradient(M), params, rows, kept=kept))
+        try:
+            sums.append(integer_sum(Gradient(M), params, rows, kept=kept))
+        except Exception as error:
+            raise AssertionError("the secret run needs its features") from error
         first = slot // 128 * 128
         wanted = set(range(600)) if len(sums) == 1 else set(range(first, min(first + 128, 600)))
         assert rows.read - {-1} == wanted
@@ -111,8 +114,9 @@ def test_kept_rows_of_a_sample_are_read_again():
 def test_rows_that_were_not_read_are_refused():
     """A source that leaves features out unasked would have rows count zero."""
     unread = Custom(4, replace(block([0, 1, 2, 3]), x=np.ones((128, 0), np.float32)))
-    with pytest.raises(RuntimeError, match="must have features"):
+    with pytest.raises(Exception) as refusal:  # any: what is asserted is which
         integer_sum(ClassCounts(M), Params(), unread)
+    assert "must have features" in str(refusal.value)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
