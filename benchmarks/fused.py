@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from dphead.data import CHUNK, ArrayRows
 from dphead.fit import FitResult, Run, fit_head
 from dphead.plan import make_plan
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Gradient, Params, Query
 from dphead.privacy.transform import RowTransform
@@ -292,7 +292,7 @@ class _Named:
         self._rows, self.group_cap = rows, rows.group_cap
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
 
-    def blocks(self, indices: np.ndarray | None = None, known: Any = None) -> Iterator[Block]:
+    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
         indices = np.arange(self.n_rows) if indices is None else indices
         size = CHUNK * max(1, -(-len(indices) // CHUNK))
         index = np.append(indices, np.full(size - len(indices), -1))

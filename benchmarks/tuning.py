@@ -29,7 +29,7 @@ from dphead.methods import make_method
 from dphead.metrics import evaluate_scores
 from dphead.plan import make_plan
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Query
 from dphead.solvers import PublicFacts
@@ -117,7 +117,7 @@ class _OneBlock:
         index, x, y = (np.concatenate([getattr(p, k) for p in parts]) for k in ("index", "x", "y"))
         self._block = Block(index, x, y)
 
-    def blocks(self, indices: np.ndarray | None = None, known: Any = None) -> Iterator[Block]:
+    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
         if indices is not None:
             raise ValueError("one block must be the full batch, got indices. Use full-batch methods.")
         yield self._block

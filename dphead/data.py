@@ -1,7 +1,7 @@
 """Arrays or features.h5 as private rows: blocks of fixed shape, padded, in order, read ahead where they are on disk."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from itertools import pairwise
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, Known
 from dphead.privacy.sampling import within_cap
 from dphead.sums.passes import cores
 from extract.format import FeaturesFile, FormatError, open_features
@@ -23,7 +23,6 @@ TOGETHER = 4  # blocks of rows in memory that are one, where there are so many f
 SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample
 AHEAD = 2  # blocks that are read while others are summed
 GAP = 4  # rows that are read and dropped rather than asked for apart
-Known = Callable[[np.ndarray], bool]  # of a block's slots: `Rows.blocks`
 
 
 class ArrayRows:

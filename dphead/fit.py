@@ -72,8 +72,7 @@ def fit_head(
     charged, noise, done = run.charged, run.noise, run.done
     summer = run.summer or Door(CpuSums(), memory=KEEP)
     if charged is None:
-        check_rows(rows, plan, facts)
-        check_sums(summer, solver, plan, facts)
+        check_fit(summer, solver, rows, plan, facts)
         charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
@@ -98,10 +97,11 @@ def fit_head(
     raise AssertionError("unreachable")
 
 
-def check_rows(rows: Rows, plan: Plan, facts: PublicFacts) -> None:
-    """ValueError unless the rows have the public sizes that were planned with.
+def check_fit(door: Door, solver: Solver, rows: Rows, plan: Plan, facts: PublicFacts) -> None:
+    """What a fit's rows and sums must meet before the charge.
 
-    Under add_remove their number is private, and is not looked at.
+    ValueError unless the rows have the public sizes that were planned with; under
+    add_remove their number is private, and is not looked at. Then as `check_sums`.
     """
     n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
     found = (n_rows, rows.n_features, rows.group_cap)
@@ -111,6 +111,7 @@ def check_rows(rows: Rows, plan: Plan, facts: PublicFacts) -> None:
             "rows must have the planned number, features and cap on groups, got "
             f"(n_rows, n_features, group_cap)={found}. The plan says {planned}."
         )
+    check_sums(door, solver, plan, facts)
 
 
 def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:

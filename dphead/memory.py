@@ -46,7 +46,7 @@ def share(
     n_rows: rows that this process reads; n_test: rows to be measured on, already in memory; processes: of the run.
     ValueError that says how much is needed if even streaming does not fit, rounded up to COARSE with private_n.
     """
-    loaded = 4 * n_rows * facts.n_features if read_again(releases) else 0
+    loaded = 4 * n_rows * facts.n_features if backend == "reference" or read_again(releases) else 0
     if bound is None:
         return _divided(DEFAULT, loaded, 0)
     fixed = resident() + LIBRARIES + JAX * (backend == "jax") + COLUMNS * n_rows + 12 * n_test * facts.n_classes

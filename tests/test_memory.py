@@ -50,6 +50,11 @@ def test_features_that_are_read_once_or_twice_are_not_loaded(solver):
     assert found.features == 0 and found.kept == DEFAULT
 
 
+def test_features_are_loaded_where_the_backend_keeps_no_rows():
+    found = divided(12_000 * MB, DPFC(), backend="reference")
+    assert found.features == 4 * FACTS.n_rows * FACTS.n_features
+
+
 def test_without_a_bound_two_gigabytes_of_rows_are_kept():
     assert (divided(None).features, divided(None).kept) == (0, DEFAULT)
     few = PublicFacts(1000, 64, 10)

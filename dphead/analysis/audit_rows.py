@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dphead.data import ArrayRows
-from dphead.privacy.contract import Block, ReleaseSpec, Rows
+from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows
 from dphead.privacy.statistics import Params, Query
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
@@ -69,7 +69,7 @@ class AuditRows(ArrayRows):
         super().__init__(whole, labels, groups=units, group_cap=group_cap)
         self._all = list(super().blocks())
 
-    def blocks(self, indices: np.ndarray | None = None, known: Any = None) -> Iterator[Block]:
+    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
         """Every slot once, or each of `indices` once."""
         everyone = indices is None or len(indices) == self.n_rows
         yield from self._all if everyone else super().blocks(indices)

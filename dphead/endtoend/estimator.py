@@ -19,7 +19,7 @@ from dphead.estimators.base import confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import positions
 from dphead.estimators.ledger import LedgerMixin
-from dphead.fit import Run, check_rows, check_sums, fit_head, reserve
+from dphead.fit import Run, check_fit, fit_head, reserve
 from dphead.metrics import probabilities
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -123,8 +123,7 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         method, plan, _ = make_training(options, facts, network)
         sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows)
         door = Door(sums)
-        check_rows(rows, plan, facts)
-        check_sums(door, method.solver, plan, facts)
+        check_fit(door, method.solver, rows, plan, facts)
         ledger = self._open_ledger()
         charged = reserve(method.solver, plan, ledger, seed=seed, description=f"finetune {settings.model}")
         run = Run(charged=charged, noise=noise, summer=door)

@@ -1,12 +1,11 @@
 """8-bit images as private rows."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from dphead.data import BLOCK_ROWS, ArrayRows
-from dphead.privacy.contract import Block
+from dphead.privacy.contract import Block, Known
 
 
 class ImageRows:
@@ -34,7 +33,7 @@ class ImageRows:
         self._slots = ArrayRows(slots, labels, BLOCK_ROWS, groups, group_cap)
         self.n_rows, self.group_cap, self.within = len(images), group_cap, self._slots.within
 
-    def blocks(self, indices: np.ndarray | None = None, known: Any = None) -> Iterator[Block]:
+    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
         """Blocks that hold each image (or each of `indices`) once; the last is padded with index -1."""
         for block in self._slots.blocks(indices):
             x = self._x[np.maximum(block.index, 0)].astype(np.float32)

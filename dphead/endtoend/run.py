@@ -22,7 +22,7 @@ from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.saved import evaluate, labelled, save_network
 from dphead.endtoend.settings import Settings
 from dphead.endtoend.solver import NetworkDescent, Progress, Step
-from dphead.fit import FitResult, Run, check_rows, check_sums, fit_head
+from dphead.fit import FitResult, Run, check_fit, fit_head
 from dphead.ledgers import open_ledger
 from dphead.memory import DEFAULT
 from dphead.methods import Method
@@ -154,8 +154,7 @@ def _first(
         load_checkpoint(fit.out, "")
     ledger = open_ledger(fit.ledger, data.dataset_id)
     solver: Any = method.solver
-    check_rows(data.rows, plan, facts)
-    check_sums(Door(sums), solver, plan, facts)
+    check_fit(Door(sums), solver, data.rows, plan, facts)
     charged = heads.charge(fit, method, plan, ledger, data.space)
     resumed = load_checkpoint(fit.out, charged.fit_id)
     done = solver.before() + resumed.step if resumed is not None else 0

@@ -12,6 +12,9 @@ import numpy as np
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
 from dphead.privacy.statistics import Params, Query
 
+# whether a pass knows the rows of a block's slots (`Rows.blocks`)
+Known = Callable[[np.ndarray], bool]
+
 
 @dataclass(frozen=True)
 class Block:
@@ -43,7 +46,7 @@ class Rows(Protocol):
     def blocks(
         self,
         indices: np.ndarray | None = None,
-        known: Callable[[np.ndarray], bool] | None = None,
+        known: Known | None = None,
     ) -> Iterator[Block]:
         """Yield blocks that together hold each slot (each of `indices`) once.
 
