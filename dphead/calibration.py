@@ -143,10 +143,9 @@ def calibrate(
             scale, step = scale * (1 + step), 2 * step
         return scale
     if accountant in ("auto", "pld"):
-        from dphead.privacy.loss_distribution import pld_epsilon  # it takes seconds
 
         def roughly(scale: float) -> float:
-            return pld_epsilon(tuple(scaled(scale)), delta, relation, coarser=10)
+            return accounting.epsilon(scaled(scale), delta, relation, accountant, coarser=10)
 
         guess = smallest_scale(roughly, epsilon, 1.0, 1e-2)
         return smallest_scale(cost, epsilon, guess, 1e-4)

@@ -110,12 +110,14 @@ def epsilon(
     delta: float,
     relation: str = "zero_out",
     accountant: str = "auto",
+    coarser: float = 1.0,
 ) -> float:
     """Epsilon of the composition at `delta`.
 
     accountant: "exact" (full batches alone), "pld", "rdp", or "auto", which is exact
-    for full batches and pld otherwise. Infinite when a release has no noise. ValueError
-    where an accountant does not apply.
+    for full batches and pld otherwise, and rdp where pld has no answer: for losses above
+    1e6, and where rounding leaves nothing of a small delta. coarser: how many times wider the grid of pld is. Infinite when a
+    release has no noise. ValueError where an accountant does not apply.
 
     Guarantee: an upper bound, for noise multipliers and sampling probabilities fixed
     before the data were read.
@@ -137,7 +139,13 @@ def epsilon(
         return epsilon_from_rdp(RDP_ORDERS, curve, delta)
     from dphead.privacy.loss_distribution import pld_epsilon  # it takes seconds
 
-    return pld_epsilon(tuple(events), delta, relation)
+    found = pld_epsilon(tuple(events), delta, relation, coarser)
+    units = max((e.rows_per_unit for e in events), default=1)
+    if found < math.inf or accountant == "pld":
+        return found
+    if relation == "replace_one" or units > 1:
+        return found
+    return epsilon(events, delta, relation, "rdp")
 
 
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:

@@ -263,7 +263,9 @@ def test_extremes():
         mu = mu_from_epsilon(eps, delta)
         assert 0 < mu < math.inf and epsilon_from_mu(mu, delta) <= eps
     assert 1e3 < epsilon([GaussianEvent(0.05, 0.5, 10)], 1e-5) < 4e3
-    assert epsilon([GaussianEvent(1e-3, 0.5, 10)], 1e-5) == math.inf  # 5 million: not worth a number
+    huge = [GaussianEvent(1e-3, 0.5, 10)]
+    assert epsilon(huge, 1e-5, accountant="pld") == math.inf  # 5 million: not worth a grid
+    assert epsilon(huge, 1e-5) == epsilon(huge, 1e-5, accountant="rdp")
     with pytest.raises(ValueError, match="delta of at least"):
         epsilon(TB21, 1e-12)
     assert epsilon(TB21, 1e-300, accountant="rdp") > epsilon(TB21, 1e-12, accountant="rdp")
