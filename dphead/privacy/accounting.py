@@ -115,9 +115,10 @@ def epsilon(
     """Epsilon of the composition at `delta`.
 
     accountant: "exact" (full batches alone), "pld", "rdp", or "auto", which is exact
-    for full batches and pld otherwise, and rdp where pld has no answer: for losses above
-    1e6, and where rounding leaves nothing of a small delta. coarser: how many times wider the grid of pld is. Infinite when a
-    release has no noise. ValueError where an accountant does not apply.
+    for full batches and pld otherwise, and rdp where pld has no answer: for losses
+    above 1e6, and where rounding leaves nothing of a small delta. coarser: how many
+    times wider the grid of pld is. Infinite when a release has no noise. ValueError
+    where an accountant does not apply.
 
     Guarantee: an upper bound, for noise multipliers and sampling probabilities fixed
     before the data were read.
