@@ -82,15 +82,24 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     return low
 
 
-def smallest_scale(cost: Callable[[float], float], target: float, guess: float, tolerance: float) -> float:
-    """Smallest s, to a relative tolerance and on the safe side, with cost(s) <= target; `cost` decreases."""
+def smallest_scale(
+    cost: Callable[[float], float],
+    target: float,
+    guess: float,
+    tolerance: float,
+    step: float = 0.5,
+) -> float:
+    """Smallest s, to a relative tolerance and on the safe side, with cost(s) <= target.
+
+    `cost` decreases. step: the first of the search around the guess, in log s.
+    """
     cost = lru_cache(cost)  # brentq asks for its ends again
 
     def excess(log_scale: float) -> float:
         return math.log(min(max(cost(math.exp(log_scale)), 1e-12), 1e12) / target)
 
     low = high = math.log(guess)
-    step, sign = 4 * tolerance, 1 if excess(low) > 0 else -1
+    sign = 1 if excess(low) > 0 else -1
     while (excess(high := low + sign * step) > 0) == (sign > 0):
         low, step = high, min(4 * step, 0.5)
         require(abs(low) < 200, "the budget must be reachable by scaling the noise", "epsilon", target, "Change it.")
@@ -148,5 +157,5 @@ def calibrate(
             return accounting.epsilon(scaled(scale), delta, relation, accountant, coarser=10)
 
         guess = smallest_scale(roughly, epsilon, 1.0, 1e-2)
-        return smallest_scale(cost, epsilon, guess, 1e-4)
+        return smallest_scale(cost, epsilon, guess, 1e-4, step=4e-4)
     return smallest_scale(cost, epsilon, 1.0, 1e-7)

@@ -47,12 +47,10 @@ class Plan:
         return accounting.together(spec.event() for spec in self.specs)
 
     def epsilon_spent(self) -> float:
-        """Epsilon of the plan at delta: exact, or PLD, or RDP where PLD cannot resolve delta; inf without noise."""
+        """Epsilon of the plan at delta, by the accountant `auto`; inf without noise."""
         if not self.private:
             return float("inf")
-        events = self.events()
-        tiny = self.delta < accounting.PLD_MIN_DELTA and any(e.sampling_prob < 1 for e in events)
-        return accounting.epsilon(events, self.delta, self.relation, "rdp" if tiny else "auto")
+        return accounting.epsilon(self.events(), self.delta, self.relation)
 
     def digest(self, solver: Solver, feature_space: str, seed: int | None) -> str:
         """Identifies the plan for a resume: the solver's settings, every release, the features and the test seed."""

@@ -53,7 +53,10 @@ def profile_epsilon(name: str, events: Sequence[GaussianEvent], delta: float, re
         return Outcome(None, "no Renyi bound for groups in Poisson batches")
     try:
         if orders is None:
-            return Outcome(epsilon_by(accountant, events, delta, relation), "")
+            found = epsilon_by(accountant, events, delta, relation)
+            if accountant == "pld" and math.isinf(found) and all(e.noise_multiplier for e in events):
+                return Outcome(None, "rounding leaves nothing of so small a delta, or a loss may exceed 1e6")
+            return Outcome(found, "")
         curve = rdp_curve(events, orders, relation)
         convert = classic_rdp_epsilon if accountant == "rdp-classic" else epsilon_from_rdp
         return Outcome(convert(orders, curve, delta), "")

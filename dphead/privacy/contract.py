@@ -100,7 +100,18 @@ class ReleaseSpec:
                 f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. "
                 "Rescale the features."
             )
+        if not isinstance(self.n_rows, int | np.integer) or self.n_rows < 0:
+            raise ValueError(
+                f"n_rows must be a whole number of at least 0, got {self.n_rows=}. "
+                "Correct it."
+            )
         self.event()  # refuses a sampling_prob or a group_cap that cannot be charged
+        groups = self.group_cap is not None and self.group_cap > 1
+        if groups and self.sampling_prob < 1 and self.relation == "replace_one":
+            raise ValueError(
+                "groups in Poisson batches need zero_out or add_remove, got "
+                f"relation={self.relation!r}. Use full batches."
+            )
 
     def event(self) -> GaussianEvent:
         """What the accountant sees."""

@@ -1,6 +1,6 @@
 """The append-only record of every release from one data set, and its budget.
 
-A whole fit is reserved, durably, before its first row is read (`Ledger.reserve`): that
+A whole fit is reserved, durably, before a release uses a row (`Ledger.reserve`): that
 is the charge. `FitLedger` then hands out the reserved releases in order. Rows are never
 changed or deleted (SQL triggers refuse it), so a crash can waste budget and cannot hide
 any. Keys, samples and sums without noise never reach it.
@@ -72,9 +72,9 @@ class LedgerError(ValueError):
 class Ledger:
     """The ledger of one data set.
 
-    path: an SQLite file, or ":memory:", which is not durable and counts the fits of
-    this object alone. dataset_id: the data set's random public id; an existing file
-    with another id is refused.
+    path: an SQLite file, or the str ":memory:", which is not durable and counts the
+    fits of this object alone. dataset_id: the data set's random public id; an existing
+    file with another id is refused.
 
     Guarantee: a process that was forked off by Python, or has another id, cannot
     charge, begin or commit with it (LedgerError): of a ledger in memory it has a copy,
@@ -85,6 +85,8 @@ class Ledger:
         self, path: str | Path = ":memory:", dataset_id: str | None = None
     ) -> None:
         self.path, self._process = str(path), _process()
+        if self.path == ":memory:" and not isinstance(path, str):
+            self.path = "./:memory:"  # a Path is a file, and drops its "./"
         if self.path == "":
             raise LedgerError(
                 "the ledger must be a file, got path=''. SQLite would keep it nowhere: "
@@ -275,7 +277,7 @@ class Ledger:
             order = budget["order"]
             curve = accounting.rdp_curve([*old, *new], [order], relation)
             spent = accounting.rdp_epsilon(order, float(curve[0]), delta)
-        if spent > target * (1 + 1e-9):
+        if not spent <= target * (1 + 1e-9):
             raise LedgerError(
                 f"the budget must not be exceeded, got a total of epsilon={spent:.6g} "
                 f"> {target:g} at delta={delta:g}. "
@@ -330,10 +332,11 @@ class Ledger:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""
@@ -461,7 +464,7 @@ class FitLedger:
         """
         value = None
         if self.store is not None and self._file(sequence).exists():
-            with suppress(ValueError, EOFError):  # cut short, or no array
+            with suppress(Exception):  # cut short, or no array: the digest decides
                 value = np.load(self._file(sequence), allow_pickle=False)
         if value is None or _digest(value) != digest:
             self._remove(sequence)

@@ -6,32 +6,24 @@ logarithm of their ratio. Here losses are rounded up to a grid, so that releases
 composed by Fourier transforms; what rounding may take off is added to the chance of an
 infinite loss. It takes seconds to load: import this module where it is used.
 
-Sources: Balle, Barthe, Gaboardi 2018 (one row); Zhu, Dong, Wang 2022 (dominating
-pairs); Doroshenko et al. 2022 (connect the dots). dp_accounting has the other pairs.
+Sources: Zhu, Dong, Wang 2022 (dominating pairs); Doroshenko et al. 2022 (connect the
+dots). The ends of a composition are dp_accounting's.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld.common import self_convolve
-from dp_accounting.pld.privacy_loss_mechanism import (
-    AdjacencyType,
-    GaussianPrivacyLoss,
-    MixtureGaussianPrivacyLoss,
-    MonotonePrivacyLoss,
-)
-from scipy.fft import next_fast_len
-from scipy.signal import fftconvolve
-from scipy.special import log_ndtr, ndtr
-from scipy.stats import binom
+from dp_accounting.pld.common import compute_self_convolve_bounds
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.signal import fftconvolve, lfilter
+from scipy.special import log_ndtr
 
 from dphead.privacy.accounting import (
     LARGEST_NOISE,
-    PLD_MIN_DELTA,
     GaussianEvent,
     check,
     epsilon_from_rdp,
@@ -41,14 +33,23 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-INTERVAL = 1e-4  # width of the grid; above epsilon = 100 wider in proportion
+INTERVAL = 1e-4  # width of the grid; in proportion for losses below 2 and above 100
 LARGEST_LOSS = 1e6  # above, epsilon is called infinite
-SIZE_ORDERS = (2, 4, 8, 16, 32, 64)  # RDP orders that tell the size of the losses
+SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048)  # of RDP: for the grid
 UNIT = 2.0**-53  # what one operation rounds by, relative to its result
-CUT = 1e-15  # chance of losses beyond the ends of a composition: called infinite
-RAREST = 1e-7  # rarer rows have losses that rounding hides from dp_accounting
-RARELY_NONE = 1e-6  # less is not resolved by 1 - (the chance that some row is sampled)
-Deltas = Callable[[np.ndarray], np.ndarray]  # of increasing epsilons
+CUT = 1e-15  # chance of losses beyond each end of a composition that is cut
+ORDERS = (1, 2, 3, 5, 8, 13, 20)  # of Chernoff's bound, which finds the ends
+LARGEST_SIZE = 2**23  # points of a composition: 67 MB; more are called infinite
+LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: 20 s
+REACH = 10.0  # deviations beyond the outer means where the grid ends
+NODES = 4096  # points of x between which a loss is looked up first
+NEWTON_STEPS = 5  # leave some UNITs of a loss, as tried; what they leave is counted
+AT_ONCE = 4_000_000  # numbers of a table of terms: 32 MB
+DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
+    "zero_out": ("removed", "added"),
+    "add_remove": ("removed", "added"),
+    "replace_one": ("replaced",),  # the mirror image of itself
+}
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,11 @@ class Losses:
         above epsilon, plus `infinite`.
         """
         losses, above, scaled = self._tails
-        first = np.searchsorted(losses, epsilons, side="right")
-        growth = np.exp(np.asarray(epsilons, np.longdouble))
-        deltas = self.infinite + above[first] - growth * scaled[first]
-        return np.asarray(deltas * (1 + 4 * UNIT), float)
+        asked = np.asarray(epsilons, np.longdouble)
+        first = np.searchsorted(losses, asked, side="right")
+        shares = np.exp(asked - np.append(losses, np.inf)[first])
+        deltas = self.infinite + above[first] - shares * scaled[first]
+        return np.asarray(deltas * (1 + 4 * UNIT) + 1e-300, float)  # subnormals too
 
     def epsilon(self, delta: float) -> float:
         """Smallest epsilon of at least 0 with `deltas` of at most delta, or above it.
@@ -89,29 +91,38 @@ class Losses:
         first = int(np.argmax(enough))
         if first == 0:
             return 0.0
+        point = float(np.nextafter(float(grid[first]), np.inf))
         # between two points of the grid, delta is linear in exp(epsilon)
         rest = self.infinite + above[first - 1] - delta * (1 - 8 * UNIT)
         if scaled[first - 1] <= 0 or rest <= 0:
-            return float(grid[first])
-        between = float(np.log(rest / scaled[first - 1])) * (1 + 8 * UNIT)
-        return min(max(between, 0.0), float(grid[first]))
+            return point
+        between = grid[first] + np.log(rest / scaled[first - 1])
+        return float(np.clip(between * (1 + 8 * UNIT), 0.0, point))
+
+    @cached_property
+    def mass(self) -> float:
+        """Sum of all chances. Rounding makes it larger than 1: then it is counted."""
+        return max(1.0, float(np.sum(self.chances)) + self.infinite)
 
     @cached_property
     def _tails(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Positive losses l, and sums over all from each on of p and of p exp(-l).
+        """Positive losses l; above and scaled: for each, sums over it and all larger L.
 
-        Sums have one entry more, 0, and what their rounding may have taken off p.
+        above: of p(L). scaled: of p(L) exp(l - L), which no loss is too large for. Sums
+        have one entry more, 0, and what their rounding may have taken off `above`.
         """
         start = max(0, 1 - self.lowest)
         steps = np.arange(start, len(self.chances), dtype=np.longdouble) + self.lowest
         losses = steps * np.longdouble(self.interval)
-        chances = np.maximum(self.chances[start:], 0).astype(np.longdouble)
-        rounding = 2 * (len(losses) + 20) * np.finfo(np.longdouble).eps
-        zero = np.zeros(1, np.longdouble)
-        above = np.concatenate([np.cumsum(chances[::-1])[::-1], zero])
-        scaled = chances * np.exp(-losses)
-        scaled = np.concatenate([np.cumsum(scaled[::-1])[::-1], zero])
-        return losses, above * (1 + rounding), scaled
+        chances = np.maximum(self.chances[start:], 0).astype(np.longdouble)[::-1]
+        one, zero = np.ones(1, np.longdouble), np.zeros(1, np.longdouble)
+        above = np.cumsum(chances)
+        ratio = np.exp(-np.longdouble(self.interval))
+        scaled = np.asarray(lfilter(one, np.append(one, -ratio), chances))
+        largest = float(losses[-1]) if len(losses) else 0.0
+        rounding = 4 * (len(losses) + largest + 20) * np.finfo(np.longdouble).eps
+        above = np.append(above[::-1], zero) * (1 + rounding)
+        return losses, above, np.append(scaled[::-1], zero)
 
 
 # A plan's calibration, its charge and its report ask for the same.
@@ -124,14 +135,11 @@ def pld_epsilon(
 ) -> float:
     """Epsilon of the composition at delta.
 
-    Infinite if a loss may exceed 1e6, or where rounding may take all of delta off
-    (proofs/poisson.md): at 1e-10 from some 1,000 releases on. coarser: as
-    `loss_distribution`. ValueError for a delta below PLD_MIN_DELTA.
+    Infinite if a loss may exceed 1e6, or where rounding may take all of delta off: some
+    1e-13 for each release (proofs/poisson.md). coarser: as `loss_distribution`.
 
     Guarantee: an upper bound: as `loss_distribution`.
     """
-    enough = f"pld needs delta of at least {PLD_MIN_DELTA}"
-    require(delta >= PLD_MIN_DELTA, enough, "delta", delta, "Use rdp.")
     distribution = loss_distribution(events, relation, coarser)
     if distribution is None:
         return math.inf
@@ -143,42 +151,37 @@ def loss_distribution(
 ) -> list[Losses] | None:
     """The losses of the composition in each direction; None if one may exceed 1e6.
 
-    coarser: how many times wider the grid is. ValueError for units of several rows in
-    Poisson batches under replace_one.
+    coarser: how many times wider the grid is, 1 to 100. ValueError for units of several
+    rows in Poisson batches under replace_one, and of more than LARGEST_GROUP.
 
     Guarantee: pessimistic: delta at every epsilon is never below the true one.
     """
     check(relation=relation)
+    require(1 <= coarser <= 100, "coarser must be 1 to 100", "coarser", coarser)
     full_mu = total_mu([e for e in events if e.sampling_prob == 1]) or 0.0
     sampled = (e for e in events if e.sampling_prob < 1 and e.count)
     poisson = together(e for e in sampled if e.noise_multiplier < math.inf)
-    groups = any(e.rows_per_unit > 1 for e in poisson)
-    require(
-        not groups or relation != "replace_one",
-        "groups in Poisson batches need zero_out or add_remove",
-        "relation",
-        relation,
-        "Use full batches.",
-    )
+    rows = max((e.rows_per_unit for e in poisson), default=1)
+    pair = "groups in Poisson batches need zero_out or add_remove"
+    ok = rows == 1 or relation != "replace_one"
+    require(ok, pair, "relation", relation, "Use full batches.")
+    few = f"groups in Poisson batches must have at most {LARGEST_GROUP} rows"
+    require(rows <= LARGEST_GROUP, few, "rows_per_unit", rows, "Use full batches.")
     size = _size_of_losses(full_mu, poisson, relation)
     if not size < LARGEST_LOSS:
         return None
-    interval = INTERVAL * coarser
-    if groups:
-        interval *= 10  # a mixture's losses take seconds to invert
-    interval *= max(1.0, size / 100)
-    directions = [AdjacencyType.REMOVE, AdjacencyType.ADD]
-    if relation == "replace_one":
-        directions = [AdjacencyType.REPLACE]
-    if not poisson:
-        directions = [AdjacencyType.REMOVE]  # full batches are the same in all
+    # a release has some millions of points at most, and 10 million terms of mixtures
+    wider = max(size / 100, size * (1 + rows) / 500)
+    interval = INTERVAL * coarser * max(1e-3, min(1.0, size / 2), wider)
+    nothing = Losses(0, np.ones(1), 0.0, interval)
+    full = [_connect_dots(*_full_pair(full_mu), interval)] if full_mu > 0 else []
     composed = []
-    for direction in directions:
-        parts = [_full_batches(full_mu, interval)] if full_mu > 1e-100 else []
+    for direction in DIRECTIONS[relation] if poisson else ("removed",):
+        parts = list(full)
         for event in poisson:
-            one = _poisson_batch(event, direction, interval)
+            one = _connect_dots(*_sample_pair(event, direction), interval)
             parts.append(_self_composed(one, int(event.count)))
-        nothing = Losses(0, np.ones(1), 0.0, interval)
+        parts.sort(key=lambda part: len(part.chances))
         composed.append(reduce(_composed, parts) if parts else nothing)
     return composed
 
@@ -186,170 +189,240 @@ def loss_distribution(
 def _size_of_losses(
     full_mu: float, poisson: Sequence[GaussianEvent], relation: str
 ) -> float:
-    """About the largest loss: it sets the width of the grid and nothing else."""
+    """About the largest loss, but for chances of 1e-15. It sets the grid's width.
+
+    It is that of the composition, and a fifth of what one release's may reach: losses
+    that are larger by chance take points of the grid too.
+    """
     moved = 2 if relation == "replace_one" else 1  # how far a row moves, in clip norms
-    rows = []
+    rows, largest = [], _reach(full_mu)
     for event in poisson:
         sd = event.noise_multiplier / moved / event.rows_per_unit
+        if sd == 0:
+            return math.inf
         rows.append(replace(event, noise_multiplier=sd, rows_per_unit=1))
+        largest = max(largest, _reach(1 / sd))
     full = np.asarray(SIZE_ORDERS) * (full_mu * full_mu / 2)
     curve = rdp_curve(rows, SIZE_ORDERS) + full
-    return epsilon_from_rdp(SIZE_ORDERS, curve, 1e-15)
+    return max(epsilon_from_rdp(SIZE_ORDERS, curve, 1e-15), largest / 5)
 
 
-def _full_batches(mu: float, interval: float) -> Losses:
-    """The pair N(0, 1), N(mu, 1), under every relation and in both directions.
+def _reach(mu: float) -> float:
+    """The loss of N(mu, 1) against N(0, 1), REACH deviations above its mean."""
+    return mu * (mu / 2 + REACH)
 
-    A full batch's noise is over the relation's own sensitivity, so nothing is doubled
-    under replace_one.
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of normal laws N(mean, sd**2), seen from N(0, sd**2).
+
+    log_weights, means: (k,). error: what rounding may do to a logarithm of a weight.
     """
-    losses = GaussianPrivacyLoss(1 / mu)
-    return _connect_dots(lambda e: _gaussian_deltas(e, mu), losses, interval)
+
+    log_weights: np.ndarray
+    means: np.ndarray
+    sd: float
+    error: float = 0.0
+
+    def log_ratio(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log of its density over that of N(0, sd**2) at each x, and its slope."""
+        values, slopes = np.empty(len(x)), np.empty(len(x))
+        for part in self._parts(x):
+            tilt = self.means * (x[part, None] - self.means / 2) / self.sd**2
+            values[part], shares = _log_sum(self.log_weights + tilt)
+            slopes[part] = shares @ self.means / self.sd**2
+        return values, slopes
+
+    def log_beyond(self, x: np.ndarray, side: int) -> np.ndarray:
+        """log of the chance of more than each x (side 1) or of less (side -1)."""
+        values = np.empty(len(x))
+        for part in self._parts(x):
+            tails = log_ndtr(side * (self.means - x[part, None]) / self.sd)
+            values[part] = _log_sum(self.log_weights + tails)[0]
+        return values
+
+    def _parts(self, x: np.ndarray) -> Iterator[slice]:
+        rows = max(1, AT_ONCE // len(self.means))
+        return (slice(i, i + rows) for i in range(0, len(x), rows))
 
 
-def _poisson_batch(
-    event: GaussianEvent, direction: AdjacencyType, interval: float
-) -> Losses:
-    """The pair of one Poisson batch of probability q, with noise over the clip norm C.
+def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log of the sum of exp of each row, and each entry's share of it."""
+    if logs.shape[1] == 1:
+        return logs[:, 0], np.ones_like(logs)
+    largest = logs.max(axis=1)
+    parts = np.exp(logs - largest[:, None])
+    total = parts.sum(axis=1)
+    return largest + np.log(total), parts / total[:, None]
 
-    A row: N(0) and (1-q) N(0) + q N(C), and where it is replaced
-    (1-q) N(0) + q N(C) and (1-q) N(0) + q N(-C). A unit of k rows: N(0) and the mixture
-    of N(j C), where j is binomial (k, q).
+
+def _normal(mean: float, sd: float) -> Mixture:
+    return Mixture(np.zeros(1), np.array([mean]), sd)
+
+
+def _full_pair(mu: float) -> tuple[Mixture, Mixture]:
+    """The pair of full batches of mu in all, under every relation."""
+    sd = min(1 / mu, LARGEST_NOISE)  # less noise costs more
+    return _normal(1.0, sd), _normal(0.0, sd)
+
+
+def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
+    """A unit's rows, each in the sample with its probability and moving the mean."""
+    q, k = event.sampling_prob, event.rows_per_unit
+    log_q, log_not = math.log(q), math.log1p(-q)
+    ways, log_weights = 1, []
+    for j in range(k + 1):
+        log_weights.append(math.log(ways) + j * log_q + (k - j) * log_not)
+        ways = ways * (k - j) // (j + 1)
+    error = 8 * UNIT * k * (1 - log_q - log_not)
+    return Mixture(np.array(log_weights), moved * np.arange(k + 1), sd, error)
+
+
+def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
+    """The pair of a Poisson batch of probability q: their ratio rises.
+
+    Noise is over the clip norm C. The mixture of N(j C), j binomial (k, q) for a unit
+    of k rows, and N(0) ("removed"); N(0) and the mixture of N(-j C) ("added"); the two
+    mixtures ("replaced").
     """
     sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
-    q, k = event.sampling_prob, event.rows_per_unit
-    if k > 1:
-        return _group_batch(sd, q, k, direction, interval)
-    losses = GaussianPrivacyLoss(sd, sampling_prob=q, adjacency_type=direction)
-    if direction == AdjacencyType.REPLACE:
-        return _connect_dots(_deltas_of(losses), losses, interval)
-    added = direction == AdjacencyType.ADD
-    return _connect_dots(lambda e: _row_deltas(e, q, sd, added), losses, interval)
+    plain = _normal(0.0, sd)
+    upper = plain if direction == "added" else _sampled(event, sd, 1.0)
+    lower = plain if direction == "removed" else _sampled(event, sd, -1.0)
+    return upper, lower
 
 
-def _gaussian_deltas(epsilons: np.ndarray, mu: float) -> np.ndarray:
-    """Delta of the pair N(0, 1), N(mu, 1). Source: Balle, Wang 2018, Theorem 8."""
-    t = mu / 2 - epsilons / mu
-    return ndtr(t) - np.exp(epsilons + log_ndtr(t - mu))
-
-
-def _row_deltas(epsilons: np.ndarray, q: float, sd: float, added: bool) -> np.ndarray:
-    """Delta of (1-q) N(0) + q N(1) against N(0), both with noise sd; `added`: reversed.
-
-    Without sampling the loss at a point is l; with it, it is log(1 - q + q exp(l)), and
-    less that for the reverse. Delta is that of the points where it is above epsilon:
-    where l is above `level` (below, for the reverse).
-    """
-    e = -epsilons if added else epsilons
-    none = math.log1p(-q)  # the loss, or less it, of a sample without the row
-    inside = e > none
-    e = e[inside]
-    level = e - math.log(q) + np.log(-np.expm1(none - e))
-    if added:
-        deltas = np.zeros(len(epsilons))
-        plain = ndtr(sd * level + 0.5 / sd)
-        moved = log_ndtr(sd * level - 0.5 / sd)
-        deltas[inside] = -np.expm1(none - e) * plain - np.exp(math.log(q) - e + moved)
-        return deltas
-    deltas = -np.expm1(epsilons)
-    moved = ndtr(0.5 / sd - sd * level)
-    plain = log_ndtr(-0.5 / sd - sd * level)
-    deltas[inside] = q * moved - np.exp(math.log(q) + level + plain)
-    return deltas
-
-
-def _group_batch(
-    sd: float, q: float, k: int, direction: AdjacencyType, interval: float
-) -> Losses:
-    """The pair of a unit of k rows, by dp_accounting's mixture."""
-    # More sampling costs more: a sample at q is a thinned one at more than q.
-    chances = np.asarray(binom.pmf(range(k + 1), k, max(q, RAREST)))
-    if chances[0] < RARELY_NONE:
-        # One row where there was none costs more.
-        chances[1] += chances[0]
-        chances[0] = 0.0
-        # so that their sum is at least 1, also in float
-        chances = np.minimum(chances * (1 + 1e-14) / chances.sum(), 1.0)
-    rows = range(k + 1)
-    losses = _GroupLosses(sd, rows, chances.tolist(), adjacency_type=direction)
-    lost = _lost_by_inversion(sd, k)
-    return _connect_dots(_deltas_of(losses), losses, interval, lost)
-
-
-def _lost_by_inversion(sd: float, k: int) -> float:
-    """At least what dp_accounting's mixture of k rows may lose of delta at a point.
-
-    Its bisection finds the point t where the loss is a given one, but for h = 1e-6. The
-    loss changes by at most k / sd**2 per unit there, and h k / sd**2 < 1 wherever a
-    loss is below 1e6. So at most the integral over h of a density, at most 0.4 / sd,
-    times exp(h k / sd**2) - 1 is lost: below 0.3 h**2 k / sd**3. Numbers of size
-    (k / sd)**2 are rounded too.
-    """
-    return 0.3e-12 * k / sd**3 + 1e-14 * (1 + (k / sd) ** 2)
-
-
-def _deltas_of(losses: Any) -> Deltas:
-    """Delta at each epsilon, by dp_accounting."""
-    return lambda epsilons: np.asarray(losses.get_delta_for_epsilon(epsilons))
-
-
-def _connect_dots(
-    deltas: Deltas, losses: MonotonePrivacyLoss, interval: float, lost: float = 0.0
-) -> Losses:
-    """The losses whose delta at each point of the grid is that of `deltas`, or above.
+def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
+    """The losses whose delta at each point of a grid is above that of the pair.
 
     Between two points it is on their chord, since delta is convex in exp(epsilon), so
-    it is nowhere below. `losses` says where the grid ends. lost: what `deltas` may lack
-    besides rounding. Source: Doroshenko et al. 2022, Algorithm 1.
+    it is nowhere below. Source: Doroshenko et al. 2022, Algorithm 1.
 
     With d and d' the differences of delta before and after a point, its chance is
-    (d' - d exp(interval)) / (exp(interval) - 1) = (d' - d) / expm1(interval) - d. Each
-    quotient is rounded once and stands in two chances, so rounding takes off some UNITs
+    (d' - d exp(interval)) / (exp(interval) - 1) = (d' - d) / expm1(interval) - d. That
+    is linear: max(0, 1 - exp(epsilon)) stands for a loss of 0 alone, and the rest of
+    delta is small where losses are rare, so rounding does not make chances of nothing.
+    Each quotient is rounded once and stands in two chances, so it takes off some UNITs
     of delta in all (proofs/poisson.md).
     """
-    ends: Any = losses.connect_dots_bounds()
-    lowest = math.floor(ends.epsilon_lower / interval)
-    highest = math.ceil(ends.epsilon_upper / interval)
+    nodes = np.linspace(
+        upper.means.min() - REACH * upper.sd,
+        upper.means.max() + REACH * upper.sd,
+        NODES,
+    )
+    losses = np.maximum.accumulate(_losses(upper, lower, nodes)[0])
+    lowest = min(math.floor(losses[0] / interval), 0)
+    highest = max(math.ceil(losses[-1] / interval), 0)
     grid = np.arange(lowest, highest + 1) * interval
-    lost += 100 * UNIT * (1 + max(-grid[0], grid[-1]))
-    curve = np.minimum(deltas(grid) + lost, 1.0)
-    curve = np.maximum.accumulate(curve[::-1])[::-1]
-    steps = np.diff(curve)
+    below = _excess(grid[:-lowest], upper, lower, nodes, losses, -1)
+    above = _excess(grid[-lowest:], upper, lower, nodes, losses, 1)
+    excess = np.concatenate([below, above])
+    steps = np.diff(excess)
     slopes = steps / math.expm1(interval)
     chances = np.zeros(len(grid))
     chances[:-1] += slopes
     chances[1:] -= slopes
     chances[1:] -= steps
-    chances[0] += 1 - curve[0]
-    chances = np.maximum(chances, 0.0)
-    infinite = min(float(curve[-1]) + 20 * UNIT, 1.0)
-    return Losses(lowest, chances, infinite, interval)
+    chances[0] -= excess[0]
+    chances[-lowest] += 1
+    infinite = min(float(excess[-1]) + 40 * UNIT, 1.0)
+    return Losses(lowest, np.maximum(chances, 0.0), infinite, interval)
+
+
+def _losses(
+    upper: Mixture, lower: Mixture, x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The privacy loss at each x, and its slope."""
+    (above, rise), (below, fall) = upper.log_ratio(x), lower.log_ratio(x)
+    return above - below, rise - fall
+
+
+def _excess(
+    epsilons: np.ndarray,
+    upper: Mixture,
+    lower: Mixture,
+    nodes: np.ndarray,
+    losses: np.ndarray,
+    side: int,
+) -> np.ndarray:
+    """Delta of the pair, less max(0, 1 - exp(epsilon)), or a little more.
+
+    losses: those of the points `nodes`. side: 1 for epsilons of at least 0, where it is
+    P(A) - exp(epsilon) Q(A), A all x of a loss above epsilon; -1 for those below 0,
+    where it is exp(epsilon) Q(B) - P(B), B all other x. The point between A and B lies
+    between two nodes. Where the point found has a loss of epsilon + h, at most
+    expm1(|h|) P(x beyond the node outside) is missing. It is added, so nothing depends
+    on how well the point is found: here by Newton's method.
+    """
+    inside = np.clip(epsilons, losses[0], losses[-1])
+    after = np.clip(np.searchsorted(losses, inside), 1, len(nodes) - 1)
+    low, high = nodes[after - 1], nodes[after]
+    x = (low + high) / 2
+    for _ in range(NEWTON_STEPS):
+        found, slope = _losses(upper, lower, x)
+        low, high = np.where(found < inside, x, low), np.where(found < inside, high, x)
+        x = np.clip(x + (inside - found) / np.maximum(slope, 1e-300), low, high)
+    outside = upper.log_beyond(nodes, side)[after - 1 if side > 0 else after]
+    hit = upper.log_beyond(x, side)
+    false = inside + lower.log_beyond(x, side)
+    missed = np.expm1(np.abs(_losses(upper, lower, x)[0] - inside)) * np.exp(outside)
+    # a loss that is flat to rounding may put the point beyond its two nodes
+    missed += 4 * UNIT
+    # beyond the losses at hand: towards 0 by its slope, which is below 1, else no more
+    missed += np.maximum(side * (inside - epsilons), 0.0)
+    size = 1 + max(-losses[0], losses[-1])
+    weights = upper.error + lower.error
+    for log in (outside, hit, false):
+        missed += np.exp(log) * (100 * UNIT * (size + np.abs(log)) + weights)
+    return side * (np.exp(hit) - np.exp(false)) + missed
 
 
 def _self_composed(one: Losses, count: int) -> Losses:
     """`count` releases at once. What the transforms may lose becomes infinite."""
     if count == 1:
         return one
-    offset, chances = self_convolve(one.chances, count, CUT)
-    chances = np.asarray(chances)
-    infinite = CUT - math.expm1(count * math.log1p(-one.infinite))
-    size: Any = next_fast_len(max(len(one.chances), len(chances)))
-    norm = float(np.linalg.norm(chances))
-    forward = count * (_transform_error(size) + 16 * UNIT) * norm ** (1 - 1 / count)
+    scales = np.array([1.0, count**-0.5]) / len(one.chances)
+    orders = np.outer(np.concatenate([ORDERS, np.negative(ORDERS)]), scales).ravel()
+    chances: Any = one.chances
+    low, high = compute_self_convolve_bounds(chances, count, CUT, list(orders))
+    longest = max(high - low + 1, len(one.chances))
+    if high < low or longest > LARGEST_SIZE or count * math.log(one.mass) > 1:
+        return Losses(0, np.zeros(1), 1.0, one.interval)
+    size: Any = next_fast_len(longest, real=True)
+    power = np.asarray(rfft(one.chances, size)) ** count
+    chances = np.roll(np.asarray(irfft(power, size)), -low)[: high - low + 1]
+    mass = one.mass**count
+    finite = math.log1p(-min(one.infinite / one.mass, 1 - UNIT))
+    infinite = CUT - mass * math.expm1(count * finite)
+    norm = float(np.linalg.norm(chances)) / mass
+    share = count * (_transform_error(size) + 16 * UNIT)
+    forward = share * norm ** (1 - 1 / count) + 2 * share**2
     backward = _transform_error(size) * norm
-    infinite += math.sqrt(size) * (forward + backward)
-    return Losses(one.lowest * count + offset, chances, infinite, one.interval)
+    infinite += mass * math.sqrt(size) * (forward + backward)
+    return Losses(one.lowest * count + low, chances, infinite, one.interval)
 
 
 def _composed(first: Losses, second: Losses) -> Losses:
-    """Both, one after the other. What the transforms may lose becomes infinite."""
+    """Both, one after the other. What the transforms may lose becomes infinite.
+
+    So does the largest, of a chance of CUT at most; the least become the next one.
+    """
     chances = fftconvolve(first.chances, second.chances)
     size: Any = next_fast_len(len(chances), real=True)
-    norms = [np.linalg.norm(p) for p in (first.chances, second.chances, chances)]
-    lost = math.sqrt(size) * _transform_error(size) * float(sum(norms))
-    infinite = first.infinite + second.infinite + lost
-    lowest = first.lowest + second.lowest
-    return Losses(lowest, chances, infinite, first.interval)
+    norms = float(np.linalg.norm(first.chances)) * second.mass
+    norms += float(np.linalg.norm(second.chances)) * first.mass
+    norms += float(np.linalg.norm(chances))
+    infinite = first.infinite * second.mass + second.infinite * first.mass
+    infinite += math.sqrt(size) * _transform_error(size) * norms
+    chances = np.maximum(chances, 0.0)
+    start = int(np.searchsorted(np.cumsum(chances), CUT))
+    stop = len(chances) - int(np.searchsorted(np.cumsum(chances[::-1]), CUT))
+    if stop <= start:
+        return Losses(0, np.zeros(1), 1.0, first.interval)
+    infinite += float(np.sum(chances[stop:]))
+    chances[start] += np.sum(chances[:start])
+    lowest = first.lowest + second.lowest + start
+    return Losses(lowest, chances[start:stop], infinite, first.interval)
 
 
 def _transform_error(size: int) -> float:
@@ -358,43 +431,3 @@ def _transform_error(size: int) -> float:
     Eight operations' rounding for each doubling. Source: Higham 2002, Theorem 24.2.
     """
     return 8 * UNIT * math.log2(size)
-
-
-class _GroupLosses(MixtureGaussianPrivacyLoss):
-    """dp_accounting's mixture, without its jump beside the extreme loss.
-
-    A sample without any row of the unit bounds the loss on one side, by -log P(none).
-    dp_accounting takes a loss within 1e-8 + 1e-5 of that size (np.isclose) for the
-    bound itself, and loses up to as much of delta.
-    """
-
-    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """Delta at increasing epsilons; beside the extreme loss on a chord.
-
-        Delta is convex in exp(epsilon), so a chord is above it, and at and beyond the
-        extreme it is known: 0, or 1 - exp(epsilon).
-        """
-        deltas: Any = super().get_delta_for_epsilon(epsilon)
-        if self._sampling_prob == 1:
-            return deltas
-        extreme = -math.log1p(-self._sampling_prob)
-        gap = 1e-7 + 2e-5 * extreme  # more than isclose's, and than any rounding
-        if self.adjacency_type == AdjacencyType.ADD:
-            low, high = extreme - gap, extreme + gap
-            before = np.flatnonzero(epsilon <= low)
-            left, top = -math.inf, 1.0
-            if len(before):
-                left, top = epsilon[before[-1]], deltas[before[-1]]
-            right, bottom = high, 0.0
-        else:
-            low, high = -extreme - gap, -extreme + gap
-            after = np.flatnonzero(epsilon >= high)
-            left, top = low, -math.expm1(low)
-            right, bottom = high, top  # delta does not grow
-            if len(after):
-                right, bottom = epsilon[after[0]], deltas[after[0]]
-        near = (epsilon > low) & (epsilon < high)
-        start = math.exp(left - right)
-        weight = (np.exp(epsilon[near] - right) - start) / (1 - start)
-        deltas[near] = top + weight * (bottom - top)
-        return deltas

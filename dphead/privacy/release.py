@@ -42,9 +42,10 @@ def release(
 
     Guarantee: the returned value is a Gaussian mechanism (on a Poisson sample where
     sampling_prob < 1) of the query's integer sum, with sd >= noise_multiplier times its
-    sensitivity, rounded to integers afterwards. The charge is durable before the first
-    row is read, and the noisy value is durable, where the ledger stores values, before
-    it is returned. ValueError, before anything is read, for what was not planned.
+    sensitivity, rounded to integers afterwards. The charge is durable before the
+    summer is asked, and the noisy value is durable, where the ledger stores values,
+    before it is returned. ValueError, before anything is read, for what was not
+    planned.
     """
     _check_planned(query, rows, spec)
     transform = params.transform
@@ -98,7 +99,7 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
             "noise must be of 2**-3 to 2**44 units of the sum, got noise_multiplier="
             f"{spec.noise_multiplier} and {sd=} units. Choose another budget."
         )
-    # Under add_remove n is private: room for any number of rows that a disk can hold.
+    # Under add_remove n is private: room for 2**30 rows.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
     if n * query.most() > MOST:
         raise ValueError(

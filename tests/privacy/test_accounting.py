@@ -55,6 +55,12 @@ def test_the_exact_gaussian_table(delta, eps, mu):
     assert delta_from_mu(mu, eps) == pytest.approx(delta, rel=1e-8)
 
 
+def test_a_divergence_that_is_no_number_is_infinite():
+    """max(0.0, nan) is 0.0: it would be charged nothing."""
+    assert rdp_epsilon(2.0, math.nan, 1e-6) == math.inf
+    assert epsilon_from_rdp([2.0, 3.0], [math.nan, math.nan], 1e-6) == math.inf
+
+
 @pytest.mark.parametrize("accountant, expected", [("rdp", 2.591), ("pld", 2.382)])
 def test_tramer_boneh_cifar10_linear(accountant, expected):
     assert epsilon(TB21, 1e-5, "zero_out", accountant) == pytest.approx(expected, abs=1e-3)
@@ -169,13 +175,14 @@ def test_noise_without_measure_costs_next_to_nothing(accountant, sigma):
 
 
 @given(st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3), st.floats(-9, -2))
-@settings(max_examples=8, deadline=None)
-def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(pairs, log_delta):
+@settings(max_examples=4, deadline=None)
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(relation, pairs, log_delta):
     events, delta = [GaussianEvent(s, 1.0, k) for s, k in pairs], 10**log_delta
     exact = epsilon(events, delta)
-    for relation in RELATIONS:
-        assert exact * (1 - 1e-9) <= epsilon(events, delta, relation, "pld") <= exact * (1 + 1e-3) + 1e-4
-        assert epsilon(events, delta, relation) == exact
+    pld = epsilon(events, delta, relation, "pld")
+    assert exact * (1 - 1e-9) <= pld <= exact * (1 + 1e-3) + 1e-4
+    assert epsilon(events, delta, relation) == exact
     assert exact <= epsilon(events, delta, accountant="rdp")
 
 
@@ -266,8 +273,7 @@ def test_extremes():
     huge = [GaussianEvent(1e-3, 0.5, 10)]
     assert epsilon(huge, 1e-5, accountant="pld") == math.inf  # 5 million: not worth a grid
     assert epsilon(huge, 1e-5) == epsilon(huge, 1e-5, accountant="rdp")
-    with pytest.raises(ValueError, match="delta of at least"):
-        epsilon(TB21, 1e-12)
+    assert epsilon(TB21, 1e-13) == epsilon(TB21, 1e-13, accountant="rdp") < epsilon(TB21, 1e-13, accountant="pld")
     assert epsilon(TB21, 1e-300, accountant="rdp") > epsilon(TB21, 1e-12, accountant="rdp")
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -525,6 +526,17 @@ def test_a_ledger_in_memory_counts_its_fits_and_has_a_budget():
     with pytest.raises(LedgerError, match="exceeded"):
         reserve(specs(1, 50.0), ledger)
     assert len(Ledger().fits()) == 0
+
+
+def test_a_path_is_a_file_whatever_its_name(tmp_path, monkeypatch):
+    """A Path drops its "./", and SQLite would keep that name in memory."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        ledger = Ledger(Path("./:memory:"))
+        reserve(specs(1), ledger)
+    assert (tmp_path / ":memory:").exists() and ledger.path != ":memory:"
+    assert len(ledger.fits()) == 2
+    assert len(Ledger(ledger.path).fits()) == 2 and len(Ledger("./:memory:").fits()) == 2
 
 
 FORK = """

@@ -173,6 +173,6 @@ def check_all():
     check_fit()
     for m in (2, 10, 16, 37, 100):
         check_count(m)
-    for m in CLASSES:
+    for m in CLASSES[::4]:
         check_equal_rows(m, 65, cores=2)
     check_equal_rows(10, 768, cores=2)

@@ -101,7 +101,8 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
     "change",
     [{"clip_norm": math.nan}, {"clip_norm": math.inf}, {"clip_norm": 0.0}, {"clip_norm": 1e-7}, {"clip_norm": -1.0},
      {"noise_multiplier": math.nan}, {"noise_multiplier": math.inf}, {"noise_multiplier": -1.0}, {"sampling_prob": 0.0},
-     {"sampling_prob": 1.5}, {"sampling_prob": math.nan}, {"relation": "add_one"}],
+     {"sampling_prob": 1.5}, {"sampling_prob": math.nan}, {"relation": "add_one"},
+     {"n_rows": -1}, {"n_rows": math.nan}, {"group_cap": 3, "sampling_prob": 0.1, "relation": "replace_one"}],
     ids=str,
 )  # fmt: skip
 def test_a_spec_that_would_not_mean_what_it_says_is_refused(change):
