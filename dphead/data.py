@@ -12,7 +12,7 @@ import numpy as np
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.sampling import within_cap
 from dphead.sums.passes import cores
-from extract.format import FeaturesFile, FormatError, open_features
+from extract.format import FeaturesFile, FormatError, group_ids, open_features
 
 CHUNK = 128  # rows that kernels add at a time: blocks have a multiple of it
 BLOCK_ROWS = 2048
@@ -28,7 +28,8 @@ GAP = 4  # rows that are read and dropped rather than asked for apart
 class ArrayRows:
     """Rows in memory. x: (n_rows, n_features) float; y: (n_rows,) int class positions, anything else counts zero.
 
-    groups: (n_rows,) int, negative for a row on its own; with group_cap only the first so many rows of each count.
+    groups: (n_rows,) integers that int64 holds (`group_ids`), negative for a row on its own; with group_cap only the
+    first so many rows of each count.
     Kept as float32: a float64 value beyond float32's range becomes infinite, and its row counts zero.
     block_rows: rows of a block; by default 2,048, and more together where each core has enough.
     """
@@ -231,8 +232,9 @@ def _within(groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, 
     """(n,) bool: the rows within the cap of their group, all of them without a cap."""
     if group_cap is None:
         return np.ones(shape, bool)
-    if groups is None or groups.shape != shape or groups.dtype.kind != "i":
-        raise ValueError(f"group_cap needs a group for each row, got {group_cap=} and no int64 (n,) groups. Give them.")
+    if groups is None:
+        raise ValueError(f"group_cap needs a group for each row, got {group_cap=} and no groups. Give them.")
+    groups = group_ids(groups, shape[0])
     return within_cap(groups, group_cap)
 
 

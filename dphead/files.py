@@ -58,6 +58,27 @@ def check_labels(file: FeaturesFile, rows: FeaturesRows, classes: list[str], pat
         )
 
 
+def test_origin(same_data: bool, split: str, test_split: str) -> str:
+    """Whether test rows are "training rows", "another split" of their data, or "another data set".
+
+    split, test_split: of the data, "all" for those that have one alone or are taken whole.
+    """
+    if not same_data:
+        return "another data set"
+    shared = split == test_split or "all" in (split, test_split)
+    return "training rows" if shared else "another split"
+
+
+def check_public(origin: str, test_is: str) -> None:
+    """ValueError if figures on the training rows, exact functions of them, are to be published."""
+    if test_is == "public" and origin == "training rows":
+        raise ValueError(
+            "test rows that are declared public must not be training rows, whose exact accuracy the report would "
+            f"hold, got {test_is=} and the rows of the fit. Name other rows, or leave --test-is out: then the "
+            "figures are on your screen alone."
+        )
+
+
 def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int) -> dict[str, Any]:
     """Metrics of a head on test rows whose label is one of the classes."""
     x, y = test
@@ -85,7 +106,21 @@ def open_matching(
         return head, facts, rows.features(), rows.labels()
 
 
-def extract_like(run: Path, source: Path, output: Path, weights: Path | None, device: str) -> Path:
+def check_layout(layout: str | None, path: Path) -> None:
+    """ValueError for a layout of folders where the rows are a features file's."""
+    if layout is not None:
+        raise ValueError(f"a layout says what folders of image files are, got {layout=} for {path}. Leave it out.")
+
+
+def extract_like(
+    run: Path,
+    source: Path,
+    output: Path,
+    weights: Path | None,
+    device: str,
+    split: str | None = None,
+    layout: str | None = None,
+) -> Path:
     """Turn images into a features file with the network and settings that the head in `run` belongs to."""
     from extract.images import Classes
     from extract.rowwise import RowNorm
@@ -101,6 +136,8 @@ def extract_like(run: Path, source: Path, output: Path, weights: Path | None, de
             output,
             _network(facts, weights),
             classes=Classes.parse(None, False, True),
+            split=split or "all",
+            layout=layout,
             normalize=RowNorm(normalization["kind"], normalization.get("groups", 0)),
             device=device,
             check=False,

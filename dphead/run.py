@@ -16,7 +16,7 @@ import numpy as np
 from dphead import report as reports
 from dphead.data import FeaturesRows, check_views, load_features
 from dphead.export import save_head
-from dphead.files import check_labels, class_names, classes_declared, evaluate, extraction
+from dphead.files import check_labels, check_public, class_names, classes_declared, evaluate, extraction, test_origin
 from dphead.fit import FitResult, Progress, Run, fit_head, reserve
 from dphead.ledgers import open_ledger
 from dphead.memory import share
@@ -120,7 +120,8 @@ def _fit_files(
             group.agree(_agreed(options, file, rows, method, plan))
             return {"report": None, "test": None, "seconds": None, "head": group.serve(own, sums, KeptRows(memory))}
         test = open_test(options, file, classes)
-        origin = test_origin(options, file) if test is not None else None
+        origin = None if test is None else rows_of_test(options, file)
+        check_public(origin or "", options.test_is)
         check_folder(options.out, (int(np.prod(r.query.shape(facts.n_features + 1))) for r in releases))
         own, sums, memory = own_rows(options, group, rows, facts, releases, 0 if test is None else len(test[0]))
         if group is not None:
@@ -246,13 +247,11 @@ def open_test(options: FitOptions, train: FeaturesFile, classes: list[str]) -> t
         return rows.features(), rows.labels()
 
 
-def test_origin(options: FitOptions, train: FeaturesFile) -> str:
-    """Whether the test rows are "training rows", "another split" of their data set, or "another data set"."""
+def rows_of_test(options: FitOptions, train: FeaturesFile) -> str:
+    """The `test_origin` of the test rows, by the data sets' ids and the splits."""
     with open_features(options.test or options.features) as file:
-        if file.dataset_id != train.dataset_id:
-            return "another data set"
-        split = options.split or train.split_names[0]
-        return "training rows" if split == (options.test_split or file.split_names[0]) else "another split"
+        split, test_split = options.split or train.split_names[0], options.test_split or file.split_names[0]
+        return test_origin(file.dataset_id == train.dataset_id, split, test_split)
 
 
 def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:

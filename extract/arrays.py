@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from extract.errors import ExtractError
-from extract.images import Classes, Source, check_found, split_codes, to_uint8
+from extract.images import Classes, Source, check_found, possible_splits, split_codes, to_uint8
+from extract.rows import group_ids
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -24,6 +25,7 @@ def _source(
     images: np.ndarray,
     labels: np.ndarray | None,
     splits: list[str],
+    split_names: list[str],
     group: np.ndarray | None,
     classes: Classes,
 ) -> Source:
@@ -33,7 +35,7 @@ def _source(
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
     digest.update(np.ascontiguousarray(images).data)
     codes, names, declared = classes.encode(labels, n)
-    split, split_names = split_codes(splits)
+    split = split_codes(splits, split_names)
     for part in (codes, split, group):
         digest.update(b"|" if part is None else np.ascontiguousarray(part).tobytes())
     return Source(
@@ -101,7 +103,8 @@ def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
         return None
     check_found(split, list(pairs), path)
     images, labels, splits = [], [], []
-    for name in [n for n in ("train", "test", "") if n in pairs and split in ("all", n)]:
+    wanted = [n for n in ("train", "test", "") if n in pairs and split in ("all", n)]
+    for name in wanted:
         x, y = (read_idx(file) for file in pairs[name])
         if x.ndim != 3 or y.ndim != 1 or len(x) != len(y) or y.dtype.kind not in "iu":
             raise ExtractError(
@@ -111,7 +114,8 @@ def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
         images.append(to_uint8(x))
         labels.append(y.astype(np.int64))
         splits += [name] * len(x)
-    return _source("idx", np.concatenate(images), np.concatenate(labels), splits, None, classes)
+    names = [name or "all" for name in wanted]
+    return _source("idx", np.concatenate(images), np.concatenate(labels), splits, names, None, classes)
 
 
 def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
@@ -130,14 +134,15 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
             continue
         check_found(split, found, path)
         records, splits = [], []
-        for name in [n for n in found if split in ("all", n)]:
+        wanted = [n for n in found if split in ("all", n)]
+        for name in wanted:
             for file in files[name]:
                 records.append(_cifar_records(path / file, label_bytes))
                 splits += [name] * len(records[-1])
         rows = np.concatenate(records)
         images = rows[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         labels = rows[:, label_bytes - 1].astype(np.int64)
-        return _source(f"cifar{kind}", np.ascontiguousarray(images), labels, splits, None, classes)
+        return _source(f"cifar{kind}", np.ascontiguousarray(images), labels, splits, wanted, None, classes)
     return None
 
 
@@ -174,16 +179,19 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
             raise ExtractError(f"{key} must have one value an image, got {key}.shape={values.shape}. Save it again.")
     images = to_uint8(images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images)
     splits = _npz_splits(data.get("split"), len(images))
-    codes, names = split_codes(splits)
+    names = possible_splits("split" in data)
     check_found(split, names, path)
+    codes = split_codes(splits, names)
     keep = np.ones(len(images), bool) if split == "all" else codes == names.index(split)
-    labels, group = data.get("labels"), data.get("group")
+    labels = data.get("labels")
+    group = group_ids(data["group"], len(images)) if "group" in data else None
     return _source(
         "npz",
         images[keep],
         None if labels is None else labels[keep],
         [s for s, k in zip(splits, keep, strict=True) if k],
-        None if group is None else np.where(group[keep] >= 0, group[keep], -1).astype(np.int64),
+        names if split == "all" else [split],
+        None if group is None else np.maximum(group[keep], -1),
         classes,
     )
 

@@ -8,7 +8,7 @@ except ``config``, ``config_hash``, ``salt`` and the digests, which identify the
 | `/features`     | float16 or float32 (n,d) | pooled features; zero where `valid` is false                           |
 | `/labels`       | int32 (n,)               | index into the class names; -1 for none, or one outside the classes    |
 | `/valid`        | bool (n,)                | false: unreadable image, kept as a masked row so that n stays public   |
-| `/split`        | uint8 (n,)               | index into its attribute ``split_names``                               |
+| `/split`        | uint8 (n,)               | index into its attribute ``split_names`` (``none``: a row without one) |
 | `/group`        | int64 (n,), optional     | person or object that several images share; -1 for none                |
 | `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image                                    |
 | `/image_hash`   | uint64 (n,)              | coarse hash: near-equal images have near-equal hashes; 0 for none      |
@@ -25,7 +25,7 @@ A file under construction is PATH.part and is renamed when its last block is on 
 
 from extract.errors import ExtractError, FormatError, ResumableError
 from extract.reading import SCHEMA_VERSION, FeaturesFile, open_features
-from extract.rows import Header, row_digest
+from extract.rows import Header, group_ids, row_digest
 from extract.verify import near_equal, verify
 from extract.writing import FeaturesWriter, write_features
 
@@ -37,6 +37,7 @@ __all__ = [
     "FormatError",
     "Header",
     "ResumableError",
+    "group_ids",
     "near_equal",
     "open_features",
     "row_digest",

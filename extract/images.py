@@ -2,7 +2,7 @@
 
 `open_source` recognises what it is given:
 
-- a folder of images by class, or by split and class (`train/cat/1.png`); sorted by path
+- a folder of images by class, or by split and class (`train/cat/1.png`), as `extract.layout` is told; sorted by path
 - a manifest CSV with columns path, label and optionally split, group
 - a zip or tar of images laid out like the folder (zip sorted by path, tar in its own order)
 - a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one IDX images file
@@ -24,6 +24,7 @@ from PIL import Image, ImageOps
 from extract.errors import ExtractError
 
 SPLITS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
+SPLIT_NAMES = ("train", "validation", "test", "none")  # of a source whose layout or header says that it has splits
 
 
 class UnreadableImage(Exception):
@@ -36,7 +37,7 @@ class Source:
 
     labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into split_names; group int64 (n,) or
     None; names: the private name of each row; digest: sha256 that identifies listing, labels and (for arrays) pixels;
-    first: what the source is a part of counts its row 0 as row `first`.
+    first: what the source is a part of counts its row 0 as row `first`; layout: how paths were read, "" without any.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Source:
     read: Callable[[int], bytes] | None = None
     notes: list[str] = field(default_factory=list)
     first: int = 0
+    layout: str = ""
 
     @property
     def n_rows(self) -> int:
@@ -149,41 +151,55 @@ class Classes:
         return np.array([index.get(text, -1) for text in texts], np.int32), names, declared
 
 
-def open_source(path: str | Path, classes: Classes | None = None, split: str = "all") -> Source:
+def open_source(
+    path: str | Path, classes: Classes | None = None, split: str = "all", layout: str | None = None
+) -> Source:
     """Recognise a source and list its rows in their fixed order; no image is decoded yet.
 
-    `split` keeps the rows of "train", "test" or "validation" only. ExtractError if the source is missing, not
-    recognised, empty, or unsafe (archive members outside the archive, links).
+    `split` keeps the rows of "train", "test" or "validation" only. `layout` says what the folders of a folder's or an
+    archive's paths are (`extract.layout`). ExtractError if the source is missing, not recognised, empty, or unsafe
+    (archive members outside the archive, links).
     """
     from extract import arrays, listing
 
     path, classes = Path(path), classes or Classes()
     if not path.exists():
         raise ExtractError(f"the source must exist, got source={str(path)!r}. Check the path.")
-    for recognise in (arrays.open_npz, arrays.open_idx, arrays.open_cifar, listing.open_manifest, listing.open_archive):
+    for recognise in (arrays.open_npz, arrays.open_idx, arrays.open_cifar, listing.open_manifest):
         source = recognise(path, classes, split)
+        if source is not None and layout is not None:
+            raise ExtractError(
+                f"a layout says what the folders of image files are, got {layout=} for a source of kind "
+                f"{source.kind}, which says itself. Leave --layout out."
+            )
         if source is not None:
             return source
+    source = listing.open_archive(path, classes, split, layout)
+    if source is not None:
+        return source
     if path.is_dir():
-        return listing.open_folder(path, classes, split)
+        return listing.open_folder(path, classes, split, layout)
     raise ExtractError(
         f"the source must be a folder, CSV, zip, tar, npz, IDX or CIFAR files, got source={str(path)!r}. "
         "Run `dphead extract --help` for the layouts."
     )
 
 
-def split_codes(texts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """uint8 codes and the names in use, "train" first, of a split name for each row ("" where there is none).
+def possible_splits(declared: bool) -> list[str]:
+    """The splits of a source: all that there can be if it is declared to have some, whatever its rows say; else one."""
+    return list(SPLIT_NAMES) if declared else ["all"]
 
-    The names come from a fixed public list, so that they reveal nothing. ExtractError for another name.
+
+def split_codes(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """uint8 codes into the public names, of a split's text for each row; the last is that of a row without one ("").
+
+    ExtractError for another text.
     """
     unknown = sorted({text for text in texts if text and text.lower() not in SPLITS})
     if unknown:
         raise ExtractError(f"a split must be one of {sorted(SPLITS)}, got split={unknown[0]!r}. Rename it.")
-    known = [SPLITS.get(text.lower(), "all") for text in texts]
-    names = [name for name in ("train", "validation", "test", "all") if name in set(known)]
     codes = {name: code for code, name in enumerate(names)}
-    return np.array([codes[name] for name in known], np.uint8), names
+    return np.array([codes.get(SPLITS.get(text.lower(), ""), len(names) - 1) for text in texts], np.uint8)
 
 
 def check_found(split: str, found: Sequence[str], path: Path) -> None:

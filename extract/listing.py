@@ -9,13 +9,15 @@ import stat
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from extract.errors import ExtractError
-from extract.images import SPLITS, Classes, Source, check_found, split_codes
+from extract.images import SPLITS, Classes, Source, check_found, possible_splits, split_codes
+from extract.layout import EXAMPLES, Layout
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jp2")
 MAX_FILE_BYTES = 256 << 20
@@ -27,15 +29,6 @@ def _is_image(name: str) -> bool:
     return not hidden and name.lower().endswith(SUFFIXES)
 
 
-def layout(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(label texts, split texts) of relative paths: `class/...`, or `split/class/...` if all first parts are splits."""
-    parts = [PurePosixPath(name).parts for name in names]
-    by_split = all(len(p) > 1 and p[0].lower() in SPLITS for p in parts)
-    depth = int(by_split)
-    labels = [p[depth] if len(p) > depth + 1 else "" for p in parts]
-    return labels, [p[0] if by_split else "" for p in parts]
-
-
 def _listed(
     kind: str,
     path: Path,
@@ -43,16 +36,22 @@ def _listed(
     read: Callable[[str], bytes],
     classes: Classes,
     split: str,
+    *,
+    splits: bool,
     grouped: bool = False,
 ) -> Source:
-    """A Source from rows (name, bytes, label, split, group), the wanted split only."""
-    codes, names = split_codes([row[3] for row in rows])
+    """A Source from rows (name, bytes, label, split, group), the wanted split only. splits: whether it has any."""
+    names = possible_splits(splits)
     check_found(split, names, path)
+    codes = split_codes([row[3] for row in rows], names)
     if split != "all":
         rows = [row for row, code in zip(rows, codes, strict=True) if names[code] == split]
-        codes, names = split_codes([row[3] for row in rows])
+        codes, names = np.zeros(len(rows), np.uint8), [split]
     if not rows:
-        raise ExtractError(f"a source must hold at least one image, got images=0 in {str(path)!r}. Check the layout.")
+        raise ExtractError(
+            f"a source must hold at least one image, got images=0 in {str(path)!r} with {split=}. "
+            "Check the path and the layout."
+        )
     texts: list[str] | np.ndarray = [row[2] for row in rows]
     labels, class_names, declared = classes.encode(texts, len(rows))
     group = None
@@ -75,7 +74,46 @@ def _listed(
     )
 
 
-def open_folder(path: Path, classes: Classes, split: str) -> Source:
+def _laid_out(
+    kind: str,
+    path: Path,
+    members: list[tuple[str, int]],
+    read: Callable[[str], bytes],
+    classes: Classes,
+    split: str,
+    declared: str | None,
+) -> Source:
+    """A Source from (path, bytes) of files, each path read alone. declared: the layout, or None for the usual one."""
+    layout = Layout.parse(declared, split)
+    if split != "all" and not layout.has_splits:
+        raise ExtractError(
+            f"a split of image files needs a layout that names it, got {split=}, layout={str(layout)!r}. "
+            f"Say which folder is the split by --layout ({EXAMPLES}), or leave --split out."
+        )
+    rows = [(name, size, *layout.read(name), "") for name, size in members]
+    source = replace(_listed(kind, path, rows, read, classes, split, splits=layout.has_splits), layout=str(layout))
+    _check_found_classes(source, classes, declared)
+    return source
+
+
+def _check_found_classes(source: Source, classes: Classes, declared: str | None) -> None:
+    """ExtractError where the layout is plainly another: it only refuses, and never decides how a path is read."""
+    names = source.class_names or []
+    splits = [name for name in names if name.lower() in SPLITS]
+    if classes.folder_names_public and declared is None and splits:
+        raise ExtractError(
+            f"folders with the names of splits must be declared as splits or as classes, got classes={names[:8]}. "
+            "Pass --layout split/class, or --layout class."
+        )
+    if names and not classes.ignore_labels and not (source.labels >= 0).any():
+        raise ExtractError(
+            "one image at least must lie in the folder of a class, got none under "
+            f"layout={source.layout!r}, the first at {source.names[0]!r}. Declare what the folders are by --layout "
+            f"({EXAMPLES}); images without classes need --ignore-labels."
+        )
+
+
+def open_folder(path: Path, classes: Classes, split: str, layout: str | None) -> Source:
     """Images below a folder, sorted by path."""
     found: list[tuple[str, int]] = []
     for folder, _, files in os.walk(path):
@@ -84,9 +122,7 @@ def open_folder(path: Path, classes: Classes, split: str) -> Source:
             if _is_image(name):
                 found.append((name, os.stat(path / name).st_size if (path / name).exists() else -1))
     found.sort(key=lambda item: os.fsencode(item[0]))
-    labels, splits = layout([name for name, _ in found])
-    rows = [(name, size, label, part, "") for (name, size), label, part in zip(found, labels, splits, strict=True)]
-    return _listed("folder", path, rows, lambda name: (path / name).read_bytes(), classes, split)
+    return _laid_out("folder", path, found, lambda name: (path / name).read_bytes(), classes, split, layout)
 
 
 def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
@@ -95,7 +131,7 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
         return None
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, strict=True)  # a quote that is not closed is an error
             header = [str(name).strip() for name in reader.fieldnames or []]
             reader.fieldnames = header
             records = list(reader)
@@ -110,13 +146,21 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
     root, rows = path.parent, []
     for line, record in enumerate(records, 2):
         values = {key: (record.get(key) or "").strip() for key in ("path", "label", "split", "group")}
-        if not values["path"] or None in record:
+        # a quote that a later line closes would take the lines between
+        if not values["path"] or None in record or any({"\n", "\r"} & set(v) for v in values.values()):
             raise ExtractError(f"each line of a manifest must name an image, got line={line}. Correct that line.")
         file = root / values["path"]
         size = file.stat().st_size if file.is_file() else -1
         rows.append((values["path"], size, values["label"], values["split"], values["group"]))
     return _listed(
-        "manifest", path, rows, lambda name: (root / name).read_bytes(), classes, split, grouped="group" in header
+        "manifest",
+        path,
+        rows,
+        lambda name: (root / name).read_bytes(),
+        classes,
+        split,
+        splits="split" in header,
+        grouped="group" in header,
     )
 
 
@@ -140,53 +184,60 @@ def _limited(name: str, size: int, archive: Path) -> int:
     return size
 
 
-def open_archive(path: Path, classes: Classes, split: str) -> Source | None:
+def open_archive(path: Path, classes: Classes, split: str, layout: str | None) -> Source | None:
     """A zip (rows sorted by path), a tar (rows in its own order, the only quick one if compressed), or None."""
     if not path.is_file():
         return None
     damaged = ExtractError(f"an archive must be complete, got file={str(path)!r} damaged. Copy or pack it again.")
     try:
-        if zipfile.is_zipfile(path):
-            kind, members, read = _open_zip(path)
-        elif tarfile.is_tarfile(path):
-            kind, members, read = _open_tar(path)
-        elif path.name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")):
-            raise damaged
-        else:
+        found = _archive_kind(path)
+        if found is None:
             return None
+        kind, members, read = _open_zip(path) if found == "zip" else _open_tar(path)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
         raise damaged from error
-    names = [name for name, _ in members]
-    tops = {PurePosixPath(name).parts[0] for name in names}
-    wrapped = len(tops) == 1 and not tops & set(SPLITS) and all(len(PurePosixPath(n).parts) > 2 for n in names)
-    labels, splits = layout([n.split("/", 1)[1] for n in names] if wrapped else names)
-    rows = [(name, size, label, part, "") for (name, size), label, part in zip(members, labels, splits, strict=True)]
-    return _listed(kind, path, rows, read, classes, split)
+    return _laid_out(kind, path, members, read, classes, split, layout)
+
+
+def _archive_kind(path: Path) -> str | None:
+    """zip, tar or None: what the file's name says, or where it says neither, the file's first bytes.
+
+    Never its members: an image whose bytes end with a zip's would make another archive of a tar.
+    """
+    name = path.name.lower()
+    if name.endswith(".zip"):
+        return "zip"
+    if name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")):
+        return "tar"
+    with path.open("rb") as file:
+        if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
+            return "zip"
+    return "tar" if tarfile.is_tarfile(path) else None
 
 
 def _open_zip(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], bytes]]:
     archive, lock = zipfile.ZipFile(path), threading.Lock()
-    members = []
+    index: dict[str, zipfile.ZipInfo] = {}  # of several members of one name the last counts, as when unpacked
     for info in archive.infolist():
         _check_member(info.filename, stat.S_ISLNK(info.external_attr >> 16), path)
         if not info.is_dir() and _is_image(info.filename):
-            members.append((info.filename, _limited(info.filename, info.file_size, path)))
+            index[info.filename.removeprefix("./")] = info
 
     def read(name: str) -> bytes:
-        with lock, archive.open(name) as file:
+        with lock, archive.open(index[name]) as file:
             return _read_limited(file.read)
 
-    return "zip", sorted(members), read
+    return "zip", sorted((name, _limited(name, info.file_size, path)) for name, info in index.items()), read
 
 
 def _open_tar(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], bytes]]:
     archive, lock = tarfile.open(path), threading.Lock()  # noqa: SIM115  (open as long as the source)
-    members, index = [], {}
+    index: dict[str, tarfile.TarInfo] = {}  # of several members of one name the last counts, as when unpacked
     for info in archive:
         _check_member(info.name, info.issym() or info.islnk() or info.isdev(), path)
         name = info.name.removeprefix("./")
         if info.isfile() and _is_image(name):
-            members.append((name, _limited(name, info.size, path)))
+            index.pop(name, None)  # its place is the last one's too
             index[name] = info
 
     def read(name: str) -> bytes:
@@ -194,7 +245,7 @@ def _open_tar(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], b
             file = archive.extractfile(index[name])
             return b"" if file is None else _read_limited(file.read)
 
-    return "tar", members, read
+    return "tar", [(name, _limited(name, info.size, path)) for name, info in index.items()], read
 
 
 def _read_limited(read: Callable[[int], bytes]) -> bytes:

@@ -56,6 +56,22 @@ class Header:
         check_dataset_id(self.dataset_id)
 
 
+def group_ids(groups: Any, n_rows: int) -> np.ndarray:
+    """(n_rows,) int64 ids of groups, negative for a row on its own. What is refused is a dtype or a shape, no id.
+
+    Groups must be told apart exactly: cast, large unsigned ids would turn negative (a row on its own), and fractions
+    would become one group.
+    """
+    ids = np.asarray(groups)
+    whole = ids.dtype.kind == "i" or (ids.dtype.kind == "u" and ids.dtype.itemsize < 8)
+    if not whole or ids.shape != (n_rows,):
+        raise FormatError(
+            f"groups must be (n,) integers of a dtype that int64 holds, got shape={ids.shape}, "
+            f"dtype={ids.dtype}. Number them from 0, such as by np.unique(groups, return_inverse=True)[1]."
+        )
+    return ids.astype(np.int64, copy=False)
+
+
 def check_dataset_id(dataset_id: str | None) -> None:
     """FormatError unless the id is None or 32 lower-case hexadecimal digits (a digest would be longer)."""
     if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
@@ -106,7 +122,7 @@ def prepare_block(
         "image_hash": np.asarray(columns.get("image_hash", np.zeros(n_rows)), np.uint64),
     }
     if header.has_group:
-        block["group"] = np.asarray(columns.get("group", np.full(n_rows, -1)), np.int64)
+        block["group"] = group_ids(columns.get("group", np.full(n_rows, -1)), n_rows)
     for name, values in block.items():
         if len(values) != n_rows:
             raise FormatError(f"column {name} must have {n_rows} rows, got rows={len(values)}. Append whole blocks.")

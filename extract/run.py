@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,8 @@ _LISTED = 10  # unreadable images named in an error
 class ExtractOptions:
     """Everything `dphead extract` can be told.
 
-    batch_size None: a good one for the device. limit: use the first rows only (for trials). check: verify at the end.
+    layout: of a folder's or an archive's paths; None is split/class with a split, else class. batch_size None: a good
+    one for the device. limit: use the first rows only (for trials). check: verify at the end.
     shard: which part of the rows; other than the whole, it goes into a file of its own beside `output`.
     """
 
@@ -40,6 +42,7 @@ class ExtractOptions:
     backbone: BackboneOptions
     classes: Classes = field(default_factory=Classes)
     split: str = "all"
+    layout: str | None = None
     normalize: RowNorm = field(default_factory=RowNorm)
     views: Views = field(default_factory=Views)
     dtype: str = "float32"
@@ -86,7 +89,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
         raise ExtractError(f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out.")
-    source = open_source(options.source, options.classes, options.split)
+    source = open_source(options.source, options.classes, options.split, options.layout)
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     output, rows = options.shard.path(Path(options.output)), options.shard.rows(n_rows, options.block_rows)
     part = source.part(*rows)
@@ -226,7 +229,6 @@ def make_header(
     The configuration holds all that can change a value in the file.
     """
     import PIL
-    import timm
 
     dataset_id, salt = options.dataset_id, None
     if options.same_data_as is not None:
@@ -244,7 +246,7 @@ def make_header(
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": torch.__version__,
-        "timm": timm.__version__,
+        "timm": version("timm"),  # to import it takes seconds, and few backbones need it
         "pillow": PIL.__version__,
     }
     return Header(
@@ -264,6 +266,7 @@ def make_header(
         config={
             "source_digest": source.digest,
             "split": options.split,
+            **({"layout": source.layout} if source.layout else {}),
             "batch_size": settings.batch_size,
             "device": settings.device.type,
             "amp": options.amp,

@@ -21,7 +21,7 @@ import numpy as np
 
 from extract.errors import FormatError, ResumableError
 from extract.reading import SCHEMA_VERSION, canonical_json, open_h5, read_attributes, sha256_json
-from extract.rows import Header, block_digest, prepare_block, row_digest
+from extract.rows import Header, block_digest, group_ids, prepare_block, row_digest
 
 _CHUNK_BYTES = 1 << 20  # of the small columns
 
@@ -277,9 +277,10 @@ def write_features(
 ) -> str:
     """Write arrays as a features file and return its dataset_id. `class_names` count as declared public.
 
-    features (n, d) float; labels (n,) int; valid (n,) bool; split (n,) codes into split_names; group (n,) int. Further
-    keywords are fields of `Header` (backbone, transform, dataset_id, dtype, ...). FormatError if the file exists with
-    another configuration or the arrays do not fit together. dtype: float16 stays, everything else becomes float32.
+    features (n, d) float; labels (n,) int; valid (n,) bool; split (n,) codes into split_names; group (n,) int of a
+    dtype that int64 holds, negative for a row on its own. Further keywords are fields of `Header` (backbone, transform,
+    dataset_id, dtype, ...). FormatError if the file exists with another configuration, the arrays do not fit together,
+    or groups are of another dtype. dtype: float16 stays, everything else becomes float32.
     """
     features = np.asarray(features)
     if features.ndim != 2:
@@ -287,6 +288,8 @@ def write_features(
     header.setdefault("dtype", "float16" if features.dtype == np.float16 else "float32")
     given = {"labels": labels, "valid": valid, "split": split, "group": group}
     columns = {name: np.asarray(values) for name, values in given.items() if values is not None}
+    if group is not None:
+        columns["group"] = group_ids(group, len(features))
     for name, values in columns.items():
         if values.shape != (len(features),):
             raise FormatError(

@@ -60,6 +60,14 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
     return found
 
 
+LAYOUT = click.option(
+    "--layout",
+    metavar="PARTS",
+    help="What the folders of image files are, from the outside in: class, split/class, any/class, any/split/class. "
+    "Default: split/class with --split, else class.",
+)
+
+
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
@@ -72,6 +80,7 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
 )
 @click.option("--ignore-labels", is_flag=True, help="Store no labels (for prediction).")
 @click.option("--split", default="all", show_default=True, type=click.Choice(["all", "train", "test", "validation"]))
+@LAYOUT
 @click.option(
     "--weights", type=click.Path(path_type=Path), help="Local weights (safetensors, pth, npz) instead of the hub's."
 )
@@ -157,7 +166,7 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
 def extract(**given: Any) -> None:
     """Compute features of the images in SOURCE with a frozen network and write them to a features file.
 
-    SOURCE is a folder of images by class (or split and class), a CSV with columns path, label, split, group, a zip or
+    SOURCE is a folder of images by class (or as --layout says), a CSV with columns path, label, split, group, a zip or
     tar of images, a folder of IDX or CIFAR binary files, or an .npz. A killed run resumes with the same command.
 
     Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead features join` makes one file.
@@ -210,6 +219,7 @@ def _options(given: dict[str, Any]) -> Any:
     )
     direct = (
         "split",
+        "layout",
         "dtype",
         "device",
         "amp",

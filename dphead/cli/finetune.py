@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dphead.cli.extract import _numbers
+from dphead.cli.extract import LAYOUT, _numbers
 from dphead.cli.fit import RELATIONS, TUNING, _bytes, progress_bar, releases_table, show
 
 PATH = click.Path(path_type=Path)
@@ -65,6 +65,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 @click.option("--mean", callback=_numbers, help="Of pixels in [0, 1], for all colours or each (default: the model's).")
 @click.option("--std", callback=_numbers, help="They are divided by it. Both are public.")
 @click.option("--split", help="Split of IMAGES to train on, if there are several.")
+@LAYOUT
 @click.option("--test", type=PATH, help="Images to measure the network on.")
 @click.option("--test-split", help="Their split, or a split of IMAGES.")
 @click.option("--test-is", type=click.Choice(["private", "public"]), default="private", show_default=True)

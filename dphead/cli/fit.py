@@ -92,7 +92,7 @@ def fit(
 ) -> None:
     """Train a private head on FEATURES and write it, its guarantee and a copy of the ledger to a run folder.
 
-    Everything that the fit will release is printed, and charged in the data set's ledger, before a row is read.
+    Everything that the fit will release is printed, and charged in the data set's ledger, before a row is used.
     """
     from dataclasses import fields
 

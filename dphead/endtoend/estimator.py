@@ -17,7 +17,7 @@ from dphead.endtoend.run import FinetuneOptions, check_protection, make_training
 from dphead.endtoend.settings import NAMES, make_settings
 from dphead.estimators.base import confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
-from dphead.estimators.inputs import positions
+from dphead.estimators.inputs import column, declared, positions, require_same_kind
 from dphead.estimators.ledger import LedgerMixin
 from dphead.fit import Run, check_fit, fit_head, reserve
 from dphead.metrics import probabilities
@@ -88,9 +88,10 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         noise = NoiseSource(seed)
         if self.classes is None:
             raise ValueError("classes must be declared, got classes=None. Pass the public list of classes.")
-        names = np.unique(np.asarray(list(self.classes)))
-        x, labels = _images(X), positions(np.asarray(y), names)
-        rows = ImageRows(x, labels)
+        names, given_labels = declared(self.classes), column(y)
+        require_same_kind(given_labels, names)
+        x = _images(X)
+        rows = ImageRows(x, positions(given_labels, names))
         fit = FitOptions(
             Path(),
             Path(),

@@ -30,15 +30,16 @@ def load_images(
     split: str | None = None,
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
+    layout: str | None = None,
 ) -> LabelledImages:
     """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.images`) into memory.
 
     size: side of the square, or (h, w), that images are resized to; needed for files, which may differ in size.
     channels: 1 or 3 (default: that of an array; 3 for files). An image that cannot be read has no label, so that it
-    counts zero.
+    counts zero. layout: what the folders of the files' paths are (`extract.layout`).
     Raises ValueError for a source without public classes or with several splits and none named.
     """
-    source = open_source(path, classes, split or "all")
+    source = open_source(path, classes, split or "all", layout)
     if split is None and len(source.split_names) > 1:
         raise ValueError(f"a source with several splits needs --split, got splits={source.split_names}. Name one.")
     if source.class_names is None:

@@ -27,7 +27,7 @@ class ImageRows:
             )
         if (groups is None) != (group_cap is None):
             raise ValueError(f"groups and group_cap must be given together, got {group_cap=}. Give both, or neither.")
-        self._x = images.reshape(len(images), -1)
+        self._x = images.reshape(len(images), int(np.prod(images.shape[1:])))
         # The labels, and what a group's cap leaves of them, are those that heads are fitted with.
         slots = np.zeros((len(images), 1), np.float32)
         self._slots = ArrayRows(slots, labels, BLOCK_ROWS, groups, group_cap)

@@ -43,17 +43,19 @@ from extract.images import Classes
 class FinetuneOptions:
     """Everything that decides a training. fit: the source (`features`), the guarantee and the files, as for a head.
 
-    classes: how they are declared public (images). shape: (channels, h, w) of the rows of a features file. layers:
-    regular expressions for the names of the parameters to train; () trains all. same_data_as: a features file of the
-    same images, whose ledger counts. mean, std: of pixels in [0, 1], of all channels or one each; public numbers; None
-    takes the model's own. vote: augmented views of each test image that vote. protect: "image" confirms that each image
-    is protected for itself alone although the source has groups; None refuses such a source.
+    classes: how they are declared public (images). layout: what the folders of image files are (`extract.layout`), of
+    the test's too; None is split/class with a split, else class. shape: (channels, h, w) of the rows of a features
+    file. layers: regular expressions for the names of the parameters to train; () trains all. same_data_as: a features
+    file of the same images, whose ledger counts. mean, std: of pixels in [0, 1], of all channels or one each; public
+    numbers; None takes the model's own. vote: augmented views of each test image that vote. protect: "image" confirms
+    that each image is protected for itself alone although the source has groups; None refuses such a source.
     checkpoint: steps between checkpoints.
     """
 
     fit: FitOptions
     settings: Settings
     classes: Classes = field(default_factory=Classes)
+    layout: str | None = None
     source: str = "dphead's defaults"
     weights: str | None = None
     layers: tuple[str, ...] = ()
@@ -84,13 +86,14 @@ class FinetuneOptions:
 class Data:
     """Rows of one source. rows: private rows; x, y: the same as arrays; pixels: 8-bit images, not feature maps.
 
-    extraction: how a row was made of its image, for the report. grouped: whether the source says which images belong
-    together.
+    split: the one that the rows are, "all" of a source without. extraction: how a row was made of its image, for the
+    report. grouped: whether the source says which images belong together.
     """
 
     rows: Rows
     x: np.ndarray
     y: np.ndarray
+    split: str
     shape: tuple[int, int, int]
     classes: list[str]
     declared: str
@@ -144,7 +147,7 @@ def _first(
 ) -> dict[str, Any]:
     fit, network = options.fit, sums.network
     method, plan, found = make_training(options, facts, network)
-    test = load_test(options, data)
+    test, origin = load_test(options, data)
     network.spec.check_vote(options.vote)
     warnings = heads.check_delta(fit, facts) + ungrouped
     heads.check_folder(fit.out, [network.query.size] * (options.checkpoint + 12))
@@ -176,7 +179,7 @@ def _first(
     result = fit_head(replace(solver, resumed=resumed, after=after), data.rows, facts, plan, run)
     state: Any = result.head
     metrics = None if test is None else evaluate(network, state, *test, options.vote)
-    report = make_report(options, data, facts, method, result, metrics, warnings)
+    report = make_report(options, data, facts, method, result, metrics, origin, warnings)
     save_network(fit.out, network, state, {"class_names": data.classes, "feature_space": data.space})
     heads.write_records(fit.out, report, result)
     (fit.out / "checkpoint.npz").unlink(missing_ok=True)
@@ -212,6 +215,7 @@ def check_protection(grouped: bool, protect: str | None, epsilon: float, found: 
 def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     """Images, or the maps of a features file."""
     if files.is_features_file(path):
+        files.check_layout(options.layout, path)
         rows, file = load_features(path, split, options.fit.memory or DEFAULT)
         with file:
             check_views(file, options.fit.relation)
@@ -224,9 +228,12 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             declared, space = files.classes_declared(file), file.feature_space
             x, y = rows.features(), rows.labels()
             made, grouped = files.extraction(file), file.group is not None
-            return Data(rows, x, y, options.shape, classes, declared, False, file.dataset_id, space, made, grouped)
+            part = split or file.split_names[0]
+            return Data(
+                rows, x, y, part, options.shape, classes, declared, False, file.dataset_id, space, made, grouped
+            )
     channels = 1 if options.settings.model == "tb21-mnist" else None
-    images = load_images(path, options.classes, split, options.image_size, channels)
+    images = load_images(path, options.classes, split, options.image_size, channels, options.layout)
     dataset_id = None
     if options.same_data_as is not None:
         with open_features(options.same_data_as) as file:
@@ -242,7 +249,18 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     transform = {"mean": np.broadcast_to(mean, 3).tolist(), "std": np.broadcast_to(std, 3).tolist()}
     made = {"backbone": "pixels", "transform": transform | {"image_size": shape[1:]}, "normalization": {"kind": "none"}}
     return Data(
-        rows, images.x, images.y, shape, images.classes, images.declared, True, dataset_id, space, made, images.grouped
+        rows,
+        images.x,
+        images.y,
+        images.splits[0],
+        shape,
+        images.classes,
+        images.declared,
+        True,
+        dataset_id,
+        space,
+        made,
+        images.grouped,
     )
 
 
@@ -294,20 +312,25 @@ def make_training(options: FinetuneOptions, facts: PublicFacts, network: Network
     return Method(solver, accountant, options.source), make_plan(solver, facts, **made), found
 
 
-def load_test(options: FinetuneOptions, train: Data) -> tuple[np.ndarray, np.ndarray] | None:
-    """Test rows (x, y) from --test or another split of the source, those with a class, or None."""
+def load_test(options: FinetuneOptions, train: Data) -> tuple[tuple[np.ndarray, np.ndarray] | None, str | None]:
+    """Test rows (x, y) from --test or another split of the source, those with a class, and their origin, or None.
+
+    Images are the training's own where path and split are; maps where the data set's id and the split are.
+    """
     fit = options.fit
     if fit.test is None and fit.test_split is None:
-        return None
-    data = load_data(
-        replace(options, same_data_as=None, fit=replace(fit, epsilon=np.inf)), fit.test or fit.features, fit.test_split
-    )
+        return None, None
+    path = fit.test or fit.features
+    data = load_data(replace(options, same_data_as=None, fit=replace(fit, epsilon=np.inf)), path, fit.test_split)
+    same = path.samefile(fit.features) if data.dataset_id is None else data.dataset_id == train.dataset_id
+    origin = files.test_origin(same, train.split, data.split)
+    files.check_public(origin, fit.test_is)
     if data.shape != train.shape or data.classes != train.classes or data.space != train.space:
         raise ValueError(
             f"test rows must have the training rows' shape, classes and features, got {data.shape} for {train.shape}. "
             "Give the same options."
         )
-    return labelled(data.x, data.y, len(data.classes), fit.test or fit.features)
+    return labelled(data.x, data.y, len(data.classes), path), origin
 
 
 def make_report(
@@ -317,9 +340,10 @@ def make_report(
     method: Method,
     result: FitResult,
     metrics: Any,
+    origin: str | None,
     warnings: list[str],
 ) -> dict[str, Any]:
-    """The report of a head, with a network's words."""
+    """The report of a head, with a network's words. metrics, origin: of the test rows, None without any."""
     fit, spec = options.fit, asdict(options.settings)
     report = reports.build(
         result,
@@ -332,7 +356,7 @@ def make_report(
         warnings=warnings,
         test=metrics,
         test_is=fit.test_is if metrics is not None else None,
-        test_rows=None if metrics is None else "another data set" if fit.test else "another split",
+        test_rows=origin,
     )
     words = {
         "The head": "The network",

@@ -14,7 +14,7 @@ from dphead.endtoend.images import load_images
 from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec, network_rows
 from dphead.endtoend.solver import Progress
-from dphead.files import check_labels, is_features_file
+from dphead.files import check_labels, check_layout, is_features_file
 from dphead.metrics import evaluate_scores
 from extract.images import Classes
 
@@ -65,7 +65,12 @@ def load_network(folder: str | Path, device: str = "cpu") -> tuple[Network, Prog
 
 
 def open_rows(
-    network: Network, facts: dict[str, Any], source: Path, split: str | None, measured: bool = False
+    network: Network,
+    facts: dict[str, Any],
+    source: Path,
+    split: str | None,
+    layout: str | None = None,
+    measured: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(x (n, ...), y (n,)) of images, brought to the network's size and channels, or of a features file, its maps.
 
@@ -80,9 +85,10 @@ def open_rows(
     if spec.pixels:
         channels, *size = spec.shape
         classes = Classes(names, ignore_labels=not measured)
-        images = load_images(source, classes, split, (size[0], size[1]), channels)
+        images = load_images(source, classes, split, (size[0], size[1]), channels, layout)
         x, y = images.x, images.y
     else:
+        check_layout(layout, source)
         rows, file = load_features(source, split, memory=0)
         with file:
             if file.feature_space != facts["feature_space"]:

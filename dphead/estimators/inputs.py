@@ -12,8 +12,15 @@ from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
-from dphead.data import ArrayRows, FeaturesRows, check_groups, check_views, open_features, split_slots
+from dphead.data import ArrayRows, FeaturesRows, check_groups, check_views, group_ids, open_features, split_slots
 from dphead.privacy.contract import Rows
+
+_PLAIN = {bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {
+    np.object_,
+    np.void,
+    np.datetime64,
+    np.timedelta64,
+}  # of labels in objects
 
 
 @dataclass(frozen=True)
@@ -53,21 +60,18 @@ def from_arrays(estimator: Any, x: Any, y: Any, groups: Any, classes: Any, priva
         )
     if private:
         x = _numbers(x)
-        x = validate_data(estimator, x, ensure_all_finite=False)
-        y = _column(y)
+        fewest = 0 if estimator.relation == "add_remove" else 1  # a private n may be any
+        x = validate_data(estimator, x, ensure_all_finite=False, ensure_min_samples=fewest)
+        y = column(y)
         check_consistent_length(x, y)
     else:
         x, y = validate_data(estimator, x, y)
         check_classification_targets(y)
-    names = _declared(classes) if classes is not None else np.unique(y)
-    _require_same_kind(y, names)
+    names = declared(classes) if classes is not None else np.unique(y)
+    require_same_kind(y, names)
     n_rows, n_features = x.shape
     if groups is not None:
-        groups = np.asarray(groups)
-        if groups.shape != (n_rows,) or groups.dtype.kind != "i":
-            raise ValueError(
-                f"groups must be (n,) signed integers, got {groups.shape=}, {groups.dtype=}. Convert them."
-            )
+        groups = group_ids(groups, n_rows)
     return TrainingData(
         n_rows,
         n_features,
@@ -117,13 +121,11 @@ def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def _look_up(table: dict[Any, int], label: Any) -> int:
-    try:
-        return table.get(label, -1)
-    except Exception:  # a label may be anything, and the fit must not depend on what it does when it is compared
-        return -1
+    """A label may be anything, and no code of its own runs: hashed or compared, it could stop a fit."""
+    return table.get(label, -1) if type(label) in _PLAIN else -1
 
 
-def _declared(classes: Any) -> np.ndarray:
+def declared(classes: Any) -> np.ndarray:
     """Sorted distinct public classes."""
     given = np.asarray(list(classes))
     names = np.unique(given)
@@ -135,8 +137,8 @@ def _declared(classes: Any) -> np.ndarray:
 def _numbers(x: Any) -> Any:
     """Features whose numbers are each turned into float32 in one way, whatever the other rows hold.
 
-    Lists and columns have the type that all their numbers give them, so they go through float64 first. ValueError for
-    what is no number.
+    Lists and columns have the type that all their numbers give them, so they go through float64 first; only what is
+    float16, 32 or 64 as a whole stays. ValueError for what is no number.
     """
     if issparse(x):
         return x  # scikit-learn's own check refuses it, and says how to convert
@@ -147,30 +149,31 @@ def _numbers(x: Any) -> Any:
     wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
     if wrong:
         raise ValueError(f"features must have a real numeric dtype, got dtype={wrong[0]}. Convert them first.")
-    exact = all(d.kind == "f" or d.itemsize <= 4 for d in dtypes)
+    exact = all(d.kind == "f" and d.itemsize <= 8 for d in dtypes)
     return x if exact else x.astype(np.float64)
 
 
 def _listed(x: Any) -> np.ndarray:
     """A list's numbers as float64; as it is where it holds anything else."""
     array = np.asarray(x)
-    if array.dtype.kind not in "biuO":
+    if array.dtype.kind not in "biufO":
         return array
+    if array.dtype.kind == "O" and any(isinstance(item, str | bytes) for item in array.ravel()):
+        raise ValueError("features must be numbers, got a text in a list. Convert it.")
     try:
         return np.asarray(x, np.float64)
     except (TypeError, ValueError, OverflowError):
         return array
 
 
-def _column(y: Any) -> np.ndarray:
+def column(y: Any) -> np.ndarray:
     """Labels as one column. Lists keep their items as they are: the dtype of a converted list depends on each item."""
-    if isinstance(y, list | tuple):
-        items, y = y, np.empty(len(y), object)
-        y[:] = items
+    if hasattr(y, "__len__") and not hasattr(y, "__array__") and not isinstance(y, str | bytes):
+        y = np.fromiter(y, object, len(y))
     return column_or_1d(np.asarray(y), warn=True)
 
 
-def _require_same_kind(y: np.ndarray, classes: np.ndarray) -> None:
+def require_same_kind(y: np.ndarray, classes: np.ndarray) -> None:
     """Numbers against numbers or strings against strings: otherwise every row would silently count zero."""
     kinds = ["biuf", "U", "S"]
     if y.dtype.kind != "O" and not any(y.dtype.kind in k and classes.dtype.kind in k for k in kinds):

@@ -155,15 +155,18 @@ def _serves(held: SumRequest, request: SumRequest) -> bool:
     return same and transform and held.rows is request.rows
 
 
-def _equal(kept: SumRequest, request: SumRequest) -> bool:
-    def asked(spec: ReleaseSpec) -> ReleaseSpec:
-        return replace(spec, label="", noise_multiplier=1.0)
+def _facts(spec: ReleaseSpec, *without: str) -> dict[str, Any]:
+    """A spec's fields but for some, of which a spec could not always be made."""
+    return {name: value for name, value in vars(spec).items() if name not in without}
 
+
+def _equal(kept: SumRequest, request: SumRequest) -> bool:
     if (kept.query, kept.clip_norm) != (request.query, request.clip_norm):
         return False
     if kept.rows is not request.rows or not np.isfinite(request.spec.clip_norm):
         return False
-    same = asked(kept.spec) == asked(request.spec)
+    noise = "label", "noise_multiplier"
+    same = _facts(kept.spec, *noise) == _facts(request.spec, *noise)
     return same and kept.params.transform.equals(request.params.transform)
 
 
@@ -175,12 +178,8 @@ def _class_sums_after(request: SumRequest) -> SumRequest | None:
     if following is None or not np.isfinite(request.clip_norm):
         return None
     sums = ClassSums(request.query.n_classes)
-    same = replace(
-        request.spec,
-        label=following.label,
-        query=sums.name,
-        noise_multiplier=following.noise_multiplier,
-    )
-    if following != same:
+    other = "label", "query", "noise_multiplier"
+    same = _facts(request.spec, *other) == _facts(following, *other)
+    if following.query != sums.name or not same:
         return None
     return replace(request, query=sums, spec=following, following=None)

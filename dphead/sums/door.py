@@ -27,8 +27,9 @@ class Door:
     block_sum: how blocks are summed. next_sum: `KeptSums` for further fits on the same
     rows. parts: None, or `SumOfParts` where the rows lie with several processes.
     memory: bytes of integer rows to keep between passes, where the block sum has them.
-    Guarantee: in each pass a secret run of rows gives the reference's integers
-    (`checked_sum`); `check` tries rows made to break the block sum before the charge.
+    Guarantee: for queries that the block sum `is_exact` for, in each pass a secret run
+    of rows gives the reference's integers (`checked_sum`), and `check` tries rows made
+    to break the block sum before the charge.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
     """RuntimeError unless the sums of hostile rows are the reference's.
 
     They hold what has broken sums before: rows at the clip in one entry, tiny, huge and
-    not finite ones, ties, labels outside the classes, padding, and a tail of a chunk.
+    not finite ones, labels outside the classes, padding, and a tail of a chunk.
     """
     rng = np.random.default_rng(0)
     for query in sorted(queries, key=repr):

@@ -68,9 +68,9 @@ def checked_sum(
 
     kept: rows of earlier passes; features are read where they are not kept.
     Guarantee: each slot counts once, or RuntimeError. What a run of rows that nobody
-    can foresee added to the sum is compared with the reference's integers, and
-    RuntimeError raised unless they are equal: that a fit stops tells of a defect, in
-    one bit.
+    can foresee added to the sum is compared with the reference's integers, where the
+    block sum `is_exact`, and RuntimeError raised unless they are equal: that a fit
+    stops tells of a defect, in one bit.
     """
     count = SlotCount.of(rows.n_rows, indices)
     exact = block_sum.is_exact(ask.query)

@@ -11,8 +11,10 @@ int32, so that residuals are made for many rows at a time; residuals (m, k) int1
 even k are the pairs (m, k / 2) int32 that `_add_products` takes.
 """
 
+import hashlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -46,12 +48,32 @@ DEPTH = 1664  # columns of scores' operands that stay in the nearest cache
 CACHED = 1 << 18  # entries of the weights that stay in the next
 
 
+def sources(files: Iterable[Path]) -> str:
+    """A name for the text of files, eight hexadecimal digits."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+# What compiled loops are made of. They take functions and constants of each other's
+# files into their code, and numba itself compiles anew for the function's own alone.
+_HERE = Path(__file__).parent
+MADE_OF = [
+    *sorted(_HERE.glob("*_numba.py")),
+    _HERE.parent / "privacy" / "transform.py",
+    _HERE.parent / "privacy" / "statistics.py",
+]
+_SOURCES = sources(MADE_OF)
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function compiled, kept on the disk where a folder for it can be written.
 
-    Under a name of its own for each size of a tile: other processors may share it.
+    Under a name of its own for each size of a tile, as other processors may share it,
+    and for each text of what it is made of.
     """
-    function.__qualname__ += f"_{LANES}_{HEIGHT}"
+    function.__qualname__ += f"_{LANES}_{HEIGHT}_{_SOURCES}"
     options = {"nogil": True, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)

@@ -53,6 +53,37 @@ def test_import_needs_neither_torch_nor_jax():
     assert out.strip() == "[]"
 
 
+BAD_GROUPS = {
+    "ids beyond int64": np.array([2**63 + 5] * 3 + [7] * 3, np.uint64),
+    "fractions": np.array([0.2, 0.9, 0.4, 0.2, 1.5, 1.1]),
+    "large numbers": np.array([1e19] * 3 + [5.0] * 3),
+    "no numbers": np.array([np.nan] * 3 + [5.0] * 3),
+    "texts": np.array(list("aabbcc")),
+    "truths": np.array([True] * 3 + [False] * 3),
+}
+
+
+@pytest.mark.parametrize("group", BAD_GROUPS.values(), ids=BAD_GROUPS)
+def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(tmp_path, group):
+    """Large unsigned ids would turn negative, a row on its own each; fractions would be one group."""
+    x, y = sample(6)
+    with pytest.raises(FormatError, match=r"of a dtype that int64 holds.*dtype=.*return_inverse"):
+        write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
+    assert list(tmp_path.iterdir()) == []
+    header = Header(6, 7, has_group=True)
+    with FeaturesWriter(tmp_path / "w.h5", header) as writer, pytest.raises(FormatError, match="dtype that int64"):
+        writer.append(x, {"labels": y, "group": group})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint32, ">i4"])
+def test_groups_of_any_dtype_that_int64_holds_are_kept(tmp_path, dtype):
+    x, y = sample(6)
+    group = np.array([np.iinfo(dtype).max] * 3 + [7] * 3, dtype)
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.group.tolist() == group.tolist()
+
+
 def test_written_arrays_come_back(tmp_path):
     x, y = sample()
     group = np.arange(50) // 5

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from extract.errors import ExtractError
+from extract.errors import ExtractError, FormatError
 from extract.images import (
     _FREQUENCIES,
     Classes,
@@ -21,6 +21,7 @@ from extract.images import (
     image_hash,
     open_source,
 )
+from extract.layout import Layout
 
 DRAW = np.random.default_rng(0)
 PICTURE = DRAW.integers(0, 256, (6, 9, 3)).astype(np.uint8)
@@ -135,24 +136,107 @@ def test_class_names_stay_private_until_declared(tmp_path):
 def test_folder_order_splits_and_labels(tmp_path):
     names = ["test/dog/z.png", "train/dog/a.png", "train/cat/sub/b.JPG", "train/cat/.hidden.png", "train/cat/notes.txt"]
     tree(tmp_path, names)
-    source = open_source(tmp_path, Classes.parse("cat,dog"))
+    source = open_source(tmp_path, Classes.parse("cat,dog"), layout="split/class")
     assert list(source.names) == ["test/dog/z.png", "train/cat/sub/b.JPG", "train/dog/a.png"]
-    assert source.labels.tolist() == [1, 0, 1] and source.split_names == ["train", "test"]
-    assert source.split.tolist() == [1, 0, 0]
+    assert source.labels.tolist() == [1, 0, 1] and source.split_names == ["train", "validation", "test", "none"]
+    assert source.split.tolist() == [2, 0, 0]
     np.testing.assert_array_equal(source.image(2), PICTURE)
     train = open_source(tmp_path, Classes.parse("cat,dog"), "train")
     assert train.n_rows == 2 and train.split_names == ["train"]
-    with pytest.raises(ExtractError, match="split='validation'"):
+    with pytest.raises(ExtractError, match=r"images=0.*split='validation'"):
         open_source(tmp_path, Classes.parse("cat,dog"), "validation")
+
+
+def add(path, names):
+    """Image files of these names, their grey level by name, as a folder, zip or tar; names before its suffix."""
+    if path.suffix == "":
+        for name in names:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(encoded(PICTURE))
+    elif path.suffix == ".zip":
+        make_zip(path, names)
+    else:
+        with tarfile.open(path, "w") as archive:
+            for name in names:
+                info = tarfile.TarInfo(name)
+                info.size = len(encoded(PICTURE))
+                archive.addfile(info, io.BytesIO(encoded(PICTURE)))
+    return path
+
+
+def said(path, layout, split="all", classes="cat,dog"):
+    """Name -> (label, name of the split) of each row, and the names of the splits."""
+    source = open_source(path, Classes.parse(classes), split, layout)
+    splits = [source.split_names[code] for code in source.split]
+    return dict(zip(source.names, zip(source.labels.tolist(), splits, strict=True), strict=True)), source.split_names
+
+
+@pytest.mark.parametrize("kind", ["", ".zip", ".tar"])
+@pytest.mark.parametrize("other", ["x.png", "data/x.png", "extra/cat/x.png", "train/x.png", "a/b/c/d.png"])
+@pytest.mark.parametrize(
+    ("layout", "before"), [("class", ""), ("any/class", "data/"), ("split/class", "train/"), (None, "")]
+)
+def test_one_path_changes_the_label_and_the_split_of_no_other_row(tmp_path, kind, other, layout, before):
+    classes = "cat,dog,data,train"  # so that another layout gives other labels, and is not refused
+    names = [f"{before}{label}/{i}.png" for label in ("cat", "dog") for i in range(3)]
+    alone, splits = said(add(tmp_path / f"alone{kind}", names), layout, classes=classes)
+    beside, same = said(add(tmp_path / f"beside{kind}", [*names, other]), layout, classes=classes)
+    assert [label for label, _ in alone.values()] == [0, 0, 0, 1, 1, 1] and same == splits
+    assert {name: beside[name] for name in alone} == alone and set(beside) == {*alone, other}
+
+
+@pytest.mark.parametrize("kind", ["", ".zip", ".tar"])
+def test_a_layout_that_is_another_is_refused_with_what_to_declare(tmp_path, kind):
+    wrapped = add(tmp_path / f"wrapped{kind}", ["data/cat/1.png", "data/dog/2.png"])
+    splits = add(tmp_path / f"splits{kind}", ["train/cat/1.png", "test/dog/2.png"])
+    both = add(tmp_path / f"both{kind}", ["data/train/cat/1.png", "data/test/dog/2.png"])
+    for path in (wrapped, splits, both):
+        with pytest.raises(ExtractError, match=r"folder of a class.*layout='class'.*--layout"):
+            said(path, None)
+        assert (open_source(path, Classes(ignore_labels=True)).labels == -1).all()
+    assert said(splits, None, "train") == ({"train/cat/1.png": (0, "train")}, ["train"])
+    assert said(both, "any/split/class", "test") == ({"data/test/dog/2.png": (1, "test")}, ["test"])
+    with pytest.raises(ExtractError, match=r"which folder is the split by --layout .*or leave --split out"):
+        said(wrapped, "any/class", "train")
+    public = Classes(folder_names_public=True)
+    with pytest.raises(ExtractError, match=r"names of splits.*--layout split/class, or --layout class"):
+        open_source(splits, public)
+    assert open_source(splits, public, layout="class").class_names == ["test", "train"]
+
+
+@pytest.mark.parametrize("text", ["", "split", "class/class", "split/split/class", "label", "/class", "class/"])
+def test_a_layout_names_a_class_once(text):
+    with pytest.raises(ExtractError, match=r"class once and split at most once.*Write class, split/class"):
+        Layout.parse(text)
+
+
+def test_a_layout_is_refused_where_the_source_says_itself(tmp_path):
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8), labels=np.arange(2))
+    with pytest.raises(ExtractError, match=r"of kind npz.*Leave --layout out"):
+        open_source(tmp_path / "a.npz", Classes.parse("2"), layout="class")
+
+
+def test_splits_are_those_declared_whatever_the_rows_say(tmp_path):
+    tree(tmp_path, ["x/1.png"])
+    (tmp_path / "m.csv").write_text("path,label,split\nx/1.png,a,train\n")
+    assert open_source(tmp_path / "m.csv", Classes.parse("a")).split_names == ["train", "validation", "test", "none"]
+    (tmp_path / "m.csv").write_text("path,label\nx/1.png,a\n")
+    assert open_source(tmp_path / "m.csv", Classes.parse("a")).split_names == ["all"]
+    images = np.zeros((2, 3, 3), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, split=["train", "train"])
+    assert open_source(tmp_path / "a.npz").split_names == ["train", "validation", "test", "none"]
+    assert open_source(tmp_path / "a.npz", split="train").split_names == ["train"]
+    np.savez(tmp_path / "a.npz", images=images)
+    assert open_source(tmp_path / "a.npz").split_names == ["all"]
 
 
 def test_manifest(tmp_path):
     tree(tmp_path, ["x/1.png", "x/2.png"])
-    table = "path,label,split,group\nx/2.png,b,train,p7\nx/1.png,a,test,p3\nx/gone.png,a,val,\n"
+    table = "path,label,split,group\nx/2.png,b,train,p7\nx/1.png,a,test,18446744073709551615\nx/gone.png,a,val,\n"
     (tmp_path / "m.csv").write_text(table)
     source = open_source(tmp_path / "m.csv", Classes.parse("a,b"))
     assert list(source.names) == ["x/2.png", "x/1.png", "x/gone.png"]
-    assert source.labels.tolist() == [1, 0, 0] and source.group.tolist() == [1, 0, -1]
+    assert source.labels.tolist() == [1, 0, 0] and source.group.tolist() == [1, 0, -1]  # texts, told apart exactly
     assert [source.split_names[code] for code in source.split] == ["train", "test", "validation"]
     with pytest.raises(UnreadableImage):
         source.image(2)
@@ -182,12 +266,50 @@ def test_archives_read_in_place(tmp_path):
             info.size = len(encoded(PICTURE))
             archive.addfile(info, io.BytesIO(encoded(PICTURE)))
     before = sorted(tmp_path.iterdir())
-    for name, labels in (("a.zip", [0, 1]), ("a.tar.gz", [1, 0])):
-        source = open_source(tmp_path / name, Classes.parse("a,b"))
+    for name, labels, layout in (("a.zip", [0, 1], "any/class"), ("a.tar.gz", [1, 0], None)):
+        source = open_source(tmp_path / name, Classes.parse("a,b"), layout=layout)
         assert source.labels.tolist() == labels
         for row in range(2):
             np.testing.assert_array_equal(source.image(row), PICTURE)
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_of_two_members_of_one_name_the_last_is_the_only_row(tmp_path, kind):
+    """Otherwise both rows would hold the last one's image."""
+    path, pictures = tmp_path / f"a.{kind}", [encoded(np.full((4, 4), level, np.uint8)) for level in (1, 2, 3)]
+    with zipfile.ZipFile(path, "w") if kind == "zip" else tarfile.open(path, "w") as archive:
+        for name, data in zip(("a/1.png", "a/2.png", "a/1.png"), pictures, strict=True):
+            if isinstance(archive, zipfile.ZipFile):
+                with pytest.warns(UserWarning, match="Duplicate") if data == pictures[2] else contextlib.nullcontext():
+                    archive.writestr(name, data)
+            else:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    source = open_source(path, Classes.parse("a"))
+    assert {name: int(source.image(row)[0, 0]) for row, name in enumerate(source.names)} == {"a/1.png": 3, "a/2.png": 2}
+    assert source.n_rows == 2
+
+
+@pytest.mark.parametrize("name", ["a.tar", "archive"])
+def test_an_image_that_ends_with_a_zip_does_not_make_a_zip_of_its_tar(tmp_path, name):
+    """zipfile finds a zip's directory anywhere near the end: one image's bytes would take all other rows."""
+    make_zip(tmp_path / "b.zip", ["dog/evil.png"])
+    hidden = encoded(PICTURE) + (tmp_path / "b.zip").read_bytes()
+    with tarfile.open(tmp_path / name, "w") as archive:
+        for member, data in {"cat/1.png": encoded(PICTURE), "cat/2.png": hidden}.items():
+            info = tarfile.TarInfo(member)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    assert open_source(tmp_path / name, Classes.parse("cat,dog")).names == ["cat/1.png", "cat/2.png"]
+
+
+@pytest.mark.parametrize("text", ['1.png,"cat\n2.png,dog\n', '1.png,"cat\n2.png,do"g"\n', '1.png,"cat\n2.png,dog"\n'])
+def test_a_quote_in_a_line_of_a_manifest_takes_no_other_line(tmp_path, text):
+    (tmp_path / "a.csv").write_text(f"path,label\n{text}3.png,dog\n")
+    with pytest.raises(ExtractError, match=r"each line of a manifest|must be a CSV file"):
+        open_source(tmp_path / "a.csv", Classes.parse("cat,dog"))
 
 
 @pytest.mark.parametrize("name", ["../x.png", "a/../../x.png", "/etc/x.png", "C:/x.png", "..\\x.png"])
@@ -280,6 +402,12 @@ def test_npz(tmp_path):
         np.savez(path, **bad)
         with pytest.raises(ExtractError):
             open_source(path, Classes.parse("3"))
+    np.savez(path, images=images, group=np.array([-7, 2, 2, 2**32 - 1]))
+    assert open_source(path).group.tolist() == [-1, 2, 2, 2**32 - 1]
+    for wrong in (np.array([2**63, 1, 1, 2], np.uint64), np.array([0.2, 0.9, 1, 1]), list("aabb")):
+        np.savez(path, images=images, group=wrong)
+        with pytest.raises(FormatError, match="of a dtype that int64 holds"):
+            open_source(path)
     np.savez(path, images=np.array([{}], dtype=object))
     with pytest.raises(ExtractError, match="pickled"):
         open_source(path)

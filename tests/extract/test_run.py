@@ -43,7 +43,7 @@ def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
     assert (summary.n_rows, summary.n_features, summary.problems) == (300, 144, [])
     assert seen[0] == (0, 300) and seen[-1] == (300, 300) and seen == sorted(seen)
     with open_features(tmp_path / "f.h5") as file:
-        assert file.class_names == list("0123456789") and file.split_names == ["train", "test"]
+        assert file.class_names == list("0123456789") and file.split_names == ["train", "validation", "test", "none"]
         np.testing.assert_array_equal(file.labels, digits[1][:300])
         assert file.attrs["transform"]["colours"] == 1 and file.attrs["backbone_kwargs"] == {"J": 1, "L": 8}
         assert set(file.attrs["library_versions"]) >= {"torch", "timm", "numpy"}
@@ -198,6 +198,28 @@ def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, tmp_p
     assert found["grey"].shape == (20, 3 * 144) and found["mixed"].shape == (21, 3 * 144)
     np.testing.assert_array_equal(found["mixed"][:20], found["grey"])
     np.testing.assert_array_equal(found["grey"][:, :144], found["grey"][:, 144:288])
+
+
+@pytest.mark.parametrize("other", ["x.png", "other/a/x.png", "train/x.png"])
+def test_one_path_of_another_depth_changes_no_other_rows_label(folder, tmp_path, other):
+    """A folder of everything, as archives often have, declared; then one image that lies elsewhere."""
+    source = tmp_path / "source"
+    source.mkdir()
+    folder.rename(source / "everything")
+    choice = scatternet(image_size=8) | {"layout": "any/class"}
+    found = {}
+    for name in ("alone", "beside"):
+        output = tmp_path / f"{name}.h5"
+        extract(options(source, output, **choice))
+        with open_features(output) as file:
+            rows = [line.split(",")[1] for line in Path(f"{output}.names.csv").read_text().splitlines()[1:]]
+            found[name] = dict(zip(rows, file.labels.tolist(), strict=True)), file.split_names
+            assert file.attrs["config"]["layout"] == "any/class"
+        (source / other).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 77).save(source / other)
+    (alone, splits), (beside, same) = found["alone"], found["beside"]
+    assert len(alone) == 20 and set(alone.values()) == {0, 1} and same == splits == ["all"]
+    assert len(beside) == 21 and {name: beside[name] for name in alone} == alone
 
 
 def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(folder, tmp_path):

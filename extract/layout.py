@@ -1,0 +1,50 @@
+"""Which folders of a path say its split and its class: declared, so that each path is read alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from extract.errors import ExtractError
+from extract.images import SPLITS
+
+EXAMPLES = "class, split/class, any/class or any/split/class"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What each folder is, from the outside in: "class", "split", or "any" for one that says nothing.
+
+    Folders behind the last named one, and the file's own name, say nothing either.
+    Guarantee: what a path says depends on that path and on the declared parts alone.
+    """
+
+    parts: tuple[str, ...] = ("class",)
+
+    @classmethod
+    def parse(cls, text: str | None, split: str = "all") -> Layout:
+        """As declared; None is split/class where one split is asked for, else class."""
+        if text is None:
+            return cls(("class",) if split == "all" else ("split", "class"))
+        parts = tuple(text.split("/"))
+        known = set(parts) <= {"any", "split", "class"}
+        if not known or parts.count("class") != 1 or parts.count("split") > 1:
+            raise ExtractError(
+                "a layout must say what each folder of a path is, from the outside in, "
+                f"with class once and split at most once, got layout={text!r}. Write {EXAMPLES}."
+            )
+        return cls(parts)
+
+    def __str__(self) -> str:
+        return "/".join(self.parts)
+
+    @property
+    def has_splits(self) -> bool:
+        return "split" in self.parts
+
+    def read(self, name: str) -> tuple[str, str]:
+        """(label, split) texts of a relative path, "" where its folders do not say."""
+        folders = PurePosixPath(name).parts[:-1]
+        said = dict(zip(self.parts, folders, strict=False))
+        split = said.get("split", "")
+        return said.get("class", ""), split if split.lower() in SPLITS else ""
