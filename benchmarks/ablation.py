@@ -21,6 +21,7 @@ from benchmarks import features
 from benchmarks.features import training_rows
 from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
+from benchmarks.prose import wrapped
 from dphead.data import ArrayRows
 from dphead.fit import Run, fit_head
 from dphead.plan import make_plan
@@ -371,4 +372,4 @@ if __name__ == "__main__":
         run_auto()
     if part in ("all", "apart"):
         run_apart()
-    (OUT / "README.md").write_text(readme())
+    (OUT / "README.md").write_text(wrapped(readme()))

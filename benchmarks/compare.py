@@ -19,6 +19,7 @@ from benchmarks import features
 from benchmarks.ablation import Recorded, accuracies, paired, spread
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, METHODS, RESULTS, append, provenance, read
+from benchmarks.prose import wrapped
 from dphead.data import ArrayRows
 from dphead.fit import Run, fit_head
 from dphead.methods import make_method
@@ -240,4 +241,4 @@ def readme() -> str:
 if __name__ == "__main__":
     if sys.argv[1] != "table":
         run(sys.argv[1])
-    (OUT / "README.md").write_text(readme())
+    (OUT / "README.md").write_text(wrapped(readme()))

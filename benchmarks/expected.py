@@ -15,6 +15,7 @@ from benchmarks import features
 from benchmarks.compare import loaded
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
+from benchmarks.prose import wrapped
 from dphead.data import ArrayRows
 from dphead.fit import Run, fit_head
 from dphead.methods import make_method
@@ -111,4 +112,4 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["table"]:
         for chosen in sys.argv[1:] or SETS:
             run(chosen)
-    (OUT / "README.md").write_text(readme())
+    (OUT / "README.md").write_text(wrapped(readme()))

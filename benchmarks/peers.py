@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.heads import RESULTS, append, commit_of, provenance, read
+from benchmarks.prose import wrapped
 
 OUT = RESULTS / "peers"
 SIZES = ((50_000, 768, 10), (50_000, 768, 100), (50_000, 1280, 10), (100_000, 1664, 1000))
@@ -322,7 +323,7 @@ def plot(path: Path) -> None:
 def write() -> None:
     """results/peers/README.md and the plot from the stored rows."""
     text = f"# {__doc__}\n{table()}\n\n![seconds a step](steps.png)\n\n{WHY}"
-    (OUT / "README.md").write_text(text, encoding="utf-8")
+    (OUT / "README.md").write_text(wrapped(text), encoding="utf-8")
     plot(OUT / "steps.png")
 
 

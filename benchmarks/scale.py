@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.peers import machine_rates, peak_memory
+from benchmarks.prose import wrapped
 from extract.format import open_features
 from extract.rows import Header
 from extract.writing import FeaturesWriter
@@ -265,7 +266,7 @@ def plot(path: Path) -> None:
 def write() -> None:
     """results/scale/README.md and the plot from the stored rows."""
     text = f"# {__doc__}\n{table()}\n\n![seconds and memory](scale.png)\n\n{parts_table()}\n"
-    (OUT / "README.md").write_text(text, encoding="utf-8")
+    (OUT / "README.md").write_text(wrapped(text), encoding="utf-8")
     plot(OUT / "scale.png")
 
 

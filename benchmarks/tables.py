@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks import audit, claims, exact, last_iterate, papers, peers, scale, shared_noise, tuning, verdicts
 from benchmarks.heads import METHODS, RESULTS, read
 from benchmarks.jobs import own
+from benchmarks.prose import wrapped
 from benchmarks.runner import stored
 
 HEADS = {  # what rows in results/heads/ are of
@@ -164,14 +165,13 @@ def write(readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.
         parts.append(verdicts.paper_section(paper, rows))
         if paper == "TB21":
             parts.append(f"{TRIED}\n\n{verdicts.tried(read(RESULTS / 'claims' / 'search.jsonl'))}\n\n</details>\n")
-    out.write_text(
-        "# Measured results\n\n`make tables` writes this file from `benchmarks/results/`.\n\n" + "\n".join(parts)
-    )
+    head = "# Measured results\n\n`make tables` writes this file from `benchmarks/results/`.\n\n"
+    out.write_text(wrapped(head + "\n".join(parts)))
     text = readme.read_text()
     for name, table in tables.items():
         pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)"
         text = re.sub(pattern, lambda m, t=table: m.group(1) + t + "\n" + m.group(2), text, flags=re.DOTALL)
-    readme.write_text(text)
+    readme.write_text(wrapped(text))
 
 
 def _source(rows: list[Row]) -> str:

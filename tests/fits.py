@@ -2,6 +2,13 @@
 
 from dphead.fit import FitResult, Run, fit_head
 from dphead.plan import make_plan
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
+
+
+def quick_sums() -> Door:
+    """The same sums of small data, at half the time: compiled, and with rows kept."""
+    return Door(CpuSums(compiled_from=0), memory=1 << 26)
 
 
 def plan_and_fit(solver, rows, facts, epsilon=1.0, *, delta=1e-5, relation="zero_out", **run) -> FitResult:

@@ -195,6 +195,14 @@ def test_a_cap_on_groups_holds_for_the_whole_file_and_not_for_each_part(tmp_path
     assert kept == [6, 0, 0, 0]
 
 
+@pytest.mark.parametrize("dtype", [np.uint64, float, str, bool, object])
+def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(dtype):
+    x, y = data(6, 4)
+    with pytest.raises(ValueError, match="of a dtype that int64 holds"):
+        ArrayRows(x, y, groups=np.arange(6).astype(dtype), group_cap=1)
+    assert ArrayRows(x, y, groups=np.uint32([7] * 3 + [2**32 - 1] * 3), group_cap=1).within.sum() == 2
+
+
 def test_every_pass_sees_the_array_as_it_is_then():
     """Also in the padded block: a caller who blanks rows in place must not find them in the next fit."""
     x = np.ones((300, 4), np.float32)

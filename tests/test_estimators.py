@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from collections import deque
 from dataclasses import fields
 
 import numpy as np
@@ -72,14 +73,15 @@ def features(tmp_path, blobs):
     return path, write_features(path, x.astype(np.float32), y, names, split=split, split_names=["train", "test"])
 
 
-@pytest.mark.parametrize("other", [0.5, 2**70, -1])
+@pytest.mark.parametrize("other", [0.5, 2**70, -1, np.longdouble(1), np.float32(1), None])
 def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
     """A list of integers becomes int64, or float64 where one row has a fraction: float32 rounds them another way."""
-    listed = [[16958066872287233, 15443865414664193], [1, 2]]
+    listed = [[16958066872287233, 2**60 + 2**36 + 1], [1, 2]]
     whole = inputs._numbers([*listed, [1, 0]])
     mixed = inputs._numbers([*listed, [other, 0]])
     assert_array_equal(np.float32(whole[:2]), np.float32(mixed[:2]))
-    assert_array_equal(np.float32(inputs._numbers(np.array(listed))), np.float32(mixed[:2]))
+    for array in (np.array(listed), np.array(listed, np.longdouble)):
+        assert_array_equal(np.float32(inputs._numbers(array)), np.float32(mixed[:2]))
 
 
 # Parameters
@@ -211,6 +213,49 @@ def test_any_label_may_stand_among_the_labels(strange, blobs):
     kept[5] = "no class"
     for given in (labels, labels.tolist()):
         assert_array_equal(clone(model).fit(x, given).head_.weights, clone(model).fit(x, kept).head_.weights)
+
+
+class Hostile(int):
+    """A label that stops whoever looks at it."""
+
+    def __hash__(self):
+        raise SystemExit(3)
+
+    def __eq__(self, other):
+        raise KeyboardInterrupt
+
+
+STRANGE = {"hostile": Hostile(1), "void": np.void(b"1"), "date": np.datetime64("nat"), "time": np.timedelta64(5)}
+
+
+@pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
+def test_no_code_of_a_label_runs(strange):
+    """It would after the charge, and what it raises would tell that the row is there."""
+    labels = inputs.column([0, 1, strange, np.int8(1), True, 1.0])
+    assert inputs.positions(labels, np.array([0, 1])).tolist() == [0, 1, -1, 1, 1, 1]
+
+
+def test_a_sequence_of_labels_is_read_one_by_one_as_a_list_is():
+    """One text must not turn the numbers beside it into texts that are classes."""
+    labels = inputs.column(deque([0, 1, "x", "1"]))
+    assert inputs.positions(labels, np.array(["0", "1"])).tolist() == [-1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("row", [[1.0, "3"], [1.0, b"3"]])
+def test_a_text_in_a_list_of_features_is_refused_whatever_the_other_rows_hold(row):
+    for other in ([2.0, 2.0], [None, 2.0]):
+        with pytest.raises(ValueError, match=r"real numeric dtype|must be numbers"):
+            dphead.DPPrototypeClassifier(classes=range(2)).fit([row, other], [0, 1])
+
+
+@all_methods
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_private_number_of_rows_may_be_any(method, n, blobs):
+    x, y = (part[:n] for part in blobs)
+    model = method(classes=range(3), relation="add_remove", nominal_n=300, delta=1e-3)
+    assert model.fit(x, y).privacy_.epsilon <= 1 and model.predict(blobs[0]).shape == (300,)
+    with pytest.raises(ValueError, match=r"minimum of 1 is required|a row for each class"):
+        method(classes=range(3)).fit(x, y)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint64, np.float32, bool, object, str, "S3"])
@@ -488,8 +533,9 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
     for cap, given in ((None, groups), (2, None)):
         with pytest.raises(ValueError, match="given together"):
             make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=cap).fit(x, y, groups=given)
-    with pytest.raises(ValueError, match="signed integers"):
-        make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(x, y, groups=groups.astype(str))
+    for wrong in (groups.astype(str), groups.astype(np.uint64), groups / 1, groups[:-1]):
+        with pytest.raises(ValueError, match="of a dtype that int64 holds"):
+            make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(x, y, groups=wrong)
 
 
 def test_a_files_groups_without_a_cap_are_a_warning_and_a_note(blobs, tmp_path):

@@ -20,8 +20,7 @@ POISSON = [GaussianEvent(3.0, 0.05, 60), GaussianEvent(30.0)]
 
 
 @pytest.mark.parametrize("shape", [*SHAPES.values(), 0.5, 3.0])
-@pytest.mark.parametrize("mean", [1.0, 4.0, 100.0])
-@pytest.mark.parametrize("trial", [FULL, POISSON])
+@pytest.mark.parametrize(("trial", "mean"), [(FULL, 1.0), (FULL, 4.0), (FULL, 100.0), (POISSON, 4.0)])
 def test_dp_accounting_says_the_same(trial, mean, shape):
     """Through its public event. Our Poisson curve is 1e-13/(order-1) above its own: 1e-6 covers that."""
     events = [

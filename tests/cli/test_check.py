@@ -38,7 +38,6 @@ def test_a_clean_run_exits_with_0(run):
         ("--ridge 0.1", {"unaccounted tuning"}),
         ("--method dp-sgd --batch-size 60 --steps 2 --tuning none", set()),
         ("--ridge 0.1 --test-split all", {"unaccounted tuning", "test set used for selection"}),
-        ("--test-split all --test-is public", {"private metrics stored"}),  # the training rows
     ],
 )
 def test_findings_are_listed_one_a_line_and_exit_with_1(features, tmp_path, options, names):

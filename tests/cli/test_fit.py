@@ -296,6 +296,21 @@ def test_test_figures_are_in_the_files_only_if_the_test_rows_are_public(features
     assert ("declared public" in report["statement"]) == (scope == "public")
 
 
+@pytest.mark.parametrize("test", ["--test-split all", "--test {} --test-split all", "--test {}", "--test copy"])
+@pytest.mark.parametrize("epsilon", [4, "inf"])
+def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, epsilon):
+    """The report would hold the exact accuracy on rows that it protects."""
+    copied = tmp_path / "copy.h5"
+    copied.write_bytes(features.read_bytes())
+    named = test.format(features).replace("copy", str(copied)).split()
+    fixed = ("fit", features, "-o", run, *LS, "--epsilon", epsilon, *named)
+    assert "must not be training rows" in refused(dphead(*fixed, "--test-is", "public"))
+    assert charges() == 0 and not run.exists()
+    fitted(*fixed)
+    report = report_of(run)
+    assert (report["test_rows"], report["test"]) == ("training rows", None)
+
+
 def test_without_privacy_every_place_says_so_and_no_sum_is_stored(features, run, tmp_path, monkeypatch):
     from dphead import run as module
 

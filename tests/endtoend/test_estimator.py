@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from dphead.endtoend import estimator, gradients
 from dphead.endtoend.estimator import DPFinetuneClassifier
+from dphead.estimators import DPAutoClassifier, inputs
 from dphead.privacy.ledger import Ledger
 
 NAMES = np.array(["bird", "cat", "dog"])
@@ -37,9 +38,56 @@ def test_it_learns_without_noise_and_says_that_it_is_not_private():
 def test_it_charges_a_ledger_within_the_budget():
     x, y = data()
     ledger = Ledger()
-    model = classifier(epsilon=3.0, ledger=ledger).fit(x, y)
+    model = classifier(epsilon=3.0, steps=3, ledger=ledger).fit(x, y)
     assert model.privacy_.private and model.privacy_.epsilon <= 3.0
-    assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 8
+    assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
+
+
+class Reached(Exception):
+    """The labels have been read."""
+
+
+def positions_of(y, classes, monkeypatch):
+    """Class positions that each of the two estimators would train on."""
+
+    def rows(images, labels):
+        found.append(labels.tolist())
+        raise Reached
+
+    found = []
+    monkeypatch.setattr(estimator, "ImageRows", rows)
+    with pytest.raises(Reached):
+        DPFinetuneClassifier(classes=classes).fit(np.zeros((len(y), 4, 4), np.uint8), y)
+    head = DPAutoClassifier(classes=classes)
+    read = inputs.from_arrays(head, np.zeros((len(y), 2)), y, None, classes, True).rows()
+    return found[0], read._y.tolist()
+
+
+HOSTILE = ["x", None, 2.5, float("nan"), b"x", 1j, 2**64, [1], (0, 1), np.array([1]), np.array(1), {}, object()]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("classes", [[0, 1], ["a", "b"], [2**53, 2**53 + 1], [False, True]], ids=str)
+def test_one_label_of_a_list_moves_no_other_rows_label(hostile, classes, monkeypatch):
+    """A list that becomes one array has the dtype of all labels: one text, and no number is a class."""
+    labels = [classes[1], classes[0], classes[1], hostile]
+    for found in positions_of(labels, classes, monkeypatch):
+        assert found == [1, 0, 1, -1]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_private_number_of_rows_may_be_any(n):
+    x, y = data(20)
+    given = {"relation": "add_remove", "nominal_n": 60, "epsilon": 8.0, "steps": 1, "engine": "vmap"}
+    model = classifier(**given).fit(x[:n], y[:n])
+    assert model.privacy_.private and model.predict(x).shape == (20,)
+
+
+def test_labels_of_another_kind_than_the_classes_are_refused():
+    with pytest.raises(ValueError, match="of one kind"):
+        DPFinetuneClassifier(classes=["a", "b"]).fit(np.zeros((3, 4, 4), np.uint8), np.array([0, 1, 0]))
+    with pytest.raises(ValueError, match="distinct numbers or strings"):
+        DPFinetuneClassifier(classes=["a", "a"]).fit(np.zeros((3, 4, 4), np.uint8), ["a", "a", "a"])
 
 
 @pytest.mark.parametrize("given", [{"batch_size": 25}, {"batch_size": None, "noise_multiplier": 2.5}])

@@ -28,6 +28,22 @@ def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, chann
     np.testing.assert_array_equal(mixed[:6], grey)
 
 
+@pytest.mark.parametrize("layout", [None, "split/class"])
+@pytest.mark.parametrize("other", ["x.png", "other/a/x.png"])
+def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, other):
+    if layout is not None:
+        (folder / "train").mkdir()
+        (folder / "a").rename(folder / "train" / "a")
+    split = None if layout is None else "train"
+    alone = load_images(folder, Classes.parse("a,b"), split, size=8, layout=layout)
+    (folder / other).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (8, 8)).save(folder / other)
+    beside = load_images(folder, Classes.parse("a,b"), split, size=8, layout=layout)
+    assert alone.y.tolist() == [0] * 6 and beside.splits == alone.splits
+    np.testing.assert_array_equal(beside.x[:6], alone.x)
+    assert beside.y[:6].tolist() == alone.y.tolist()
+
+
 def test_image_files_need_a_declared_size(folder):
     with pytest.raises(ValueError, match="Pass --image-size"):
         load_images(folder, Classes.parse("a,b"))

@@ -212,6 +212,34 @@ def test_what_cannot_be_run_is_refused_with_nothing_charged(change, message, tmp
     assert not (tmp_path / "ledger.sqlite").exists() or not Ledger(tmp_path / "ledger.sqlite").fits()
 
 
+@pytest.mark.parametrize("test", [None, "images.npz", "link.npz"])
+def test_training_rows_are_no_public_test_rows(test, tmp_path):
+    """The report would hold the exact accuracy on images that it protects."""
+    source(tmp_path)
+    (tmp_path / "link.npz").symlink_to("images.npz")
+    named = {"test": None if test is None else tmp_path / "." / test, "test_split": "train"}
+    with pytest.raises(ValueError, match="must not be training rows"):
+        finetune(options(tmp_path, "run", **named))
+    assert not (tmp_path / "ledger.sqlite").exists() and not (tmp_path / "run").exists()
+    report = finetune(options(tmp_path, "run", **named, test_is="private"))["report"]
+    assert (report["test_rows"], report["test"]) == ("training rows", None)
+    report = finetune(options(tmp_path, "other", test=named["test"]))["report"]
+    assert report["test_rows"] == "another split" and report["test"] is not None
+
+
+def test_images_without_splits_are_their_own_training_rows(tmp_path):
+    x, y = images(60)
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=y)
+    alone = {"split": None, "test_split": None}
+    chosen = options(tmp_path, "run", **alone)
+    fit = replace(chosen.fit, features=tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="must not be training rows"):
+        finetune(replace(chosen, fit=replace(fit, test=tmp_path / "a.npz")))
+    report = finetune(replace(chosen, fit=replace(fit, test=tmp_path / "b.npz")))["report"]
+    assert report["test_rows"] == "another data set"
+
+
 def test_a_private_training_on_images_must_name_its_ledger(tmp_path):
     source(tmp_path)
     with pytest.raises(ValueError, match="name its ledger"):

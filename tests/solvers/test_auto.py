@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from core import toy
-from fits import plan_and_fit
+from fits import plan_and_fit, quick_sums
 
 from dphead.data import ArrayRows
 from dphead.plan import make_plan
@@ -27,7 +27,8 @@ def blobs(n, seed, spread=1.1, weights=None):
 
 def fit(x, y, epsilon, seed=None, solver=Auto()):  # noqa: B008
     facts = PublicFacts(len(x), D, M)
-    return plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed)).head
+    run = {"noise": NoiseSource(seed), "summer": quick_sums()}
+    return plan_and_fit(solver, ArrayRows(x, y, 8192), facts, epsilon=epsilon, **run).head
 
 
 def plan(n=50_000, d=1000, epsilon=1.0, solver=Auto(), **more):  # noqa: B008

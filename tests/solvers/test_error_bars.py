@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fits import plan_and_fit
+from fits import plan_and_fit, quick_sums
 from sklearn.datasets import load_digits
 
 from dphead.data import ArrayRows
@@ -117,7 +117,8 @@ def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
     x, facts, scores, errors = x.astype(np.float32), PublicFacts(len(x), 64, 10), [], []
     for seed in range(60):
         solver = LeastSquares(ridge, intercept=intercept, error_bars=True)
-        head = plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=8.0, noise=NoiseSource(seed)).head
+        run = {"noise": NoiseSource(seed), "summer": quick_sums()}
+        head = plan_and_fit(solver, ArrayRows(x, y, 8192), facts, epsilon=8.0, **run).head
         scores.append(head.scores(x[:50]))
         errors.append(head.scores_std(x[:50]))
     ratio = np.sqrt(np.mean(np.square(errors), axis=0)) / np.std(scores, axis=0)

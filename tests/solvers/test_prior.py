@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fits import plan_and_fit
+from fits import plan_and_fit, quick_sums
 
 from dphead.data import ArrayRows
 from dphead.methods import make_method
@@ -29,7 +29,8 @@ def accuracy(prior, epsilon, seeds=8):
     found = []
     for seed in range(seeds):
         solver, facts = Auto(prior=prior), PublicFacts(1000, D, M)
-        head = plan_and_fit(solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, noise=NoiseSource(seed)).head
+        run = {"noise": NoiseSource(seed), "summer": quick_sums()}
+        head = plan_and_fit(solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, **run).head
         found.append(np.mean(head.scores(test_x).argmax(axis=1) == test_y))
     return np.mean(found)
 

@@ -12,7 +12,7 @@ from core import D, M, integer_sum, reserve, spec_of, toy
 
 from dphead.data import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
-from dphead.privacy.contract import Block, SumRequest
+from dphead.privacy.contract import Block, ReleaseSpec, SumRequest
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
@@ -278,6 +278,26 @@ def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
         Counted.reads = 0
         value, alone = releases([other], kept)[0], releases([other], None)[0]
         assert Counted.reads == 2 and np.array_equal(value, alone)
+
+
+def test_kept_sums_serve_fits_without_noise_at_a_clip_that_noise_would_refuse(rows):
+    """After its charge a fit must not stop because a spec with noise could not be made of its own."""
+    kept, spec = KeptSums(), ReleaseSpec("gram", Gram(M).name, 1e7, 0.0, 40)
+    planned = [spec, ReleaseSpec("sums", ClassSums(M).name, 1e7, 0.0, 40)]
+    values, reads = [], []
+    for _ in range(2):
+        ledger = Ledger().reserve(
+            [s.row() for s in planned],
+            epsilon=np.inf, delta=1e-5, relation="zero_out", description="", plan_hash="x",
+        )  # fmt: skip
+        for query, asked in zip((Gram(M), ClassSums(M)), planned, strict=True):
+            values.append(
+                release(query, Params(), rows, asked, ledger=ledger, noise=NoiseSource(), summer=Door(CpuSums(), kept))
+            )
+        reads.append(Counted.reads)
+    for first, again in zip(values[:2], values[2:], strict=True):
+        assert np.array_equal(first.value, again.value)
+    assert reads[0] == reads[1]
 
 
 def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):

@@ -6,7 +6,8 @@ from functools import lru_cache
 import jax
 import numpy as np
 import pytest
-from core import QUERIES, D, M, added, hostile, integer_sum, one_block, python, toy
+from commands import Fork
+from core import QUERIES, D, M, added, hostile, integer_sum, one_block, toy
 
 from dphead.data import ArrayRows
 from dphead.privacy.contract import Block
@@ -34,8 +35,7 @@ LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)] 
 
 # Sums of each layout on so many devices, and a head on eight.
 SCRIPT = """
-import json, os, sys
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
+import json, sys
 import jax, numpy as np
 from core import D, M, integer_sum, one_block, toy
 from dphead.data import ArrayRows
@@ -83,7 +83,7 @@ def params_of(query, n_features=D, n_classes=M):
 
 
 @pytest.fixture(scope="module")
-def results():
+def results(tmp_path_factory):
     """{devices: (sums by query, devices of a block of so many rows, a seeded head)}.
 
     A query of each layout, since each is compiled anew; every query is on one device, that
@@ -91,9 +91,11 @@ def results():
     """
     found = {}
     for devices in (2, 8):
-        process = python(SCRIPT, devices)
-        assert process.returncode == 0, process.err
-        found[devices] = json.loads(process.out)
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        folder = tmp_path_factory.mktemp("devices")
+        done = Fork(folder, SCRIPT, devices, XLA_FLAGS=flags).wait()
+        assert done.code == 0, done.err
+        found[devices] = json.loads(done.out)
     return found
 
 

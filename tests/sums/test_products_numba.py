@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dphead.sums import gradient_numba, rows_numba
 from dphead.sums import products_numba as compiled
 
 TOP = 4095  # the largest entry of a row or a residual
@@ -28,6 +29,20 @@ def integers(seed, shape, top=TOP):
 def product(a, b):
     """aᵀ b in int64."""
     return a.T.astype(np.int64) @ b.astype(np.int64)
+
+
+def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path):
+    """numba compiles anew when a function's own file changes, not those whose functions and constants it takes in."""
+    names = {file.name for file in compiled.MADE_OF}
+    assert names == {"gradient_numba.py", "products_numba.py", "rows_numba.py", "statistics.py", "transform.py"}
+    name = compiled.sources(compiled.MADE_OF)
+    for module in (compiled, gradient_numba, rows_numba):
+        kept = [f.py_func.__qualname__ for f in vars(module).values() if hasattr(f, "py_func")]
+        assert kept and all(text.endswith(f"_{name}") for text in kept)
+    for i, file in enumerate(compiled.MADE_OF):
+        changed = tmp_path / file.name
+        changed.write_text(file.read_text() + "\n")
+        assert compiled.sources([*compiled.MADE_OF[:i], changed, *compiled.MADE_OF[i + 1 :]]) != name
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,0 +1,44 @@
+"""Markdown as it is written to files: prose wrapped at 100 columns, tables as they are."""
+
+import re
+import textwrap
+
+WIDTH = 100
+ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
+# a line that begins so is no prose: a table, heading, tag, picture or code
+OTHER = ("|", "#", "<", "!", "    ")
+FENCE = "```"
+
+
+def wrapped(text: str) -> str:
+    """Paragraphs and list items with a line above WIDTH are filled again."""
+    lines: list[str] = []
+    paragraph: list[str] = []
+    code = False
+    for line in [*text.split("\n"), ""]:
+        code ^= line.startswith(FENCE)
+        begins = code or not line.strip() or line.startswith((FENCE, *OTHER))
+        if begins or ITEM.match(line):
+            lines += _filled(paragraph)
+            paragraph = []
+        if begins:
+            lines.append(line)
+        else:
+            paragraph.append(line)
+    return "\n".join(lines[:-1])
+
+
+def _filled(paragraph: list[str]) -> list[str]:
+    if all(len(line) <= WIDTH for line in paragraph):
+        return paragraph
+    item = ITEM.match(paragraph[0])
+    lead = item.group() if item else ""
+    words = " ".join([paragraph[0][len(lead) :], *paragraph[1:]]).split()
+    return textwrap.wrap(
+        " ".join(words),
+        WIDTH,
+        initial_indent=lead,
+        subsequent_indent=" " * len(lead),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

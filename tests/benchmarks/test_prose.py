@@ -1,0 +1,44 @@
+"""Prose of the tables' files is wrapped, and nothing else is changed."""
+
+from pathlib import Path
+
+from benchmarks.prose import WIDTH, wrapped
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = f"""# A heading {"long " * 30}
+
+A paragraph of {"many words " * 20}
+and a second line.
+| a | table {"wide " * 30}|
+
+- an item {"with words " * 15}
+- another
+
+    code {"as it is " * 20}
+
+```
+fenced {"code " * 30}
+```
+"""
+
+
+def test_prose_is_wrapped_and_all_else_stays():
+    lines = wrapped(TEXT).split("\n")
+    for line in TEXT.split("\n"):
+        if line.startswith(("#", "|", "    ", "- another", "fenced")):
+            assert line in lines
+    assert all(len(line) <= WIDTH or line.startswith(("#", "|", "    ", "fenced")) for line in lines)
+    assert "  with words" in "\n".join(line[:12] for line in lines)  # below its item
+    assert wrapped(TEXT).split() == TEXT.split() and wrapped(wrapped(TEXT)) == wrapped(TEXT)
+
+
+def test_what_is_short_is_as_it_was():
+    for text in ("", "\n", "one\ntwo\n\n- three\n  four\n"):
+        assert wrapped(text) == text
+
+
+def test_the_written_tables_are_wrapped():
+    """`make tables` writes both, whoever edits them."""
+    for path in ("README.md", "benchmarks/TABLES.md"):
+        text = (ROOT / path).read_text()
+        assert wrapped(text) == text
