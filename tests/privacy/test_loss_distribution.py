@@ -427,11 +427,20 @@ def test_rare_and_large_losses_have_an_epsilon(event, delta, least, most):
     assert least <= epsilon([event], delta, accountant="pld") <= most
 
 
-def test_a_small_delta_takes_the_less_of_both_accountants():
-    """Rounding takes all or most of it off: pld is infinite or above rdp."""
-    for event, delta in [(GaussianEvent(10.0, 1e-3, 10**5), 4e-9), (GaussianEvent(1.0, 0.01, 10), 1e-13)]:
-        found = {name: epsilon([event], delta, accountant=name) for name in ("auto", "pld", "rdp")}
-        assert found["auto"] == min(found["pld"], found["rdp"]) < found["pld"]
+@pytest.mark.parametrize(
+    "event",
+    [GaussianEvent(10.0, 1e-3, 10**5), GaussianEvent(1.0, 0.01, 1000)],
+)
+def test_a_small_delta_takes_the_less_of_both_accountants(event):
+    """What rounding may lose takes all of delta in one case, most of it in the other."""
+    lost = max(losses.infinite for losses in loss_distribution([event]))
+    for delta in (0.9 * lost, 1.001 * lost):
+        found = {
+            name: epsilon([event], delta, accountant=name)
+            for name in ("auto", "pld", "rdp")
+        }
+        assert (found["pld"] == math.inf) == (delta < lost)
+        assert found["auto"] == found["rdp"] < found["pld"]
 
 
 def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noise():
