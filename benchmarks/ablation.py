@@ -22,11 +22,11 @@ from benchmarks.features import training_rows
 from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from benchmarks.prose import wrapped
-from dphead.data import ArrayRows
-from dphead.fit import Run, fit_head
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
+from dphead.rows.data import ArrayRows
+from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto, LeastSquares, PlannedRelease, PublicFacts, Solver
 from dphead.solvers.auto import DESCENT, MOVE, STRETCH
 from dphead.solvers.base import Answer, Centering, Steps, center_classes, float_rows

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dphead.plots import figure9, tradeoff_plot
+from dphead.analysis.plots import figure9, tradeoff_plot
 from dphead.privacy.accounting import GaussianEvent
 
 FOLDER = Path(__file__).parent / "results" / "accounting"

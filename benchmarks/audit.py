@@ -80,8 +80,8 @@ def _key(cell: dict[str, Any]) -> str:
 
 
 def _prepare(cell: dict[str, Any]) -> tuple[Any, Any, Any]:
-    from dphead.methods import make_method
-    from dphead.plan import make_plan
+    from dphead.planning.methods import make_method
+    from dphead.planning.plan import make_plan
     from dphead.solvers.base import PublicFacts
 
     facts = PublicFacts(*cell["sizes"])

@@ -12,12 +12,12 @@ from benchmarks import features, runner
 from benchmarks.fused import Together
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.jobs import Job
-from dphead.calibration import epsilon_by
-from dphead.fit import FitResult, Run, fit_head
-from dphead.metrics import evaluate_scores
-from dphead.plan import Plan
+from dphead.analysis.metrics import evaluate_scores
+from dphead.planning.calibration import epsilon_by
+from dphead.planning.plan import Plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Params
+from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.solvers.base import LinearHead, PublicFacts, Solver, Steps, split_intercept
 
 OUT = RESULTS / "curves.jsonl"

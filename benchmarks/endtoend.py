@@ -24,10 +24,10 @@ from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import FinetuneOptions, make_training
 from dphead.endtoend.settings import Settings, make_settings
 from dphead.endtoend.tan import Simulated, predict, simulated_settings
-from dphead.fit import Run as FitRun
-from dphead.fit import fit_head
 from dphead.privacy.noise import NoiseSource
-from dphead.run import FitOptions
+from dphead.runs.fit import FitOptions
+from dphead.runs.loop import Run as FitRun
+from dphead.runs.loop import fit_head
 from dphead.solvers.base import PublicFacts
 from dphead.sums.door import Door
 from extract.images import Classes
@@ -210,7 +210,7 @@ def costs(views_a_second: float = 20_000.0) -> None:
     flops = {"wrn-16-4": 1.0, "wrn-40-4": 3.4, "wrn-28-10": 13.5}
     print(f"assumed: {views_a_second:,.0f} views a second of WRN-16-4; others in proportion to their multiplications")
     for preset in ("de22-13", "de22-14", "de22-16"):
-        from dphead import presets
+        from dphead.planning import presets
 
         for epsilon in presets.load(preset)["columns"]["epsilon"]:
             options = {"learning_rate": 2.0} if preset == "de22-16" else {}

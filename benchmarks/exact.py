@@ -16,11 +16,11 @@ import numpy as np
 from benchmarks import compare
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from benchmarks.verdicts import header
-from dphead.fit import Run, fit_head
-from dphead.methods import make_method
-from dphead.metrics import evaluate_scores
-from dphead.plan import make_plan
+from dphead.analysis.metrics import evaluate_scores
+from dphead.planning.methods import make_method
+from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
+from dphead.runs.loop import Run, fit_head
 
 OUT = RESULTS / "exact.jsonl"
 NOTE = """In %, mean (draws), then less the mean of the stored draws of float32 sums, ± the standard error of

@@ -16,11 +16,11 @@ from benchmarks.compare import loaded
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, RESULTS, append, provenance, read
 from benchmarks.prose import wrapped
-from dphead.data import ArrayRows
-from dphead.fit import Run, fit_head
-from dphead.methods import make_method
-from dphead.plan import make_plan
+from dphead.planning.methods import make_method
+from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
+from dphead.rows.data import ArrayRows
+from dphead.runs.loop import Run, fit_head
 from dphead.solvers import PublicFacts
 
 OUT = RESULTS / "expected"

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.demo import write_digits
 from benchmarks.heads import describe
-from dphead.data import ArrayRows, load_features
+from dphead.rows.data import ArrayRows, load_features
 from dphead.solvers.base import PublicFacts
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,8 +13,8 @@ from benchmarks.heads import METHODS, RESULTS, read
 from benchmarks.jobs import Job, jobs_of, selected
 from benchmarks.runner import stored
 from benchmarks.tables import HEADS
-from dphead.calibration import calibrate
-from dphead.plots import _figure, _save
+from dphead.analysis.plots import _figure, _save
+from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 
 FOLDER = RESULTS / "figures"

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dphead.data import CHUNK, ArrayRows
-from dphead.fit import FitResult, Run, fit_head
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Gradient, Params, Query
 from dphead.privacy.transform import RowTransform
+from dphead.rows.data import CHUNK, ArrayRows
+from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.solvers.base import SMALLEST, PublicFacts, Solver, float_rows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from dphead.data import ArrayRows, FeaturesRows
-from dphead.fit import FitResult, Run, fit_head
-from dphead.methods import make_method
-from dphead.metrics import evaluate_scores
-from dphead.plan import make_plan
+from dphead.analysis.metrics import evaluate_scores
+from dphead.planning.methods import make_method
+from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.report import guarantee, plain
+from dphead.rows.data import ArrayRows, FeaturesRows
+from dphead.runs.loop import FitResult, Run, fit_head
+from dphead.runs.report import guarantee, plain
 from dphead.solvers.base import PublicFacts
 from extract.format import FeaturesFile, open_features
 

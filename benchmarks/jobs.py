@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks import claims
 from benchmarks.claims import Claim
 from benchmarks.features import facts_of
-from dphead import presets
-from dphead.methods import make_method
+from dphead.planning import presets
+from dphead.planning.methods import make_method
 from dphead.solvers.base import Solver
 
 CHOSEN = Path(__file__).parent / "claims" / "chosen.toml"

@@ -21,8 +21,8 @@ from benchmarks.fused import _residual
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.jobs import Job
 from dphead.analysis.iteration import iteration_epsilon, iteration_noise
-from dphead.data import ArrayRows
 from dphead.privacy.noise import NoiseSource
+from dphead.rows.data import ArrayRows
 
 OUT = RESULTS / "last_iterate.jsonl"
 EPSILONS, DELTA, FRACTION = (1.0, 2.0, 3.0), 1e-5, 0.99

@@ -13,7 +13,7 @@ from benchmarks import claims, runner
 from benchmarks.claims import Claim
 from benchmarks.heads import RESULTS, read
 from benchmarks.verdicts import claimed, mean_sd
-from dphead.calibration import calibrate
+from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}

@@ -41,12 +41,12 @@ Step = Callable[[], Any]
 
 def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     """One `release` of a fit of many: begin, sum, noise, commit. Rows are kept as a fit keeps them."""
-    from dphead.data import ArrayRows
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
     from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient, Params
+    from dphead.rows.data import ArrayRows
     from dphead.sums.cpu import CpuSums
     from dphead.sums.door import Door
 

@@ -18,11 +18,11 @@ from benchmarks.features import facts_of
 from benchmarks.fused import FusedSums, Together
 from benchmarks.heads import RESULTS, append, peak_memory_mb, provenance, read
 from benchmarks.shuffled import ShuffledBatches, true_epsilon
-from dphead.fit import FitResult, Run, fit_head
-from dphead.metrics import evaluate_scores
-from dphead.plan import Plan, make_plan
+from dphead.analysis.metrics import evaluate_scores
+from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.report import guarantee
+from dphead.runs.loop import FitResult, Run, fit_head
+from dphead.runs.report import guarantee
 from dphead.solvers.base import Solver
 from dphead.sums.door import Door
 

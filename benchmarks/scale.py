@@ -59,7 +59,7 @@ def one(path: Path, n: int) -> dict[str, Any]:
 
     The same for WARM_UP rows comes first: it loads libraries and compiled code.
     """
-    from dphead.data import FeaturesRows
+    from dphead.rows.data import FeaturesRows
 
     with open_features(path) as file:
         rows = FeaturesRows(file, memory=0)
@@ -71,14 +71,14 @@ def one(path: Path, n: int) -> dict[str, Any]:
 
 def timed(rows: Any) -> dict[str, float]:
     """Seconds of each release, and of a further fit."""
-    from dphead.fit import Run, fit_head
-    from dphead.plan import make_plan
+    from dphead.planning.plan import make_plan
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
     from dphead.privacy.release import release
     from dphead.privacy.statistics import ClassSums, Gram, Params
     from dphead.privacy.transform import RowTransform
+    from dphead.runs.loop import Run, fit_head
     from dphead.solvers import LeastSquares, PublicFacts
     from dphead.solvers.base import Centering
     from dphead.sums.caches import KeptSums
@@ -106,8 +106,8 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
     """Seconds that each part of the pass takes for all rows, if every core does its share: one block's, on one core."""
     from threadpoolctl import threadpool_limits
 
-    from dphead.data import BLOCK_ROWS, to_float32
     from dphead.privacy.transform import RowTransform
+    from dphead.rows.data import BLOCK_ROWS, to_float32
     from dphead.sums.products_numba import add_class_rows, add_products
     from dphead.sums.rows_numba import clipped_rows
 
@@ -166,14 +166,14 @@ def run_parts(path: Path) -> None:
 
 def device_seconds(n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10) -> dict[str, float]:
     """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that lie on the devices already."""
-    from dphead.data import ArrayRows
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
     from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient, Gram, Params
     from dphead.privacy.transform import RowTransform
-    from dphead.run import block_sum
+    from dphead.rows.data import ArrayRows
+    from dphead.runs.fit import block_sum
     from dphead.sums.door import Door
 
     rng = np.random.default_rng(0)

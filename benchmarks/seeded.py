@@ -52,17 +52,14 @@ def cases() -> list[tuple[str, str]]:
     plain = [
         (
             f"{method} {relation} {backend}",
-            f"--method {method} --relation {relation} --backend {backend} "
-            f"{SETTINGS.get(method, '')}",
+            f"--method {method} --relation {relation} --backend {backend} {SETTINGS.get(method, '')}",
         )
         for method in METHODS
         for relation in RELATIONS
         for backend in BACKENDS
     ]
     extra = [
-        (f"{name} {backend}", f"{options} --backend {backend}")
-        for name, options in EXTRA.items()
-        for backend in SOME
+        (f"{name} {backend}", f"{options} --backend {backend}") for name, options in EXTRA.items() for backend in SOME
     ]
     return plain + extra
 

@@ -17,11 +17,11 @@ import numpy as np
 from benchmarks import features
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.verdicts import header, measured
-from dphead.fit import Run, fit_head
-from dphead.methods import make_method
-from dphead.metrics import evaluate_scores
-from dphead.plan import make_plan
+from dphead.analysis.metrics import evaluate_scores
+from dphead.planning.methods import make_method
+from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
+from dphead.runs.loop import Run, fit_head
 
 OUT = RESULTS / "shared_noise.jsonl"
 EPSILONS, DRAWS, DELTA = (0.1, 0.5, 1.0, 8.0), 5, 1e-5

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dphead.plan import Plan
+from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.noise import NoiseSource

@@ -21,17 +21,17 @@ from benchmarks import features
 from benchmarks.fused import FusedSums
 from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.verdicts import header, measured
-from dphead import presets
+from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.selection import selection_calibrate
-from dphead.data import ArrayRows
-from dphead.fit import Run, fit_head
-from dphead.methods import make_method
-from dphead.metrics import evaluate_scores
-from dphead.plan import make_plan
+from dphead.planning import presets
+from dphead.planning.methods import make_method
+from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Query
+from dphead.rows.data import ArrayRows
+from dphead.runs.loop import Run, fit_head
 from dphead.solvers import PublicFacts
 from dphead.sums.door import Door
 from dphead.sums.reference import Ask

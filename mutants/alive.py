@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dphead.data import ArrayRows
-from dphead.fit import fit_head
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy import release
+from dphead.rows.data import ArrayRows
+from dphead.runs.loop import fit_head
 from dphead.solvers import GradientDescent, LeastSquares, PublicFacts
 
 

@@ -13,8 +13,8 @@ from unittest.mock import patch
 import numpy as np
 
 from dphead.cli import main
-from dphead.ledgers import default_ledger_path, ledger_home
 from dphead.privacy.ledger import Ledger
+from dphead.runs.ledgers import default_ledger_path, ledger_home
 from extract.format import write_features
 
 CLASSES = ["cat", "dog", "owl"]
@@ -77,7 +77,7 @@ def ledger_of(features: Path) -> Ledger:
 
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["dphead.cli", "dphead.run", "jax.numpy", "scipy.stats"])
+FORKS.set_forkserver_preload(["dphead.cli", "dphead.runs.fit", "jax.numpy", "scipy.stats"])
 
 
 class Fork:

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 
-from dphead.data import CHUNK, ArrayRows
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -21,6 +20,7 @@ from dphead.privacy.statistics import (
     Gram,
     SigmoidHessians,
 )
+from dphead.rows.data import CHUNK, ArrayRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 from dphead.sums.passes import NO_ROWS, checked_sum

@@ -1,7 +1,7 @@
 """A fit in one line, for tests."""
 
-from dphead.fit import FitResult, Run, fit_head
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
+from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 

@@ -16,10 +16,10 @@ from sklearn.preprocessing import Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dphead
+from dphead.analysis.metrics import probabilities
 from dphead.estimators import base, guarantee, inputs
-from dphead.methods import SOLVERS
-from dphead.metrics import probabilities
-from dphead.plan import unprotected_groups
+from dphead.planning.methods import SOLVERS
+from dphead.planning.plan import unprotected_groups
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers.base import float_rows
 from extract.format import FormatError, write_features
@@ -471,7 +471,7 @@ def test_a_file_and_its_arrays_give_the_same_head(features, blobs):
 
 
 def test_a_files_budget_is_checked_before_its_rows_are_read(features, monkeypatch):
-    from dphead.ledgers import open_ledger
+    from dphead.runs.ledgers import open_ledger
 
     path, dataset_id = features
     open_ledger(None, dataset_id).set_budget(0.5, 1e-5)
@@ -509,7 +509,7 @@ def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
 
 
 def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
-    from dphead.ledgers import default_ledger_path
+    from dphead.runs.ledgers import default_ledger_path
 
     assert default_ledger_path("ab12") == tmp_path / "home" / "ledgers" / "ab12.sqlite"
     monkeypatch.delenv("DPHEAD_HOME")

@@ -20,8 +20,8 @@ def loaded_after(code: str) -> set[str]:
     ("code", "forbidden"),
     [
         ("import dphead; dir(dphead); dphead.__version__", HEAVY | {"numpy", "h5py"}),
-        ("import dphead.metrics", HEAVY),
-        ("import dphead.ledgers", {"torch", "jax", "sklearn"}),
+        ("import dphead.analysis.metrics", HEAVY),
+        ("import dphead.runs.ledgers", {"torch", "jax", "sklearn"}),
         ("from dphead import DPLeastSquaresClassifier", {"torch", "jax"}),
         ("import extract.format", HEAVY),
         (

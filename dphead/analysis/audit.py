@@ -22,7 +22,7 @@ from dphead.analysis.audit_bounds import (
     one_run_plan,
 )
 from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Repeated, Sums, UnrecordedSpec
-from dphead.plan import Plan
+from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import Released, ReleaseSpec
 from dphead.privacy.noise import NoiseSource

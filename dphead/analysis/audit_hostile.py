@@ -17,13 +17,13 @@ import numpy as np
 
 from dphead.analysis.audit import BEYOND, transcript
 from dphead.analysis.audit_rows import NO_CLASS, AuditRows, Sums, UnrecordedSpec, exact, way_of
-from dphead.data import CHUNK, ArrayRows, FeaturesRows
-from dphead.plan import Plan
+from dphead.planning.plan import Plan
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import Params, Query
+from dphead.rows.data import CHUNK, ArrayRows, FeaturesRows
 from dphead.solvers.base import PublicFacts, Solver
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dphead.data import ArrayRows
 from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows
 from dphead.privacy.statistics import Params, Query
+from dphead.rows.data import ArrayRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dphead.analysis.records import Run
-from dphead.plan import large_delta
+from dphead.planning.plan import large_delta
 
 DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
 ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")  # judged here, whatever extraction can do

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dphead.calibration import classic_rdp_epsilon, epsilon_by
+from dphead.planning.calibration import classic_rdp_epsilon, epsilon_by
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.analysis.profiles import plain_sum_epsilon, total_rho
-from dphead.plan import Plan
+from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dphead.calibration import smallest_scale
+from dphead.planning.calibration import smallest_scale
 from dphead.privacy.accounting import RDP_ORDERS, GaussianEvent, check, epsilon_from_rdp, rdp_curve, require
 
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}  # any other shape > 0: truncated negative binomial

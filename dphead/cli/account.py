@@ -78,7 +78,7 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
     try:
         found, events = _account(given)
         if plot is not None:
-            from dphead.plots import tradeoff_plot
+            from dphead.analysis.plots import tradeoff_plot
 
             title = f"ε = {found['epsilon']:.4g} at δ = {found['delta']:g}, {found['relation']}"
             tradeoff_plot(plot, events, found["relation"], title)
@@ -148,7 +148,7 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     from dataclasses import replace
 
     from dphead.analysis.profiles import shuffled_epsilon
-    from dphead.calibration import calibrate, epsilon_by
+    from dphead.planning.calibration import calibrate, epsilon_by
 
     delta, relation, accountant = given["delta"], given["relation"], given["accountant"] or "auto"
     events = _events(given, 1.0 if given["noise_multiplier"] is None else given["noise_multiplier"])
@@ -181,8 +181,8 @@ def _events(given: dict[str, Any], noise: float) -> list[Any]:
 
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """The plan of a method, as `dphead fit` would charge it."""
-    from dphead.methods import make_method
-    from dphead.plan import check_facts, large_delta, make_plan
+    from dphead.planning.methods import make_method
+    from dphead.planning.plan import check_facts, large_delta, make_plan
     from dphead.solvers.base import PublicFacts
 
     facts = PublicFacts(given["n_rows"], given["n_features"], given["n_classes"])

@@ -98,8 +98,8 @@ def _audit(
     from dphead.analysis import audit as auditing
     from dphead.analysis import audit_hostile as hostile
     from dphead.analysis.audit_bounds import statements
-    from dphead.methods import make_method
-    from dphead.plan import make_plan
+    from dphead.planning.methods import make_method
+    from dphead.planning.plan import make_plan
 
     if not 0.5 < confidence < 1:
         raise ValueError(f"confidence must lie in (0.5, 1), got {confidence=}. 0.9999 is usual.")
@@ -152,7 +152,7 @@ def _rows(
             f"audited rows must be public or synthetic, got features={features} without --public-rows. An audit "
             "releases the rows a thousand times: give --n-rows, --n-features and --n-classes instead, or declare them."
         )
-    from dphead.data import load_features
+    from dphead.rows.data import load_features
 
     rows, file = load_features(features, split)
     classes = n_classes or len(file.class_names or [])
@@ -162,7 +162,7 @@ def _rows(
 def _network(network: str, shape: tuple[int, int, int] | None, facts: Any, preset: str | None, rest: dict) -> Any:
     """The training of a network as a method: De22's step, one unless --steps says otherwise."""
     from dphead.endtoend.audit import audited
-    from dphead.methods import Method
+    from dphead.planning.methods import Method
 
     given = {k: v for k, v in rest.items() if v is not None}
     if preset is not None or shape is None or not set(given) <= {"steps", "clip_norm", "batch_size", "momentum"}:

@@ -27,7 +27,7 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
         import json
         from dataclasses import asdict
 
-        from dphead.report import plain
+        from dphead.runs.report import plain
 
         found = {"findings": [asdict(f) for f in findings], "notes": remarks, "epsilon": g["epsilon"]}
         click.echo(json.dumps(plain(found), indent=2, allow_nan=False))

@@ -29,7 +29,7 @@ def evaluate(
     SOURCE is a features file for a head, and what the training took, images or a features file, for a network.
     The numbers are exact functions of those rows and are not covered by the guarantee of RUN: nothing is stored.
     """
-    from dphead.report import plain
+    from dphead.runs.report import plain
 
     metrics, names = _measured(run, source, split, layout, vote, device)
     if as_json:
@@ -65,7 +65,7 @@ def _measured(
         network, state, facts = saved.load_network(run, device)
         x, y = saved.open_rows(network, facts, source, split, layout, measured=True)
         return saved.evaluate(network, state, x, y, vote), facts["class_names"]
-    from dphead import files
+    from dphead.runs import files
 
     _heads_do_not_vote(vote)
     files.check_layout(layout, source)
@@ -117,7 +117,7 @@ def _predicted(
     """(probabilities (n, n_classes), class names)."""
     import tempfile
 
-    from dphead.metrics import probabilities
+    from dphead.analysis.metrics import probabilities
 
     if _is_network(run):
         from dphead.endtoend import saved
@@ -128,7 +128,7 @@ def _predicted(
         scores = saved.scores(network, state, saved.open_rows(network, facts, source, split, layout)[0], vote)
         p = scores / scores.sum(axis=1, keepdims=True) if vote else probabilities(scores)
         return p, facts["class_names"]
-    from dphead import files
+    from dphead.runs import files
 
     _heads_do_not_vote(vote)
     with tempfile.TemporaryDirectory() as folder:

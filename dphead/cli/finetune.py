@@ -105,7 +105,7 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
     from dphead.endtoend.run import FinetuneOptions
     from dphead.endtoend.run import finetune as train
     from dphead.endtoend.settings import NAMES, make_settings
-    from dphead.run import FitOptions
+    from dphead.runs.fit import FitOptions
     from extract.images import Classes
 
     own = {f.name for f in fields(FinetuneOptions)}

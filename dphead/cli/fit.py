@@ -98,8 +98,8 @@ def fit(
 
     from rich.console import Console
 
-    from dphead.processes import Place, launch
-    from dphead.run import FitOptions, fit_files
+    from dphead.runs.fit import FitOptions, fit_files
+    from dphead.runs.processes import Place, launch
 
     if processes is not None and coordinator is None and not dry_run:
         sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))

@@ -27,7 +27,7 @@ def show(which: Path, as_json: bool) -> None:
     from rich.table import Table
 
     from dphead.analysis.profiles import plain_sum_epsilon
-    from dphead.report import plain
+    from dphead.runs.report import plain
 
     book = _open(which)
     fits = book.fits()
@@ -80,8 +80,8 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
 
 
 def _open(which: Path, create: bool = False):
-    from dphead.files import is_features_file
-    from dphead.ledgers import default_ledger_path, open_ledger
+    from dphead.runs.files import is_features_file
+    from dphead.runs.ledgers import default_ledger_path, open_ledger
     from extract.format import open_features
 
     if is_features_file(which):

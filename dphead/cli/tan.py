@@ -179,7 +179,7 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
     import tempfile
 
     from dphead.endtoend.run import FinetuneOptions, finetune
-    from dphead.run import FitOptions
+    from dphead.runs.fit import FitOptions
     from extract.images import Classes
 
     with tempfile.TemporaryDirectory() as folder:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dphead.calibration import calibrate, epsilon_by
-from dphead.plan import check_budget
+from dphead.planning.calibration import calibrate, epsilon_by
+from dphead.planning.plan import check_budget
 from dphead.privacy.accounting import GaussianEvent
 
 MOST_STEPS = 2**20

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dphead.analysis.metrics import probabilities
 from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import ModelSpec, Scale, pixel_scale
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
@@ -19,11 +20,10 @@ from dphead.estimators.base import confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import column, declared, positions, require_same_kind
 from dphead.estimators.ledger import LedgerMixin
-from dphead.fit import Run, check_fit, fit_head, reserve
-from dphead.metrics import probabilities
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
-from dphead.run import FitOptions, public_facts
+from dphead.runs.fit import FitOptions, public_facts
+from dphead.runs.loop import Run, check_fit, fit_head, reserve
 from dphead.sums.door import Door
 
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dphead.data import BLOCK_ROWS, ArrayRows
 from dphead.privacy.contract import Block, Known
+from dphead.rows.data import BLOCK_ROWS, ArrayRows
 
 
 class ImageRows:
     """Images (n, channels, h, w) uint8 in memory with labels (n,) int; a label that is not a class counts zero.
 
     n_features is 1: a network's statistic has the size of its parameters, whatever the pixels. groups, group_cap: as in
-    `dphead.data.ArrayRows`.
+    `dphead.rows.data.ArrayRows`.
     """
 
     n_features = 1

@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dphead import files
-from dphead import report as reports
-from dphead import run as heads
-from dphead.data import check_views, load_features
 from dphead.endtoend import processes
 from dphead.endtoend.choose import Schedule, schedule
 from dphead.endtoend.gradients import Engine
@@ -22,16 +18,20 @@ from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.saved import evaluate, labelled, save_network
 from dphead.endtoend.settings import Settings
 from dphead.endtoend.solver import NetworkDescent, Progress, Step
-from dphead.fit import FitResult, Run, check_fit, fit_head
-from dphead.ledgers import open_ledger
-from dphead.memory import DEFAULT
-from dphead.methods import Method
-from dphead.plan import Plan, make_plan
+from dphead.planning.methods import Method
+from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import write_durably
 from dphead.privacy.noise import NoiseSource
-from dphead.run import FitOptions
+from dphead.rows.data import check_views, load_features
+from dphead.runs import files
+from dphead.runs import fit as heads
+from dphead.runs import report as reports
+from dphead.runs.fit import FitOptions
+from dphead.runs.ledgers import open_ledger
+from dphead.runs.loop import FitResult, Run, check_fit, fit_head
+from dphead.runs.memory import DEFAULT
 from dphead.solvers.base import PublicFacts
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.door import Door

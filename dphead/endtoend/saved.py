@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from dphead.data import load_features
+from dphead.analysis.metrics import evaluate_scores
 from dphead.endtoend.gradients import PerExample
 from dphead.endtoend.images import load_images
 from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec, network_rows
 from dphead.endtoend.solver import Progress
-from dphead.files import check_labels, check_layout, is_features_file
-from dphead.metrics import evaluate_scores
+from dphead.rows.data import load_features
+from dphead.runs.files import check_labels, check_layout, is_features_file
 from extract.images import Classes
 
 FORMAT = 1

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dphead import presets
 from dphead.endtoend.augment import AUGMENTATIONS
 from dphead.endtoend.solver import Step
+from dphead.planning import presets
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dphead.data import load_features
+from dphead.analysis.metrics import accuracy, probabilities
 from dphead.estimators.guarantee import privacy_of
 from dphead.estimators.inputs import TrainingData, from_arrays, from_file, is_path
 from dphead.estimators.ledger import LedgerMixin
-from dphead.fit import Run, door_for, fit_head, reserve
-from dphead.methods import make_method
-from dphead.metrics import accuracy, probabilities
-from dphead.plan import check_budget, check_facts, large_delta, make_plan, unprotected_groups
+from dphead.planning.methods import make_method
+from dphead.planning.plan import check_budget, check_facts, large_delta, make_plan, unprotected_groups
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
+from dphead.rows.data import load_features
+from dphead.runs.loop import Run, door_for, fit_head, reserve
 from dphead.solvers.base import PublicFacts
 
 RowScores = Callable[[np.ndarray], np.ndarray]
@@ -74,7 +74,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     split: which rows of a features file to fit. preset: a paper's settings, such as "fc23".
     allow_large_delta: confirm a delta of 1/n or more, which lets a mechanism publish whole rows.
     random_state: None for a guarantee. An int fixes the noise: reproducible, not private.
-    unit_norm, center_share, normalization: how rows are brought to one scale (`dphead.methods.make_method`).
+    unit_norm, center_share, normalization: how rows are brought to one scale (`dphead.planning.methods.make_method`).
 
     After `fit`: classes_, coef_ and intercept_ (one row of coefficients for two classes, else one for each; they apply
     to rows after `head_.transform`), n_features_in_, head_, privacy_ (`Privacy`), ledger_ (`Ledger`) and
@@ -169,7 +169,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         return self.classes_[scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Probabilities (n, n_classes): softmax, or normalised sigmoids (`dphead.metrics.probabilities`).
+        """Probabilities (n, n_classes): softmax, or normalised sigmoids (`dphead.analysis.metrics.probabilities`).
 
         Those of a squared loss and of prototypes are right in order and not calibrated.
         """

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dphead.plan import Plan
+from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
 SEEDED = "Reproducible, not private: random_state is fixed, and whoever knows it can remove the noise."

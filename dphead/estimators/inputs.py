@@ -12,8 +12,8 @@ from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
-from dphead.data import ArrayRows, FeaturesRows, check_groups, check_views, group_ids, open_features, split_slots
 from dphead.privacy.contract import Rows
+from dphead.rows.data import ArrayRows, FeaturesRows, check_groups, check_views, group_ids, open_features, split_slots
 
 _PLAIN = {bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {
     np.object_,

@@ -6,8 +6,8 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-from dphead.ledgers import open_ledger
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.runs.ledgers import open_ledger
 
 
 class LedgerMixin:

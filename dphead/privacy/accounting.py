@@ -2,7 +2,8 @@
 
 Full batches have a closed form (Gaussian differential privacy, GDP), Poisson batches
 privacy loss distributions (`loss_distribution.py`), and both Renyi divergences (RDP),
-which budgets need. `dphead/calibration.py` goes back, from a budget to its noise.
+which budgets need. `dphead/planning/calibration.py` goes back, from a budget to its
+noise.
 
 Where floating point or a grid leaves a doubt, answers are rounded to the safe side.
 Sources: Dong, Roth, Su 2022 (GDP); Balle, Wang 2018 (its epsilon); Mironov 2017 and

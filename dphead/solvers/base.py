@@ -1,4 +1,4 @@
-"""The protocol between a solver and the one loop in `dphead.fit`: plan, ask, be told, return a head."""
+"""The protocol between a solver and the one loop in `dphead.runs.loop`: plan, ask, be told, return a head."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace

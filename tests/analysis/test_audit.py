@@ -20,9 +20,9 @@ from dphead.analysis.audit_bounds import (
     statements,
 )
 from dphead.analysis.tradeoff import max_advantage
-from dphead.calibration import mu_from_epsilon
-from dphead.methods import make_method
-from dphead.plan import Plan, make_plan
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.planning.methods import make_method
+from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.solvers.base import PublicFacts

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from dphead.analysis.iteration import iteration_epsilon, iteration_noise, row_rho
-from dphead.calibration import calibrate
+from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 
 Q, BATCHES, EPOCHS, STEPS = 512 / 50_000, 98, 10, 977  # TB21, Figure 9

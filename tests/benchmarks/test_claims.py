@@ -7,7 +7,7 @@ import pytest
 from papers import TEXTS, span
 
 from benchmarks import claims
-from dphead import presets
+from dphead.planning import presets
 
 # Rows as printed and claimed numbers, counted by hand.
 COUNTS = {

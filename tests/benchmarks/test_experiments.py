@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks import curves, features, last_iterate, tuning
 from benchmarks.jobs import Job
-from dphead.data import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
+from dphead.rows.data import ArrayRows
 from dphead.solvers import PublicFacts
 
 D, M, N = 6, 3, 384

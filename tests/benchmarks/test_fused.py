@@ -5,13 +5,13 @@ import pytest
 from fits import plan_and_fit
 
 from benchmarks.fused import FusedSums, Together, fit_together
-from dphead.data import ArrayRows
-from dphead.fit import Run, fit_head
-from dphead.plan import Plan
+from dphead.planning.plan import Plan
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Gradient, Params
 from dphead.privacy.transform import RADIUS, RowTransform
+from dphead.rows.data import ArrayRows
+from dphead.runs.loop import Run, fit_head
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization

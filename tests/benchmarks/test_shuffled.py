@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.shuffled import ShuffledBatches, batches_per_epoch, true_epsilon
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.sampling import poisson_sample
 from dphead.solvers import GradientDescent, PublicFacts

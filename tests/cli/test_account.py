@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from commands import dphead, fitted, refused
 from scipy.special import ndtr, ndtri
 
-from dphead import calibration
 from dphead.cli.account import ACCOUNTANTS, METHODS, RELATIONS, account
-from dphead.methods import SOLVERS, make_method
-from dphead.plan import make_plan
+from dphead.planning import calibration
+from dphead.planning.methods import SOLVERS, make_method
+from dphead.planning.plan import make_plan
 from dphead.privacy import accounting
 from dphead.solvers.base import PublicFacts
 

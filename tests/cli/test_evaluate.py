@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from commands import CLASSES, charges, contents, dphead, features_file, fitted, refused, rows
 
-from dphead.export import load_head
-from dphead.metrics import probabilities
+from dphead.analysis.metrics import probabilities
+from dphead.runs.export import load_head
 from extract.format import write_features
 
 

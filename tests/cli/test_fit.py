@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from commands import CLASSES, charges, contents, dphead, features_file, fitted, ledger_of, refused, report_of, rows
 
-from dphead.export import load_head
-from dphead.ledgers import ledger_home
+from dphead.runs.export import load_head
+from dphead.runs.ledgers import ledger_home
 from extract.format import open_features, write_features
 
 LS = ("--method", "dp-ls", "--backend", "numpy")  # the quickest method
@@ -312,7 +312,7 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
 
 
 def test_without_privacy_every_place_says_so_and_no_sum_is_stored(features, run, tmp_path, monkeypatch):
-    from dphead import run as module
+    from dphead.runs import fit as module
 
     seen = {}
     save = module.save_head

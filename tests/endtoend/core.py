@@ -10,7 +10,7 @@ from dphead.endtoend.network import Network, NetworkSpec
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import finetune
 from dphead.endtoend.solver import NetworkDescent
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.solvers.base import PublicFacts
 
 

@@ -13,7 +13,7 @@ from dphead.cli import cli
 from dphead.endtoend.audit import audited
 from dphead.endtoend.gradients import LENGTH
 from dphead.endtoend.network import TorchSums
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block
 from dphead.privacy.statistics import Params
 from dphead.solvers.base import PublicFacts

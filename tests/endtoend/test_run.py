@@ -22,7 +22,7 @@ from dphead.endtoend.run import FinetuneOptions, finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
 from dphead.privacy.ledger import Ledger
-from dphead.run import FitOptions
+from dphead.runs.fit import FitOptions
 from extract.format import write_features
 from extract.images import Classes
 
@@ -35,7 +35,7 @@ SETTINGS = Settings(
 @pytest.fixture(autouse=True)
 def quick_profiles(monkeypatch):
     """The papers' accountants beside each other take seconds, and are tested elsewhere."""
-    monkeypatch.setattr("dphead.report.all_profiles", lambda *_: {})
+    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
 
 
 def source(folder, n=60, **columns):

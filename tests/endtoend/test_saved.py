@@ -15,7 +15,7 @@ from dphead.endtoend.augment import row_keys, views_of
 from dphead.endtoend.run import FinetuneOptions, finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
-from dphead.run import FitOptions
+from dphead.runs.fit import FitOptions
 from extract.format import write_features
 from extract.images import Classes
 
@@ -152,7 +152,7 @@ def test_a_vote_without_views_is_refused_before_the_charge(folder, tmp_path):
 
 
 def test_check_finds_nothing_in_a_private_run(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("dphead.report.all_profiles", lambda *_: {})  # they take seconds
+    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})  # they take seconds
     fixed = {"method": "finetune", "delta": 1e-3, "accountant": "rdp", "tuning": "public data"}
     fit = FitOptions(folder / "train.npz", tmp_path / "run", ledger=tmp_path / "ledger.sqlite", **fixed)
     settings = Settings("wrn-10-1", batch_size=20, steps=2)

@@ -75,7 +75,7 @@ def test_show_and_plan_print_their_tables():
 
 
 def test_simulate_trains_on_public_images_and_refuses_private_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr("dphead.report.all_profiles", lambda *_: {})
+    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
     x, y = images(48)
     split = np.where(np.arange(48) < 32, "train", "test")
     np.savez(tmp_path / "images.npz", images=x.transpose(0, 2, 3, 1), labels=y, split=split)

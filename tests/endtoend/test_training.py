@@ -9,13 +9,13 @@ from endtoend.core import ImageRows, images, tiny, training
 
 from dphead.endtoend.gradients import LENGTH, PerExample, clipped, squared_norms
 from dphead.endtoend.network import StepParams, TorchSums, chunk_rows
-from dphead.fit import Run, fit_head, reserve
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.transform import RowTransform
+from dphead.runs.loop import Run, fit_head, reserve
 from dphead.sums.door import Door
 from dphead.sums.reference import ask_of
 

@@ -13,7 +13,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dphead.analysis.tradeoff import delta_from_mu
-from dphead.calibration import mu_from_epsilon
+from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import (
     RELATIONS,
@@ -291,7 +291,7 @@ def test_extremes():
         lambda: epsilon(TB21, 1e-5, "swap"),
         lambda: epsilon(TB21, 1e-5, accountant="best"),
         lambda: epsilon(TB21, 1e-5, accountant="exact"),
-        lambda: epsilon(TB21, 1e-5, accountant="zcdp"),  # of dphead/calibration.py
+        lambda: epsilon(TB21, 1e-5, accountant="zcdp"),  # of dphead/planning/calibration.py
         lambda: epsilon_from_mu(math.nan, 1e-5),
         lambda: delta_from_mu(1.0, -1.0),
         lambda: mu_from_epsilon(math.nan, 1e-5),

@@ -21,18 +21,18 @@ from fits import plan_and_fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dphead.fit
+import dphead.runs.loop
 from dphead.analysis.definitions import per_example
 from dphead.analysis.records import fit_events
-from dphead.data import ArrayRows
-from dphead.fit import Run, fit_head
-from dphead.plan import Plan, make_plan
+from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.accounting import RELATIONS, together
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import ClassSums
-from dphead.report import guarantee
+from dphead.rows.data import ArrayRows
+from dphead.runs.loop import Run, fit_head
+from dphead.runs.report import guarantee
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
@@ -60,7 +60,7 @@ POISSON = {
 @pytest.fixture(autouse=True)
 def quick_profiles(monkeypatch):
     """The papers' accountants beside each other take half a second, and charge nothing."""
-    monkeypatch.setattr("dphead.report.all_profiles", lambda *_: {})
+    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
 
 
 def delta_of(mu, epsilon):
@@ -89,14 +89,14 @@ def charged(path):
 def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", seed=1):
     """Fit through the real loop; return the result, the releases that ran, and the charged ones."""
     ran = []
-    real = dphead.fit.release
+    real = dphead.runs.loop.release
 
     def spy(query, params, rows, spec, **more):
         released = real(query, params, rows, spec, **more)
         ran.append((query, params, spec, released))
         return released
 
-    monkeypatch.setattr(dphead.fit, "release", spy)
+    monkeypatch.setattr(dphead.runs.loop, "release", spy)
     ledger = Ledger(tmp_path / "ledger.sqlite")
     plan = make_plan(solver, FACTS, epsilon=epsilon, delta=DELTA, relation=relation)
     run = Run(ledger=ledger, noise=NoiseSource(seed))

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from dphead.data import ArrayRows
-from dphead.fit import Run, fit_head
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import (
     RELATIONS,
     GaussianEvent,
@@ -28,7 +26,9 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.sampling import within_cap
 from dphead.privacy.statistics import ClassSums, Params
-from dphead.report import guarantee
+from dphead.rows.data import ArrayRows
+from dphead.runs.loop import Run, fit_head
+from dphead.runs.report import guarantee
 from dphead.solvers import LeastSquares, PublicFacts
 
 small_groups = st.lists(st.integers(-2, 6), max_size=40)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from core import M, door, python, reserve, spec_of, toy
 
-from dphead.calibration import mu_from_epsilon
-from dphead.data import ArrayRows
+from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy import ledger as ledger_module
 from dphead.privacy.accounting import GaussianEvent
@@ -19,6 +18,7 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.statistics import ClassSums, Params
+from dphead.rows.data import ArrayRows
 
 QUERY = ClassSums(M)
 X, Y = toy(40)

@@ -435,10 +435,7 @@ def test_a_small_delta_takes_the_less_of_both_accountants(event):
     """What rounding may lose takes all of delta in one case, most of it in the other."""
     lost = max(losses.infinite for losses in loss_distribution([event]))
     for delta in (0.9 * lost, 1.001 * lost):
-        found = {
-            name: epsilon([event], delta, accountant=name)
-            for name in ("auto", "pld", "rdp")
-        }
+        found = {name: epsilon([event], delta, accountant=name) for name in ("auto", "pld", "rdp")}
         assert (found["pld"] == math.inf) == (delta < lost)
         assert found["auto"] == found["rdp"] < found["pld"]
 

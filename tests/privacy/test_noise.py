@@ -8,10 +8,10 @@ import pytest
 from core import D, M, python, release_many, release_one, toy
 from scipy import stats
 
-from dphead.data import ArrayRows
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.statistics import ClassGrams, ClassSums, Gradient, Gram, Params
 from dphead.privacy.transform import RowTransform
+from dphead.rows.data import ArrayRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 

@@ -16,10 +16,10 @@ import pytest
 from core import integer_sum, python
 from fits import plan_and_fit
 
-from dphead.data import ArrayRows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import ChannelMoment, CorrectCount, Gradient, Params, SigmoidHessians
 from dphead.privacy.transform import RowTransform
+from dphead.rows.data import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import DESCENT
 from dphead.solvers.base import Centering

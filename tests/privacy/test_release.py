@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from core import NAMES, QUERIES, D, M, door, integer_sum, release_one, reserve, sensitivity, spec_of, toy
 
-from dphead.data import ArrayRows
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.release import noise_scale, release
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, Params, Query, SigmoidHessians
 from dphead.privacy.transform import RowTransform
+from dphead.rows.data import ArrayRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 

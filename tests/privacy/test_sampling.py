@@ -8,11 +8,11 @@ import pytest
 from core import D, M, clipped_sum, door, integer_sum, release_many, release_one, reserve, spec_of, toy
 from scipy import stats
 
-from dphead.data import ArrayRows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.statistics import ClassCounts, ClassSums, Params
+from dphead.rows.data import ArrayRows
 
 
 class Watched(ArrayRows):

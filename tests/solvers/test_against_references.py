@@ -6,7 +6,7 @@ from core import toy
 from fits import plan_and_fit
 from sklearn.linear_model import LogisticRegression
 
-from dphead.data import ArrayRows
+from dphead.rows.data import ArrayRows
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Centering
 

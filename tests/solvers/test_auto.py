@@ -7,10 +7,10 @@ import pytest
 from core import toy
 from fits import plan_and_fit, quick_sums
 
-from dphead.data import ArrayRows
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import CorrectCount, Gradient
+from dphead.rows.data import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import DESCENT, LONGEST, MOVE, STRETCH, Lengthening, _overfit, rate
 from dphead.solvers.base import Centering

@@ -7,9 +7,9 @@ from fits import plan_and_fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.data import ArrayRows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform, clipped_rows
+from dphead.rows.data import ArrayRows
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Answer, Centering, center_classes, check_clip, check_intercept, split_intercept
 from dphead.solvers.normalization import ChannelNormalization

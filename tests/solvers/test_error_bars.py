@@ -5,9 +5,9 @@ import pytest
 from fits import plan_and_fit, quick_sums
 from sklearn.datasets import load_digits
 
-from dphead.data import ArrayRows
-from dphead.plan import make_plan
+from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
+from dphead.rows.data import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.base import center_classes
 from dphead.solvers.error_bars import ErrorBars

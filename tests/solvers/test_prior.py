@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from fits import plan_and_fit, quick_sums
 
-from dphead.data import ArrayRows
-from dphead.methods import make_method
-from dphead.plan import make_plan
+from dphead.planning.methods import make_method
+from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
+from dphead.rows.data import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import MOVE, PRIOR_MOVE
 from dphead.solvers.base import float_rows

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from fits import plan_and_fit
 
-from dphead.data import ArrayRows
-from dphead.methods import make_method
-from dphead.plan import make_plan
+from dphead.planning.methods import make_method
+from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
+from dphead.rows.data import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.stein import SpectralRidge, candidates
 

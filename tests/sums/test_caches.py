@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from core import D, M, integer_sum, reserve, spec_of, toy
 
-from dphead.data import ArrayRows
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.contract import Block, ReleaseSpec, SumRequest
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -18,6 +17,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram, Params
 from dphead.privacy.transform import RowTransform, direction_rows
+from dphead.rows.data import ArrayRows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

@@ -9,7 +9,6 @@ import pytest
 from commands import Fork
 from core import QUERIES, D, M, added, hostile, integer_sum, one_block, toy
 
-from dphead.data import ArrayRows
 from dphead.privacy.contract import Block
 from dphead.privacy.statistics import (
     ChannelMoment,
@@ -22,7 +21,8 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RADIUS, RowTransform
-from dphead.run import block_sum
+from dphead.rows.data import ArrayRows
+from dphead.runs.fit import block_sum
 from dphead.sums import jax as jax_sums
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
@@ -38,7 +38,7 @@ SCRIPT = """
 import json, sys
 import jax, numpy as np
 from core import D, M, integer_sum, one_block, toy
-from dphead.data import ArrayRows
+from dphead.rows.data import ArrayRows
 from fits import plan_and_fit
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params

@@ -13,12 +13,12 @@ from core import NAMES, QUERIES, D, M, door, release_one, reserve, spec_of, toy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphead.data import ArrayRows
 from dphead.privacy.contract import ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.statistics import COUNT, ClassCounts, ClassSums, Gram, Params, SigmoidHessians
 from dphead.privacy.transform import RowTransform
+from dphead.rows.data import ArrayRows
 from dphead.sums import parts as parts_module
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.calibration import (
+from dphead.planning.calibration import (
     ACCOUNTANTS,
     calibrate,
     classic_rdp_epsilon,

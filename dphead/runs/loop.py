@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dphead.plan import Plan
+from dphead.planning.plan import Plan
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource

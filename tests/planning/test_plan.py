@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from dphead.calibration import mu_from_epsilon
-from dphead.methods import make_method
-from dphead.plan import large_delta, make_plan
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.planning.methods import make_method
+from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy import accounting
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import metrics as reference
 
-from dphead import metrics
+from dphead.analysis import metrics
 
 
 @pytest.fixture

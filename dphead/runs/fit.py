@@ -13,19 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from dphead import report as reports
-from dphead.data import FeaturesRows, check_views, load_features
-from dphead.export import save_head
-from dphead.files import check_labels, check_public, class_names, classes_declared, evaluate, extraction, test_origin
-from dphead.fit import FitResult, Progress, Run, fit_head, reserve
-from dphead.ledgers import open_ledger
-from dphead.memory import share
-from dphead.methods import Method, make_method
-from dphead.plan import Plan, check_facts, large_delta, make_plan, unprotected_groups
+from dphead.planning.methods import Method, make_method
+from dphead.planning.plan import Plan, check_facts, large_delta, make_plan, unprotected_groups
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
 from dphead.privacy.noise import NoiseSource
-from dphead.processes import Group, Place, software
+from dphead.rows.data import FeaturesRows, check_views, load_features
+from dphead.runs import report as reports
+from dphead.runs.export import save_head
+from dphead.runs.files import (
+    check_labels,
+    check_public,
+    class_names,
+    classes_declared,
+    evaluate,
+    extraction,
+    test_origin,
+)
+from dphead.runs.ledgers import open_ledger
+from dphead.runs.loop import FitResult, Progress, Run, fit_head, reserve
+from dphead.runs.memory import share
+from dphead.runs.processes import Group, Place, software
 from dphead.solvers.base import PlannedRelease, PublicFacts
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums

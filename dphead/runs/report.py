@@ -10,9 +10,9 @@ import numpy as np
 
 from dphead import __version__
 from dphead.analysis.profiles import all_profiles, plain_sum_epsilon, total_rho
-from dphead.fit import FitResult
-from dphead.plan import Plan
+from dphead.planning.plan import Plan
 from dphead.privacy import accounting
+from dphead.runs.loop import FitResult
 
 SCHEMA = 1
 RELATION_MEANING = {

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.accounting import TB21_CIFAR10
-from dphead import plots
+from dphead.analysis import plots
 from dphead.analysis.iteration import iteration_epsilon
 from dphead.analysis.tradeoff import RATES, gaussian_tradeoff
-from dphead.calibration import epsilon_by
+from dphead.planning.calibration import epsilon_by
 from dphead.privacy.accounting import GaussianEvent, epsilon
 
 pytest.importorskip("matplotlib")

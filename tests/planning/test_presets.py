@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from papers import SPANS, span
 
-from dphead import presets
+from dphead.planning import presets
 
 # Settings that the paper prints elsewhere, or says in words, by what a preset's name starts with.
 ELSEWHERE = {

@@ -9,15 +9,15 @@ import pytest
 from commands import features_file, fitted, report_of
 from core import toy
 
-from dphead import report
-from dphead.calibration import mu_from_epsilon
-from dphead.data import ArrayRows
-from dphead.fit import Run, fit_head
-from dphead.plan import make_plan
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.planning.plan import make_plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
+from dphead.rows.data import ArrayRows
+from dphead.runs import report
+from dphead.runs.loop import Run, fit_head
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, PublicFacts
 
 FACTS = PublicFacts(400, 6, 3)
@@ -37,7 +37,7 @@ def built(solver=None, *, ledger=None, seed=None, test=None, test_is=None, tunin
 
 def documented():
     """Keys of docs/report.md's table: {"": top level, "guarantee": ..., ...}."""
-    text = (Path(report.__file__).parents[1] / "docs" / "report.md").read_text()
+    text = (Path(report.__file__).parents[2] / "docs" / "report.md").read_text()
     keys: dict[str, set[str]] = {"": set(), "guarantee": set()}
     for line in text.splitlines():
         if not line.startswith("| `"):
@@ -69,7 +69,7 @@ def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
     for row in found["guarantee"]["releases"]:
         assert set(row) == keys["guarantee.releases"]
     assert found["schema"] == report.SCHEMA == 1
-    assert re.search(r"`schema` is (\d+)", (Path(report.__file__).parents[1] / "docs/report.md").read_text())[1] == "1"
+    assert re.search(r"`schema` is (\d+)", (Path(report.__file__).parents[2] / "docs/report.md").read_text())[1] == "1"
 
 
 def test_the_report_is_strict_json(tmp_path):
@@ -112,7 +112,7 @@ def test_values_become_plain_json():
 @pytest.mark.parametrize("relation", accounting.RELATIONS)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_the_guarantee_is_the_plans_and_not_above_what_was_asked_for(relation, epsilon, monkeypatch):
-    monkeypatch.setattr("dphead.report.all_profiles", lambda *_: {})  # half a second each
+    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})  # half a second each
     g = built(DPFC(steps=3), relation=relation, epsilon=epsilon)["guarantee"]
     assert epsilon * (1 - 1e-6) <= g["epsilon"] <= epsilon == g["target_epsilon"]
     assert g["mu"] == pytest.approx(mu_from_epsilon(g["epsilon"], 1e-5), rel=1e-6)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from dphead import presets
 from dphead.cli.fit import METHODS
-from dphead.methods import SOLVERS, make_method
-from dphead.plan import make_plan
+from dphead.planning import presets
+from dphead.planning.methods import SOLVERS, make_method
+from dphead.planning.plan import make_plan
 from dphead.solvers import DPFC, GradientDescent, PublicFacts
 from dphead.solvers.base import Answer, Centering
 from dphead.solvers.normalization import ChannelNormalization

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dphead.data import CHUNK, ArrayRows, FeaturesRows, load_features, split_slots, to_float32
+from dphead.rows.data import CHUNK, ArrayRows, FeaturesRows, load_features, split_slots, to_float32
 from extract.format import FormatError, write_features
 
 
@@ -36,7 +36,7 @@ def test_blocks_hold_every_row_once_as_it_is(n, block_rows):
 @pytest.mark.parametrize("n", [2048, 16_383, 16_384, 37_000])
 def test_rows_in_memory_come_in_few_blocks_of_which_each_core_has_as_many(n, monkeypatch):
     """Four blocks together, as views; what is left, and a sample, in blocks of the usual size."""
-    monkeypatch.setattr("dphead.data.cores", lambda: 2)
+    monkeypatch.setattr("dphead.rows.data.cores", lambda: 2)
     x, y = data(n, 2)
     rows = ArrayRows(x, y)
     index, out, labels, shapes = collect(rows)

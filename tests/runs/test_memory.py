@@ -8,11 +8,11 @@ import pytest
 from commands import charges, dphead, features_file, fitted, refused, report_of
 from core import python
 
-from dphead import memory
-from dphead.memory import DEFAULT, share
 from dphead.privacy.contract import Block
 from dphead.privacy.statistics import ChannelMoment, Params
 from dphead.privacy.transform import IntegerRows
+from dphead.runs import memory
+from dphead.runs.memory import DEFAULT, share
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums

@@ -9,13 +9,14 @@ import pytest
 from core import toy
 from fits import plan_and_fit
 
-from dphead import report, run
-from dphead.data import ArrayRows
-from dphead.fit import FitResult, Run, fit_head, reserve
-from dphead.metrics import evaluate_scores
-from dphead.plan import make_plan
+from dphead.analysis.metrics import evaluate_scores
+from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
+from dphead.rows.data import ArrayRows
+from dphead.runs import fit as run
+from dphead.runs import report
+from dphead.runs.loop import FitResult, Run, fit_head, reserve
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
 from dphead.solvers.base import Centering
 from dphead.sums.caches import KeptSums
@@ -101,7 +102,7 @@ class Wrong(CpuSums):
 def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkeypatch):
     """By rows made to break them: those of the data would not have shown it."""
     rows, ledger = Counting(X, Y), Ledger()
-    monkeypatch.setattr("dphead.fit.CpuSums", Wrong)
+    monkeypatch.setattr("dphead.runs.loop.CpuSums", Wrong)
     with pytest.raises(RuntimeError, match="before anything is charged"):
         plan_and_fit(LeastSquares(), rows, FACTS, ledger=ledger)
     assert ledger.fits() == [] and rows.passes == 0

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from dphead.data import FeaturesRows, load_features
-from dphead.export import load_head
-from dphead.metrics import evaluate_scores
+from dphead.analysis.metrics import evaluate_scores
+from dphead.rows.data import FeaturesRows, load_features
+from dphead.runs.export import load_head
 from dphead.solvers.base import LinearHead
 from extract.format import FeaturesFile
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dphead.data import AHEAD, BLOCK_ROWS, TOGETHER, streamed_rows
 from dphead.privacy.statistics import ClassSums
+from dphead.rows.data import AHEAD, BLOCK_ROWS, TOGETHER, streamed_rows
 from dphead.solvers.base import PlannedRelease, PublicFacts
 from dphead.sums.cpu import PIECE, PIECES
 from dphead.sums.passes import COPIES, cores

@@ -14,10 +14,10 @@ import pytest
 from commands import CLASSES, charges, contents, dphead, features_file, fitted, ledger_of, refused, report_of, rows
 
 from dphead.estimators import DPLeastSquaresClassifier
-from dphead.export import load_head
-from dphead.files import is_features_file
 from dphead.privacy.ledger import Ledger
-from dphead.run import FitOptions, fit_files
+from dphead.runs.export import load_head
+from dphead.runs.files import is_features_file
+from dphead.runs.fit import FitOptions, fit_files
 from extract.format import FormatError, open_features, write_features
 
 FC = ("--method", "dp-fc", "--steps", 6, "--backend", "numpy")  # 8 releases: mean, gram, 6 gradients
@@ -111,7 +111,7 @@ def test_a_streamed_fit_gives_the_head_of_one_in_memory(tmp_path, monkeypatch):
     features = features_file(tmp_path / "f.h5", n=300, d=40)
     heads = []
     for memory in (1 << 30, 10000):
-        monkeypatch.setattr("dphead.memory.DEFAULT", memory)
+        monkeypatch.setattr("dphead.runs.memory.DEFAULT", memory)
         fitted("fit", features, "-o", tmp_path / str(memory), *FC, "--seed", 2)
         heads.append(load_head(tmp_path / str(memory))[0])
     assert np.array_equal(heads[1].weights, heads[0].weights)
@@ -128,7 +128,7 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
     assert "--split" in refused(dphead("fit", tmp_path / "both.h5", "-o", tmp_path / "none", *options))
     fitted("fit", tmp_path / "train.h5", "-o", tmp_path / "alone", *options, "--test", tmp_path / "test.h5")
     for memory in (1 << 30, 1000):
-        monkeypatch.setattr("dphead.memory.DEFAULT", memory)
+        monkeypatch.setattr("dphead.runs.memory.DEFAULT", memory)
         both, run = ("fit", tmp_path / "both.h5", "--split", "train", "--test-split", "test"), tmp_path / str(memory)
         fitted(*both, "-o", run, *options)
         assert report_of(run)["data"]["n_rows"] == 200
@@ -208,10 +208,10 @@ def test_a_features_file_is_told_by_its_first_bytes(features, tmp_path):
 
 def test_processes_agree_on_every_block_of_their_features(tmp_path):
     """Ten blocks: a file that differs in one of them is another."""
-    from dphead.data import load_features
-    from dphead.methods import make_method
-    from dphead.plan import make_plan
-    from dphead.run import _agreed, public_facts
+    from dphead.planning.methods import make_method
+    from dphead.planning.plan import make_plan
+    from dphead.rows.data import load_features
+    from dphead.runs.fit import _agreed, public_facts
 
     path = features_file(tmp_path / "x.h5", n=160, block_rows=16)
     options = FitOptions(path, tmp_path / "run", method="dp-ls")

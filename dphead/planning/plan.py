@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.calibration import calibrate, epsilon_by, mu_from_epsilon
+from dphead.planning.calibration import calibrate, epsilon_by, mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dphead.export import load_head, save_head
 from dphead.privacy.transform import RowTransform
+from dphead.runs.export import load_head, save_head
 from dphead.solvers.base import LinearHead
 
 FACTS = {"class_names": ["a", "b", "c"], "feature_space": "space"}

@@ -14,12 +14,12 @@ import pytest
 from commands import CLASSES, Fork, charges, dphead, features_file, fitted, refused, report_of, rows
 from core import QUERIES, D, M
 
-from dphead.export import load_head
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.statistics import Params
 from dphead.privacy.transform import RowTransform
-from dphead.processes import Group, Place, launch
+from dphead.runs.export import load_head
+from dphead.runs.processes import Group, Place, launch
 from dphead.solvers.base import AccuracyEstimate, LinearHead
 from dphead.sums.parts import PartAsk
 from dphead.sums.reference import GramAndSums
@@ -100,8 +100,8 @@ def test_every_process_ends_with_the_same_head(features, tmp_path):
         import sys
         from pathlib import Path
         import numpy as np
-        from dphead.processes import Place
-        from dphead.run import FitOptions, fit_files
+        from dphead.runs.processes import Place
+        from dphead.runs.fit import FitOptions, fit_files
 
         features, out, address, index = sys.argv[1:]
         options = FitOptions(Path(features), Path(out) / f"run{index}", method="auto", seed=1, settings={})
@@ -127,7 +127,7 @@ def test_sums_of_any_size_travel_as_they_are(tmp_path):
     script = textwrap.dedent("""
         import sys
         import numpy as np
-        from dphead.processes import Group, Place
+        from dphead.runs.processes import Group, Place
 
         address, index = sys.argv[1:]
         sent = np.array([[2**62 + 1, -(2**53) - 1], [-1, 1], [2**63 - 1, 0]], np.int64)
@@ -211,7 +211,7 @@ def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_
     ],
 )
 def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, monkeypatch, script, code, message):
-    monkeypatch.setattr("dphead.processes.LINGER", 0.2)
+    monkeypatch.setattr("dphead.runs.processes.LINGER", 0.2)
     start = time.monotonic()
     command = [sys.executable, "-c", f"import os, sys, time\ni = int(sys.argv[-1])\n{script}"]
     found = launch(3, command)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dphead import presets
+from dphead.planning import presets
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts, Solver
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization

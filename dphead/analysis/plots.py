@@ -8,7 +8,7 @@ import numpy as np
 
 from dphead.analysis.iteration import iteration_epsilon, iteration_noise
 from dphead.analysis.tradeoff import RATES, tradeoff
-from dphead.calibration import calibrate
+from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"  # told apart by most colour-blind readers

@@ -1,0 +1,1 @@
+"""Rows from arrays and features files, in blocks. Knows no noise and no ledger."""
