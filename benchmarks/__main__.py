@@ -24,7 +24,12 @@ def main() -> None:
 @click.option("--draws", default=5, show_default=True)
 @click.option("--newton-draws", default=5, show_default=True)
 @click.option("--epsilon", "epsilons", type=float, multiple=True, default=h.EPSILONS)
-@click.option("--together", default=1, show_default=True, help="Fits that share passes, with float32 sums: auto alone.")
+@click.option(
+    "--together",
+    default=1,
+    show_default=True,
+    help="Fits that share passes, with float32 sums: auto alone.",
+)
 def heads(
     name: str,
     train: Path,
@@ -47,19 +52,46 @@ def heads(
 @click.option("--method", "methods", type=METHODS, multiple=True, default=h.METHODS)
 @click.option("--repeats", default=3, show_default=True)
 @click.option("--epsilon", default=1.0, show_default=True)
-def cost(name: str, train: Path, test: Path, methods: tuple[str, ...], repeats: int, epsilon: float) -> None:
+def cost(
+    name: str,
+    train: Path,
+    test: Path,
+    methods: tuple[str, ...],
+    repeats: int,
+    epsilon: float,
+) -> None:
     """Time and memory of `dphead fit`. Run it with nothing else running."""
     h.cost(name, train, test, methods, repeats, epsilon)
 
 
 @main.command()
 @click.argument("selector")
-@click.option("--images", type=PATH, help="Folder with mnist/, fashion_mnist/, cifar10/; default: ../shared/data.")
-@click.option("--processes", default=1, show_default=True, help="Fits at a time, one core each; 1: all cores for one.")
-@click.option("--max-draws", default=5, show_default=True, help="Noise draws at most: a first look at long tables.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would run, and for how many hours.")
-def run(selector: str, images: Path | None, processes: int, max_draws: int, dry_run: bool) -> None:
-    """Fit what is missing of PAPER, PAPER/TABLE, PAPER/TABLE/DATASET, quick (ten minutes) or search/DATASET."""
+@click.option(
+    "--images",
+    type=PATH,
+    help="Folder with mnist/, fashion_mnist/, cifar10/; default: ../shared/data.",
+)
+@click.option(
+    "--processes",
+    default=1,
+    show_default=True,
+    help="Fits at a time, one core each; 1: all cores for one.",
+)
+@click.option(
+    "--max-draws",
+    default=5,
+    show_default=True,
+    help="Noise draws at most: a first look at long tables.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Only tell what would run, and for how many hours."
+)
+def run(
+    selector: str, images: Path | None, processes: int, max_draws: int, dry_run: bool
+) -> None:
+    """Fit what is missing of PAPER, PAPER/TABLE, PAPER/TABLE/DATASET, quick (ten
+    minutes) or search/DATASET.
+    """
     from benchmarks import runner
 
     try:

@@ -1,8 +1,10 @@
-"""Accuracy against epsilon during one run, and convergence with and without noise (TB21, Figures 3 and 11).
+"""Accuracy against epsilon during one run, and convergence with and without noise
+(TB21, Figures 3 and 11).
 
-Two learning rates, with noise for epsilon 3 and with gradients that are only clipped, on the same Poisson batches. Test
-accuracy of the iterate after each epoch, and what had been spent by then: an iterate costs what its prefix of the
-releases costs, so that the whole curve may be looked at for the price of its end.
+Two learning rates, with noise for epsilon 3 and with gradients that are only clipped,
+on the same Poisson batches. Test accuracy of the iterate after each epoch, and what had
+been spent by then: an iterate costs what its prefix of the releases costs, so that the
+whole curve may be looked at for the price of its end.
 `python -m benchmarks.curves` runs what is missing.
 """
 
@@ -27,7 +29,9 @@ Row = dict[str, Any]
 
 
 class Watched:
-    """A solver whose iterates are looked at: `seen` has (gradients so far, parameters), every so many gradients."""
+    """A solver whose iterates are looked at: `seen` has (gradients so far, parameters),
+    every so many gradients.
+    """
 
     def __init__(self, solver: Solver, every: int) -> None:
         self._solver, self._every, self.name = solver, every, solver.name
@@ -57,23 +61,39 @@ def spent(plan: Plan, gradients: int, accountant: str) -> float | None:
     others = [s for s in plan.specs if s.label != "gradient"]
     prefix = Plan(
         [*others, *[s for s in plan.specs if s.label == "gradient"][:gradients]],
-        plan.epsilon, plan.delta, plan.relation, plan.accountant,
-    )  # fmt: skip
-    return epsilon_by(accountant, prefix.events(), plan.delta, plan.relation) if plan.private else None
+        plan.epsilon,
+        plan.delta,
+        plan.relation,
+        plan.accountant,
+    )
+    return (
+        epsilon_by(accountant, prefix.events(), plan.delta, plan.relation)
+        if plan.private
+        else None
+    )
 
 
 def jobs(dataset: str = "mnist", name: str = "scatternet-g27") -> list[Job]:
     """Each learning rate with noise and without."""
     return [
-        Job(dataset, name, "dp-sgd", epsilon, preset="tb21", clip_only=epsilon == float("inf"),
-            settings=SETTINGS | {"base_learning_rate": rate})
+        Job(
+            dataset,
+            name,
+            "dp-sgd",
+            epsilon,
+            preset="tb21",
+            clip_only=epsilon == float("inf"),
+            settings=SETTINGS | {"base_learning_rate": rate},
+        )
         for rate in RATES
         for epsilon in (3.0, float("inf"))
-    ]  # fmt: skip
+    ]
 
 
 def curves(wanted: list[Job], seed: int = 0) -> list[Row]:
-    """A row for each job: its points (epoch, test accuracy, epsilon by PLD, epsilon as the paper counts)."""
+    """A row for each job: its points (epoch, test accuracy, epsilon by PLD, epsilon as
+    the paper counts).
+    """
     data = features.load(wanted[0].dataset, wanted[0].features)
     ready = [runner.prepared(job, data) for job in wanted]
     every = round(data.facts.n_rows / SETTINGS["batch_size"])
@@ -90,11 +110,22 @@ def curves(wanted: list[Job], seed: int = 0) -> list[Row]:
         points = []
         for gradients, params in watch.seen:
             assert params.weights is not None
-            head = LinearHead(*split_intercept(params.weights, params.transform.append), params.transform)
+            head = LinearHead(
+                *split_intercept(params.weights, params.transform.append),
+                params.transform,
+            )
             accuracy = evaluate_scores(head.scores(data.x), data.y)["accuracy"]
-            epsilons = [spent(plan, gradients, accountant) for accountant in ("auto", "rdp-classic")]
+            epsilons = [
+                spent(plan, gradients, accountant)
+                for accountant in ("auto", "rdp-classic")
+            ]
             points.append([gradients / every, accuracy, *epsilons])
-        described = {"key": job.key, "job": job.described(), "seed": seed, "points": points}
+        described = {
+            "key": job.key,
+            "job": job.described(),
+            "seed": seed,
+            "points": points,
+        }
         rows.append(described | {"features": data.described} | provenance())
     return rows
 

@@ -1,4 +1,6 @@
-"""`make demo`: scikit-learn's digits become features, and those private heads, by the commands a user would type."""
+"""`make demo`: scikit-learn's digits become features, and those private heads, by the
+commands a user would type.
+"""
 
 import json
 import os
@@ -22,36 +24,48 @@ def main() -> None:
     FOLDER.mkdir()
     write_digits(FOLDER / "digits.npz")
     features = FOLDER / "features.h5"
-    dphead(f"extract {FOLDER}/digits.npz -o {features} --backbone scatternet --scatter-j 1 --classes 10")
+    dphead(
+        f"extract {FOLDER}/digits.npz -o {features} --backbone scatternet --scatter-j "
+        "1 --classes 10"
+    )
     rows = []
     for method in METHODS:
         for epsilon in EPSILONS:
             run = FOLDER / f"{method}-{epsilon}"
             dphead(
-                f"fit {features} --method {method} --epsilon {epsilon} --split train --test-split test "
-                f"--test-is public -o {run}"
+                f"fit {features} --method {method} --epsilon {epsilon} --split train "
+                f"--test-split test --test-is public -o {run}"
             )
-            rows.append((method, epsilon, json.loads((run / "report.json").read_text())))
+            rows.append(
+                (method, epsilon, json.loads((run / "report.json").read_text()))
+            )
     print_table(rows)
     print(
-        f"\n{rows[0][2]['statement']}\n\n{FOLDER}/: one run folder a head; {time.perf_counter() - start:.0f} s in all"
+        f"\n{rows[0][2]['statement']}\n\n{FOLDER}/: one run folder a head; "
+        f"{time.perf_counter() - start:.0f} s in all"
     )
 
 
 def write_digits(path: Path) -> None:
-    """1,797 real 8x8 images (UCI, bundled with scikit-learn), three quarters for training."""
+    """1,797 real 8x8 images (UCI, bundled with scikit-learn), three quarters for
+    training.
+    """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     images, labels = load_digits(return_X_y=True)
     images = (images.reshape(-1, 8, 8) * 255 / 16).round().astype(np.uint8)
     split = np.full(len(labels), "train")
-    split[train_test_split(np.arange(len(labels)), stratify=labels, random_state=0)[1]] = "test"
+    split[
+        train_test_split(np.arange(len(labels)), stratify=labels, random_state=0)[1]
+    ] = "test"
     np.savez(path, images=images, labels=labels, split=split)
 
 
 def dphead(arguments: str) -> None:
-    """Run a command as a user would, showing it and keeping its output for when it fails."""
+    """Run a command as a user would, showing it and keeping its output for when it
+    fails.
+    """
     print(f"$ dphead {arguments}", flush=True)
     environment = {**os.environ, "DPHEAD_HOME": str(FOLDER / "home")}
     command = [sys.executable, "-m", "dphead", *shlex.split(arguments)]

@@ -1,7 +1,10 @@
-"""End-to-end trainings in miniature, and what the papers' own would cost: `python -m benchmarks.endtoend JOB`.
+"""End-to-end trainings in miniature, and what the papers' own would cost: `python -m
+benchmarks.endtoend JOB`.
 
-Every finished run is a line of results/endtoend/rows.jsonl; a job runs what is missing, so it can be stopped.
-Jobs: tan (a prediction, stored before its large runs), tb21 (its CNN), timing, costs, figures, table. De22's
+Every finished run is a line of results/endtoend/rows.jsonl; a job runs what is missing,
+so it can be stopped.
+Jobs: tan (a prediction, stored before its large runs), tb21 (its CNN), timing, costs,
+    figures, table. De22's
 Table 2 is in `benchmarks.ingredients`.
 """
 
@@ -34,14 +37,25 @@ from extract.images import Classes
 
 OUT = Path(__file__).parent / "results" / "endtoend" / "rows.jsonl"
 FACTORS, SEEDS = (16, 8, 4), (0, 1, 2)
-TAN = Settings("tb21-mnist", noise_multiplier=2.0, batch_size=1024, steps=300, learning_rate=1.0, average="last")
+TAN = Settings(
+    "tb21-mnist",
+    noise_multiplier=2.0,
+    batch_size=1024,
+    steps=300,
+    learning_rate=1.0,
+    average="last",
+)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training. rows: of the training split that are used; a fifth of them is held out and measured on.
+    """One training.
 
-    size: side that images are brought to, None for their own. test: measure on the test split too.
+    rows: of the training split that are used; a fifth of them is held out and measured
+    on.
+
+    size: side that images are brought to, None for their own. test: measure on the test
+        split too.
     """
 
     job: str
@@ -60,7 +74,15 @@ class Run:
     @property
     def key(self) -> list[Any]:
         """What tells it from others in the file."""
-        return [self.job, self.variant, self.dataset, asdict(self.settings), self.seed, self.rows, self.epsilon]
+        return [
+            self.job,
+            self.variant,
+            self.dataset,
+            asdict(self.settings),
+            self.seed,
+            self.rows,
+            self.epsilon,
+        ]
 
 
 @lru_cache(2)
@@ -70,16 +92,36 @@ def pictures(dataset: str, split: str, size: int | None) -> LabelledImages:
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Train through `release` and measure the averaged weights on the held-out fifth."""
+    """Train through `release` and measure the averaged weights on the held-out
+    fifth.
+    """
     start = time.perf_counter()
-    path, images = features.images(run.dataset, None), pictures(run.dataset, "train", run.size)
+    path, images = (
+        features.images(run.dataset, None),
+        pictures(run.dataset, "train", run.size),
+    )
     used = run.rows - run.rows // 5
     x, y = images.x[:used], images.y[:used]
-    model = ModelSpec(run.settings.model, x.shape[1], "before", run.groups, run.standardise, run.seed)
+    model = ModelSpec(
+        run.settings.model, x.shape[1], "before", run.groups, run.standardise, run.seed
+    )
     s, shape = run.settings, x.shape[1:]
-    network = Network(NetworkSpec(model, (shape[0], shape[1], shape[2]), 10, True, 0.5, 0.25, s.views, s.augment))
+    network = Network(
+        NetworkSpec(
+            model,
+            (shape[0], shape[1], shape[2]),
+            10,
+            True,
+            0.5,
+            0.25,
+            s.views,
+            s.augment,
+        )
+    )
     facts = PublicFacts(len(x), 1, 10)
-    fit = FitOptions(path, path, epsilon=run.epsilon, delta=1e-5, accountant=run.accountant)
+    fit = FitOptions(
+        path, path, epsilon=run.epsilon, delta=1e-5, accountant=run.accountant
+    )
     method, plan, found = make_training(FinetuneOptions(fit, s), facts, network)
     sums = TorchSums(network, batch=s.batch_size or 256)
     how = FitRun(noise=NoiseSource(run.seed), summer=Door(sums))
@@ -89,12 +131,20 @@ def train(run: Run) -> dict[str, Any]:
         return float((network.scores(weights, x).argmax(axis=1) == y).mean())
 
     held = slice(used, run.rows)
-    measured = {"accuracy": accuracy(result.head.average, images.x[held], images.y[held])}
+    measured = {
+        "accuracy": accuracy(result.head.average, images.x[held], images.y[held])
+    }
     if run.test:
         test = pictures(run.dataset, "test", run.size)
         measured["test_last"] = accuracy(result.head.weights, test.x, test.y)
         measured["test_average"] = accuracy(result.head.average, test.x, test.y)
-    return {"key": run.key, "job": run.job, "variant": run.variant, "seed": run.seed, **measured} | {
+    return {
+        "key": run.key,
+        "job": run.job,
+        "variant": run.variant,
+        "seed": run.seed,
+        **measured,
+    } | {
         "sigma": found.noise_multiplier,
         "spent": found.epsilon,
         "engine": sums.engine,
@@ -124,7 +174,10 @@ def do(runs: list[Run]) -> None:
         row = train(run)
         append(OUT, row | provenance())
         print(
-            f"{run.job} {run.variant} seed {run.seed}: {100 * row['accuracy']:.2f} %, {row['seconds']:.0f} s",
+            (
+                f"{run.job} {run.variant} seed {run.seed}: {100 * row['accuracy']:.2f} "
+                f"%, {row['seconds']:.0f} s"
+            ),
             flush=True,
         )
 
@@ -144,28 +197,52 @@ def tan() -> None:
     rows = read(OUT)
     if not any(r["job"] == "tan prediction" for r in rows):
         runs = [
-            Simulated(0.0, r["batch_size"], r["sigma"], r["seed"], r["accuracy"]) for r in rows if r["job"] == "tan"
+            Simulated(0.0, r["batch_size"], r["sigma"], r["seed"], r["accuracy"])
+            for r in rows
+            if r["job"] == "tan"
         ]
         prediction = predict(runs, TAN.batch_size or 1)
-        append(OUT, {"job": "tan prediction", "at": time.strftime("%H:%M:%S"), **prediction._asdict()} | provenance())
+        append(
+            OUT,
+            {
+                "job": "tan prediction",
+                "at": time.strftime("%H:%M:%S"),
+                **prediction._asdict(),
+            }
+            | provenance(),
+        )
     do(tan_runs((1,)))
 
 
 def tb21_runs() -> list[Run]:
     """TB21's CNN on the pixels of MNIST at epsilon 3, trained on four fifths."""
     settings, _ = make_settings({}, "tb21-cnn/mnist", 3.0)
-    return [Run("tb21", "cnn", "mnist", settings.resolved(48_000), 0, 60_000, 3.0, accountant="rdp-classic")]
+    return [
+        Run(
+            "tb21",
+            "cnn",
+            "mnist",
+            settings.resolved(48_000),
+            0,
+            60_000,
+            3.0,
+            accountant="rdp-classic",
+        )
+    ]
 
 
 def timing(rows: int = 16, repeats: int = 5) -> None:
-    """Per-example gradients of WRN-16-4, clipped and summed, beside Opacus's, taken in turn in one process."""
+    """Per-example gradients of WRN-16-4, clipped and summed, beside Opacus's, taken in
+    turn in one process.
+    """
     import torch
     from opacus import GradSampleModule  # pyright: ignore[reportMissingImports]  (of the extra `bench`)
 
     from dphead.endtoend.gradients import ENGINES, PerExample, clipped
     from dphead.endtoend.models import loss_of
 
-    spec = ModelSpec("wrn-16-4", standardise=False)  # Opacus has no sampler for standardised convolutions
+    # Opacus has no sampler for standardised convolutions
+    spec = ModelSpec("wrn-16-4", standardise=False)
     x, y = torch.rand(rows, 3, 32, 32), torch.zeros(rows, dtype=torch.long)
     theirs: Any = GradSampleModule(spec.build(10), loss_reduction="sum")
 
@@ -182,7 +259,9 @@ def timing(rows: int = 16, repeats: int = 5) -> None:
         gradients = PerExample(spec.build(10), engine)
         return lambda: clipped(gradients.parts(x[:, None], y), y == 0, 1.0)
 
-    tasks = {"opacus": opacus} | {f"dphead {engine}": ours(engine) for engine in ENGINES}
+    tasks = {"opacus": opacus} | {
+        f"dphead {engine}": ours(engine) for engine in ENGINES
+    }
     times: dict[str, list[float]] = {name: [] for name in tasks}
     for turn in range(repeats + 1):
         for name, task in tasks.items():
@@ -198,7 +277,9 @@ def timing(rows: int = 16, repeats: int = 5) -> None:
         "seconds_a_row": medians,
         "threads": torch.get_num_threads(),
     }
-    append(OUT, row | {"ratio": medians["opacus"] / best, "opacus": "1.6.0"} | provenance())
+    append(
+        OUT, row | {"ratio": medians["opacus"] / best, "opacus": "1.6.0"} | provenance()
+    )
     print(
         {name: f"{1000 * v:.1f} ms a row" for name, v in medians.items()},
         f"opacus / ours {medians['opacus'] / best:.2f}",
@@ -206,18 +287,30 @@ def timing(rows: int = 16, repeats: int = 5) -> None:
 
 
 def costs(views_a_second: float = 20_000.0) -> None:
-    """What the papers' trainings on CIFAR-10 would take at a speed of WRN-16-4 that is assumed, not measured."""
+    """What the papers' trainings on CIFAR-10 would take at a speed of WRN-16-4 that is
+    assumed, not measured.
+    """
     flops = {"wrn-16-4": 1.0, "wrn-40-4": 3.4, "wrn-28-10": 13.5}
-    print(f"assumed: {views_a_second:,.0f} views a second of WRN-16-4; others in proportion to their multiplications")
+    print(
+        f"assumed: {views_a_second:,.0f} views a second of WRN-16-4; others in "
+        "proportion to their multiplications"
+    )
     for preset in ("de22-13", "de22-14", "de22-16"):
         from dphead.planning import presets
 
         for epsilon in presets.load(preset)["columns"]["epsilon"]:
             options = {"learning_rate": 2.0} if preset == "de22-16" else {}
             settings, source = make_settings(options, preset, epsilon)
-            views = (settings.batch_size or 0) * (settings.steps or 0) * max(1, settings.views)
+            views = (
+                (settings.batch_size or 0)
+                * (settings.steps or 0)
+                * max(1, settings.views)
+            )
             hours = views * flops[settings.model] / views_a_second / 3600
-            print(f"{source}, epsilon {epsilon:g}: {views:,} views of {settings.model}, about {hours:.1f} hours")
+            print(
+                f"{source}, epsilon {epsilon:g}: {views:,} views of {settings.model}, "
+                f"about {hours:.1f} hours"
+            )
 
 
 def figures() -> None:
@@ -225,12 +318,24 @@ def figures() -> None:
     from dphead.analysis.tan_plot import draw
 
     for epsilon, eta in ((1, 0.13), (8, 0.95)):
-        draw(OUT.parent / f"tan23-epsilon{epsilon}.png", eta, 1 / 1.2e6, (1800, 7200, 18_000, 72_000), 3.9e-3)
+        draw(
+            OUT.parent / f"tan23-epsilon{epsilon}.png",
+            eta,
+            1 / 1.2e6,
+            (1800, 7200, 18_000, 72_000),
+            3.9e-3,
+        )
 
 
 def table() -> str:
     """What was measured, as Markdown."""
-    rows, lines = read(OUT), ["| job | variant | B | σ | T | accuracy, % (runs) |", "|---|---|---|---|---|---|"]
+    rows, lines = (
+        read(OUT),
+        [
+            "| job | variant | B | σ | T | accuracy, % (runs) |",
+            "|---|---|---|---|---|---|",
+        ],
+    )
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for r in rows:
         if "accuracy" in r and "variant" in r and not r["job"].startswith("ablation"):
@@ -239,14 +344,25 @@ def table() -> str:
         values, first = 100 * np.array([r["accuracy"] for r in found]), found[0]
         spread = f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
         sizes = f"{first['batch_size']} | {first['sigma']:.4g} | {first['steps']}"
-        lines.append(f"| {job} | {variant} | {sizes} | {values.mean():.2f}{spread} ({len(values)}) |")
+        lines.append(
+            f"| {job} | {variant} | {sizes} | {values.mean():.2f}{spread} "
+            f"({len(values)}) |"
+        )
     for r in rows:
         if r["job"] == "tan prediction":
             low, middle, high = (100 * r[k] for k in ("low", "accuracy", "high"))
-            lines.append(f"| tan | predicted at k = 1 | 1024 | 2 | 300 | {middle:.2f} ({low:.2f} to {high:.2f}) |")
+            lines.append(
+                f"| tan | predicted at k = 1 | 1024 | 2 | 300 | {middle:.2f} "
+                f"({low:.2f} to {high:.2f}) |"
+            )
         if r["job"] == "timing":
-            each = ", ".join(f"{k} {1000 * v:.1f}" for k, v in r["seconds_a_row"].items())
-            lines.append(f"| timing | {r['variant']}, ms a row: {each} | | | | Opacus / ours {r['ratio']:.2f} |")
+            each = ", ".join(
+                f"{k} {1000 * v:.1f}" for k, v in r["seconds_a_row"].items()
+            )
+            lines.append(
+                f"| timing | {r['variant']}, ms a row: {each} | | | | Opacus / ours "
+                f"{r['ratio']:.2f} |"
+            )
     return "\n".join(lines)
 
 
@@ -266,7 +382,9 @@ def main(arguments: list[str]) -> None:
     elif job == "table":
         print(table())
     else:
-        raise SystemExit(f"job must be tan, tb21, timing, costs, figures or table, got {job}.")
+        raise SystemExit(
+            f"job must be tan, tb21, timing, costs, figures or table, got {job}."
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Stored fits of float32 sums beside fits of integer sums: `python -m benchmarks.exact [SET]`.
+"""Stored fits of float32 sums beside fits of integer sums: `python -m benchmarks.exact
+[SET]`.
 
-Rows of results/heads/ and results/auto/ that were measured before sums became integers are fitted
-again with the same solver, features and epsilon, and noise of seeds 0, 1, 2, ...: other draws, since
-noise is drawn in another way too. What is missing is run; the table compares means.
+Rows of results/heads/ and results/auto/ that were measured before sums became integers
+are fitted again with the same solver, features and epsilon, and noise of seeds 0, 1, 2,
+...: other draws, since noise is drawn in another way too. What is missing is run; the
+table compares means.
 """
 
 import sys
@@ -23,11 +25,13 @@ from dphead.privacy.noise import NoiseSource
 from dphead.runs.loop import Run, fit_head
 
 OUT = RESULTS / "exact.jsonl"
-NOTE = """In %, mean (draws), then less the mean of the stored draws of float32 sums, ± the standard error of
-that difference (stored draws). The three stored draws of MNIST at ε = 0.1 were lucky ones: seeds 10 to 15 gave 96.06 ±
-0.05 with integer sums and 96.01 ± 0.09 (standard errors) with the float32 sums of commit 097c6fb, each with its own
-noise. Those of DP-FC on the digits were too: 180 splits and draws gave 92.48 with integers and 92.55 with 097c6fb at
-ε = 1 (± 0.15 of the difference), 85.25 and 85.44 at 0.5 (± 0.27)."""
+NOTE = """In %, mean (draws), then less the mean of the stored draws of float32 sums, ±
+the standard error of that difference (stored draws). The three stored draws of MNIST at
+ε = 0.1 were lucky ones: seeds 10 to 15 gave 96.06 ± 0.05 with integer sums and 96.01 ±
+0.09 (standard errors) with the float32 sums of commit 097c6fb, each with its own noise.
+Those of DP-FC on the digits were too: 180 splits and draws gave 92.48 with integers and
+92.55 with 097c6fb at ε = 1 (± 0.15 of the difference), 85.25 and 85.44 at 0.5 (±
+0.27)."""
 
 
 class Again(NamedTuple):
@@ -78,7 +82,9 @@ def stored(name: str) -> list[dict[str, Any]]:
 
 
 def run(name: str) -> None:
-    """Fit what is missing, draw by draw, so that a table of fewer draws is one of all."""
+    """Fit what is missing, draw by draw, so that a table of fewer draws is one of
+    all.
+    """
     again = SETS[name]
     done = {(r["name"], r["method"], r["epsilon"], r["seed"]) for r in read(OUT)}
     for seed in range(again.draws):
@@ -89,7 +95,9 @@ def run(name: str) -> None:
                 if (name, method, epsilon, seed) in done:
                     continue
                 plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)
-                result = fit_head(solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed)))
+                result = fit_head(
+                    solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed))
+                )
                 metrics = evaluate_scores(result.head.scores(data.x), data.y)
                 row = {
                     "name": name,
@@ -104,11 +112,16 @@ def run(name: str) -> None:
                 }
                 append(OUT, row | provenance())
                 text = f"{name} {method} eps {epsilon:g} draw {seed}"
-                print(f"{text}: {metrics['accuracy']:.4f} {result.seconds:.1f} s", flush=True)
+                print(
+                    f"{text}: {metrics['accuracy']:.4f} {result.seconds:.1f} s",
+                    flush=True,
+                )
 
 
 def table(name: str, rows: Iterable[dict[str, Any]]) -> str:
-    """In points: mean of integer sums, less that of float32 sums, ± the standard error of the difference."""
+    """In points: mean of integer sums, less that of float32 sums, ± the standard error
+    of the difference.
+    """
     new: dict[tuple[str, float], list[float]] = defaultdict(list)
     old: dict[tuple[str, float], list[float]] = defaultdict(list)
     for row in rows:
@@ -119,7 +132,9 @@ def table(name: str, rows: Iterable[dict[str, Any]]) -> str:
     epsilons = sorted({epsilon for _, epsilon in new})
     lines = header(epsilons, "method")
     for method in dict.fromkeys(method for method, _ in new):
-        cells = [_cell(new.get((method, e), []), old.get((method, e), [])) for e in epsilons]
+        cells = [
+            _cell(new.get((method, e), []), old.get((method, e), [])) for e in epsilons
+        ]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

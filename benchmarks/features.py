@@ -1,7 +1,9 @@
-"""Images and features for the benchmarks, made once and kept in $DPHEAD_CACHE (default ~/.cache/dphead).
+"""Images and features for the benchmarks, made once and kept in $DPHEAD_CACHE (default
+~/.cache/dphead).
 
-Images come from a folder given by the user, from `../shared/data` (unpacked by its unpack.py), or, for the digits, from
-scikit-learn; features from the real `dphead extract`.
+Images come from a folder given by the user, from `../shared/data` (unpacked by its
+unpack.py), or, for the digits, from scikit-learn; features from the real `dphead
+extract`.
 """
 
 import os
@@ -31,23 +33,31 @@ FACTS = {  # (rows, features) of ScatterNet, so that a dry run needs no data
     "digits": (1_347, 144),
 }
 MOBILENET = (
-    "--backbone mobilenetv2_100 --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5 --image-size 128 --model-arg num_classes=1001 "
-    f"--model-arg pad_type=same --weights {shlex.quote(str(WEIGHTS / 'mobilenetv2_100.in1k.safetensors'))}"
+    "--backbone mobilenetv2_100 --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5 --image-size 128 "
+    "--model-arg num_classes=1001 --model-arg pad_type=same --weights "
+    f"{shlex.quote(str(WEIGHTS / 'mobilenetv2_100.in1k.safetensors'))}"
 )
 IMAGENET = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225"
-SCATTERNETS = {  # options for all data sets, and those for colour images whose sides mean nothing (CIFAR-10)
+# options for all data sets, and those for colour images whose sides mean nothing
+# (CIFAR-10)
+SCATTERNETS = {
     "scatternet": ("--normalize none", IMAGENET),
     "scatternet-unscaled": ("--normalize none", ""),
     "scatternet-synthetic": ("--normalize synthetic", ""),
     "scatternet-opponent": ("--normalize synthetic", "--colours opponent"),
     "scatternet-local": ("--normalize local", "--colours opponent --mirror"),
-    "scatternet-scales": ("--normalize local --scatter-j 1,2", "--colours opponent --mirror"),
+    "scatternet-scales": (
+        "--normalize local --scatter-j 1,2",
+        "--colours opponent --mirror",
+    ),
 }
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
 class Loaded(NamedTuple):
-    """Training rows, held-out features (n, d) and labels (n,), public sizes, and what the training file is."""
+    """Training rows, held-out features (n, d) and labels (n,), public sizes, and what
+    the training file is.
+    """
 
     rows: ArrayRows
     x: np.ndarray
@@ -59,7 +69,9 @@ class Loaded(NamedTuple):
 def training_rows(data: Loaded) -> tuple[np.ndarray, np.ndarray]:
     """All training rows and labels, in order."""
     blocks = [(b.x[b.index >= 0], b.y[b.index >= 0]) for b in data.rows.blocks()]
-    return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
+    return np.concatenate([x for x, _ in blocks]), np.concatenate(
+        [y for _, y in blocks]
+    )
 
 
 def cache() -> Path:
@@ -70,18 +82,23 @@ def cache() -> Path:
 def extract_options(dataset: str, features: str) -> str:
     """Options of `dphead extract` for `mobilenetv2-128` or one of SCATTERNETS.
 
-    TB21's published code scales CIFAR-10's colours by ImageNet's public means and deviations before the ScatterNet,
-    which the paper does not say; `scatternet-unscaled` does not.
+    TB21's published code scales CIFAR-10's colours by ImageNet's public means and
+    deviations before the ScatterNet, which the paper does not say;
+    `scatternet-unscaled` does not.
     """
     if features == "mobilenetv2-128":
         return MOBILENET
     if features not in SCATTERNETS:
         raise ValueError(
-            f"features must be one of {', '.join(SCATTERNETS)}, scatternet-gN or mobilenetv2-128, got {features=}. "
-            "Choose one."
+            f"features must be one of {', '.join(SCATTERNETS)}, scatternet-gN or "
+            f"mobilenetv2-128, got {features=}. Choose one."
         )
     always, if_colour = SCATTERNETS[features]
-    options = ["--backbone scatternet", "--scatter-j 1" if dataset == "digits" else "", always]
+    options = [
+        "--backbone scatternet",
+        "--scatter-j 1" if dataset == "digits" else "",
+        always,
+    ]
     return " ".join(filter(None, [*options, if_colour if dataset == "cifar10" else ""]))
 
 
@@ -89,8 +106,11 @@ def facts_of(dataset: str, features: str) -> PublicFacts:
     """Public sizes, known without the data."""
     n_rows, n_features = FACTS[dataset]
     if features == "scatternet-scales":
-        n_features += n_features * 4 // 9  # J = 1 has a ninth of the channels of J = 2, and four times the places
-    return PublicFacts(n_rows, 1280 if features.startswith("mobilenet") else n_features, 10)
+        # J = 1 has a ninth of the channels of J = 2, and four times the places
+        n_features += n_features * 4 // 9
+    return PublicFacts(
+        n_rows, 1280 if features.startswith("mobilenet") else n_features, 10
+    )
 
 
 def images(dataset: str, folder: Path | None) -> Path:
@@ -106,36 +126,70 @@ def images(dataset: str, folder: Path | None) -> Path:
     if folder is None and not source.exists():
         unpack = DATA / "unpack.py"
         if not unpack.exists():
-            raise FileNotFoundError(f"images must be at hand, got no {unpack}. Give --images DIR with {name}/ in it.")
+            raise FileNotFoundError(
+                f"images must be at hand, got no {unpack}. Give --images DIR with "
+                f"{name}/ in it."
+            )
         partial = cache() / "images.part"
-        subprocess.run([sys.executable, str(unpack), str(partial), name], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, str(unpack), str(partial), name],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         source.parent.mkdir(parents=True, exist_ok=True)
         os.replace(partial / name, source)
         shutil.rmtree(partial, ignore_errors=True)
     return source
 
 
-def files(dataset: str, features: str, folder: Path | None = None, tell: Callable[[str], None] = print) -> list[Path]:
-    """The train and test features files, extracted if they are missing; `load` normalises groups."""
+def files(
+    dataset: str,
+    features: str,
+    folder: Path | None = None,
+    tell: Callable[[str], None] = print,
+) -> list[Path]:
+    """The train and test features files, extracted if they are missing; `load`
+    normalises groups.
+    """
     features = features.partition("-g")[0]
-    paths = [cache() / "features" / f"{dataset}-{features}-{split}.h5" for split in ("train", "test")]
+    paths = [
+        cache() / "features" / f"{dataset}-{features}-{split}.h5"
+        for split in ("train", "test")
+    ]
     for path, split in zip(paths, ("train", "test"), strict=True):
         if path.exists():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         tell(f"extracting {path.name}")
-        command = [sys.executable, "-m", "dphead", "extract", str(images(dataset, folder)), "-o", str(path)]
-        command += f"--classes 10 --dtype float16 --split {split} {extract_options(dataset, features)}".split()
+        command = [
+            sys.executable,
+            "-m",
+            "dphead",
+            "extract",
+            str(images(dataset, folder)),
+            "-o",
+            str(path),
+        ]
+        command += (
+            f"--classes 10 --dtype float16 --split {split} "
+            f"{extract_options(dataset, features)}"
+        ).split()
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             path.unlink(missing_ok=True)
-            raise RuntimeError(f"{' '.join(command)} must succeed, got: {done.stderr}. Correct its cause.")
+            raise RuntimeError(
+                f"{' '.join(command)} must succeed, got: {done.stderr}. Correct its "
+                "cause."
+            )
     return paths
 
 
 @lru_cache(maxsize=1)
 def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
-    """Features in memory, as float32. held_out: a fixed fifth of the training rows in place of the test set."""
+    """Features in memory, as float32.
+
+    held_out: a fixed fifth of the training rows in place of the test set.
+    """
     train, test = (load_features(path, memory=0) for path in files(dataset, features))
     x, y = grouped(train[0].features(), features), train[0].labels()
     n_classes = len(train[1].class_names or [])
@@ -152,7 +206,9 @@ def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
 
 
 def grouped(x: np.ndarray, features: str) -> np.ndarray:
-    """ScatterNet rows (n, d), changed in place by `dphead extract --normalize group --groups N` for `scatternet-gN`."""
+    """ScatterNet rows (n, d), changed in place by `dphead extract --normalize group
+    --groups N` for `scatternet-gN`.
+    """
     groups = features.partition("-g")[2]
     if not groups:
         return x
@@ -164,5 +220,7 @@ def grouped(x: np.ndarray, features: str) -> np.ndarray:
     channels = 243 if x.shape[1] == FACTS["cifar10"][1] else 81
     for i in range(0, len(x), 1024):
         part = x[i : i + 1024]
-        part[:] = normalize(torch.from_numpy(part).reshape(len(part), channels, -1)).numpy()
+        part[:] = normalize(
+            torch.from_numpy(part).reshape(len(part), channels, -1)
+        ).numpy()
     return x

@@ -1,4 +1,6 @@
-"""The papers' figures redrawn from stored rows, into results/figures. matplotlib is imported when used."""
+"""The papers' figures redrawn from stored rows, into results/figures. matplotlib is
+imported when used.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,7 +20,8 @@ from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 
 FOLDER = RESULTS / "figures"
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe, Ito 2008
+# Okabe, Ito 2008
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = "osD^vPX"
 Row = dict[str, Any]
 
@@ -30,7 +33,13 @@ def write(folder: Path = FOLDER) -> list[Path]:
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
         if len({row["method"] for row in rows}) > 1:
-            paths.append(accuracy(folder / f"accuracy-{path.stem}.png", rows, HEADS.get(path.stem, path.stem)))
+            paths.append(
+                accuracy(
+                    folder / f"accuracy-{path.stem}.png",
+                    rows,
+                    HEADS.get(path.stem, path.stem),
+                )
+            )
     rows = stored()
     for dataset in ("mnist", "fashion-mnist", "cifar10"):
         paths += claimed_and_measured(folder / f"tb21-{dataset}.png", rows, dataset)
@@ -38,22 +47,39 @@ def write(folder: Path = FOLDER) -> list[Path]:
         paths.append(convergence(folder / "tb21-convergence.png", epochs))
     search = read(RESULTS / "claims" / "search.jsonl")
     for dataset in sorted({r["job"]["dataset"] for r in search}):
-        paths.append(spread(folder / f"spread-{dataset}.png", [r for r in search if r["job"]["dataset"] == dataset]))
+        paths.append(
+            spread(
+                folder / f"spread-{dataset}.png",
+                [r for r in search if r["job"]["dataset"] == dataset],
+            )
+        )
     return paths
 
 
 def accuracy(path: Path, rows: list[Row], title: str) -> Path:
-    """Test accuracy against epsilon, a line a method, mean ± sd over draws; dashed: without noise."""
+    """Test accuracy against epsilon, a line a method, mean ± sd over draws; dashed:
+    without noise.
+    """
     figure, (axes,) = _figure(path, 1, (6.4, 4.4))
     for method, color, marker in zip(METHODS, COLORS, MARKERS, strict=True):
-        cells = _cells((r["epsilon"], r["accuracy"]) for r in rows if r["method"] == method)
+        cells = _cells(
+            (r["epsilon"], r["accuracy"]) for r in rows if r["method"] == method
+        )
         x = [e for e in cells if e < float("inf")]
         if x:
             _line(axes, x, [cells[e] for e in x], color, marker, method)
         if float("inf") in cells:
-            axes.axhline(cells[float("inf")][0], color=color, linestyle="--", linewidth=0.7)
-    axes.set(xscale="log", xlabel="ε (δ = 1e-5, zero-out, exact)", ylabel="test accuracy in %")
-    _plain_ticks(axes, sorted({r["epsilon"] for r in rows if r["epsilon"] < float("inf")}))
+            axes.axhline(
+                cells[float("inf")][0], color=color, linestyle="--", linewidth=0.7
+            )
+    axes.set(
+        xscale="log",
+        xlabel="ε (δ = 1e-5, zero-out, exact)",
+        ylabel="test accuracy in %",
+    )
+    _plain_ticks(
+        axes, sorted({r["epsilon"] for r in rows if r["epsilon"] < float("inf")})
+    )
     axes.set_title(title, fontsize=11)
     axes.legend(frameon=False, fontsize=9, ncols=2)
     _save(figure, path)
@@ -68,32 +94,53 @@ def noise_law(
     delta: float = 1e-5,
     powers: Sequence[int] = range(9, 16),
 ) -> Path:
-    """TB21's Figure 6: noise multiplier against sampling rate at fixed epochs, beside Claim D.1's square root.
+    """TB21's Figure 6: noise multiplier against sampling rate at fixed epochs, beside
+    Claim D.1's square root.
 
     powers: binary logarithms of the batch sizes.
     """
     rates = np.array([2.0**k for k in powers]) / n_rows
     figure, (axes,) = _figure(path, 1, (6.4, 4.4))
-    for accountant, color, marker in (("rdp-classic", COLORS[0], "o"), ("auto", COLORS[1], "s")):
+    for accountant, color, marker in (
+        ("rdp-classic", COLORS[0], "o"),
+        ("auto", COLORS[1], "s"),
+    ):
         sigmas = [
-            calibrate([GaussianEvent(1.0, q, round(epochs / q))], epsilon, delta, accountant=accountant) for q in rates
+            calibrate(
+                [GaussianEvent(1.0, q, round(epochs / q))],
+                epsilon,
+                delta,
+                accountant=accountant,
+            )
+            for q in rates
         ]
         name = {"rdp-classic": "RDP, as TB21 counts", "auto": "PLD"}[accountant]
         axes.loglog(rates, sigmas, marker=marker, color=color, label=name)
         law = sigmas[-1] * np.sqrt(rates / rates[-1])
         axes.loglog(rates, law, color=color, linestyle="--", linewidth=0.8)
-    axes.plot([], [], color="#777777", linestyle="--", linewidth=0.8, label="∝ √(B/N), Claim D.1")
+    axes.plot(
+        [],
+        [],
+        color="#777777",
+        linestyle="--",
+        linewidth=0.8,
+        label="∝ √(B/N), Claim D.1",
+    )
     axes.set(xlabel="sampling rate B/N", ylabel="noise multiplier σ")
     _plain_ticks(axes, [0.01, 0.02, 0.05, 0.1, 0.2, 0.5])
     axes.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
-    axes.set_title(f"TB21, Figure 6: ε = {epsilon:g}, δ = {delta:g}, {epochs} epochs", fontsize=11)
+    axes.set_title(
+        f"TB21, Figure 6: ε = {epsilon:g}, δ = {delta:g}, {epochs} epochs", fontsize=11
+    )
     axes.legend(frameon=False)
     _save(figure, path)
     return path
 
 
 def convergence(path: Path, rows: list[Row]) -> Path:
-    """TB21's Figures 3 and 11: accuracy after each epoch with and without noise; and against what was spent by then."""
+    """TB21's Figures 3 and 11: accuracy after each epoch with and without noise; and
+    against what was spent by then.
+    """
     figure, (left, right) = _figure(path, 2, (9.6, 4.4))
     rates = sorted({r["job"]["settings"]["base_learning_rate"] for r in rows})
     for row in rows:
@@ -102,25 +149,37 @@ def convergence(path: Path, rows: list[Row]) -> Path:
         percent = [100 * a for a in accuracies]
         rate = f"base learning rate {row['job']['settings']['base_learning_rate']:g}"
         if row["job"]["clip_only"]:
-            left.plot(epochs, percent, color=color, linestyle="--", label=f"{rate}, no noise")
+            left.plot(
+                epochs, percent, color=color, linestyle="--", label=f"{rate}, no noise"
+            )
             continue
-        left.plot(epochs, percent, color=color, label=f"{rate}, ε = {row['job']['epsilon']}")
+        left.plot(
+            epochs, percent, color=color, label=f"{rate}, ε = {row['job']['epsilon']}"
+        )
         right.plot(pld, percent, color=color, label=f"{rate}, PLD")
-        right.plot(rdp, percent, color=color, linestyle=":", label=f"{rate}, as TB21 counts")
+        right.plot(
+            rdp, percent, color=color, linestyle=":", label=f"{rate}, as TB21 counts"
+        )
     low = min(100 * min(p[1] for p in r["points"][2:]) for r in rows)
     left.set(xlabel="epoch", ylabel="test accuracy in %", ylim=(low - 0.5, None))
     right.set(xlabel="ε spent so far (δ = 1e-5)", ylim=left.get_ylim())
     for axes in (left, right):
         axes.legend(frameon=False, fontsize=8)
     job = rows[0]["job"]
-    left.set_title(f"{job['dataset']}, group norm, batches of {job['settings']['batch_size']}", fontsize=11)
+    left.set_title(
+        f"{job['dataset']}, group norm, batches of {job['settings']['batch_size']}",
+        fontsize=11,
+    )
     right.set_title("the same runs with noise", fontsize=11)
     _save(figure, path)
     return path
 
 
 def claimed_and_measured(path: Path, rows: list[Row], dataset: str) -> list[Path]:
-    """TB21's Table 1 as points: claimed, and what each way of running it gave. Nothing without two measured points."""
+    """TB21's Table 1 as points: claimed, and what each way of running it gave.
+
+    Nothing without two measured points.
+    """
     by_key: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_key[row["key"]].append(row)
@@ -129,36 +188,68 @@ def claimed_and_measured(path: Path, rows: list[Row], dataset: str) -> list[Path
     for claim in found:
         for job in jobs_of(claim):
             if by_key[job.key]:
-                lines[_way(job)][float(claim.epsilon)] = [100 * r["accuracy"] for r in by_key[job.key]]
+                lines[_way(job)][float(claim.epsilon)] = [
+                    100 * r["accuracy"] for r in by_key[job.key]
+                ]
     if sum(map(len, lines.values())) < 2:
         return []
     figure, (axes,) = _figure(path, 1, (6.4, 4.4))
-    axes.plot([float(c.epsilon) for c in found], [float(c.value) for c in found], "k*", markersize=11, label="claimed")
-    for (label, points), color, marker in zip(lines.items(), COLORS, MARKERS, strict=False):
+    axes.plot(
+        [float(c.epsilon) for c in found],
+        [float(c.value) for c in found],
+        "k*",
+        markersize=11,
+        label="claimed",
+    )
+    for (label, points), color, marker in zip(
+        lines.items(), COLORS, MARKERS, strict=False
+    ):
         _line(axes, list(points), list(points.values()), color, marker, label)
     axes.set(xlabel="ε (δ = 1e-5)", ylabel="test accuracy in %")
-    axes.set_title(f"TB21, Table 1: {dataset}, ScatterNet and a linear head", fontsize=11)
+    axes.set_title(
+        f"TB21, Table 1: {dataset}, ScatterNet and a linear head", fontsize=11
+    )
     axes.legend(frameon=False, fontsize=8)
     _save(figure, path)
     return [path]
 
 
 def _way(job: Job) -> str:
-    chosen = "settings chosen on held-out rows" if "held-out" in job.label else "settings of Table 13"
+    chosen = (
+        "settings chosen on held-out rows"
+        if "held-out" in job.label
+        else "settings of Table 13"
+    )
     return f"{chosen}, {job.label.rpartition(', ')[2]}"
 
 
 def spread(path: Path, rows: list[Row]) -> Path:
-    """Held-out accuracy of every setting that was tried while choosing, a column for each budget and features."""
-    groups = _cells((f"ε = {r['job']['epsilon']}\n{_kind(r)}", r["accuracy"]) for r in rows)
+    """Held-out accuracy of every setting that was tried while choosing, a column for
+    each budget and features.
+    """
+    groups = _cells(
+        (f"ε = {r['job']['epsilon']}\n{_kind(r)}", r["accuracy"]) for r in rows
+    )
     figure, (axes,) = _figure(path, 1, (max(5.0, 1.6 + 1.3 * len(groups)), 4.4))
     for i, values in enumerate(groups.values()):
         offsets = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
-        axes.plot([i + o for o in offsets], values, "o", color=COLORS[0], alpha=0.7, markersize=5)
+        axes.plot(
+            [i + o for o in offsets],
+            values,
+            "o",
+            color=COLORS[0],
+            alpha=0.7,
+            markersize=5,
+        )
         axes.plot([i - 0.2, i + 0.2], [np.median(values)] * 2, color=COLORS[1])
     axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
-    axes.set(ylabel="accuracy in %, a fifth of the training rows", xlim=(-0.6, len(groups) - 0.4))
-    axes.set_title(f"{rows[0]['job']['dataset']}: {len(rows)} settings (bar: median)", fontsize=11)
+    axes.set(
+        ylabel="accuracy in %, a fifth of the training rows",
+        xlim=(-0.6, len(groups) - 0.4),
+    )
+    axes.set_title(
+        f"{rows[0]['job']['dataset']}: {len(rows)} settings (bar: median)", fontsize=11
+    )
     _save(figure, path)
     return path
 
@@ -166,7 +257,11 @@ def spread(path: Path, rows: list[Row]) -> Path:
 def _kind(row: Row) -> str:
     if "normalization" in row["job"]["settings"]:
         return "data norm"
-    return Job(**row["job"]).features.replace("scatternet-g", "group norm, G = ").replace("scatternet", "no norm")
+    return (
+        Job(**row["job"])
+        .features.replace("scatternet-g", "group norm, G = ")
+        .replace("scatternet", "no norm")
+    )
 
 
 def _cells(pairs: Any) -> dict[Any, list[float]]:
@@ -177,7 +272,14 @@ def _cells(pairs: Any) -> dict[Any, list[float]]:
     return dict(sorted(cells.items()))
 
 
-def _line(axes: Any, x: Sequence[float], values: Sequence[list[float]], color: str, marker: str, label: str) -> None:
+def _line(
+    axes: Any,
+    x: Sequence[float],
+    values: Sequence[list[float]],
+    color: str,
+    marker: str,
+    label: str,
+) -> None:
     error = [stdev(v) if len(v) > 1 else 0.0 for v in values]
     axes.errorbar(
         x,

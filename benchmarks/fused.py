@@ -1,8 +1,11 @@
-"""Block sums for benchmarks only: the same clipped gradient sums, several times as fast, not exact.
+"""Block sums for benchmarks only: the same clipped gradient sums, several times as
+fast, not exact.
 
-The row's map x → (x - c) ∘ s, with or without unit norms before and after, is folded into the weights and out of the
-sum, so that a batch is read twice and never copied, products are float32, and several fits on the same batches share
-them (`Together`). Sums differ from `CpuSums`' by rounding alone (tests/benchmarks/test_fused.py), but no proof covers
+The row's map x → (x - c) ∘ s, with or without unit norms before and after, is folded
+into the weights and out of the sum, so that a batch is read twice and never copied,
+products are float32, and several fits on the same batches share them (`Together`). Sums
+differ from `CpuSums`' by rounding alone (tests/benchmarks/test_fused.py), but no proof
+covers
 them: nothing that is to be private may use this.
 """
 
@@ -32,7 +35,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Asked:
-    """A gradient sum that one fit wants of a block. out: (width, n_classes) float64, added to."""
+    """A gradient sum that one fit wants of a block.
+
+    out: (width, n_classes) float64, added to.
+    """
 
     query: Gradient
     params: Params
@@ -41,7 +47,11 @@ class Asked:
 
 
 class FusedSums:
-    """A `BlockSum`. It keeps three numbers of each row after each transform: the factors of its norms, and its norm."""
+    """A `BlockSum`.
+
+    It keeps three numbers of each row after each transform: the factors of its norms,
+    and its norm.
+    """
 
     parallel = False
 
@@ -61,30 +71,57 @@ class FusedSums:
         """The block itself, for gradients."""
         return block if fusible(ask.query, ask.params) else self._exact.rows(ask, block)
 
-    def add(self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Add the block's clipped statistics to out; other queries than gradients go to `CpuSums`."""
+    def add(
+        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
+        """Add the block's clipped statistics to out; other queries than gradients go to
+        `CpuSums`.
+        """
         if not fusible(ask.query, ask.params):
             return self._exact.add(ask, rows, y, used, out)
         value = np.zeros(out.shape)
-        self.add_all([Asked(ask.query, ask.params, ask.clip_norm, value)], [(rows, used)])  # type: ignore[arg-type]
+        self.add_all(
+            [Asked(ask.query, ask.params, ask.clip_norm, value)], [(rows, used)]
+        )  # type: ignore[arg-type]
         out += rounded(ask, value)
         return out
 
-    def add_all(self, asks: list[Asked], blocks: Iterable[tuple[Block, np.ndarray]]) -> None:
-        """Add the clipped gradients of several fits of one loss over (block, rows to keep), with common products."""
+    def add_all(
+        self, asks: list[Asked], blocks: Iterable[tuple[Block, np.ndarray]]
+    ) -> None:
+        """Add the clipped gradients of several fits of one loss over (block, rows to
+        keep), with common products.
+        """
         fits, m = len(asks), asks[0].query.n_classes
-        weights, offset, bias = (np.stack(part, axis=-2) for part in zip(*(_fold(a.params) for a in asks), strict=True))
+        weights, offset, bias = (
+            np.stack(part, axis=-2)
+            for part in zip(*(_fold(a.params) for a in asks), strict=True)
+        )
         weights = weights.reshape(len(weights), -1)
         transforms = [a.params.transform for a in asks]
-        keys, clips = [_content(t) for t in transforms], np.array([a.clip_norm for a in asks])
+        keys, clips = (
+            [_content(t) for t in transforms],
+            np.array([a.clip_norm for a in asks]),
+        )
         appended = np.array([t.append for t in transforms]) ** 2
-        value, totals = np.zeros(weights.shape[::-1], np.float32), np.zeros((2, fits, m))
+        value, totals = (
+            np.zeros(weights.shape[::-1], np.float32),
+            np.zeros((2, fits, m)),
+        )
         for block, keep in blocks:
-            found = {key: self._norms(key, t, block) for key, t in zip(keys, transforms, strict=True)}
-            inner, outer, squared = np.stack([found[key] for key in keys], axis=2)  # (rows, fits) each
+            found = {
+                key: self._norms(key, t, block)
+                for key, t in zip(keys, transforms, strict=True)
+            }
+            # (rows, fits) each
+            inner, outer, squared = np.stack([found[key] for key in keys], axis=2)
             known = keep & (block.y >= 0) & (block.y < m)
             ok = np.isfinite(squared) & known[:, None]
-            x = block.x if ok[keep].all() else np.where(ok.any(axis=1, keepdims=True), block.x, np.float32(0))
+            x = (
+                block.x
+                if ok[keep].all()
+                else np.where(ok.any(axis=1, keepdims=True), block.x, np.float32(0))
+            )
             z = (x @ weights).reshape(-1, fits, m)
             z *= (inner * outer)[:, :, None]
             z += outer[:, :, None] * offset + bias
@@ -98,15 +135,24 @@ class FusedSums:
             residual *= inner[:, :, None]
             value += residual.reshape(len(x), -1).T @ x
         for i, asked in enumerate(asks):
-            _unfold(asked, value[i * m : (i + 1) * m].T.astype(np.float64), totals[0, i], totals[1, i])
+            _unfold(
+                asked,
+                value[i * m : (i + 1) * m].T.astype(np.float64),
+                totals[0, i],
+                totals[1, i],
+            )
 
     def _norms(self, key: tuple, transform: RowTransform, block: Block) -> np.ndarray:
-        """(3, k) float32: the factor before and after centre and scale, and the transformed row's squared norm."""
+        """(3, k) float32: the factor before and after centre and scale, and the
+        transformed row's squared norm.
+        """
         known = self._known.get(key, np.zeros((3, 0), np.float32))
         last = int(block.index.max())
         if last >= known.shape[1]:
             room = max(last + 1, 1 << 16) - known.shape[1]
-            known = np.concatenate([known, np.full((3, room), np.nan, np.float32)], axis=1)
+            known = np.concatenate(
+                [known, np.full((3, room), np.nan, np.float32)], axis=1
+            )
         used = block.index >= 0
         new = np.flatnonzero(used & np.isnan(known[2, block.index]))
         for i in range(0, len(new), 256):
@@ -117,19 +163,25 @@ class FusedSums:
 
 
 def _measured(transform: RowTransform, x: np.ndarray) -> np.ndarray:
-    """`FusedSums._norms` of rows x; the squared norm is infinite for a row that is not finite."""
+    """`FusedSums._norms` of rows x; the squared norm is infinite for a row that is not
+    finite.
+    """
     with np.errstate(all="ignore"):
         ones = np.ones(len(x), np.float32)
         inner = outer = ones
         if transform.unit_norm:
             inner = _inverse(np.einsum("ij,ij->i", x, x))
             if transform.center is not None:
-                moved = (x * inner[:, None] - transform.center) * (1 if transform.scale is None else transform.scale)
+                moved = (x * inner[:, None] - transform.center) * (
+                    1 if transform.scale is None else transform.scale
+                )
                 outer = _inverse(np.einsum("ij,ij->i", moved, moved))
         squared = float_rows(transform, x)[1]
         squared = np.where(np.isfinite(squared), squared, np.inf)
         finite = np.isfinite(squared)
-        return np.stack([np.where(finite, inner, 0), np.where(finite, outer, 0), squared]).astype(np.float32)
+        return np.stack(
+            [np.where(finite, inner, 0), np.where(finite, outer, 0), squared]
+        ).astype(np.float32)
 
 
 def _inverse(squared: np.ndarray) -> np.ndarray:
@@ -138,14 +190,18 @@ def _inverse(squared: np.ndarray) -> np.ndarray:
 
 def rounded(ask: Ask, value: np.ndarray) -> np.ndarray:
     """A float sum as int64, in units of its query."""
-    return np.rint(value / ask.query.unit(ask.clip_norm, ask.params.transform.append)).astype(np.int64)
+    return np.rint(
+        value / ask.query.unit(ask.clip_norm, ask.params.transform.append)
+    ).astype(np.int64)
 
 
 class Together:
-    """`fits` fits on the same batches, each in a thread of its own: a batch is read once for all of them.
+    """`fits` fits on the same batches, each in a thread of its own: a batch is read
+    once for all of them.
 
-    Poisson batches: the fits must have the same seed, sampling probability and order of releases, so that they draw
-    the same rows; RuntimeError if one does not. A fit that ends leaves the others to go on.
+    Poisson batches: the fits must have the same seed, sampling probability and order of
+    releases, so that they draw the same rows; RuntimeError if one does not. A fit that
+    ends leaves the others to go on.
     """
 
     def __init__(self, rows: ArrayRows, fits: int) -> None:
@@ -156,11 +212,15 @@ class Together:
         self._known: dict[tuple, np.ndarray] = {}
 
     def rows(self) -> "_Named":
-        """Rows for each of the fits: batches are only named, since `_add` reads them."""
+        """Rows for each of the fits: batches are only named, since `_add` reads
+        them.
+        """
         return _Named(self._rows)
 
     def run(self, fit: Callable[[int], T]) -> list[T]:
-        """fit(position) for every position at once, a thread each; if one fails, all do, and its error is raised."""
+        """fit(position) for every position at once, a thread each; if one fails, all
+        do, and its error is raised.
+        """
 
         def one(i: int) -> T:
             try:
@@ -175,7 +235,9 @@ class Together:
             running = [pool.submit(one, i) for i in range(self._running)]
         errors = [error for future in running if (error := future.exception())]
         if errors:
-            raise next((e for e in errors if not isinstance(e, _OtherFailedError)), errors[0])
+            raise next(
+                (e for e in errors if not isinstance(e, _OtherFailedError)), errors[0]
+            )
         return [future.result() for future in running]
 
     def summer(self, fit: int) -> Door:
@@ -205,7 +267,9 @@ class Together:
             self._changed.notify_all()
 
     def _one(self, ask: Ask, indices: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """A sum that is not shared; over all rows, one that needs no head is the same for every fit."""
+        """A sum that is not shared; over all rows, one that needs no head is the same
+        for every fit.
+        """
         transform = ask.params.transform
         key = ask.query, ask.clip_norm, _content(transform), transform.append
         shared = ask.params.weights is None and len(indices) == self._rows.n_rows
@@ -227,14 +291,23 @@ class Together:
     def _add(self, asked: list[tuple[Asked, np.ndarray]]) -> None:
         indices = asked[0][1]
         if not all(np.array_equal(other, indices) for _, other in asked):
-            raise RuntimeError("fits on common batches must draw the same rows, got different ones.")
+            raise RuntimeError(
+                "fits on common batches must draw the same rows, got different ones."
+            )
         if len({a.query for a, _ in asked}) > 1:
-            raise RuntimeError("fits on common batches must have one loss, got several.")
-        self._sums.add_all([a for a, _ in asked], ((b, b.index >= 0) for b in self._blocks(indices)))
+            raise RuntimeError(
+                "fits on common batches must have one loss, got several."
+            )
+        self._sums.add_all(
+            [a for a, _ in asked], ((b, b.index >= 0) for b in self._blocks(indices))
+        )
 
 
 def fit_together(
-    rows: ArrayRows, facts: PublicFacts, fits: Sequence[tuple[Solver, int, float]], delta: float
+    rows: ArrayRows,
+    facts: PublicFacts,
+    fits: Sequence[tuple[Solver, int, float]],
+    delta: float,
 ) -> list[FitResult]:
     """Full-batch fits of each (solver, seed, epsilon), in that order."""
     together = Together(rows, len(fits))
@@ -263,20 +336,26 @@ class _OfFit:
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
         """Of the rows that the block names."""
         exact, indices = CpuSums(), block.index[block.index >= 0]
-        found = [exact.norms(ask, b)[b.index >= 0] for b in self._together._blocks(indices)]
+        found = [
+            exact.norms(ask, b)[b.index >= 0] for b in self._together._blocks(indices)
+        ]
         return np.pad(np.concatenate(found), (0, len(block.index) - len(indices)))
 
     def rows(self, ask: Ask, block: Block) -> Block:
         """The names."""
         return block
 
-    def add(self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def add(
+        self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
         """The sum, made with those of the other fits."""
         indices = rows.index[used]
         if not fusible(ask.query, ask.params):
             return self._together._one(ask, indices, out)
         value = np.zeros(out.shape)
-        self._together._wait(self._fit, Asked(ask.query, ask.params, ask.clip_norm, value), indices)  # type: ignore[arg-type]
+        self._together._wait(
+            self._fit, Asked(ask.query, ask.params, ask.clip_norm, value), indices
+        )  # type: ignore[arg-type]
         out += rounded(ask, value)
         return out
 
@@ -286,34 +365,50 @@ class _OtherFailedError(RuntimeError):
 
 
 class _Named:
-    """Rows whose batches are one block of indices, with zeros that take no memory for features."""
+    """Rows whose batches are one block of indices, with zeros that take no memory for
+    features.
+    """
 
     def __init__(self, rows: ArrayRows) -> None:
         self._rows, self.group_cap = rows, rows.group_cap
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
 
-    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
+    def blocks(
+        self, indices: np.ndarray | None = None, known: Known | None = None
+    ) -> Iterator[Block]:
         indices = np.arange(self.n_rows) if indices is None else indices
         size = CHUNK * max(1, -(-len(indices) // CHUNK))
         index = np.append(indices, np.full(size - len(indices), -1))
-        yield Block(index, np.broadcast_to(np.float32(0), (size, self.n_features)), np.full(size, -1, np.int32))
+        yield Block(
+            index,
+            np.broadcast_to(np.float32(0), (size, self.n_features)),
+            np.full(size, -1, np.int32),
+        )
 
 
 def fusible(query: Query, params: Params) -> bool:
     """Whether the sum is one of gradients clipped row by row."""
-    return isinstance(query, Gradient) and query.clip == "rows" and params.weights is not None
+    return (
+        isinstance(query, Gradient)
+        and query.clip == "rows"
+        and params.weights is not None
+    )
 
 
 def _content(transform: RowTransform) -> tuple:
     """Equal for equal maps of a row, whatever they append."""
-    arrays = (None if v is None else v.tobytes() for v in (transform.center, transform.scale))
+    arrays = (
+        None if v is None else v.tobytes() for v in (transform.center, transform.scale)
+    )
     return transform.unit_norm, *arrays
 
 
 def _fold(params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(weights (d, m), offset (m,), bias (m,)) float32: a row x has the scores (x @ weights + offset) + bias.
+    """(weights (d, m), offset (m,), bias (m,)) float32: a row x has the scores (x @
+    weights + offset) + bias.
 
-    With unit norms, x and the bracket are multiplied by the row's factors before and after.
+    With unit norms, x and the bracket are multiplied by the row's factors before and
+    after.
     """
     t, weights = params.transform, np.asarray(params.weights, np.float32)
     d = len(weights) - 1 if t.append else len(weights)
@@ -323,10 +418,14 @@ def _fold(params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows, offset, np.float32(t.append) * weights[-1] if t.append else zero
 
 
-def _unfold(asked: Asked, value: np.ndarray, inside: np.ndarray, total: np.ndarray) -> None:
-    """Add to asked.out what value (d, m), a sum over rows as they are, is for transformed rows.
+def _unfold(
+    asked: Asked, value: np.ndarray, inside: np.ndarray, total: np.ndarray
+) -> None:
+    """Add to asked.out what value (d, m), a sum over rows as they are, is for
+    transformed rows.
 
-    inside, total: (m,) sums of the residuals, with and without the rows' factors after centre and scale.
+    inside, total: (m,) sums of the residuals, with and without the rows' factors after
+        centre and scale.
     """
     t = asked.params.transform
     if t.center is not None:
@@ -339,7 +438,9 @@ def _unfold(asked: Asked, value: np.ndarray, inside: np.ndarray, total: np.ndarr
 
 
 def _residual(z: np.ndarray, y: np.ndarray, loss: str) -> np.ndarray:
-    """Prediction minus one-hot label, (k, fits, n_classes) float32; z is overwritten."""
+    """Prediction minus one-hot label, (k, fits, n_classes) float32; z is
+    overwritten.
+    """
     if loss == "softmax":
         z -= z.max(axis=2, keepdims=True)
         np.exp(z, out=z)

@@ -1,4 +1,6 @@
-"""What can be run here: from a claim to the fits that measure it, or to why there are none."""
+"""What can be run here: from a claim to the fits that measure it, or to why there are
+none.
+"""
 
 import hashlib
 import json
@@ -24,20 +26,29 @@ ACCOUNTANTS = {"TB21": "rdp-classic", "FC23": "zcdp", "De22": "rdp", "TAN23": "r
 DRAWS = 5
 IMAGES = ("mnist", "fashion-mnist", "cifar10")
 OWN_METHODS = (  # FC23's methods and epochs
-    ("dp-ls", 1), ("dp-newton", 1), ("dp-newton", 10), ("dp-fc", 1), ("dp-fc", 10),
-    ("dp-adam", 1), ("dp-adam", 10), ("dp-adam", 100),
-)  # fmt: skip
+    ("dp-ls", 1),
+    ("dp-newton", 1),
+    ("dp-newton", 10),
+    ("dp-fc", 1),
+    ("dp-fc", 10),
+    ("dp-adam", 1),
+    ("dp-adam", 10),
+    ("dp-adam", 100),
+)
 OWN_EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
 
 
 @dataclass(frozen=True)
 class Job:
-    """One fit, to be repeated over noise draws (draw k uses seed k, whatever the job, so that jobs are paired).
+    """One fit, to be repeated over noise draws (draw k uses seed k, whatever the job,
+    so that jobs are paired).
 
-    features: a name of `features.extract_options`. settings: over the preset's. accountant: what calibrates the noise
-    ("auto": exact for full batches, PLD for Poisson ones). clip_only: gradients are clipped, there is no noise.
-    held_out: a fifth of the training rows stands in for the test set (for choosing settings). sampling: "poisson", or
-    "shuffle" (`benchmarks.shuffled`; the noise is calibrated as if batches were Poisson ones). label: what tables say.
+    features: a name of `features.extract_options`. settings: over the preset's.
+    accountant: what calibrates the noise ("auto": exact for full batches, PLD for
+    Poisson ones). clip_only: gradients are clipped, there is no noise.
+    held_out: a fifth of the training rows stands in for the test set (for choosing
+    settings). sampling: "poisson", or "shuffle" (`benchmarks.shuffled`; the noise is
+    calibrated as if batches were Poisson ones). label: what tables say.
     """
 
     dataset: str
@@ -57,13 +68,19 @@ class Job:
     def described(self) -> dict[str, Any]:
         """Everything that decides the result, as JSON data."""
         data = asdict(self) | {"epsilon": str(float(self.epsilon))}
-        left_out = ("draws", "label") if self.sampling == "shuffle" else ("draws", "label", "sampling")
+        left_out = (
+            ("draws", "label")
+            if self.sampling == "shuffle"
+            else ("draws", "label", "sampling")
+        )
         return {k: v for k, v in data.items() if k not in left_out}
 
     @property
     def key(self) -> str:
         """Identifies the job in stored rows."""
-        return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(
+            json.dumps(self.described(), sort_keys=True).encode()
+        ).hexdigest()[:12]
 
     def solver(self) -> Solver:
         """The solver, for the data set's public sizes."""
@@ -74,7 +91,10 @@ class Job:
         """Rows times features that a fit passes over: a measure of its time."""
         facts = facts_of(self.dataset, self.features)
         width = {"gram": facts.n_features / 40}
-        passes = sum(p.sampling_prob * width.get(p.query.kind, 1.0) for p in self.solver().plan(facts))
+        passes = sum(
+            p.sampling_prob * width.get(p.query.kind, 1.0)
+            for p in self.solver().plan(facts)
+        )
         return passes * facts.n_rows * facts.n_features
 
 
@@ -85,7 +105,11 @@ def why_not(claim: Claim) -> str:
     if claim.unreadable:
         return f"the paper's text is damaged: {claim.unreadable}"
     if claim.features != "ScatterNet":
-        needs = [f"{k}: {v}" for k, v in claim.needs.items() if k != "data" and v not in ("none", "cpu")]
+        needs = [
+            f"{k}: {v}"
+            for k, v in claim.needs.items()
+            if k != "data" and v not in ("none", "cpu")
+        ]
         return "needs " + "; ".join(needs) if needs else "not a head on features"
     if claim.dataset not in IMAGES:
         return f"needs {claim.needs['data']}"
@@ -99,74 +123,132 @@ def jobs_of(claim: Claim) -> list[Job]:
     return [] if why_not(claim) else list(_tb21(claim))
 
 
-_UNBUILT = {"2": "the paper prints no number of epochs for its best", "11": "the paper prints no number of epochs"}
+_UNBUILT = {
+    "2": "the paper prints no number of epochs for its best",
+    "11": "the paper prints no number of epochs",
+}
 SWEEP = 36  # configurations of TB21's search that are fixed beforehand
 
 
 def _tb21(claim: Claim) -> Iterator[Job]:
-    """TB21's linear heads on ScatterNet features: Table 2 without noise, Tables 1 and 19 under both accountings."""
+    """TB21's linear heads on ScatterNet features: Table 2 without noise, Tables 1 and
+    19 under both accountings.
+    """
     if claim.table == "2" and "normalization" in claim.settings:
         yield from _table2(claim)
     if claim.table == "3":
         yield from sweep(claim.dataset)
     if claim.table in ("1", "19"):
-        features = "scatternet-g27" if claim.dataset == "fashion-mnist" else "scatternet"
+        features = (
+            "scatternet-g27" if claim.dataset == "fashion-mnist" else "scatternet"
+        )
         delta, epsilon = float(claim.delta), float(claim.epsilon)
         table13: dict[str, Any] = {
             "features": features,
             "preset": f"tb21-{claim.dataset}",
             "label": "settings of Table 13",
         }
-        chosen: list[dict[str, Any]] = [{**c, "preset": "tb21"} for c in _chosen(claim.dataset, epsilon)]
+        chosen: list[dict[str, Any]] = [
+            {**c, "preset": "tb21"} for c in _chosen(claim.dataset, epsilon)
+        ]
         for accounting, accountant in ((PAPER, ACCOUNTANTS["TB21"]), (EXACT, "auto")):
             for how in (table13, *chosen):
                 yield Job(
-                    claim.dataset, how["features"], "dp-sgd", epsilon, delta, how["preset"], how.get("settings", {}),
-                    accountant, sampling=str(claim.settings.get("sampling", "poisson")),
+                    claim.dataset,
+                    how["features"],
+                    "dp-sgd",
+                    epsilon,
+                    delta,
+                    how["preset"],
+                    how.get("settings", {}),
+                    accountant,
+                    sampling=str(claim.settings.get("sampling", "poisson")),
                     label=f"{how['label']}, {accounting} accounting",
-                )  # fmt: skip
+                )
 
 
 def sweep(dataset: str, size: int | None = SWEEP) -> list[Job]:
-    """TB21's search at epsilon 3 under the paper's accounting: all of its 360 configurations, or `size` of them.
+    """TB21's search at epsilon 3 under the paper's accounting: all of its 360
+    configurations, or `size` of them.
 
     Which ones is fixed by a seed, whatever the results are. One noise draw each.
     """
     grid = presets.load("tb21")["search"][dataset]
-    clips = presets.load(f"tb21-{dataset}")["dp-sgd"].get("normalization", {}) | grid["normalization"]
+    clips = (
+        presets.load(f"tb21-{dataset}")["dp-sgd"].get("normalization", {})
+        | grid["normalization"]
+    )
     clips.setdefault("n_channels", 81)
-    kinds: list[tuple[str, dict[str, Any]]] = [(f"scatternet-g{g}", {}) for g in grid["groups"]]
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        (f"scatternet-g{g}", {}) for g in grid["groups"]
+    ]
     for sigma in grid["normalization"]["noise_multiplier"]:
-        kinds.append(("scatternet", {"normalization": clips | {"noise_multiplier": float(sigma)}}))
+        kinds.append(
+            (
+                "scatternet",
+                {"normalization": clips | {"noise_multiplier": float(sigma)}},
+            )
+        )
     sizes = [512 << k for k in range(6)]
     every = [
         Job(
-            dataset, features, "dp-sgd", 3.0, preset="tb21", accountant=ACCOUNTANTS["TB21"], draws=1, label=PAPER,
-            settings={"batch_size": batch, "epochs": epochs, "base_learning_rate": float(rate)} | more,
+            dataset,
+            features,
+            "dp-sgd",
+            3.0,
+            preset="tb21",
+            accountant=ACCOUNTANTS["TB21"],
+            draws=1,
+            label=PAPER,
+            settings={
+                "batch_size": batch,
+                "epochs": epochs,
+                "base_learning_rate": float(rate),
+            }
+            | more,
         )
         for features, more in kinds
-        for batch, epochs, rate in product(sizes, grid["epochs"], grid["base_learning_rate"])
-    ]  # fmt: skip
+        for batch, epochs, rate in product(
+            sizes, grid["epochs"], grid["base_learning_rate"]
+        )
+    ]
     if size is None:
         return every
-    return [every[i] for i in sorted(np.random.default_rng(21).choice(len(every), size, replace=False))]
+    return [
+        every[i]
+        for i in sorted(
+            np.random.default_rng(21).choice(len(every), size, replace=False)
+        )
+    ]
 
 
 def _table2(claim: Claim) -> Iterator[Job]:
     printed = presets.column("tb21-10", dataset=claim.dataset)
     kind, features = claim.settings["normalization"], "scatternet"
-    settings = {k: printed[k] for k in ("clip_norm", "momentum", "epochs", "batch_size", "learning_rate")}
+    settings = {
+        k: printed[k]
+        for k in ("clip_norm", "momentum", "epochs", "batch_size", "learning_rate")
+    }
     settings |= {"unit_norm": False, "intercept": 1.0}
     if kind == "group":
         features = f"scatternet-g{printed['groups']}"
     if kind == "data":
         channels = 243 if claim.dataset == "cifar10" else 81
-        settings["normalization"] = {"n_channels": channels, "mean_clip": 1e6, "square_clip": 1e6}
+        settings["normalization"] = {
+            "n_channels": channels,
+            "mean_clip": 1e6,
+            "square_clip": 1e6,
+        }
     if kind in ("none", "group", "data"):
         yield Job(
-            claim.dataset, features, "dp-sgd", float("inf"), settings=settings, clip_only=True,
+            claim.dataset,
+            features,
+            "dp-sgd",
+            float("inf"),
+            settings=settings,
+            clip_only=True,
             label="settings of Table 10, no noise",
-        )  # fmt: skip
+        )
 
 
 def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
@@ -176,31 +258,54 @@ def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
 
 
 def own() -> list[Job]:
-    """FC23's Table 3 (CIFAR-10) with a network that is at hand: MobileNetV2 of ImageNet-1K, our defaults, no search."""
+    """FC23's Table 3 (CIFAR-10) with a network that is at hand: MobileNetV2 of
+    ImageNet-1K, our defaults, no search.
+    """
     return [
         Job(
-            "cifar10", "mobilenetv2-128", method, epsilon, settings={} if method == "dp-ls" else {"steps": epochs},
-            label=f"{method}, {epochs}", draws=1 if method == "dp-newton" else DRAWS,
+            "cifar10",
+            "mobilenetv2-128",
+            method,
+            epsilon,
+            settings={} if method == "dp-ls" else {"steps": epochs},
+            label=f"{method}, {epochs}",
+            draws=1 if method == "dp-newton" else DRAWS,
         )
         for method, epochs in OWN_METHODS
         for epsilon in OWN_EPSILONS
-    ]  # fmt: skip
+    ]
 
 
 def own_de22() -> list[Job]:
-    """De22's last layer on the same network: full batches, normalised update, EMA, the steps of its Table 21."""
+    """De22's last layer on the same network: full batches, normalised update, EMA, the
+    steps of its Table 21.
+    """
     columns = presets.load("de22")["columns"]
     return [
-        Job("cifar10", "mobilenetv2-128", "dp-sgd", epsilon, preset="de22", settings={"steps": steps}, draws=3)
+        Job(
+            "cifar10",
+            "mobilenetv2-128",
+            "dp-sgd",
+            epsilon,
+            preset="de22",
+            settings={"steps": steps},
+            draws=3,
+        )
         for epsilon, steps in zip(columns["epsilon"], columns["steps"], strict=True)
         if epsilon <= 2
-    ]  # fmt: skip
+    ]
 
 
 def search(dataset: str) -> list[Job]:
-    """Settings to choose from on held-out training rows: the product of the lists of each of the file's grids."""
+    """Settings to choose from on held-out training rows: the product of the lists of
+    each of the file's grids.
+    """
     jobs = []
-    for grid in (g for g in tomllib.loads(CHOSEN.read_text())["search"] if g["dataset"] == dataset):
+    for grid in (
+        g
+        for g in tomllib.loads(CHOSEN.read_text())["search"]
+        if g["dataset"] == dataset
+    ):
         varied = grid.get("varied", {})
         for epsilon in grid["epsilons"]:
             for values in product(*varied.values()):
@@ -209,19 +314,29 @@ def search(dataset: str) -> list[Job]:
                     settings["ema_decay"] = grid["ema_decay"]
                 jobs.append(
                     Job(
-                        dataset, grid["features"], "dp-sgd", epsilon, preset="tb21", settings=settings,
-                        held_out=True, draws=1,
+                        dataset,
+                        grid["features"],
+                        "dp-sgd",
+                        epsilon,
+                        preset="tb21",
+                        settings=settings,
+                        held_out=True,
+                        draws=1,
                     )
-                )  # fmt: skip
+                )
     return jobs
 
 
 def tested() -> list[Job]:
-    """What might explain CIFAR-10 with data normalisation in TB21's Table 2, one change at a time; none is chosen."""
+    """What might explain CIFAR-10 with data normalisation in TB21's Table 2, one change
+    at a time; none is chosen.
+    """
     claim = next(
-        c for c in claims.load("TB21")
-        if (c.table, c.dataset, c.settings.get("normalization")) == ("2", "cifar10", "data")
-    )  # fmt: skip
+        c
+        for c in claims.load("TB21")
+        if (c.table, c.dataset, c.settings.get("normalization"))
+        == ("2", "cifar10", "data")
+    )
     job = next(_table2(claim))
     average = {"average": "ema", "ema_decay": 0.999}
     changes: dict[str, dict[str, Any]] = {
@@ -231,7 +346,10 @@ def tested() -> list[Job]:
         "moving average": {"settings": job.settings | average},
         "both": {"settings": job.settings | average, "features": "scatternet-unscaled"},
     }
-    return [replace(job, draws=3, label=label, **change) for label, change in changes.items()]
+    return [
+        replace(job, draws=3, label=label, **change)
+        for label, change in changes.items()
+    ]
 
 
 def quick() -> list[Job]:
@@ -241,19 +359,26 @@ def quick() -> list[Job]:
         for method in ("dp-fc", "dp-ls", "dp-adam")
         for epsilon in (1.0, 8.0)
     ]
-    claim = next(c for c in claims.load("TB21") if c.table == "1" and c.epsilon == "2.93" and not c.source)
+    claim = next(
+        c
+        for c in claims.load("TB21")
+        if c.table == "1" and c.epsilon == "2.93" and not c.source
+    )
     mnist = [job for job in jobs_of(claim) if job.accountant == "auto"]
     return small + [Job(**{**asdict(job), "draws": 1}) for job in mnist[-1:]]
 
 
 def select(selector: str) -> list[tuple[Claim | None, Job]]:
-    """The (claim, job) pairs of `paper[/table[/dataset]]`, in printed order, or of what `unclaimed` names.
+    """The (claim, job) pairs of `paper[/table[/dataset]]`, in printed order, or of what
+    `unclaimed` names.
 
     Raises ValueError if it names nothing.
     """
     if (jobs := unclaimed(selector)) is not None:
         return [(None, job) for job in jobs]
-    claimed: list[tuple[Claim | None, Job]] = [(c, job) for c in selected(selector) for job in jobs_of(c)]
+    claimed: list[tuple[Claim | None, Job]] = [
+        (c, job) for c in selected(selector) for job in jobs_of(c)
+    ]
     paper, table, dataset = (*selector.lower().split("/"), "", "")[:3]
     ours: list[Job] = []
     if dataset in ("", "cifar10"):
@@ -263,7 +388,9 @@ def select(selector: str) -> list[tuple[Claim | None, Job]]:
 
 
 def unclaimed(selector: str) -> list[Job] | None:
-    """The jobs of `quick`, `tested`, `search/dataset` or `sweep/dataset`, which no paper claims; None for another."""
+    """The jobs of `quick`, `tested`, `search/dataset` or `sweep/dataset`, which no
+    paper claims; None for another.
+    """
     dataset = selector.partition("/")[2]
     makers: dict[str, Callable[[], list[Job]]] = {
         "quick": quick,
@@ -282,7 +409,7 @@ def selected(selector: str) -> list[Claim]:
         found = [c for c in found if getattr(c, name).lower() == wanted.lower()]
     if not found or len(rest) > 2:
         raise ValueError(
-            f"a selector must be PAPER, PAPER/TABLE, PAPER/TABLE/DATASET or quick, got {selector=}. The papers are "
-            f"{', '.join(claims.PAPERS)}."
+            "a selector must be PAPER, PAPER/TABLE, PAPER/TABLE/DATASET or quick, got "
+            f"{selector=}. The papers are {', '.join(claims.PAPERS)}."
         )
     return found

@@ -1,11 +1,14 @@
-"""TB21's Figure 10: privacy amplification by iteration beside DP-SGD, on CIFAR-10 from ScatterNet.
+"""TB21's Figure 10: privacy amplification by iteration beside DP-SGD, on CIFAR-10 from
+ScatterNet.
 
-The solver is noisy gradient descent of which only the last iterate leaves (Feldman, Mironov, Talwar, Thakurta 2018):
-rows are brought to the unit sphere, the batches are fixed and public, there is no momentum, and the step is at most
-2 / beta. Its guarantee (`dphead.analysis.iteration`) is replace-one, holds for 99 % of the rows, as in the paper's
-footnote 12, and is no sum of releases, so that a ledger cannot hold it: this is a comparison, and no method of dphead.
-Accuracy is that of a held-out fifth of the training rows, the best of a few settings for both, as the figure has it.
-`python -m benchmarks.last_iterate` runs what is missing.
+The solver is noisy gradient descent of which only the last iterate leaves (Feldman,
+Mironov, Talwar, Thakurta 2018): rows are brought to the unit sphere, the batches are
+fixed and public, there is no momentum, and the step is at most 2 / beta. Its guarantee
+(`dphead.analysis.iteration`) is replace-one, holds for 99 % of the rows, as in the
+paper's footnote 12, and is no sum of releases, so that a ledger cannot hold it: this is
+a comparison, and no method of dphead. Accuracy is that of a held-out fifth of the
+training rows, the best of a few settings for both, as the figure has it. `python -m
+benchmarks.last_iterate` runs what is missing.
 """
 
 from collections import defaultdict
@@ -32,18 +35,33 @@ SMOOTHNESS = (1 + BIAS**2) / 2  # of the softmax loss of such a row: Böhning 19
 LIPSCHITZ = np.sqrt(2 * (1 + BIAS**2))  # of the same
 RATES = tuple(2 / SMOOTHNESS * share for share in (0.125, 0.25, 0.5, 0.99))
 BATCHES, EPOCHS = 20, (10, 30)
-DPSGD = {"batch_size": [2048], "epochs": [10, 30], "base_learning_rate": [0.25, 0.5, 1.0]}
+DPSGD = {
+    "batch_size": [2048],
+    "epochs": [10, 30],
+    "base_learning_rate": [0.25, 0.5, 1.0],
+}
 Row = dict[str, Any]
 
 
-def last_iterates(rows: ArrayRows, rates: np.ndarray, noises: np.ndarray, epochs: int, batches: int, seed: int) -> Any:
-    """Weights (fits, n_features + 1, n_classes) after `epochs` passes in one fixed order of `batches` batches.
+def last_iterates(
+    rows: ArrayRows,
+    rates: np.ndarray,
+    noises: np.ndarray,
+    epochs: int,
+    batches: int,
+    seed: int,
+) -> Any:
+    """Weights (fits, n_features + 1, n_classes) after `epochs` passes in one fixed
+    order of `batches` batches.
 
-    rates: steps on the mean gradient; noises: standard deviation of the noise in a sum of gradients, over LIPSCHITZ.
-    Fits see the same batches. ValueError for a step beyond 2 / SMOOTHNESS: the guarantee would not hold.
+    rates: steps on the mean gradient; noises: standard deviation of the noise in a sum
+    of gradients, over LIPSCHITZ. Fits see the same batches. ValueError for a step
+    beyond 2 / SMOOTHNESS: the guarantee would not hold.
     """
     if (rates > 2 / SMOOTHNESS).any():
-        raise ValueError(f"a step must be at most {2 / SMOOTHNESS:.4g}, got rates={rates}. Lower it.")
+        raise ValueError(
+            f"a step must be at most {2 / SMOOTHNESS:.4g}, got rates={rates}. Lower it."
+        )
     m = 1 + max(int(b.y.max()) for b in rows.blocks())
     order = np.random.default_rng(0).permutation(rows.n_rows)  # public
     weights = np.zeros((len(rates), rows.n_features + 1, m))
@@ -54,12 +72,21 @@ def last_iterates(rows: ArrayRows, rates: np.ndarray, noises: np.ndarray, epochs
         for block in rows.blocks(index):
             norm = np.linalg.norm(block.x, axis=1, keepdims=True)
             x = block.x / np.maximum(norm, 1e-12)
-            z = (x @ stacked[:-1] + np.float32(BIAS) * stacked[-1]).reshape(len(x), len(rates), m)
-            residual = _residual(z, block.y, "softmax") * ((block.index >= 0) & (block.y >= 0))[:, None, None]
+            z = (x @ stacked[:-1] + np.float32(BIAS) * stacked[-1]).reshape(
+                len(x), len(rates), m
+            )
+            residual = (
+                _residual(z, block.y, "softmax")
+                * ((block.index >= 0) & (block.y >= 0))[:, None, None]
+            )
             flat = residual.reshape(len(x), -1)
             total[:, :-1] += (flat.T @ x).reshape(len(rates), m, -1).transpose(0, 2, 1)
             total[:, -1] += BIAS * residual.sum(0)
-        z = NoiseSource(seed).generator(step, "noise").standard_normal(weights.shape[1:])
+        z = (
+            NoiseSource(seed)
+            .generator(step, "noise")
+            .standard_normal(weights.shape[1:])
+        )
         total += (noises * LIPSCHITZ)[:, None, None] * z
         weights -= (rates / len(index))[:, None, None] * total
     return weights
@@ -70,20 +97,38 @@ def iterated(seed: int = 0) -> list[Row]:
     data, found = features.load(DATASET, FEATURES, True), []
     for epochs in EPOCHS:
         pairs = list(product(EPSILONS, RATES))
-        sigma = {e: iteration_noise(e, BATCHES, epochs, DELTA, FRACTION) for e in EPSILONS}
+        sigma = {
+            e: iteration_noise(e, BATCHES, epochs, DELTA, FRACTION) for e in EPSILONS
+        }
         weights = last_iterates(
-            data.rows, np.array([r for _, r in pairs]), np.array([sigma[e] for e, _ in pairs]), epochs, BATCHES, seed
+            data.rows,
+            np.array([r for _, r in pairs]),
+            np.array([sigma[e] for e, _ in pairs]),
+            epochs,
+            BATCHES,
+            seed,
         )
         x = data.x / np.maximum(np.linalg.norm(data.x, axis=1, keepdims=True), 1e-12)
         for (epsilon, rate), w in zip(pairs, weights, strict=True):
             scores = x @ w[:-1].astype(np.float32) + BIAS * w[-1]
             known = iteration_epsilon(sigma[epsilon], BATCHES, epochs, DELTA, FRACTION)
-            found.append({
-                "method": "iteration", "epsilon": epsilon, "noise_multiplier": sigma[epsilon], "covered": known.covered,
-                "worst_epsilon": known.worst_epsilon, "relation": "replace_one", "seed": seed,
-                "settings": {"epochs": epochs, "batches": BATCHES, "learning_rate": rate},
-                "accuracy": float((scores.argmax(1) == data.y).mean()),
-            })  # fmt: skip
+            found.append(
+                {
+                    "method": "iteration",
+                    "epsilon": epsilon,
+                    "noise_multiplier": sigma[epsilon],
+                    "covered": known.covered,
+                    "worst_epsilon": known.worst_epsilon,
+                    "relation": "replace_one",
+                    "seed": seed,
+                    "settings": {
+                        "epochs": epochs,
+                        "batches": BATCHES,
+                        "learning_rate": rate,
+                    },
+                    "accuracy": float((scores.argmax(1) == data.y).mean()),
+                }
+            )
     return found
 
 
@@ -91,12 +136,19 @@ def dpsgd_jobs() -> list[Job]:
     """DP-SGD in TB21's form, with its accounting."""
     return [
         Job(
-            DATASET, FEATURES, "dp-sgd", epsilon, preset="tb21", settings=dict(zip(DPSGD, values, strict=True)),
-            accountant="rdp-classic", held_out=True, draws=1,
+            DATASET,
+            FEATURES,
+            "dp-sgd",
+            epsilon,
+            preset="tb21",
+            settings=dict(zip(DPSGD, values, strict=True)),
+            accountant="rdp-classic",
+            held_out=True,
+            draws=1,
         )
         for epsilon in EPSILONS
         for values in product(*DPSGD.values())
-    ]  # fmt: skip
+    ]
 
 
 def run() -> None:
@@ -105,7 +157,12 @@ def run() -> None:
     if not any(r["method"] == "iteration" for r in rows):
         with threadpool_limits(1, "blas"):
             for row in iterated():
-                append(OUT, row | {"dataset": DATASET, "features": FEATURES, "delta": DELTA} | provenance())
+                append(
+                    OUT,
+                    row
+                    | {"dataset": DATASET, "features": FEATURES, "delta": DELTA}
+                    | provenance(),
+                )
     done = {r.get("key") for r in rows}
     tasks = [(job, 0, str(OUT)) for job in dpsgd_jobs() if job.key not in done]
     for group in runner.groups(tasks):
@@ -115,7 +172,9 @@ def run() -> None:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The best held-out accuracy in % of each method, a column an epsilon; and what the worst row has."""
+    """The best held-out accuracy in % of each method, a column an epsilon; and what the
+    worst row has.
+    """
     best: dict[tuple[str, float], Row] = {}
     settings: dict[str, set[str]] = defaultdict(set)
     for r in rows:
@@ -123,9 +182,16 @@ def table(rows: Iterable[Row]) -> str:
         settings[r["method"]].add(str(r.get("settings") or r["job"]["settings"]))
         if key not in best or r["accuracy"] > best[key]["accuracy"]:
             best[key] = r
-    lines = ["| method | settings tried | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |"]
+    lines = [
+        "| method | settings tried | "
+        + " | ".join(f"ε = {e:g}" for e in EPSILONS)
+        + " |"
+    ]
     lines.append("|---" * (len(EPSILONS) + 2) + "|")
-    for method, name in (("dp-sgd", "DP-SGD, RDP"), ("iteration", "amplification by iteration")):
+    for method, name in (
+        ("dp-sgd", "DP-SGD, RDP"),
+        ("iteration", "amplification by iteration"),
+    ):
         cells = [best.get((method, e)) for e in EPSILONS]
         values = " | ".join(f"{100 * r['accuracy']:.2f}" if r else "—" for r in cells)
         lines.append(f"| {name} | {len(settings[method])} | {values} |")

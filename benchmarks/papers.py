@@ -1,8 +1,10 @@
-"""The README's first table: `auto` beside what the papers print for a linear head on public features.
+"""The README's first table: `auto` beside what the papers print for a linear head on
+public features.
 
-The papers' numbers are those of `claims/`; their exact epsilon is that of the noise which their accountant allows for
-the printed one (FC23: full batches; TB21: the stored fits of its settings). `auto`'s are stored rows, at the same
-epsilon or the nearest that was run.
+The papers' numbers are those of `claims/`; their exact epsilon is that of the noise
+which their accountant allows for the printed one (FC23: full batches; TB21: the stored
+fits of its settings). `auto`'s are stored rows, at the same epsilon or the nearest that
+was run.
 """
 
 from collections import defaultdict
@@ -19,27 +21,51 @@ from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 OURS = {  # our stored rows for a data set and the papers' kind of features
     ("cifar10", True): ("cifar10-mobilenetv2", "MobileNetV2, ImageNet-1k"),
-    ("cifar10", False): ("cifar10-scatternet-local", "ScatterNet, opponent colours, mirrored"),
+    ("cifar10", False): (
+        "cifar10-scatternet-local",
+        "ScatterNet, opponent colours, mirrored",
+    ),
     ("mnist", False): ("mnist-scatternet-local", "ScatterNet"),
-    ("fashion-mnist", False): ("fashion-mnist-scatternet-scales", "ScatterNet, two scales"),
+    ("fashion-mnist", False): (
+        "fashion-mnist-scatternet-scales",
+        "ScatterNet, two scales",
+    ),
 }
-NOTE = """Test accuracy in %, δ = 1e-5; ± sd over noise draws, whose number is in brackets. The papers tuned their
-settings on these data and did not count it (FC23: 200 trials a number), so their ε is that of one fit alone, and in
-brackets its exact value; `auto` has nothing to tune, its ε is exact, and is all that was spent (the nearest that
-was run). ScatterNet's wavelets are the same on both sides; ours are normalised without looking at data, and take
-opponent colours, the mirror image or a second scale where the last column says so. FC23's and De22's networks are not
-at hand and far larger than MobileNetV2."""
+NOTE = """Test accuracy in %, δ = 1e-5; ± sd over noise draws, whose number is in
+brackets. The papers tuned their settings on these data and did not count it (FC23: 200
+trials a number), so their ε is that of one fit alone, and in brackets its exact value;
+`auto` has nothing to tune, its ε is exact, and is all that was spent (the nearest that
+was run). ScatterNet's wavelets are the same on both sides; ours are normalised without
+looking at data, and take opponent colours, the mirror image or a second scale where the
+last column says so. FC23's and De22's networks are not at hand and far larger than
+MobileNetV2."""
 Rows = list[dict[str, Any]]
 
 
 def chosen() -> Iterator[Claim]:
-    """The best printed head of each paper, data set and epsilon, on public features that were learnt without them."""
+    """The best printed head of each paper, data set and epsilon, on public features
+    that were learnt without them.
+    """
     best: dict[tuple[str, str, str], Claim] = {}
     for paper, table in (("TB21", "1"), ("FC23", "3"), ("De22", "5")):
         for claim in claims.load(paper):
-            head = claim.method != "end-to-end" and not claim.source and claim.epsilon not in ("", "inf")
-            public = claim.features in ("ViT-B/16, ImageNet-1k", "WRN-28-10, ImageNet-32", "ScatterNet")
-            if claim.table != table or not head or not public or claim.dataset not in DATA or claim.at_most:
+            head = (
+                claim.method != "end-to-end"
+                and not claim.source
+                and claim.epsilon not in ("", "inf")
+            )
+            public = claim.features in (
+                "ViT-B/16, ImageNet-1k",
+                "WRN-28-10, ImageNet-32",
+                "ScatterNet",
+            )
+            if (
+                claim.table != table
+                or not head
+                or not public
+                or claim.dataset not in DATA
+                or claim.at_most
+            ):
                 continue
             key = claim.paper, claim.dataset, claim.epsilon
             if key not in best or float(claim.value) > float(best[key].value):
@@ -48,7 +74,9 @@ def chosen() -> Iterator[Claim]:
 
 
 def exact_epsilon(claim: Claim, stored: Rows) -> float | None:
-    """What the printed epsilon is under exact accounting; None where the paper's noise is not known here."""
+    """What the printed epsilon is under exact accounting; None where the paper's noise
+    is not known here.
+    """
     epsilon, delta = float(claim.epsilon), float(claim.delta)
     if claim.paper == "FC23":
         sigma = calibrate([GaussianEvent(1.0)], epsilon, delta, accountant="zcdp")
@@ -56,15 +84,19 @@ def exact_epsilon(claim: Claim, stored: Rows) -> float | None:
     if claim.paper != "TB21":
         return None
     same = [
-        r["exact_epsilon"] for r in stored
+        r["exact_epsilon"]
+        for r in stored
         if (r["job"]["dataset"], float(r["job"]["epsilon"]), r["job"]["accountant"])
-        == (claim.dataset, epsilon, "rdp-classic") and r["job"]["preset"] == f"tb21-{claim.dataset}"
-    ]  # fmt: skip
+        == (claim.dataset, epsilon, "rdp-classic")
+        and r["job"]["preset"] == f"tb21-{claim.dataset}"
+    ]
     return same[0] if same else None
 
 
 def auto_rows(claim: Claim) -> tuple[str, float, list[float]] | None:
-    """(features, epsilon, accuracies in %) of the stored `auto` fits nearest to a claim's epsilon."""
+    """(features, epsilon, accuracies in %) of the stored `auto` fits nearest to a
+    claim's epsilon.
+    """
     name, features = OURS[claim.dataset, claim.features != "ScatterNet"]
     cells: dict[float, list[float]] = defaultdict(list)
     for row in read(RESULTS / "heads" / f"{name}.jsonl"):
@@ -79,12 +111,29 @@ def auto_rows(claim: Claim) -> tuple[str, float, list[float]] | None:
 def table() -> str:
     """Markdown: a line a claim."""
     stored = [r for r in runner.stored() if "accountant" in r.get("job", {})]
-    lines = ["| data | paper: head | its features | its ε (exact) | paper | `auto` | its ε | `auto`'s features |"]
+    lines = [
+        (
+            "| data | paper: head | its features | its ε (exact) | paper | `auto` | "
+            "its ε | `auto`'s features |"
+        )
+    ]
     lines.append("|---" * 8 + "|")
     for claim in chosen():
         exact, ours = exact_epsilon(claim, stored), auto_rows(claim)
-        spent = f"{float(claim.epsilon):g}" + (f" ({exact:.3g})" if exact is not None else "")
-        line = [DATA[claim.dataset], f"{claim.paper}: {claim.method}", claim.features, spent, claimed(claim)]
-        line += [f"{mean_sd(ours[2])} ({len(ours[2])})", f"{ours[1]:g}", ours[0]] if ours else ["not run", "", ""]
+        spent = f"{float(claim.epsilon):g}" + (
+            f" ({exact:.3g})" if exact is not None else ""
+        )
+        line = [
+            DATA[claim.dataset],
+            f"{claim.paper}: {claim.method}",
+            claim.features,
+            spent,
+            claimed(claim),
+        ]
+        line += (
+            [f"{mean_sd(ours[2])} ({len(ours[2])})", f"{ours[1]:g}", ours[0]]
+            if ours
+            else ["not run", "", ""]
+        )
         lines.append("| " + " | ".join(line) + " |")
     return "\n".join(lines)

@@ -1,12 +1,15 @@
-"""One full-batch step of a linear softmax head, ours and others', on the same arrays, each in a process of its own.
+"""One full-batch step of a linear softmax head, ours and others', on the same arrays,
+each in a process of its own.
 
-`python -m benchmarks.peers` runs every contender at every size in one go and writes results/peers. A contender that
-would need more than LIMIT seconds a step or MEMORY bytes runs on a twentieth of the rows, and its row says so. The
-roofline is the larger of the multiplications over the rate of a float32 matrix product and the bytes of the features
-over the rate at which memory is read, both measured in the same run. The machine is shared: a cell is the median of the
-last RUNS runs, which are to be an hour apart, with the best and the worst in brackets; `python -m benchmarks.peers 10`
-leaves out what took more than ten seconds a step in the run before. With `DPHEAD_BEFORE=FOLDER`, another commit of this
-project (its checkout) runs beside it.
+`python -m benchmarks.peers` runs every contender at every size in one go and writes
+results/peers. A contender that would need more than LIMIT seconds a step or MEMORY
+bytes runs on a twentieth of the rows, and its row says so. The roofline is the larger
+of the multiplications over the rate of a float32 matrix product and the bytes of the
+features over the rate at which memory is read, both measured in the same run. The
+machine is shared: a cell is the median of the last RUNS runs, which are to be an hour
+apart, with the best and the worst in brackets; `python -m benchmarks.peers 10` leaves
+out what took more than ten seconds a step in the run before. With
+`DPHEAD_BEFORE=FOLDER`, another commit of this project (its checkout) runs beside it.
 """
 
 import json
@@ -27,20 +30,31 @@ from benchmarks.heads import RESULTS, append, commit_of, provenance, read
 from benchmarks.prose import wrapped
 
 OUT = RESULTS / "peers"
-SIZES = ((50_000, 768, 10), (50_000, 768, 100), (50_000, 1280, 10), (100_000, 1664, 1000))
+SIZES = (
+    (50_000, 768, 10),
+    (50_000, 768, 100),
+    (50_000, 1280, 10),
+    (100_000, 1664, 1000),
+)
 RUNS = 3
 BEFORE, BEFORE_VAR = "dphead, another commit", "DPHEAD_BEFORE"
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
-FEWER, TURNS = 20, 31  # share of the rows where all are too many; steps that are timed at most
-WHY = """097c6fb is the last commit with float32 sums. What a step does besides the products: noise, the ledger's two
-entries, the count of used rows, and the secret run of rows that is added again by the reference, 2,048 rows of the
-fast way twice among it. Three times the speed of ghost clipping would be, with 100 classes, nearly the roofline itself.
+# share of the rows where all are too many; steps that are timed at most
+FEWER, TURNS = 20, 31
+WHY = """097c6fb is the last commit with float32 sums. What a step does besides the
+products: noise, the ledger's two entries, the count of used rows, and the secret run of
+rows that is added again by the reference, 2,048 rows of the fast way twice among it.
+Three times the speed of ghost clipping would be, with 100 classes, nearly the roofline
+itself.
 """
 Step = Callable[[], Any]
 
 
 def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """One `release` of a fit of many: begin, sum, noise, commit. Rows are kept as a fit keeps them."""
+    """One `release` of a fit of many: begin, sum, noise, commit.
+
+    Rows are kept as a fit keeps them.
+    """
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
@@ -55,9 +69,17 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     spec, noise = ReleaseSpec("step", query.name, 1.0, 1.0, len(x)), NoiseSource()
     plan = [spec.row()] * (TURNS + 1)
     fit = Ledger().reserve(
-        plan, epsilon=1.0, delta=1e-5, relation=spec.relation, description="steps", plan_hash="", store=None
+        plan,
+        epsilon=1.0,
+        delta=1e-5,
+        relation=spec.relation,
+        description="steps",
+        plan_hash="",
+        store=None,
     )
-    return lambda: release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
+    return lambda: release(
+        query, params, rows, spec, ledger=fit, noise=noise, summer=summer
+    )
 
 
 def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
@@ -82,14 +104,20 @@ def jax_privacy(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     def loss(w: Any, x: Any, y: Any) -> Any:
         return -jax.nn.log_softmax(x[0] @ w)[y[0]]
 
-    clipped = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=500)
-    noisy = jax.jit(lambda w, x, y, key: clipped(w, x, y) + jax.random.normal(key, w.shape))
+    clipped = clipped_grad(
+        loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=500
+    )
+    noisy = jax.jit(
+        lambda w, x, y, key: clipped(w, x, y) + jax.random.normal(key, w.shape)
+    )
     a = [jnp.asarray(v) for v in (w, x, y, jax.random.key(0))]
     return lambda: noisy(*a).block_until_ready()
 
 
 def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
-    """Its hooks (per-example gradients) or its ghost clipping (norms, then a weighted pass), and normal noise."""
+    """Its hooks (per-example gradients) or its ghost clipping (norms, then a weighted
+    pass), and normal noise.
+    """
     import torch
     from opacus.grad_sample import (  # pyright: ignore[reportMissingImports]
         GradSampleModule,
@@ -102,7 +130,9 @@ def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
         model.weight.copy_(torch.from_numpy(w.T))
     rows, labels = torch.from_numpy(x), torch.from_numpy(y)
     if ghost:
-        module: Any = GradSampleModuleFastGradientClipping(model, loss_reduction="sum", max_grad_norm=1)
+        module: Any = GradSampleModuleFastGradientClipping(
+            model, loss_reduction="sum", max_grad_norm=1
+        )
     else:
         module = GradSampleModule(model, loss_reduction="sum")
 
@@ -129,7 +159,9 @@ def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
 
 
 def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Ten iterations of scikit-learn's L-BFGS without privacy, a tenth of them a step."""
+    """Ten iterations of scikit-learn's L-BFGS without privacy, a tenth of them a
+    step.
+    """
     import warnings
 
     from sklearn.linear_model import LogisticRegression
@@ -151,20 +183,31 @@ PART = {"scikit-learn, not private": 10}  # iterations in what is timed
 
 
 def needs(name: str, n: int, d: int, m: int) -> float:
-    """Bytes that a contender is known to need at least: Opacus's hooks hold a gradient for each row."""
+    """Bytes that a contender is known to need at least: Opacus's hooks hold a gradient
+    for each row.
+    """
     return 4.0 * n * d * m * 1.3 if name == "opacus, hooks" else 0.0
 
 
 def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, Any]:
-    """Time a contender here. The first step warms up; at least one is timed, more while there is patience (seconds)."""
+    """Time a contender here.
+
+    The first step warms up; at least one is timed, more while there is patience
+    (seconds).
+    """
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n, d), np.float32)
-    y, w = rng.integers(0, m, n), (0.01 * rng.standard_normal((d, m))).astype(np.float32)
+    y, w = (
+        rng.integers(0, m, n),
+        (0.01 * rng.standard_normal((d, m))).astype(np.float32),
+    )
     step = CONTENDERS[name](x, y, w)
     seconds: list[float] = []
     first = time.perf_counter()
     step()
-    while len(seconds) < TURNS and (not seconds or time.perf_counter() - first < patience):
+    while len(seconds) < TURNS and (
+        not seconds or time.perf_counter() - first < patience
+    ):
         start = time.perf_counter()
         step()
         seconds.append((time.perf_counter() - start) / PART.get(name, 1))
@@ -172,13 +215,17 @@ def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, 
 
 
 def peak_memory() -> int:
-    """Bytes that this program has held at most (`ru_maxrss` counts what its parent held when it was started)."""
+    """Bytes that this program has held at most (`ru_maxrss` counts what its parent held
+    when it was started).
+    """
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 def machine_rates() -> dict[str, float]:
-    """Multiplications and additions a second of a float32 product; bytes a second read from memory on every core."""
+    """Multiplications and additions a second of a float32 product; bytes a second read
+    from memory on every core.
+    """
     a = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
     x = np.ones((1 << 28,), np.float32)
     cores = len(os.sched_getaffinity(0))
@@ -195,31 +242,56 @@ def machine_rates() -> dict[str, float]:
 
 
 def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
-    """A contender's time and memory in a new process, on fewer rows where it cannot do all; or why there are none."""
+    """A contender's time and memory in a new process, on fewer rows where it cannot do
+    all; or why there are none.
+    """
     for rows in (n, n // FEWER):
         if needs(name, rows, d, m) > MEMORY:
             why = f"more than {MEMORY / 1e9:.0f} GB"
             continue
         called = "dphead" if name == BEFORE else name
-        command = [sys.executable, "-m", "benchmarks.peers", "one", called, str(rows), str(d), str(m)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.peers",
+            "one",
+            called,
+            str(rows),
+            str(d),
+            str(m),
+        ]
         where = os.environ[BEFORE_VAR] if name == BEFORE else None
         try:
-            run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT + 30, cwd=where)
+            run = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=2 * LIMIT + 30,
+                cwd=where,
+            )
         except subprocess.TimeoutExpired:
             why = f"more than {LIMIT:.0f} s a step"
             continue
         if run.returncode == 0:
             found = json.loads(run.stdout.splitlines()[-1])
             if median(found["seconds"]) <= LIMIT:
-                return found | {"rows_timed": rows, "seconds_a_step": median(found["seconds"]) * n / rows}
+                return found | {
+                    "rows_timed": rows,
+                    "seconds_a_step": median(found["seconds"]) * n / rows,
+                }
             why = f"more than {LIMIT:.0f} s a step"
         else:
             why = (run.stderr.strip().splitlines() or ["killed"])[-1]
     return {"not_run": why}
 
 
-def run(sizes: tuple[tuple[int, int, int], ...] = SIZES, patience: float = float("inf")) -> None:
-    """Every contender at every size, one after the other. patience: those whose last step took longer wait."""
+def run(
+    sizes: tuple[tuple[int, int, int], ...] = SIZES, patience: float = float("inf")
+) -> None:
+    """Every contender at every size, one after the other.
+
+    patience: those whose last step took longer wait.
+    """
     OUT.mkdir(parents=True, exist_ok=True)
     started, before = time.strftime("%Y-%m-%d %H:%M"), last_runs()
     for n, d, m in sizes:
@@ -231,12 +303,21 @@ def run(sizes: tuple[tuple[int, int, int], ...] = SIZES, patience: float = float
             known = before.get((name, n, d, m))
             if known and known[-1].get("seconds_a_step", np.inf) > patience:
                 continue
-            row = {"contender": name, "n": n, "d": d, "m": m, "roofline_seconds": roofline, "rates": rates}
+            row = {
+                "contender": name,
+                "n": n,
+                "d": d,
+                "m": m,
+                "roofline_seconds": roofline,
+                "rates": rates,
+            }
             row |= measure(name, n, d, m)
             if name == BEFORE:
                 row["other"] = commit_of(os.environ[BEFORE_VAR])
             append(OUT / "steps.jsonl", row | {"started": started} | provenance())
-            print(name, n, d, m, row.get("seconds_a_step", row.get("not_run")), flush=True)
+            print(
+                name, n, d, m, row.get("seconds_a_step", row.get("not_run")), flush=True
+            )
 
 
 def last_runs() -> dict[tuple[str, int, int, int], list[dict[str, Any]]]:
@@ -254,15 +335,24 @@ def middle(rows: list[dict[str, Any]]) -> float:
 
 
 def table() -> str:
-    """Median, best and worst run of each contender and size, with ratios of medians to ours."""
+    """Median, best and worst run of each contender and size, with ratios of medians to
+    ours.
+    """
     runs = last_runs()
     sizes = [size for size in SIZES if ("dphead", *size) in runs]
     heads = [f"{n:,} × {d}, {m} classes" for n, d, m in sizes]
-    lines = ["| one step, seconds (best to worst run; times ours) | " + " | ".join(heads) + " |"]
+    lines = [
+        "| one step, seconds (best to worst run; times ours) | "
+        + " | ".join(heads)
+        + " |"
+    ]
     lines.append("|---" * (len(sizes) + 1) + "|")
     for name in CONTENDERS:
         if any((name, *size) in runs for size in sizes):
-            cells = [_cell(runs.get((name, *size), []), runs["dphead", *size]) for size in sizes]
+            cells = [
+                _cell(runs.get((name, *size), []), runs["dphead", *size])
+                for size in sizes
+            ]
             lines.append(f"| {_title(name, runs)} | " + " | ".join(cells) + " |")
     cells = []
     for size in sizes:
@@ -273,8 +363,12 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def _title(name: str, runs: dict[tuple[str, int, int, int], list[dict[str, Any]]]) -> str:
-    others = sorted({row["other"] for rows in runs.values() for row in rows if "other" in row})
+def _title(
+    name: str, runs: dict[tuple[str, int, int, int], list[dict[str, Any]]]
+) -> str:
+    others = sorted(
+        {row["other"] for rows in runs.values() for row in rows if "other" in row}
+    )
     return f"dphead at {', '.join(others)}" if name == BEFORE else name
 
 
@@ -288,7 +382,9 @@ def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
     spread = f"{min(seconds):.3g} to {max(seconds):.3g}" if len(rows) > 1 else "one run"
     times = f"{ratio:{'.0f' if ratio >= 10 else '.2g'}}×"
     memory = max(row["peak_mb"] for row in rows) / 1000
-    return f"{float(f'{middle(rows):.3g}'):,g} ({spread}; {times}{mark}), {memory:.1f} GB"
+    return (
+        f"{float(f'{middle(rows):.3g}'):,g} ({spread}; {times}{mark}), {memory:.1f} GB"
+    )
 
 
 def plot(path: Path) -> None:
@@ -304,11 +400,23 @@ def plot(path: Path) -> None:
     fig, ax = plt.subplots(figsize=(9, 4.5))
     width = 0.8 / len(CONTENDERS)
     for i, name in enumerate(CONTENDERS):
-        values = [middle(timed[name, *size]) if (name, *size) in timed else np.nan for size in sizes]
-        ax.bar(np.arange(len(sizes)) + (i - len(CONTENDERS) / 2 + 0.5) * width, values, width, label=name)
+        values = [
+            middle(timed[name, *size]) if (name, *size) in timed else np.nan
+            for size in sizes
+        ]
+        ax.bar(
+            np.arange(len(sizes)) + (i - len(CONTENDERS) / 2 + 0.5) * width,
+            values,
+            width,
+            label=name,
+        )
     for j, size in enumerate(sizes):
         ax.hlines(
-            median(row["roofline_seconds"] for row in runs["dphead", *size]), j - 0.42, j + 0.42, "black", "dashed"
+            median(row["roofline_seconds"] for row in runs["dphead", *size]),
+            j - 0.42,
+            j + 0.42,
+            "black",
+            "dashed",
         )
     ax.set_yscale("log")
     ax.set_xticks(range(len(sizes)), [f"{n:,} × {d}\n{m} classes" for n, d, m in sizes])

@@ -3,8 +3,9 @@
 One thread. Each case is timed in turns, in one process: scores and products by numpy's
 library for 128 rows at a time, or for all of them ("whole"), and the integers'
 kernels. Printed: billions of operations a second (median), and the integers' time over
-the float32 time, which is below 1 where integers are faster. "both": scores of a chunk of
-rows and then its products, as a gradient takes them, and the rows' gigabytes a second.
+the float32 time, which is below 1 where integers are faster. "both": scores of a chunk
+of rows and then its products, as a gradient takes them, and the rows' gigabytes a
+second.
 """
 
 from collections.abc import Callable
@@ -104,7 +105,9 @@ def show(name: str, times: dict[str, float], operations: float) -> None:
     """A line for each part that was timed both ways."""
     for exact in (key for key in times if key.startswith("exact")):
         part = exact.removeprefix("exact ")
-        rates = [operations / times[f"{way} {part}"] / 1e9 for way in ("float", "exact")]
+        rates = [
+            operations / times[f"{way} {part}"] / 1e9 for way in ("float", "exact")
+        ]
         ratio = times[exact] / times[f"float {part}"]
         print(f"{name:>12} {part:>8} {rates[0]:7.1f} {rates[1]:7.1f} {ratio:6.2f}")
 

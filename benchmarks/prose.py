@@ -1,4 +1,4 @@
-"""Markdown as it is written to files: prose wrapped at 100 columns, tables as they are."""
+"""Markdown as it is written to files: prose at 100 columns, tables as they are."""
 
 import re
 import textwrap
@@ -11,7 +11,7 @@ FENCE = "```"
 
 
 def wrapped(text: str) -> str:
-    """Paragraphs and list items with a line above WIDTH are filled again."""
+    """Paragraphs and list items are filled, however they were wrapped before."""
     lines: list[str] = []
     paragraph: list[str] = []
     code = False
@@ -29,8 +29,8 @@ def wrapped(text: str) -> str:
 
 
 def _filled(paragraph: list[str]) -> list[str]:
-    if all(len(line) <= WIDTH for line in paragraph):
-        return paragraph
+    if not paragraph:
+        return []
     item = ITEM.match(paragraph[0])
     lead = item.group() if item else ""
     words = " ".join([paragraph[0][len(lead) :], *paragraph[1:]]).split()

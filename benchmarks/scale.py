@@ -1,14 +1,18 @@
-"""Time and memory of the sums of DP-LS against the number of rows, streamed from disk, beside the roofline.
+"""Time and memory of the sums of DP-LS against the number of rows, streamed from disk,
+beside the roofline.
 
-`python -m benchmarks.scale FOLDER` writes synthetic float16 features of ImageNet's size (1,664 columns, 1,000 classes)
-to FOLDER, releases the Gram matrix and the class sums of their first n rows in a process of its own, and stores
-results/scale. Both sums are made in one pass, whose time is in the Gram matrix's; a further epsilon is a whole fit of
-DP-LS on the sums that are kept. A few rows come first, to load libraries (a second, as a process's first fit takes
-longer), then three passes, whose medians are here. The roofline is the larger of n d² multiplications and additions
-(half a symmetric product) over the rate of a float32 product, and of the features' bytes over the rate at which the
-file is read, both measured in the same run; on a shared machine the last size's ratio differs by a tenth between runs
-(rows.jsonl has them). What the pass is made of is measured apart. `python -m benchmarks.scale
-gpu` times DP-FC's releases at this size on an accelerator; it has not been run yet.
+`python -m benchmarks.scale FOLDER` writes synthetic float16 features of ImageNet's size
+(1,664 columns, 1,000 classes) to FOLDER, releases the Gram matrix and the class sums of
+their first n rows in a process of its own, and stores results/scale. Both sums are made
+in one pass, whose time is in the Gram matrix's; a further epsilon is a whole fit of
+DP-LS on the sums that are kept. A few rows come first, to load libraries (a second, as
+a process's first fit takes longer), then three passes, whose medians are here. The
+roofline is the larger of n d² multiplications and additions (half a symmetric product)
+over the rate of a float32 product, and of the features' bytes over the rate at which
+the file is read, both measured in the same run; on a shared machine the last size's
+ratio differs by a tenth between runs (rows.jsonl has them). What the pass is made of is
+measured apart. `python -m benchmarks.scale gpu` times DP-FC's releases at this size on
+an accelerator; it has not been run yet.
 """
 
 import json
@@ -36,16 +40,33 @@ COLUMNS, CLASSES = 1664, 1000
 ROWS = (10_000, 30_000, 100_000, 300_000, 1_281_167)
 WARM_UP, PASSES = 2_048, 3
 PLAN: dict[str, Any] = {
-    "epsilon": 1.0, "delta": 1e-6, "relation": "zero_out", "description": "scale", "plan_hash": "", "store": None,
-}  # fmt: skip
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "relation": "zero_out",
+    "description": "scale",
+    "plan_hash": "",
+    "store": None,
+}
 
 
 def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
-    """Features whose values do not matter: a block of normal rows, again and again, in another order of columns."""
+    """Features whose values do not matter: a block of normal rows, again and again, in
+    another order of columns.
+    """
     rng = np.random.default_rng(0)
     names = [f"class {j}" for j in range(CLASSES)]
-    header = Header(n, COLUMNS, "float16", names, "classes-flag", config={"source": "synthetic"}, block_rows=8192)
-    base = rng.standard_normal((header.block_rows, COLUMNS), np.float32).astype(np.float16)
+    header = Header(
+        n,
+        COLUMNS,
+        "float16",
+        names,
+        "classes-flag",
+        config={"source": "synthetic"},
+        block_rows=8192,
+    )
+    base = rng.standard_normal((header.block_rows, COLUMNS), np.float32).astype(
+        np.float16
+    )
     with FeaturesWriter(path, header) as writer:
         while not writer.already_complete and writer.next_row < n:
             start, stop = writer.next_block()
@@ -55,7 +76,8 @@ def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
 
 
 def one(path: Path, n: int) -> dict[str, Any]:
-    """Release the Gram matrix and the class sums of n rows, streamed, and fit again: median seconds, peak memory.
+    """Release the Gram matrix and the class sums of n rows, streamed, and fit again:
+    median seconds, peak memory.
 
     The same for WARM_UP rows comes first: it loads libraries and compiled code.
     """
@@ -66,7 +88,12 @@ def one(path: Path, n: int) -> dict[str, Any]:
         warm_up = timed(rows.part(0, WARM_UP, 0))
         passes = [timed(rows.part(0, n, 0)) for _ in range(PASSES)]
     seconds = {name: median(p[name] for p in passes) for name in passes[0]}
-    return {"seconds": seconds, "passes": passes, "warm_up_seconds": sum(warm_up.values()), "peak_bytes": peak_memory()}
+    return {
+        "seconds": seconds,
+        "passes": passes,
+        "warm_up_seconds": sum(warm_up.values()),
+        "peak_bytes": peak_memory(),
+    }
 
 
 def timed(rows: Any) -> dict[str, float]:
@@ -86,7 +113,10 @@ def timed(rows: Any) -> dict[str, float]:
     from dphead.sums.door import Door
 
     n, summer = rows.n_rows, Door(CpuSums(), KeptSums())
-    params, queries = Params(RowTransform(unit_norm=True)), (Gram(CLASSES), ClassSums(CLASSES))
+    params, queries = (
+        Params(RowTransform(unit_norm=True)),
+        (Gram(CLASSES), ClassSums(CLASSES)),
+    )
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
     noise = NoiseSource()
     fit = Ledger().reserve([s.row() for s in specs], **PLAN)
@@ -103,7 +133,9 @@ def timed(rows: Any) -> dict[str, float]:
 
 
 def parts(path: Path, turns: int = 7) -> dict[str, float]:
-    """Seconds that each part of the pass takes for all rows, if every core does its share: one block's, on one core."""
+    """Seconds that each part of the pass takes for all rows, if every core does its
+    share: one block's, on one core.
+    """
     from threadpoolctl import threadpool_limits
 
     from dphead.privacy.transform import RowTransform
@@ -112,9 +144,15 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
     from dphead.sums.rows_numba import clipped_rows
 
     transform, rng = RowTransform(unit_norm=True), np.random.default_rng(0)
-    raw, x = np.empty((BLOCK_ROWS, COLUMNS), np.float16), np.empty((BLOCK_ROWS, COLUMNS), np.float32)
+    raw, x = (
+        np.empty((BLOCK_ROWS, COLUMNS), np.float16),
+        np.empty((BLOCK_ROWS, COLUMNS), np.float32),
+    )
     y, keep = rng.integers(0, CLASSES, BLOCK_ROWS), np.ones(BLOCK_ROWS, bool)
-    gram, sums = np.zeros((COLUMNS, COLUMNS), np.int64), np.zeros((CLASSES, COLUMNS), np.int64)
+    gram, sums = (
+        np.zeros((COLUMNS, COLUMNS), np.int64),
+        np.zeros((CLASSES, COLUMNS), np.int64),
+    )
     with open_features(path) as file, threadpool_limits(1):
         file.features.read_direct(raw, np.s_[:BLOCK_ROWS])
         to_float32(raw, x)
@@ -126,8 +164,12 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
             "class sums": lambda: add_class_rows(q, y, keep, sums),
             "Gram matrix": lambda: add_products(q, None, gram),
         }
-        shares = ROWS[-1] / BLOCK_ROWS / len(os.sched_getaffinity(0))  # blocks of a core
-        return {name: shares * median(repeat(step, number=1, repeat=turns + 1)[1:]) for name, step in steps.items()}
+        # blocks of a core
+        shares = ROWS[-1] / BLOCK_ROWS / len(os.sched_getaffinity(0))
+        return {
+            name: shares * median(repeat(step, number=1, repeat=turns + 1)[1:])
+            for name, step in steps.items()
+        }
 
 
 def read_rate(path: Path, most: int = 2 << 30) -> float:
@@ -151,21 +193,42 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
         total = found["seconds"]["Gram"] + found["seconds"]["ClassSums"]
-        row = {"n": n, "d": COLUMNS, "m": CLASSES, "rates": rates, "roofline_seconds": roofline, "total_seconds": total}
+        row = {
+            "n": n,
+            "d": COLUMNS,
+            "m": CLASSES,
+            "rates": rates,
+            "roofline_seconds": roofline,
+            "total_seconds": total,
+        }
         append(OUT / "rows.jsonl", row | found | provenance())
-        print(f"{n:>9,} rows: {total:.2f} s, {total / roofline:.2f} x the roofline, {found['peak_bytes'] / 1e9:.2f} GB")
+        print(
+            f"{n:>9,} rows: {total:.2f} s, {total / roofline:.2f} x the roofline, "
+            f"{found['peak_bytes'] / 1e9:.2f} GB"
+        )
 
     run_parts(path)
 
 
 def run_parts(path: Path) -> None:
     """What the pass is made of, beside the roofline's product, into parts.jsonl."""
-    product = {"as many multiplications in one square product": ROWS[-1] * COLUMNS**2 / machine_rates()["flops"]}
-    append(OUT / "parts.jsonl", {"n": ROWS[-1], "seconds": parts(path) | product} | provenance())
+    product = {
+        "as many multiplications in one square product": ROWS[-1]
+        * COLUMNS**2
+        / machine_rates()["flops"]
+    }
+    append(
+        OUT / "parts.jsonl",
+        {"n": ROWS[-1], "seconds": parts(path) | product} | provenance(),
+    )
 
 
-def device_seconds(n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10) -> dict[str, float]:
-    """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that lie on the devices already."""
+def device_seconds(
+    n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10
+) -> dict[str, float]:
+    """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that
+    lie on the devices already.
+    """
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
@@ -199,43 +262,82 @@ def run_gpu() -> None:
     import jax
 
     if jax.default_backend() == "cpu":
-        raise SystemExit("the job gpu needs an accelerator that jax can use, got cpu. It was not run.")
-    row = {"n": ROWS[-1], "d": COLUMNS, "m": CLASSES, "device": jax.devices()[0].device_kind}
+        raise SystemExit(
+            "the job gpu needs an accelerator that jax can use, got cpu. It was not "
+            "run."
+        )
+    row = {
+        "n": ROWS[-1],
+        "d": COLUMNS,
+        "m": CLASSES,
+        "device": jax.devices()[0].device_kind,
+    }
     append(OUT / "gpu.jsonl", row | device_seconds(ROWS[-1]) | provenance())
 
 
 def parts_table() -> str:
     """A line a part of the last run's pass."""
     last = read(OUT / "parts.jsonl")[-1]
-    lines = [f"| {name} | {seconds:.1f} s |" for name, seconds in sorted(last["seconds"].items(), key=itemgetter(1))]
+    lines = [
+        f"| {name} | {seconds:.1f} s |"
+        for name, seconds in sorted(last["seconds"].items(), key=itemgetter(1))
+    ]
     title = f"One block's time on one core, for {last['n']:,} rows on all cores:"
     return "\n".join([title, "", "| part of the pass | |", "|---|---|", *lines])
 
 
 def newest() -> list[dict[str, Any]]:
     """The last row of each size."""
-    return [row for _, row in sorted({r["n"]: r for r in read(OUT / "rows.jsonl")}.items())]
+    return [
+        row for _, row in sorted({r["n"]: r for r in read(OUT / "rows.jsonl")}.items())
+    ]
 
 
 def slope(rows: list[dict[str, Any]], least: int = 100_000) -> float:
     """Of log seconds against log rows, from `least` rows on."""
     rows = [r for r in rows if r["n"] >= least]
-    return float(np.polyfit(np.log([r["n"] for r in rows]), np.log([r["total_seconds"] for r in rows]), 1)[0])
+    return float(
+        np.polyfit(
+            np.log([r["n"] for r in rows]),
+            np.log([r["total_seconds"] for r in rows]),
+            1,
+        )[0]
+    )
 
 
 def table() -> str:
     """A line a size, and the slope."""
     rows = newest()
     lines = [
-        "| rows | Gram matrix | class sums | both | roofline | ratio | peak memory | a further ε |",
+        (
+            "| rows | Gram matrix | class sums | both | roofline | ratio | peak memory "
+            "| a further ε |"
+        ),
         "|---" * 8 + "|",
     ]
     for r in rows:
-        seconds = *(r["seconds"][q] for q in ("Gram", "ClassSums")), r["total_seconds"], r["roofline_seconds"]
-        cells = [f"{r['n']:,}", *(f"{s:.2f} s" for s in seconds), f"{seconds[-2] / seconds[-1]:.2f}"]
-        further = f"{r['seconds']['further']:.2f} s" if "further" in r["seconds"] else "—"
-        lines.append("| " + " | ".join([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB", further]) + " |")
-    return "\n".join(lines) + f"\n\nSlope of log seconds against log rows from 100,000 rows on: {slope(rows):.2f}."
+        seconds = (
+            *(r["seconds"][q] for q in ("Gram", "ClassSums")),
+            r["total_seconds"],
+            r["roofline_seconds"],
+        )
+        cells = [
+            f"{r['n']:,}",
+            *(f"{s:.2f} s" for s in seconds),
+            f"{seconds[-2] / seconds[-1]:.2f}",
+        ]
+        further = (
+            f"{r['seconds']['further']:.2f} s" if "further" in r["seconds"] else "—"
+        )
+        lines.append(
+            "| "
+            + " | ".join([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB", further])
+            + " |"
+        )
+    return "\n".join(lines) + (
+        "\n\nSlope of log seconds against log rows from 100,000 rows on: "
+        f"{slope(rows):.2f}."
+    )
 
 
 def plot(path: Path) -> None:
@@ -248,7 +350,9 @@ def plot(path: Path) -> None:
     rows = newest()
     fig, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
     n = [r["n"] for r in rows]
-    left.loglog(n, [r["total_seconds"] for r in rows], "o-", label="Gram matrix and class sums")
+    left.loglog(
+        n, [r["total_seconds"] for r in rows], "o-", label="Gram matrix and class sums"
+    )
     left.loglog(n, [r["roofline_seconds"] for r in rows], "k--", label="roofline")
     left.set_ylabel("seconds")
     left.set_title(f"slope {slope(rows):.2f} from 100,000 rows on")
@@ -265,7 +369,10 @@ def plot(path: Path) -> None:
 
 def write() -> None:
     """results/scale/README.md and the plot from the stored rows."""
-    text = f"# {__doc__}\n{table()}\n\n![seconds and memory](scale.png)\n\n{parts_table()}\n"
+    text = (
+        f"# {__doc__}\n{table()}\n\n![seconds and "
+        f"memory](scale.png)\n\n{parts_table()}\n"
+    )
     (OUT / "README.md").write_text(wrapped(text), encoding="utf-8")
     plot(OUT / "scale.png")
 

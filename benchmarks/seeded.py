@@ -1,8 +1,10 @@
-"""A digest of each seeded head and report: what a change of the code's shape must leave as it is.
+"""A digest of each seeded head and report: what a change of the code's shape must leave
+as it is.
 
-`python -m benchmarks.seeded > before.txt`, again after the change, then `diff`. Heads are those of the
-command line, for each method, relation and backend, full and Poisson batches, groups and presets; floats
-differ between machines, so the digests are of use on one machine only and are not stored.
+`python -m benchmarks.seeded > before.txt`, again after the change, then `diff`. Heads
+are those of the command line, for each method, relation and backend, full and Poisson
+batches, groups and presets; floats differ between machines, so the digests are of use
+on one machine only and are not stored.
 """
 
 import contextlib
@@ -52,14 +54,19 @@ def cases() -> list[tuple[str, str]]:
     plain = [
         (
             f"{method} {relation} {backend}",
-            f"--method {method} --relation {relation} --backend {backend} {SETTINGS.get(method, '')}",
+            (
+                f"--method {method} --relation {relation} --backend {backend} "
+                f"{SETTINGS.get(method, '')}"
+            ),
         )
         for method in METHODS
         for relation in RELATIONS
         for backend in BACKENDS
     ]
     extra = [
-        (f"{name} {backend}", f"{options} --backend {backend}") for name, options in EXTRA.items() for backend in SOME
+        (f"{name} {backend}", f"{options} --backend {backend}")
+        for name, options in EXTRA.items()
+        for backend in SOME
     ]
     return plain + extra
 
@@ -84,7 +91,9 @@ def write_rows(path: Path, n: int = 700, d: int = 24, m: int = 5) -> Path:
 
 
 def fitted(folder: Path, features: Path, options: str) -> str:
-    """Digests of a head's arrays, of its report and of what was printed, or how it ended."""
+    """Digests of a head's arrays, of its report and of what was printed, or how it
+    ended.
+    """
     from dphead.cli import main as command
 
     run = Path(tempfile.mkdtemp(dir=folder)) / "run"

@@ -1,10 +1,13 @@
-"""NOT PRIVATE, a benchmark only: DP-FC and DP-LS with one noise vector for all classes, beside honest noise.
+"""NOT PRIVATE, a benchmark only: DP-FC and DP-LS with one noise vector for all classes,
+beside honest noise.
 
-The published code of FC23 draws its noise inside a `vmap` over classes from one captured random key, so that every
-class gets the same vector, and, once compiled, every step too. What is added to all class scores alike cannot change
-which is the largest. `python -m benchmarks.shared_noise` measures what that is worth: the same head, settings, noise
-scale and draws, with noise that is (a) fresh for each class and step, (b) shared by the classes, (c) shared by classes
-and steps. Only (a) has the guarantee; the numbers of (b) and (c) are not differentially private at that epsilon.
+The published code of FC23 draws its noise inside a `vmap` over classes from one
+captured random key, so that every class gets the same vector, and, once compiled, every
+step too. What is added to all class scores alike cannot change which is the largest.
+`python -m benchmarks.shared_noise` measures what that is worth: the same head,
+settings, noise scale and draws, with noise that is (a) fresh for each class and step,
+(b) shared by the classes, (c) shared by classes and steps. Only (a) has the guarantee;
+the numbers of (b) and (c) are not differentially private at that epsilon.
 """
 
 from collections import defaultdict
@@ -40,16 +43,26 @@ class _OneVector:
         self._generator, self._n_classes = generator, n_classes
 
     def standard_normal(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Class sums and gradients (width, n_classes) share a column, class Grams (n_classes, d, d) a matrix."""
+        """Class sums and gradients (width, n_classes) share a column, class Grams
+        (n_classes, d, d) a matrix.
+        """
         if len(shape) == 2 and shape[1] == self._n_classes:
-            return np.repeat(self._generator.standard_normal((shape[0], 1)), shape[1], axis=1)
+            return np.repeat(
+                self._generator.standard_normal((shape[0], 1)), shape[1], axis=1
+            )
         if len(shape) == 3:
-            return np.broadcast_to(self._generator.standard_normal(shape[1:]), shape).copy()
+            return np.broadcast_to(
+                self._generator.standard_normal(shape[1:]), shape
+            ).copy()
         return self._generator.standard_normal(shape)
 
 
 class SharedNoise(NoiseSource):
-    """Not private. Simulates a random key that all classes, and with `steps` all releases of a kind, have in common."""
+    """Not private.
+
+    Simulates a random key that all classes, and with `steps` all releases of a kind,
+    have in common.
+    """
 
     def __init__(self, seed: int, n_classes: int, steps: bool) -> None:
         super().__init__(seed)
@@ -57,17 +70,30 @@ class SharedNoise(NoiseSource):
 
     def generator(self, sequence: int, purpose: str) -> Any:
         """Draws that depend on the seed, and on the release only if steps differ."""
-        return _OneVector(super().generator(-1 if self._steps else sequence, purpose), self._n_classes)
+        return _OneVector(
+            super().generator(-1 if self._steps else sequence, purpose), self._n_classes
+        )
 
 
 def noise_source(noise: str, seed: int, n_classes: int) -> NoiseSource:
     """The noise of one of HONEST, CLASSES and STEPS."""
-    return NoiseSource(seed) if noise == HONEST else SharedNoise(seed, n_classes, noise == STEPS)
+    return (
+        NoiseSource(seed)
+        if noise == HONEST
+        else SharedNoise(seed, n_classes, noise == STEPS)
+    )
 
 
-def run(out: Path = OUT, dataset: str = "cifar10", name: str = "mobilenetv2-128", draws: int = DRAWS) -> None:
+def run(
+    out: Path = OUT,
+    dataset: str = "cifar10",
+    name: str = "mobilenetv2-128",
+    draws: int = DRAWS,
+) -> None:
     """Run what is missing, one JSON line a fit."""
-    done = {(r["name"], r["epsilon"], r["noise"], r["seed"]) for r in (read(out) + honest())}
+    done = {
+        (r["name"], r["epsilon"], r["noise"], r["seed"]) for r in (read(out) + honest())
+    }
     data = features.load(dataset, name)
     for label, (method, settings, noises) in METHODS.items():
         for seed in range(draws):
@@ -78,22 +104,43 @@ def run(out: Path = OUT, dataset: str = "cifar10", name: str = "mobilenetv2-128"
                     if (label, epsilon, noise, seed) in done:
                         continue
                     source = noise_source(noise, seed, data.facts.n_classes)
-                    result = fit_head(solver, data.rows, data.facts, plan, Run(noise=source))
+                    result = fit_head(
+                        solver, data.rows, data.facts, plan, Run(noise=source)
+                    )
                     metrics = evaluate_scores(result.head.scores(data.x), data.y)
                     row = {
-                        "name": label, "dataset": dataset, "features": data.described, "solver": repr(solver),
-                        "epsilon": epsilon, "delta": DELTA, "noise": noise, "private": noise == HONEST, "seed": seed,
-                        "accuracy": metrics["accuracy"], "worst_class": metrics["worst_class_accuracy"],
-                        "seconds": result.seconds, **provenance(),
-                    }  # fmt: skip
+                        "name": label,
+                        "dataset": dataset,
+                        "features": data.described,
+                        "solver": repr(solver),
+                        "epsilon": epsilon,
+                        "delta": DELTA,
+                        "noise": noise,
+                        "private": noise == HONEST,
+                        "seed": seed,
+                        "accuracy": metrics["accuracy"],
+                        "worst_class": metrics["worst_class_accuracy"],
+                        "seconds": result.seconds,
+                        **provenance(),
+                    }
                     append(out, row)
-                    print(f"{label} eps {epsilon:g} {noise} draw {seed}: {metrics['accuracy']:.4f}", flush=True)
+                    print(
+                        (
+                            f"{label} eps {epsilon:g} {noise} draw {seed}: "
+                            f"{metrics['accuracy']:.4f}"
+                        ),
+                        flush=True,
+                    )
 
 
 def honest() -> list[dict[str, Any]]:
-    """Rows of `benchmarks heads`: the same solvers with fresh noise and the same seeds."""
+    """Rows of `benchmarks heads`: the same solvers with fresh noise and the same
+    seeds.
+    """
     rows = read(RESULTS / "heads" / "cifar10-mobilenetv2.jsonl")
-    names = {method: name for name, (method, settings, _) in METHODS.items() if not settings}
+    names = {
+        method: name for name, (method, settings, _) in METHODS.items() if not settings
+    }
     return [
         r | {"name": names[r["method"]], "noise": HONEST}
         for r in rows
@@ -110,7 +157,11 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
     lines = header(epsilons, "method", "noise")
     for name, noise in dict.fromkeys((n, s) for n, s, _ in cells):
         values = [cells.get((name, noise, e)) for e in epsilons]
-        lines.append(f"| {name} | {noise} | " + " | ".join(measured(v) if v else "—" for v in values) + " |")
+        lines.append(
+            f"| {name} | {noise} | "
+            + " | ".join(measured(v) if v else "—" for v in values)
+            + " |"
+        )
     return "\n".join(lines)
 
 

@@ -1,8 +1,10 @@
-"""NOT PRIVATE at the epsilon it is calibrated for: shuffled batches in place of Poisson ones, for TB21's Table 19.
+"""NOT PRIVATE at the epsilon it is calibrated for: shuffled batches in place of Poisson
+ones, for TB21's Table 19.
 
-Most implementations shuffle the rows once an epoch and cut them into batches, and account for Poisson batches, which
-they do not draw. The accountant's amplification does not hold for them. What does hold is printed beside: a row is in
-one batch an epoch, so that `epochs` Gaussian releases compose without any amplification.
+Most implementations shuffle the rows once an epoch and cut them into batches, and
+account for Poisson batches, which they do not draw. The accountant's amplification does
+not hold for them. What does hold is printed beside: a row is in one batch an epoch, so
+that `epochs` Gaussian releases compose without any amplification.
 """
 
 from typing import Any, cast
@@ -16,7 +18,9 @@ from dphead.privacy.noise import NoiseSource
 
 
 class ShuffledBatches(NoiseSource):
-    """Noise of a fit, and batches that are parts of a shuffled epoch, equal in size up to one row."""
+    """Noise of a fit, and batches that are parts of a shuffled epoch, equal in size up
+    to one row.
+    """
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed)
@@ -24,7 +28,9 @@ class ShuffledBatches(NoiseSource):
         self._parts = batches_per_epoch(plan)
 
     def generator(self, sequence: int, purpose: str) -> Any:
-        """For a sample, uniforms that are 0 for the rows of the next batch and 1 for the others."""
+        """For a sample, uniforms that are 0 for the rows of the next batch and 1 for
+        the others.
+        """
         if purpose != "sample":
             return super().generator(sequence, purpose)
         epoch, part = divmod(sequence - self._first, self._parts)
@@ -42,14 +48,20 @@ class _Batch:
 
 
 def batches_per_epoch(plan: Plan) -> int:
-    """Batches that a shuffled epoch is cut into: 1 / sampling probability, rounded up."""
+    """Batches that a shuffled epoch is cut into: 1 / sampling probability, rounded
+    up.
+    """
     return int(np.ceil(1 / min(s.sampling_prob for s in plan.specs) - 1e-9))
 
 
 def true_epsilon(plan: Plan) -> float:
-    """Epsilon of the plan's noise with shuffled batches, without amplification: each row is used once an epoch."""
+    """Epsilon of the plan's noise with shuffled batches, without amplification: each
+    row is used once an epoch.
+    """
     events = [e for e in plan.events() if e.sampling_prob == 1]
     for e in (e for e in plan.events() if e.sampling_prob < 1):
         uses = int(np.ceil(e.count / batches_per_epoch(plan)))
         events.append(GaussianEvent(e.noise_multiplier, 1.0, uses))
-    return accounting.epsilon_from_mu(cast(float, accounting.total_mu(events)), plan.delta)
+    return accounting.epsilon_from_mu(
+        cast(float, accounting.total_mu(events)), plan.delta
+    )

@@ -1,4 +1,6 @@
-"""Render stored results as Markdown: benchmarks/TABLES.md, and the tables between markers in README.md."""
+"""Render stored results as Markdown: benchmarks/TABLES.md, and the tables between
+markers in README.md.
+"""
 
 import re
 from collections import defaultdict
@@ -6,7 +8,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import audit, claims, exact, last_iterate, papers, peers, scale, shared_noise, tuning, verdicts
+from benchmarks import (
+    audit,
+    claims,
+    exact,
+    last_iterate,
+    papers,
+    peers,
+    scale,
+    shared_noise,
+    tuning,
+    verdicts,
+)
 from benchmarks.heads import METHODS, RESULTS, read
 from benchmarks.jobs import own
 from benchmarks.prose import wrapped
@@ -17,13 +30,23 @@ HEADS = {  # what rows in results/heads/ are of
     "mnist-scatternet-synthetic": "MNIST, ScatterNet normalised by synthetic images",
     "mnist-scatternet-local": "MNIST, ScatterNet by places, the default",
     "fashion-mnist-scatternet": "Fashion-MNIST, ScatterNet as it is (60,000 × 3,969)",
-    "fashion-mnist-scatternet-synthetic": "Fashion-MNIST, ScatterNet normalised by synthetic images",
-    "fashion-mnist-scatternet-local": "Fashion-MNIST, ScatterNet by places, the default",
-    "fashion-mnist-scatternet-scales": "Fashion-MNIST, ScatterNet by places, of two scales (60,000 × 5,733)",
+    "fashion-mnist-scatternet-synthetic": (
+        "Fashion-MNIST, ScatterNet normalised by synthetic images"
+    ),
+    "fashion-mnist-scatternet-local": (
+        "Fashion-MNIST, ScatterNet by places, the default"
+    ),
+    "fashion-mnist-scatternet-scales": (
+        "Fashion-MNIST, ScatterNet by places, of two scales (60,000 × 5,733)"
+    ),
     "cifar10-scatternet": "CIFAR-10, ScatterNet as it is (50,000 × 15,552)",
-    "cifar10-scatternet-synthetic": "CIFAR-10, ScatterNet normalised by synthetic images",
+    "cifar10-scatternet-synthetic": (
+        "CIFAR-10, ScatterNet normalised by synthetic images"
+    ),
     "cifar10-scatternet-opponent": "CIFAR-10, the same in opponent colours",
-    "cifar10-scatternet-local": "CIFAR-10, ScatterNet by places, opponent colours, mirrored",
+    "cifar10-scatternet-local": (
+        "CIFAR-10, ScatterNet by places, opponent colours, mirrored"
+    ),
     "cifar10-mobilenetv2": "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)",
 }
 TITLES = HEADS | {
@@ -39,32 +62,43 @@ TITLES = HEADS | {
 }
 INTRODUCTION = """# The papers' tables
 
-Claimed beside measured, in %: mean ± sd over paired noise draws (draw k has seed k). Verdict: *reproduced* if the
-difference is at most max(0.3, 2 √(sd²/k + sd_claim²)), else *above* or *below*. Each claim was run with noise
-calibrated by the paper's own accountant, and again with the tightest one (exact, or PLD for Poisson batches); the ε of
-each run under both is beside it. `python -m benchmarks run PAPER/TABLE` runs what is missing; every row, with its
-settings, commit, machine and ε under every profile, is in `results/claims/`.
+Claimed beside measured, in %: mean ± sd over paired noise draws (draw k has seed k).
+Verdict: *reproduced* if the difference is at most max(0.3, 2 √(sd²/k + sd_claim²)),
+else *above* or *below*. Each claim was run with noise calibrated by the paper's own
+accountant, and again with the tightest one (exact, or PLD for Poisson batches); the ε
+of each run under both is beside it. `python -m benchmarks run PAPER/TABLE` runs what is
+missing; every row, with its settings, commit, machine and ε under every profile, is in
+`results/claims/`.
 """
-SCATTERNET = """Test accuracy in %, mean ± sd over noise draws (one draw where there is no sd). Each line adds to
-the one before it: as it is, `--normalize none`; by synthetic images, `--normalize synthetic`; by places, the default,
-`--normalize local`; two scales, `--scatter-j 1,2`; `--colours opponent`; `--mirror`. Each was chosen on held-out
-training rows. Only lines by places are of today's `auto`; the others' took fewer steps above ε = 0.5, which may cost
-them a point at ε = 3 (CIFAR-10, held-out rows: 66.2, 66.8 and 67.2 with 91, 200 and 400 steps), and shorter ones."""
-SHARED = """CIFAR-10, MobileNetV2 at 128 px: the same heads, settings, noise scale and seeds with three noises. *fresh*
-is independent for each class and step, and has the guarantee. *shared by classes* adds one vector to all classes, and
-*shared by classes and steps* the same one at every step, as a random key captured inside `vmap` does; these heads are
-not differentially private at the ε of their column. Test accuracy in %, defaults, no tuning."""
-TUNING = """CIFAR-10, MobileNetV2 at 128 px, δ = 1e-5, exact accounting of each fit. FC23 chooses its two settings in
-[1e-8, 1e8]² by 50 and more trials at the full ε each and does not charge for them: the first line of a method does
-that with Optuna (chosen on a fifth of the training rows, then fitted on all of them), and is **not** private at the ε
-of its column. The second line draws trials at random from the same square and has the ε of its column, choice
-included (Papernot, Steinke 2022; no second fit on all rows). The third has no search. Test accuracy in %."""
-LAST = """TB21's Figure 10 on CIFAR-10, ScatterNet with group norm (27 groups), δ = 1e-5: the best of the settings
-tried, on a held-out fifth of the training rows, one noise draw. The last iterate's guarantee is replace-one and holds
-for 99 % of the rows only, as in the paper's footnote; DP-SGD's is zero-out and holds for all."""
-TRIED = """<details><summary>TB21: settings tried on a fifth of the training rows, one noise draw each</summary>
+SCATTERNET = """Test accuracy in %, mean ± sd over noise draws (one draw where there is
+no sd). Each line adds to the one before it: as it is, `--normalize none`; by synthetic
+images, `--normalize synthetic`; by places, the default, `--normalize local`; two
+scales, `--scatter-j 1,2`; `--colours opponent`; `--mirror`. Each was chosen on held-out
+training rows. Only lines by places are of today's `auto`; the others' took fewer steps
+above ε = 0.5, which may cost them a point at ε = 3 (CIFAR-10, held-out rows: 66.2, 66.8
+and 67.2 with 91, 200 and 400 steps), and shorter ones."""
+SHARED = """CIFAR-10, MobileNetV2 at 128 px: the same heads, settings, noise scale and
+seeds with three noises. *fresh* is independent for each class and step, and has the
+guarantee. *shared by classes* adds one vector to all classes, and *shared by classes
+and steps* the same one at every step, as a random key captured inside `vmap` does;
+these heads are not differentially private at the ε of their column. Test accuracy in %,
+defaults, no tuning."""
+TUNING = """CIFAR-10, MobileNetV2 at 128 px, δ = 1e-5, exact accounting of each fit.
+FC23 chooses its two settings in [1e-8, 1e8]² by 50 and more trials at the full ε each
+and does not charge for them: the first line of a method does that with Optuna (chosen
+on a fifth of the training rows, then fitted on all of them), and is **not** private at
+the ε of its column. The second line draws trials at random from the same square and has
+the ε of its column, choice included (Papernot, Steinke 2022; no second fit on all
+rows). The third has no search. Test accuracy in %."""
+LAST = """TB21's Figure 10 on CIFAR-10, ScatterNet with group norm (27 groups), δ =
+1e-5: the best of the settings tried, on a held-out fifth of the training rows, one
+noise draw. The last iterate's guarantee is replace-one and holds for 99 % of the rows
+only, as in the paper's footnote; DP-SGD's is zero-out and holds for all."""
+TRIED = """<details>
+<summary>TB21: settings tried on a fifth of the training rows, one draw each</summary>
 
-One change at a time from the paper's settings; none was chosen on test rows, and the choice is not accounted for."""
+One change at a time from the paper's settings; none was chosen on test rows, and the
+choice is not accounted for."""
 Row = dict[str, Any]
 
 
@@ -83,14 +117,24 @@ def accuracy_table(rows: list[Row]) -> str:
 
 
 def scatternet_table() -> str:
-    """`auto` on ScatterNet features: a line for each data set and way of extracting, a column an epsilon."""
+    """`auto` on ScatterNet features: a line for each data set and way of extracting, a
+    column an epsilon.
+    """
     epsilons = (0.1, 0.5, 1.0, 2.0, 3.0)
     lines = verdicts.header(epsilons, "features")
     for name in (n for n in HEADS if "scatternet" in n):
-        rows = [r for r in read(RESULTS / "heads" / f"{name}.jsonl") if r["method"] == "auto"]
-        values = [[100 * r["accuracy"] for r in rows if r["epsilon"] == e] for e in epsilons]
+        rows = [
+            r
+            for r in read(RESULTS / "heads" / f"{name}.jsonl")
+            if r["method"] == "auto"
+        ]
+        values = [
+            [100 * r["accuracy"] for r in rows if r["epsilon"] == e] for e in epsilons
+        ]
         if rows:
-            lines.append(f"| {HEADS[name]} | " + " | ".join(_cell(v) for v in values) + " |")
+            lines.append(
+                f"| {HEADS[name]} | " + " | ".join(_cell(v) for v in values) + " |"
+            )
     return "\n".join(lines)
 
 
@@ -99,11 +143,20 @@ def cost_table(rows: list[Row]) -> str:
     cells: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
     for r in rows:
         cells[r["dataset"], r["method"], r["epsilon"]].append(r)
-    lines = ["| features | method | ε | seconds (median) | runs | peak memory |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| features | method | ε | seconds (median) | runs | peak memory |",
+        "|---|---|---|---|---|---|",
+    ]
     for (dataset, method, epsilon), group in cells.items():
-        seconds, memory = median(r["seconds"] for r in group), max(r["peak_memory_mb"] for r in group)
+        seconds, memory = (
+            median(r["seconds"] for r in group),
+            max(r["peak_memory_mb"] for r in group),
+        )
         title = TITLES.get(dataset, dataset)
-        lines.append(f"| {title} | {method} | {epsilon:g} | {seconds:.1f} | {len(group)} | {memory:.0f} MB |")
+        lines.append(
+            f"| {title} | {method} | {epsilon:g} | {seconds:.1f} | {len(group)} | "
+            f"{memory:.0f} MB |"
+        )
     return "\n".join(lines)
 
 
@@ -117,19 +170,30 @@ def render() -> dict[str, str]:
     tables["scatternet"] = f"{scatternet_table()}\n\n{SCATTERNET}"
     costs = read(RESULTS / "cost.jsonl")
     newest = {(r["dataset"], r["method"], r["epsilon"]): r["commit"] for r in costs}
-    costs = [r for r in costs if r["commit"] == newest[r["dataset"], r["method"], r["epsilon"]]]
+    costs = [
+        r
+        for r in costs
+        if r["commit"] == newest[r["dataset"], r["method"], r["epsilon"]]
+    ]
     if costs:
-        tables["cost"] = f"{cost_table(costs)}\n\nWhole process, from command to report. {_source(costs)}"
+        tables["cost"] = (
+            f"{cost_table(costs)}\n\nWhole process, from command to report. "
+            f"{_source(costs)}"
+        )
     audits = read(RESULTS / "audit" / "audit.jsonl")
     if audits:
         tables["audit"] = audit.summary(audits)
     shared = read(shared_noise.OUT)
     if shared:
         rows = shared_noise.honest() + shared
-        tables["shared noise"] = f"{SHARED}\n\n{shared_noise.table(rows)}\n\n{_source(rows)}"
+        tables["shared noise"] = (
+            f"{SHARED}\n\n{shared_noise.table(rows)}\n\n{_source(rows)}"
+        )
     tuned = read(tuning.OUT)
     if tuned:
-        tables["tuning"] = f"{TUNING}\n\n{tuning.table(tuned, _defaults())}\n\n{_source(tuned)}"
+        tables["tuning"] = (
+            f"{TUNING}\n\n{tuning.table(tuned, _defaults())}\n\n{_source(tuned)}"
+        )
     if again := read(exact.OUT):
         tables["exact"] = f"{exact.NOTE}\n\n{exact.tables()}\n\n{_source(again)}"
     if steps := read(peers.OUT / "steps.jsonl"):
@@ -139,38 +203,62 @@ def render() -> dict[str, str]:
         tables["scale"] = f"{scale.table()} {_source(sizes)}"
     last = read(last_iterate.OUT)
     if last:
-        tables["last iterate"] = f"{LAST}\n\n{last_iterate.table(last)}\n\n{_source(last)}"
+        tables["last iterate"] = (
+            f"{LAST}\n\n{last_iterate.table(last)}\n\n{_source(last)}"
+        )
     return tables
 
 
 def _defaults() -> dict[tuple[str, float], list[float]]:
-    """Accuracies in % of our defaults, by method and epsilon, where a search has the same number of steps."""
+    """Accuracies in % of our defaults, by method and epsilon, where a search has the
+    same number of steps.
+    """
     same = {
-        job.key: job for job in own() if job.settings.get("steps") == tuning.METHODS.get(job.method, {}).get("steps")
+        job.key: job
+        for job in own()
+        if job.settings.get("steps") == tuning.METHODS.get(job.method, {}).get("steps")
     }
     found: dict[tuple[str, float], list[float]] = defaultdict(list)
     for row in stored():
         if row["key"] in same:
-            found[same[row["key"]].method, same[row["key"]].epsilon].append(100 * row["accuracy"])
+            found[same[row["key"]].method, same[row["key"]].epsilon].append(
+                100 * row["accuracy"]
+            )
     return dict(found)
 
 
-def write(readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.md")) -> None:
-    """Write TABLES.md, and replace what stands between `<!-- table: NAME -->` and `<!-- end -->` in the README."""
+def write(
+    readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.md")
+) -> None:
+    """Write TABLES.md, and replace what stands between `<!-- table: NAME -->` and `<!--
+    end -->` in the README.
+    """
     tables = render()
-    parts = [f"## {TITLES.get(name, name)}\n\n{text}\n" for name, text in tables.items()]
+    parts = [
+        f"## {TITLES.get(name, name)}\n\n{text}\n" for name, text in tables.items()
+    ]
     rows = stored()
     parts.append(INTRODUCTION)
-    for paper in sorted(claims.PAPERS, key=lambda p: p != "TB21"):  # what has most measured rows comes first
+    # what has most measured rows comes first
+    for paper in sorted(claims.PAPERS, key=lambda p: p != "TB21"):
         parts.append(verdicts.paper_section(paper, rows))
         if paper == "TB21":
-            parts.append(f"{TRIED}\n\n{verdicts.tried(read(RESULTS / 'claims' / 'search.jsonl'))}\n\n</details>\n")
-    head = "# Measured results\n\n`make tables` writes this file from `benchmarks/results/`.\n\n"
+            tried = verdicts.tried(read(RESULTS / "claims" / "search.jsonl"))
+            parts.append(f"{TRIED}\n\n{tried}\n\n</details>\n")
+    head = (
+        "# Measured results\n\n`make tables` writes this file from "
+        "`benchmarks/results/`.\n\n"
+    )
     out.write_text(wrapped(head + "\n".join(parts)))
     text = readme.read_text()
     for name, table in tables.items():
         pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)"
-        text = re.sub(pattern, lambda m, t=table: m.group(1) + t + "\n" + m.group(2), text, flags=re.DOTALL)
+        text = re.sub(
+            pattern,
+            lambda m, t=table: m.group(1) + t + "\n" + m.group(2),
+            text,
+            flags=re.DOTALL,
+        )
     readme.write_text(wrapped(text))
 
 

@@ -1,4 +1,6 @@
-"""What the papers claim beside what was measured here: the tables of TABLES.md, one a table of a paper."""
+"""What the papers claim beside what was measured here: the tables of TABLES.md, one a
+table of a paper.
+"""
 
 import tomllib
 from collections import defaultdict
@@ -12,18 +14,27 @@ from benchmarks.claims import Claim
 from benchmarks.jobs import OWN_EPSILONS, PAPER, Job, jobs_of, own, own_de22, why_not
 
 NOTES = Path(__file__).parent / "claims" / "notes.toml"
-FLOOR = 0.3  # points within which a number counts as reproduced, whatever the noise draws say
-HEADER = "| row | ε | claimed | measured | settings | ε exact | ε as the paper counts | verdict |"
-OWN = """A row of our own, with a public network that is at hand: CIFAR-10 from MobileNetV2 of ImageNet-1K at 128 px.
-Our defaults with the paper's number of epochs, no search, exact accounting, δ = 1e-5; the paper has no such row."""
-OWN_DE22 = """A row of our own, MobileNetV2 at 128 px: the last layer by De22's Table 21 (full batches, since 2^18 is
-more than all rows, normalised update, learning rate 25.6, EMA), exact accounting, δ = 1e-5, no search."""
+# points within which a number counts as reproduced, whatever the noise draws say
+FLOOR = 0.3
+HEADER = (
+    "| row | ε | claimed | measured | settings | ε exact | ε as the paper counts | "
+    "verdict |"
+)
+OWN = """A row of our own, with a public network that is at hand: CIFAR-10 from
+MobileNetV2 of ImageNet-1K at 128 px. Our defaults with the paper's number of epochs, no
+search, exact accounting, δ = 1e-5; the paper has no such row."""
+OWN_DE22 = """A row of our own, MobileNetV2 at 128 px: the last layer by De22's Table 21
+(full batches, since 2^18 is more than all rows, normalised update, learning rate 25.6,
+EMA), exact accounting, δ = 1e-5, no search."""
 Row = dict[str, Any]
 SPREAD = {"min": min, "max": max, "median": median, "MAD": lambda values: _mad(values)}
 
 
 def verdict(claimed: float, claimed_sd: float, values: Sequence[float]) -> str:
-    """reproduced, above or below. values: one measured number a noise draw, in the claim's unit (points)."""
+    """reproduced, above or below.
+
+    values: one measured number a noise draw, in the claim's unit (points).
+    """
     sd = stdev(values) if len(values) > 1 else 0.0
     allowed = max(FLOOR, 2 * (sd**2 / len(values) + claimed_sd**2) ** 0.5)
     difference = mean(values) - claimed
@@ -33,7 +44,9 @@ def verdict(claimed: float, claimed_sd: float, values: Sequence[float]) -> str:
 
 
 def paper_section(paper: str, rows: Iterable[Row]) -> str:
-    """A paper's tables that can be measured here, in printed order, and then what cannot, folded away."""
+    """A paper's tables that can be measured here, in printed order, and then what
+    cannot, folded away.
+    """
     by_key: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_key[row["key"]].append(row)
@@ -42,19 +55,34 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
         tables.setdefault(claim.table, []).append(claim)
     parts = [f"## {paper}\n"]
     for table, found in tables.items():
-        ours = f"{OWN}\n\n{own_table(by_key)}\n\n" if (paper, table) == ("FC23", "3") else ""
+        ours = (
+            f"{OWN}\n\n{own_table(by_key)}\n\n"
+            if (paper, table) == ("FC23", "3")
+            else ""
+        )
         if (paper, table) == ("De22", "5"):
             ours = f"{OWN_DE22}\n\n{own_de22_table(by_key)}\n\n"
-        text = claims_table(found, by_key) + "\n\n" if any(jobs_of(c) for c in found) else ""
+        text = (
+            claims_table(found, by_key) + "\n\n"
+            if any(jobs_of(c) for c in found)
+            else ""
+        )
         if text or ours:
             explained = "".join(f"{note}\n\n" for note in notes(paper, table))
-            parts.append(f"### {paper}, Table {table}\n\n{text}{ours}{explained}".rstrip() + "\n")
+            parts.append(
+                f"### {paper}, Table {table}\n\n{text}{ours}{explained}".rstrip() + "\n"
+            )
     left = {table: [c for c in found if why_not(c)] for table, found in tables.items()}
     count = sum(map(len, left.values()))
     parts.append(
-        f"<details><summary>{paper}: {count} printed numbers that cannot be measured here, and why</summary>\n"
+        f"<details><summary>{paper}: {count} printed numbers that cannot be measured "
+        "here, and why</summary>\n"
     )
-    parts += [f"### {paper}, Table {table}\n\n{left_table(found)}\n" for table, found in left.items() if found]
+    parts += [
+        f"### {paper}, Table {table}\n\n{left_table(found)}\n"
+        for table, found in left.items()
+        if found
+    ]
     return "\n".join([*parts, "</details>\n"])
 
 
@@ -65,7 +93,9 @@ def claims_table(found: list[Claim], by_key: dict[str, list[Row]]) -> str:
         if claim.metric in SPREAD:
             lines.append(_spread_line(claim, jobs_of(claim), by_key))
         else:
-            lines += [_line(claim, job, by_key.get(job.key, [])) for job in jobs_of(claim)]
+            lines += [
+                _line(claim, job, by_key.get(job.key, [])) for job in jobs_of(claim)
+            ]
     return "\n".join([HEADER, "|---" * 8 + "|", *lines])
 
 
@@ -74,34 +104,65 @@ def left_table(found: list[Claim]) -> str:
     others = defaultdict(list)
     for claim in found:
         others[claim.row, why_not(claim)].append(claim)
-    lines = [f"| {_name(row)} | {_claimed_list(group)} | {why} |" for (row, why), group in others.items()]
+    lines = [
+        f"| {_name(row)} | {_claimed_list(group)} | {why} |"
+        for (row, why), group in others.items()
+    ]
     return "\n".join(["| row | claimed | not runnable here |", "|---|---|---|", *lines])
 
 
 def tried(rows: Iterable[Row]) -> str:
-    """Every setting that was tried on held-out training rows, the best of each data set and epsilon first."""
-    lines = ["| data set | ε | features | settings | held-out accuracy |", "|---|---|---|---|---|"]
-    ordered = sorted(rows, key=lambda r: (r["job"]["dataset"], float(r["job"]["epsilon"]), -r["accuracy"]))
+    """Every setting that was tried on held-out training rows, the best of each data set
+    and epsilon first.
+    """
+    lines = [
+        "| data set | ε | features | settings | held-out accuracy |",
+        "|---|---|---|---|---|",
+    ]
+    ordered = sorted(
+        rows,
+        key=lambda r: (r["job"]["dataset"], float(r["job"]["epsilon"]), -r["accuracy"]),
+    )
     for row in ordered:
         job = row["job"]
-        settings = {k: v for k, v in job["settings"].items() if k not in ("normalization", "ema_decay")}
+        settings = {
+            k: v
+            for k, v in job["settings"].items()
+            if k not in ("normalization", "ema_decay")
+        }
         norm = job["settings"].get("normalization")
-        features = job["features"] + (f", data norm {norm['noise_multiplier']:g}" if norm else "")
-        features += f", τ = {norm['threshold']:g}" if norm and "threshold" in norm else ""
-        text = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in settings.items() if v != "last")
-        lines.append(f"| {job['dataset']} | {job['epsilon']} | {features} | {text} | {100 * row['accuracy']:.2f} |")
+        features = job["features"] + (
+            f", data norm {norm['noise_multiplier']:g}" if norm else ""
+        )
+        features += (
+            f", τ = {norm['threshold']:g}" if norm and "threshold" in norm else ""
+        )
+        text = ", ".join(
+            f"{k.replace('_', ' ')} {v}" for k, v in settings.items() if v != "last"
+        )
+        lines.append(
+            f"| {job['dataset']} | {job['epsilon']} | {features} | {text} | "
+            f"{100 * row['accuracy']:.2f} |"
+        )
     return "\n".join(lines)
 
 
 def own_table(by_key: dict[str, list[Row]]) -> str:
-    """Our row of FC23's Table 3: a line for each method and number of epochs, a column for each epsilon."""
+    """Our row of FC23's Table 3: a line for each method and number of epochs, a column
+    for each epsilon.
+    """
     cells: dict[str, list[str]] = defaultdict(list)
     for job in own():
         values = [100 * r["accuracy"] for r in by_key.get(job.key, [])]
         cells[job.label].append(measured(values) if values else "—")
-    lines = ["| method, epochs | " + " | ".join(f"ε = {e:g}" for e in OWN_EPSILONS) + " |"]
+    lines = [
+        "| method, epochs | " + " | ".join(f"ε = {e:g}" for e in OWN_EPSILONS) + " |"
+    ]
     lines.append("|---" * (len(OWN_EPSILONS) + 1) + "|")
-    return "\n".join(lines + [f"| {name} | " + " | ".join(values) + " |" for name, values in cells.items()])
+    return "\n".join(
+        lines
+        + [f"| {name} | " + " | ".join(values) + " |" for name, values in cells.items()]
+    )
 
 
 def own_de22_table(by_key: dict[str, list[Row]]) -> str:
@@ -109,19 +170,28 @@ def own_de22_table(by_key: dict[str, list[Row]]) -> str:
     lines = ["| ε | steps | measured |", "|---|---|---|"]
     for job in own_de22():
         values = [100 * r["accuracy"] for r in by_key.get(job.key, [])]
-        lines.append(f"| {job.epsilon:g} | {job.settings['steps']} | {measured(values) if values else '—'} |")
+        lines.append(
+            f"| {job.epsilon:g} | {job.settings['steps']} | "
+            f"{measured(values) if values else '—'} |"
+        )
     return "\n".join(lines)
 
 
 def notes(paper: str, table: str) -> list[str]:
     """What was tested about a table's differences, and the file with the evidence."""
-    found = [n for n in tomllib.loads(NOTES.read_text())["note"] if (n["paper"], n["table"]) == (paper, table)]
+    found = [
+        n
+        for n in tomllib.loads(NOTES.read_text())["note"]
+        if (n["paper"], n["table"]) == (paper, table)
+    ]
     return [f"{n['text'].strip()} (`{n['evidence']}`)" for n in found]
 
 
 def _spread_line(claim: Claim, jobs: list[Job], by_key: dict[str, list[Row]]) -> str:
     """A statistic over the configurations of a search, one draw each."""
-    values = [100 * by_key[job.key][0]["accuracy"] for job in jobs if by_key.get(job.key)]
+    values = [
+        100 * by_key[job.key][0]["accuracy"] for job in jobs if by_key.get(job.key)
+    ]
     cells = [f"{claim.dataset}, {claim.metric}", claim.epsilon, claim.value]
     if len(values) < len(jobs):
         cells += [f"{len(values)} of {len(jobs)} run", "", "—", "—", "not run yet"]
@@ -129,8 +199,17 @@ def _spread_line(claim: Claim, jobs: list[Job], by_key: dict[str, list[Row]]) ->
         found = SPREAD[claim.metric](values)
         how = f"{len(jobs)} of 360 configurations, fixed beforehand; {PAPER} accounting"
         exact = max(by_key[job.key][0]["exact_epsilon"] for job in jobs)
-        profile = max(by_key[job.key][0]["profiles"][f"paper:{claim.paper.lower()}"] for job in jobs)
-        cells += [f"{found:.2f}", how, f"≤ {exact:.3g}", f"≤ {profile:.3g}", verdict(float(claim.value), 0.0, [found])]
+        profile = max(
+            by_key[job.key][0]["profiles"][f"paper:{claim.paper.lower()}"]
+            for job in jobs
+        )
+        cells += [
+            f"{found:.2f}",
+            how,
+            f"≤ {exact:.3g}",
+            f"≤ {profile:.3g}",
+            verdict(float(claim.value), 0.0, [found]),
+        ]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -144,13 +223,18 @@ def _line(claim: Claim, job: Job, rows: list[Row]) -> str:
     name = " ".join(filter(None, [_name(claim.row), str(column)]))
     cells = [name, "∞" if claim.epsilon == "inf" else claim.epsilon, claimed(claim)]
     if not values:
-        return "| " + " | ".join([*cells, "—", job.label, "—", "—", "not run yet"]) + " |"
+        return (
+            "| " + " | ".join([*cells, "—", job.label, "—", "—", "not run yet"]) + " |"
+        )
     profile = rows[0]["profiles"].get(f"paper:{claim.paper.lower()}")
     exact = rows[0]["exact_epsilon"]
     cells += [
-        measured(values), job.label, f"{exact:.3g}" if exact < float("inf") else "∞",
-        f"{profile:.3g}" if profile else "—", verdict(float(claim.value), float(claim.sd or 0), values),
-    ]  # fmt: skip
+        measured(values),
+        job.label,
+        f"{exact:.3g}" if exact < float("inf") else "∞",
+        f"{profile:.3g}" if profile else "—",
+        verdict(float(claim.value), float(claim.sd or 0), values),
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -161,11 +245,15 @@ def measured(values: Sequence[float]) -> str:
 
 def mean_sd(values: Sequence[float]) -> str:
     """Mean ± sd; no sd of one value."""
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+    return f"{mean(values):.2f}" + (
+        f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    )
 
 
 def header(epsilons: Sequence[float], *first: str) -> list[str]:
-    """The two lines above a table: columns that say what is measured, and one for each epsilon."""
+    """The two lines above a table: columns that say what is measured, and one for each
+    epsilon.
+    """
     names = [*first, *(f"ε = {e:g}" for e in epsilons)]
     return ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
 
@@ -176,7 +264,11 @@ def _name(row: str) -> str:
 
 def claimed(claim: Claim) -> str:
     """What a paper prints."""
-    return ("≤ " if claim.at_most else "") + claim.value + (f" ± {claim.sd}" if claim.sd else "")
+    return (
+        ("≤ " if claim.at_most else "")
+        + claim.value
+        + (f" ± {claim.sd}" if claim.sd else "")
+    )
 
 
 def _claimed_list(found: list[Claim]) -> str:

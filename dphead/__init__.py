@@ -1,6 +1,7 @@
 """Differentially private classifier heads on frozen image features.
 
-The names below are imported on first use, so `import dphead` itself loads no numerical library.
+The names below are imported on first use, so `import dphead` itself loads no numerical
+library.
 """
 
 from importlib import import_module

@@ -1,1 +1,4 @@
-"""From images to frozen features: the PyTorch side. It imports neither dphead nor jax."""
+"""From images to frozen features: the PyTorch side.
+
+It imports neither dphead nor jax.
+"""

@@ -1,4 +1,6 @@
-"""Sources that hold whole arrays: IDX (MNIST, Fashion-MNIST), CIFAR binary files, .npz."""
+"""Sources that hold whole arrays: IDX (MNIST, Fashion-MNIST), CIFAR binary files,
+.npz.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,22 @@ from pathlib import Path
 import numpy as np
 
 from extract.errors import ExtractError
-from extract.images import Classes, Source, check_found, possible_splits, split_codes, to_uint8
+from extract.images import (
+    Classes,
+    Source,
+    check_found,
+    possible_splits,
+    split_codes,
+    to_uint8,
+)
 from extract.rows import group_ids
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-_CIFAR = {10: (r"data_batch_\d+\.bin", "test_batch.bin", 1), 100: (r"train\.bin", "test.bin", 2)}
+_CIFAR = {
+    10: (r"data_batch_\d+\.bin", "test_batch.bin", 1),
+    100: (r"train\.bin", "test.bin", 2),
+}
 _CIFAR_PIXELS = 3072
 
 
@@ -31,7 +43,9 @@ def _source(
 ) -> Source:
     n = len(images)
     if n == 0:
-        raise ExtractError("a source must hold at least one image, got images=0. Check the files.")
+        raise ExtractError(
+            "a source must hold at least one image, got images=0. Check the files."
+        )
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
     digest.update(np.ascontiguousarray(images).data)
     codes, names, declared = classes.encode(labels, n)
@@ -53,25 +67,40 @@ def _source(
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Array of an IDX file, plain or .gz. ExtractError if it is not IDX or shorter than its header says."""
+    """Array of an IDX file, plain or .gz.
+
+    ExtractError if it is not IDX or shorter than its header says.
+    """
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = (
+            gzip.decompress(path.read_bytes())
+            if path.suffix == ".gz"
+            else path.read_bytes()
+        )
     except (OSError, EOFError, ValueError) as error:
         raise ExtractError(
-            f"an IDX file must be readable, got file={str(path)!r} damaged. Download it again."
+            f"an IDX file must be readable, got file={str(path)!r} damaged. Download "
+            "it again."
         ) from error
     ok = len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _IDX_TYPES
     header = 4 + 4 * data[3] if ok else 0
     if not ok or len(data) < header:
-        raise ExtractError(f"an IDX file must start with an IDX header, got file={str(path)!r}. Download it again.")
+        raise ExtractError(
+            f"an IDX file must start with an IDX header, got file={str(path)!r}. "
+            "Download it again."
+        )
     shape = tuple(int(s) for s in np.frombuffer(data, ">u4", data[3], 4))
     dtype = np.dtype(_IDX_TYPES[data[2]])
     if len(data) != header + dtype.itemsize * int(np.prod(shape, dtype=object)):
         raise ExtractError(
-            f"an IDX file must be as long as its header says, got shape={shape}, {len(data)} bytes in {str(path)!r}. "
-            "Download it again."
+            f"an IDX file must be as long as its header says, got shape={shape}, "
+            f"{len(data)} bytes in {str(path)!r}. Download it again."
         )
-    return np.frombuffer(data, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    return (
+        np.frombuffer(data, dtype, offset=header)
+        .reshape(shape)
+        .astype(dtype.newbyteorder("="), copy=False)
+    )
 
 
 def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
@@ -79,25 +108,42 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
     candidates = sorted(path.iterdir()) if path.is_dir() else [path]
     pairs: dict[str, tuple[Path, Path]] = {}
     for file in candidates:
-        match = re.fullmatch(r"(?:(.*?)[-_.])?images[-.]idx3[-.]ubyte(\.gz)?", file.name)
+        match = re.fullmatch(
+            r"(?:(.*?)[-_.])?images[-.]idx3[-.]ubyte(\.gz)?", file.name
+        )
         if match is None:
             continue
         stem = file.name.replace("images", "labels").replace("idx3", "idx1")
         plain = stem.removesuffix(".gz")
-        labels = next((file.with_name(s) for s in (stem, plain, plain + ".gz") if file.with_name(s).exists()), None)
+        labels = next(
+            (
+                file.with_name(s)
+                for s in (stem, plain, plain + ".gz")
+                if file.with_name(s).exists()
+            ),
+            None,
+        )
         if labels is None:
-            raise ExtractError(f"IDX images need their labels beside them, got no {stem!r}. Put it into the folder.")
-        name = _IDX_PREFIX.get(re.split(r"[-_.]", match[1] or "")[-1], "")
-        if name in pairs and pairs[name][0].name.removesuffix(".gz") != file.name.removesuffix(".gz"):
             raise ExtractError(
-                f"a folder must hold one IDX pair a split, got two for {name or 'all'}. Give the images file itself."
+                f"IDX images need their labels beside them, got no {stem!r}. Put it "
+                "into the folder."
+            )
+        name = _IDX_PREFIX.get(re.split(r"[-_.]", match[1] or "")[-1], "")
+        if name in pairs and pairs[name][0].name.removesuffix(
+            ".gz"
+        ) != file.name.removesuffix(".gz"):
+            raise ExtractError(
+                "a folder must hold one IDX pair a split, got two for "
+                f"{name or 'all'}. Give the images file itself."
             )
         pairs.setdefault(name, (file, labels))
     return pairs
 
 
 def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
-    """IDX pairs of a folder (train, then test), or one images file with its labels beside it; None without."""
+    """IDX pairs of a folder (train, then test), or one images file with its labels
+    beside it; None without.
+    """
     pairs = _idx_pairs(path)
     if not pairs:
         return None
@@ -108,25 +154,36 @@ def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
         x, y = (read_idx(file) for file in pairs[name])
         if x.ndim != 3 or y.ndim != 1 or len(x) != len(y) or y.dtype.kind not in "iu":
             raise ExtractError(
-                f"IDX images and labels must belong together, got shapes {x.shape} and {y.shape} in {str(path)!r}. "
-                "Download them again."
+                f"IDX images and labels must belong together, got shapes {x.shape} and "
+                f"{y.shape} in {str(path)!r}. Download them again."
             )
         images.append(to_uint8(x))
         labels.append(y.astype(np.int64))
         splits += [name] * len(x)
     names = [name or "all" for name in wanted]
-    return _source("idx", np.concatenate(images), np.concatenate(labels), splits, names, None, classes)
+    return _source(
+        "idx",
+        np.concatenate(images),
+        np.concatenate(labels),
+        splits,
+        names,
+        None,
+        classes,
+    )
 
 
 def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
-    """CIFAR-10 or CIFAR-100 (fine labels) binary files of a folder, batches in order; None if there are none."""
+    """CIFAR-10 or CIFAR-100 (fine labels) binary files of a folder, batches in order;
+    None if there are none.
+    """
     if not path.is_dir():
         return None
     for kind, (train, test, label_bytes) in _CIFAR.items():
         names = [p.name for p in path.iterdir()]
         number = re.compile(r"\d+")
         batches = sorted(
-            (n for n in names if re.fullmatch(train, n)), key=lambda n: [int(d) for d in number.findall(n)]
+            (n for n in names if re.fullmatch(train, n)),
+            key=lambda n: [int(d) for d in number.findall(n)],
         )
         files = {"train": batches, "test": [test] if test in names else []}
         found = [name for name, batch in files.items() if batch]
@@ -142,7 +199,15 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
         rows = np.concatenate(records)
         images = rows[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         labels = rows[:, label_bytes - 1].astype(np.int64)
-        return _source(f"cifar{kind}", np.ascontiguousarray(images), labels, splits, wanted, None, classes)
+        return _source(
+            f"cifar{kind}",
+            np.ascontiguousarray(images),
+            labels,
+            splits,
+            wanted,
+            None,
+            classes,
+        )
     return None
 
 
@@ -151,33 +216,50 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
     size = label_bytes + _CIFAR_PIXELS
     if len(data) == 0 or len(data) % size:
         raise ExtractError(
-            f"a CIFAR binary file must be whole records of {size} bytes, got bytes={len(data)} in {str(file)!r}. "
-            "Download it again."
+            f"a CIFAR binary file must be whole records of {size} bytes, got "
+            f"bytes={len(data)} in {str(file)!r}. Download it again."
         )
     return data.reshape(-1, size)
 
 
 def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
-    """Arrays `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split`, `group` (n,); None if this is no .npz."""
+    """Arrays `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split`, `group`
+    (n,); None if this is no .npz.
+    """
     if path.suffix != ".npz":
         return None
     try:
         with np.load(path, allow_pickle=False) as file:
-            data = {key: file[key] for key in ("images", "labels", "split", "group") if key in file}
+            data = {
+                key: file[key]
+                for key in ("images", "labels", "split", "group")
+                if key in file
+            }
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ExtractError(
-            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or pickled. Use numpy.savez."
+            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or "
+            "pickled. Use numpy.savez."
         ) from error
     images = data.get("images")
-    if images is None or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
+    if (
+        images is None
+        or images.ndim not in (3, 4)
+        or (images.ndim == 4 and images.shape[3] not in (1, 3))
+    ):
         got = "no `images`" if images is None else f"images.shape={images.shape}"
         raise ExtractError(
-            f"an .npz source must hold images (n, H, W) or (n, H, W, 3), got {got}. Save them like that."
+            f"an .npz source must hold images (n, H, W) or (n, H, W, 3), got {got}. "
+            "Save them like that."
         )
     for key, values in data.items():
         if len(values) != len(images) or (key != "images" and values.ndim != 1):
-            raise ExtractError(f"{key} must have one value an image, got {key}.shape={values.shape}. Save it again.")
-    images = to_uint8(images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images)
+            raise ExtractError(
+                f"{key} must have one value an image, got {key}.shape={values.shape}. "
+                "Save it again."
+            )
+    images = to_uint8(
+        images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
+    )
     splits = _npz_splits(data.get("split"), len(images))
     names = possible_splits("split" in data)
     check_found(split, names, path)

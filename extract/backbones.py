@@ -1,4 +1,6 @@
-"""Frozen networks: ScatterNet, and every timm model by name with hub weights or a local weights file."""
+"""Frozen networks: ScatterNet, and every timm model by name with hub weights or a local
+weights file.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,20 @@ from extract.weights import file_sha256, first_line, load_weights, state_sha256
 
 @dataclass
 class BackboneOptions:
-    """Which network, which weights, which image transform; None means the model's own. J and L are ScatterNet's.
+    """Which network, which weights, which image transform; None means the model's own.
 
-    scatter_j: one J, or several whose features are joined. colours: "rgb", or for ScatterNet "opponent": luminance,
-    red-green, blue-yellow (van de Sande, Gevers, Snoek 2010). mirror: features are means over an image and its mirror
-    image: where left and right do not matter, half of the directions vanish, and the noise on their weights with them.
+    J and L are ScatterNet's.
 
-    image_size: side of the input, or (height, width). channels: 1 or 3 of the input. Both are public: declared, or
-    fixed by the network or by the header of arrays, never found in images (`run.declared_input`). interpolation
-    "none", for ScatterNet: images must have the declared size.
+    scatter_j: one J, or several whose features are joined. colours: "rgb", or for
+    ScatterNet "opponent": luminance, red-green, blue-yellow (van de Sande, Gevers,
+    Snoek 2010). mirror: features are means over an image and its mirror
+    image: where left and right do not matter, half of the directions vanish, and the
+    noise on their weights with them.
+
+    image_size: side of the input, or (height, width). channels: 1 or 3 of the input.
+    Both are public: declared, or fixed by the network or by the header of arrays, never
+    found in images (`run.declared_input`). interpolation "none", for ScatterNet: images
+    must have the declared size.
     """
 
     name: str
@@ -54,16 +61,23 @@ class BackboneOptions:
         return (size, size) if isinstance(size, int) else size
 
 
-OPPONENT = torch.tensor([[2.0, 2.0, 2.0], [6**0.5, -(6**0.5), 0.0], [2**0.5, 2**0.5, -2 * 2**0.5]]) / 12**0.5
+OPPONENT = (
+    torch.tensor(
+        [[2.0, 2.0, 2.0], [6**0.5, -(6**0.5), 0.0], [2**0.5, 2**0.5, -2 * 2**0.5]]
+    )
+    / 12**0.5
+)
 
 
 @dataclass
 class Backbone:
     """A network in eval mode and the transform before it.
 
-    prepare: uint8 (H, W[, 3]) -> float32 (C, H', W') on the CPU; module: (B, C, H', W') -> (B, channels, ...).
-    kwargs, transform: plain values for the file's attributes. parts: (channels, places) of what a row's flattened
-    output consists of. mirror: rows are means over an image and its mirror image.
+    prepare: uint8 (H, W[, 3]) -> float32 (C, H', W') on the CPU; module: (B, C, H', W')
+    -> (B, channels, ...).
+    kwargs, transform: plain values for the file's attributes. parts: (channels, places)
+    of what a row's flattened output consists of. mirror: rows are means over an image
+    and its mirror image.
     """
 
     name: str
@@ -82,29 +96,47 @@ class Backbone:
         return sum(channels * places for channels, places in self.parts)
 
 
-def load_backbone(options: BackboneOptions, size: tuple[int, int], has_colour: bool) -> Backbone:
-    """Build the network and its transform. size (height, width), has_colour: of ScatterNet's input, public.
+def load_backbone(
+    options: BackboneOptions, size: tuple[int, int], has_colour: bool
+) -> Backbone:
+    """Build the network and its transform.
 
-    ExtractError for an unknown name, weights that cannot be had or do not fit, or a model that mixes rows of a batch.
+    size (height, width), has_colour: of ScatterNet's input, public.
+
+    ExtractError for an unknown name, weights that cannot be had or do not fit, or a
+    model that mixes rows of a batch.
     """
-    if options.colours not in ("rgb", "opponent") or (options.colours == "opponent" and options.name != "scatternet"):
+    if options.colours not in ("rgb", "opponent") or (
+        options.colours == "opponent" and options.name != "scatternet"
+    ):
         raise ExtractError(
-            f"colours must be rgb, or opponent for scatternet, got colours={options.colours!r} for {options.name}. "
-            "Leave --colours out."
+            "colours must be rgb, or opponent for scatternet, got "
+            f"colours={options.colours!r} for {options.name}. Leave --colours out."
         )
     if options.channels not in (None, 1, 3):
-        raise ExtractError(f"channels must be 1 or 3, got channels={options.channels}. Choose one.")
+        raise ExtractError(
+            f"channels must be 1 or 3, got channels={options.channels}. Choose one."
+        )
     if options.interpolation == "none" and options.name != "scatternet":
         raise ExtractError(
-            f"interpolation none is for scatternet, got backbone={options.name!r}, which resizes. Leave it out."
+            f"interpolation none is for scatternet, got backbone={options.name!r}, "
+            "which resizes. Leave it out."
         )
-    backbone = _scatternet(options, size, has_colour) if options.name == "scatternet" else _timm(options)
+    backbone = (
+        _scatternet(options, size, has_colour)
+        if options.name == "scatternet"
+        else _timm(options)
+    )
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
     if options.name != "scatternet":
         folded = fold_batch_norm(backbone.module, backbone.input_shape)
         backbone.module = folded.to(memory_format=torch.channels_last)
-    nets = backbone.module.nets if isinstance(backbone.module, Scales) else [backbone.module]
+    nets = (
+        backbone.module.nets
+        if isinstance(backbone.module, Scales)
+        else [backbone.module]
+    )
     shapes = [_dry_run(net, backbone.input_shape) for net in nets]
     backbone.parts = tuple((shape[1], math.prod(shape[2:])) for shape in shapes)
     if options.mirror:
@@ -120,12 +152,18 @@ def _dry_run(module: nn.Module, input_shape: tuple[int, int, int]) -> torch.Size
 # ---------------------------------------------------------------- ScatterNet
 
 
-def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: bool) -> Backbone:
+def _scatternet(
+    options: BackboneOptions, size: tuple[int, int], has_colour: bool
+) -> Backbone:
     if options.weights is not None or options.model_args:
         raise ExtractError(
-            "scatternet has no weights and no model arguments, got some. Leave --weights and --model-arg out."
+            "scatternet has no weights and no model arguments, got some. Leave "
+            "--weights and --model-arg out."
         )
-    colours, opponent = 3 if has_colour else 1, has_colour and options.colours == "opponent"
+    colours, opponent = (
+        3 if has_colour else 1,
+        has_colour and options.colours == "opponent",
+    )
     resized = options.sides is not None and options.interpolation != "none"
     size = options.sides or size
     interpolation = (options.interpolation or "bicubic") if resized else None
@@ -147,7 +185,10 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
         image = _match_colours(image, colours)
         if image.shape[:2] != (height, width):
             image = _resize_to_cover(image, (height, width), interpolation or "bicubic")
-        planes = torch.tensor(image).reshape(height, width, colours).permute(2, 0, 1).float() / 255
+        planes = (
+            torch.tensor(image).reshape(height, width, colours).permute(2, 0, 1).float()
+            / 255
+        )
         planes = planes if mean is None else planes - mean
         planes = planes if std is None else planes / std
         return torch.tensordot(OPPONENT, planes, dims=1) if opponent else planes
@@ -163,14 +204,21 @@ def _scatternet(options: BackboneOptions, size: tuple[int, int], has_colour: boo
     )
 
 
-def _channel_tensor(values: tuple[float, ...] | None, channels: int) -> torch.Tensor | None:
+def _channel_tensor(
+    values: tuple[float, ...] | None, channels: int
+) -> torch.Tensor | None:
     if values is None:
         return None
     if len(values) not in (1, channels):
         raise ExtractError(
-            f"--mean and --std must have 1 or {channels} values, got values={list(values)}. Give one for each colour."
+            f"--mean and --std must have 1 or {channels} values, got "
+            f"values={list(values)}. Give one for each colour."
         )
-    return torch.tensor(values, dtype=torch.float32).expand(channels).reshape(channels, 1, 1)
+    return (
+        torch.tensor(values, dtype=torch.float32)
+        .expand(channels)
+        .reshape(channels, 1, 1)
+    )
 
 
 def _match_colours(image: np.ndarray, colours: int) -> np.ndarray:
@@ -179,12 +227,18 @@ def _match_colours(image: np.ndarray, colours: int) -> np.ndarray:
     return np.asarray(Image.fromarray(image).convert("RGB" if colours == 3 else "L"))
 
 
-def _resize_to_cover(image: np.ndarray, size: tuple[int, int], interpolation: str) -> np.ndarray:
-    """Scale an image until it just covers `size` (height, width), and cut the middle."""
+def _resize_to_cover(
+    image: np.ndarray, size: tuple[int, int], interpolation: str
+) -> np.ndarray:
+    """Scale an image until it just covers `size` (height, width), and cut the
+    middle.
+    """
     (height, width), (tall, wide) = image.shape[:2], size
     scale = max(tall / height, wide / width)
     shape = (max(wide, round(width * scale)), max(tall, round(height * scale)))
-    resized = np.asarray(Image.fromarray(image).resize(shape, Image.Resampling[interpolation.upper()]))
+    resized = np.asarray(
+        Image.fromarray(image).resize(shape, Image.Resampling[interpolation.upper()])
+    )
     top, left = (resized.shape[0] - tall) // 2, (resized.shape[1] - wide) // 2
     return resized[top : top + tall, left : left + wide]
 
@@ -195,11 +249,12 @@ def _resize_to_cover(image: np.ndarray, size: tuple[int, int], interpolation: st
 def _timm(options: BackboneOptions) -> Backbone:
     import timm
 
-    if ":" not in options.name and not timm.is_model(options.name):  # "hf-hub:owner/name" is looked up by timm
+    # "hf-hub:owner/name" is looked up by timm
+    if ":" not in options.name and not timm.is_model(options.name):
         close = timm.list_models(f"*{options.name.split('.')[0].split('_')[0]}*")[:5]
         raise ExtractError(
-            f"the backbone must be scatternet or a timm model, got backbone={options.name!r}. "
-            f"Try one of {close or 'timm.list_models()'}."
+            "the backbone must be scatternet or a timm model, got "
+            f"backbone={options.name!r}. Try one of {close or 'timm.list_models()'}."
         )
     model = _build(options)
     if options.weights is not None:
@@ -226,20 +281,29 @@ def _build(options: BackboneOptions) -> nn.Module:
 
     local = options.weights is not None
     if local and not Path(options.weights or "").is_file():
-        raise ExtractError(f"the weights file must exist, got weights={str(options.weights)!r}. Check --weights.")
+        raise ExtractError(
+            f"the weights file must exist, got weights={str(options.weights)!r}. Check "
+            "--weights."
+        )
     try:
-        return timm.create_model(options.name, pretrained=not local, **options.model_args)
+        return timm.create_model(
+            options.name, pretrained=not local, **options.model_args
+        )
     except (TypeError, AssertionError) as error:
         raise ExtractError(
-            f"the model arguments must suit {options.name}, got {options.model_args}: {first_line(error)}. "
-            "Correct --model-arg."
+            f"the model arguments must suit {options.name}, got {options.model_args}: "
+            f"{first_line(error)}. Correct --model-arg."
         ) from error
     except Exception as error:
         if local:
-            raise ExtractError(f"{options.name} must build, got {first_line(error)}. Correct --model-arg.") from error
+            raise ExtractError(
+                f"{options.name} must build, got {first_line(error)}. Correct "
+                "--model-arg."
+            ) from error
         raise ExtractError(
-            f"hub weights of {options.name} must be there to load, got {type(error).__name__}: {first_line(error)}. "
-            "Go online, or give a local file with --weights FILE."
+            f"hub weights of {options.name} must be there to load, got "
+            f"{type(error).__name__}: {first_line(error)}. Go online, or give a local "
+            "file with --weights FILE."
         ) from error
 
 
@@ -252,8 +316,9 @@ def _timm_transform(
     channels = int(config["input_size"][0])
     if options.channels not in (None, channels):
         raise ExtractError(
-            f"the network must take the declared channels, got channels={options.channels} for {options.name} with "
-            f"{channels}. Leave --channels out, or give --model-arg in_chans={options.channels}."
+            "the network must take the declared channels, got "
+            f"channels={options.channels} for {options.name} with {channels}. Leave "
+            f"--channels out, or give --model-arg in_chans={options.channels}."
         )
     overrides = {
         "mean": options.mean and tuple(options.mean),
@@ -265,7 +330,10 @@ def _timm_transform(
     config |= {key: value for key, value in overrides.items() if value is not None}
     for key in ("mean", "std"):
         if len(config[key]) not in (1, channels):
-            raise ExtractError(f"--{key} must have 1 or {channels} values, got {list(config[key])}. Give one a colour.")
+            raise ExtractError(
+                f"--{key} must have 1 or {channels} values, got {list(config[key])}. "
+                "Give one a colour."
+            )
         config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     config = {key: config[key] for key in keys}
@@ -275,5 +343,12 @@ def _timm_transform(
     def prepare(image: np.ndarray) -> torch.Tensor:
         return apply(Image.fromarray(image).convert(mode))  # type: ignore[operator]
 
-    record = {key: list(value) if isinstance(value, tuple) else value for key, value in config.items()}
-    return {**record, "library": "timm"}, prepare, tuple(int(s) for s in config["input_size"])  # type: ignore[return-value]
+    record = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in config.items()
+    }
+    return (
+        {**record, "library": "timm"},
+        prepare,
+        tuple(int(s) for s in config["input_size"]),
+    )  # type: ignore[return-value]

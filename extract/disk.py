@@ -1,4 +1,6 @@
-"""Room for a features file, and the private map from its rows to names that lies beside it."""
+"""Room for a features file, and the private map from its rows to names that lies beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,20 @@ from extract.rows import Header
 
 def check_disk(output: Path, header: Header) -> None:
     """ExtractError unless the file fits on the disk with a little to spare."""
-    folder = next(p for p in (output.absolute().parent, *output.absolute().parents) if p.exists())
-    needed = header.n_rows * (header.n_features * np.dtype(header.dtype).itemsize + 64) + (8 << 20)
+    folder = next(
+        p for p in (output.absolute().parent, *output.absolute().parents) if p.exists()
+    )
+    needed = header.n_rows * (
+        header.n_features * np.dtype(header.dtype).itemsize + 64
+    ) + (8 << 20)
     part = output.with_name(output.name + ".part")
     there = sum(p.stat().st_blocks * 512 for p in (part, output) if p.exists())
     free = shutil.disk_usage(folder).free
     if needed - there > free:
         raise ExtractError(
-            f"the output must fit on the disk, got needed={needed - there} bytes and free={free} in {str(folder)!r}. "
-            "Make room, choose another folder, or use --dtype float16."
+            f"the output must fit on the disk, got needed={needed - there} bytes and "
+            f"free={free} in {str(folder)!r}. Make room, choose another folder, or use "
+            "--dtype float16."
         )
 
 
@@ -34,11 +41,15 @@ def names_path(output: Path) -> Path:
 
 
 def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
-    """The private map row -> name, readable by its owner only; the rows count from `first`."""
+    """The private map row -> name, readable by its owner only; the rows count from
+    `first`.
+    """
     path = names_path(output)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.fchmod(descriptor, 0o600)
-    with open(descriptor, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with open(
+        descriptor, "w", newline="", encoding="utf-8", errors="surrogateescape"
+    ) as file:
         table = csv.writer(file)
         table.writerow(["row", "name"])
         table.writerows(enumerate(names, first))

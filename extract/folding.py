@@ -1,4 +1,6 @@
-"""Fold frozen batch normalisation into the convolution before it: the same function, about a third faster on a CPU."""
+"""Fold frozen batch normalisation into the convolution before it: the same function,
+about a third faster on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,17 @@ import copy
 import torch
 from torch import nn
 
-FOLD_TOLERANCE = 1e-3  # relative change of the features at which the folded network is thrown away
+# relative change of the features at which the folded network is thrown away
+FOLD_TOLERANCE = 1e-3
 
 
 def fold_batch_norm(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.Module:
-    """A copy of the model in eval mode without the batch norms that directly follow a convolution.
+    """A copy of the model in eval mode without the batch norms that directly follow a
+    convolution.
 
-    Returns the model itself where there is none, or where the folded copy's features differ by more than FOLD_TOLERANCE
-    on random inputs (a convolution whose output is also used elsewhere, say).
+    Returns the model itself where there is none, or where the folded copy's features
+    differ by more than FOLD_TOLERANCE on random inputs (a convolution whose output is
+    also used elsewhere, say).
     """
     probe = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(1))
     try:
@@ -26,25 +31,31 @@ def fold_batch_norm(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.M
             _fold(folded, convolution, norm)
         with torch.inference_mode():
             before, after = model(probe), folded(probe)
-    except (RuntimeError, TypeError):  # models that cannot be copied, or hooks that do not see their tensors
+    # models that cannot be copied, or hooks that do not see their tensors
+    except (RuntimeError, TypeError):
         return model
     change = (before - after).abs().amax() / before.abs().amax().clamp_min(1e-12)
     return folded if float(change) <= FOLD_TOLERANCE else model
 
 
 def _foldable(part: nn.Module) -> bool:
-    """A convolution that uses its weight as it is (weight-standardised ones are classes of their own)."""
+    """A convolution that uses its weight as it is (weight-standardised ones are classes
+    of their own).
+    """
     return type(part) is nn.Conv2d or type(part).__name__ == "Conv2dSame"
 
 
 def _pairs(model: nn.Module, probe: torch.Tensor) -> list[tuple[str, str]]:
-    """Names of (convolution, batch norm) where the norm's input is the very tensor that the convolution returned."""
+    """Names of (convolution, batch norm) where the norm's input is the very tensor that
+    the convolution returned.
+    """
     made: dict[int, tuple[str, torch.Tensor]] = {}
     pairs, uses, hooks = [], {}, []
 
     def remember(name: str):
         def hook(_: nn.Module, __: object, output: torch.Tensor) -> None:
-            made[id(output)] = (name, output)  # the tensor is kept, so that its id stays its own
+            # the tensor is kept, so that its id stays its own
+            made[id(output)] = (name, output)
             uses[name] = uses.get(name, 0) + 1
 
         return hook
@@ -59,7 +70,11 @@ def _pairs(model: nn.Module, probe: torch.Tensor) -> list[tuple[str, str]]:
     for name, part in model.named_modules():
         if _foldable(part):
             hooks.append(part.register_forward_hook(remember(name)))
-        elif isinstance(part, nn.BatchNorm2d) and not part.training and part.running_mean is not None:
+        elif (
+            isinstance(part, nn.BatchNorm2d)
+            and not part.training
+            and part.running_mean is not None
+        ):
             hooks.append(part.register_forward_pre_hook(match(name)))
     try:
         with torch.inference_mode():
@@ -68,7 +83,8 @@ def _pairs(model: nn.Module, probe: torch.Tensor) -> list[tuple[str, str]]:
         for hook in hooks:
             hook.remove()
     norms = [norm for _, norm in pairs]
-    return [(c, n) for c, n in pairs if uses[c] == 1 and norms.count(n) == 1]  # neither is shared between places
+    # neither is shared between places
+    return [(c, n) for c, n in pairs if uses[c] == 1 and norms.count(n) == 1]
 
 
 def _fold(model: nn.Module, convolution: str, norm: str) -> None:
@@ -77,11 +93,21 @@ def _fold(model: nn.Module, convolution: str, norm: str) -> None:
     assert batch.running_var is not None and batch.running_mean is not None
     gain = torch.rsqrt(batch.running_var.double() + batch.eps)
     gain = gain if batch.weight is None else gain * batch.weight.double()
-    shift = -batch.running_mean.double() if conv.bias is None else conv.bias.double() - batch.running_mean.double()
+    shift = (
+        -batch.running_mean.double()
+        if conv.bias is None
+        else conv.bias.double() - batch.running_mean.double()
+    )
     bias = shift * gain + (0 if batch.bias is None else batch.bias.double())
-    conv.weight = nn.Parameter((conv.weight.double() * gain[:, None, None, None]).float(), requires_grad=False)
+    conv.weight = nn.Parameter(
+        (conv.weight.double() * gain[:, None, None, None]).float(), requires_grad=False
+    )
     conv.bias = nn.Parameter(bias.float(), requires_grad=False)
     # timm's batch norm carries the activation that follows it.
-    rest = [part for part in (getattr(batch, "drop", None), getattr(batch, "act", None)) if part is not None]
+    rest = [
+        part
+        for part in (getattr(batch, "drop", None), getattr(batch, "act", None))
+        if part is not None
+    ]
     parent = model.get_submodule(norm.rpartition(".")[0])
     setattr(parent, norm.rpartition(".")[2], nn.Sequential(*rest).eval())

@@ -1,26 +1,35 @@
-"""features.h5: the contract between extraction (PyTorch) and training (JAX). numpy and h5py only.
+"""features.h5: the contract between extraction (PyTorch) and training (JAX). numpy and
+h5py only.
 
-One row is one image, and its position is its identity. All datasets hold private values; the attributes are public,
-except ``config``, ``config_hash``, ``salt`` and the digests, which identify the data and must never leave the file.
+One row is one image, and its position is its identity. All datasets hold private
+values; the attributes are public, except ``config``, ``config_hash``, ``salt`` and the
+digests, which identify the data and must never leave the file.
 
-| dataset         | type, shape              | meaning                                                                |
-|-----------------|--------------------------|------------------------------------------------------------------------|
-| `/features`     | float16 or float32 (n,d) | pooled features; zero where `valid` is false                           |
-| `/labels`       | int32 (n,)               | index into the class names; -1 for none, or one outside the classes    |
-| `/valid`        | bool (n,)                | false: unreadable image, kept as a masked row so that n stays public   |
-| `/split`        | uint8 (n,)               | index into its attribute ``split_names`` (``none``: a row without one) |
-| `/group`        | int64 (n,), optional     | person or object that several images share; -1 for none                |
-| `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image                                    |
-| `/image_hash`   | uint64 (n,)              | coarse hash: near-equal images have near-equal hashes; 0 for none      |
-| `/block_digest` | uint8 (blocks,32)        | sha256 of one block of rows of all columns above; zero: not yet written|
+| dataset         | type, shape              | meaning                                 |
+|-----------------|--------------------------|-----------------------------------------|
+| `/features`     | float16 or float32 (n,d) | pooled features; zero where not `valid` |
+| `/labels`       | int32 (n,)               | index into the class names, or -1       |
+| `/valid`        | bool (n,)                | false: unreadable, a masked row         |
+| `/split`        | uint8 (n,)               | index into its ``split_names``          |
+| `/group`        | int64 (n,), optional     | what several images share; -1 for none  |
+| `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image     |
+| `/image_hash`   | uint64 (n,)              | coarse hash of the image; 0 for none    |
+| `/block_digest` | uint8 (blocks,32)        | sha256 of a block of rows; zero: not yet|
 
-Attributes: ``schema_version``, ``complete``, ``block_rows``, ``dataset_id``, ``salt``, ``class_names`` (JSON or ""),
-``classes_public``, ``classes_declared`` ("classes-flag", "folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``,
-``weights_sha256``, ``transform``, ``normalization``, ``library_versions``, ``config`` (JSON), ``config_hash``, and
-``views`` (JSON): {} where a row is one image as it is; ``count``, ``flip`` and ``keyed_by`` ("image") where it is
-the mean of augmented views. Files of before this attribute open too: `FeaturesFile.views` says "slot" of theirs.
+An unreadable image keeps its row so that n stays public. A label of -1 is none, or one
+outside the classes; the split ``none`` is that of a row without one. Near-equal images
+have near-equal hashes. A block's digest is of all columns above it.
 
-A file under construction is PATH.part and is renamed when its last block is on the disk.
+Attributes: ``schema_version``, ``complete``, ``block_rows``, ``dataset_id``, ``salt``,
+``class_names`` (JSON or ""), ``classes_public``, ``classes_declared`` ("classes-flag",
+"folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``, ``weights_sha256``,
+``transform``, ``normalization``, ``library_versions``, ``config`` (JSON),
+``config_hash``, and ``views`` (JSON): {} where a row is one image as it is; ``count``,
+``flip`` and ``keyed_by`` ("image") where it is the mean of augmented views. Files of
+before this attribute open too: `FeaturesFile.views` says "slot" of theirs.
+
+A file under construction is PATH.part and is renamed when its last block is on the
+disk.
 """
 
 from extract.errors import ExtractError, FormatError, ResumableError

@@ -1,11 +1,15 @@
-"""Sources of images: one fixed order of (row, image, label, split, group), and decoding to canonical 8-bit arrays.
+"""Sources of images: one fixed order of (row, image, label, split, group), and decoding
+to canonical 8-bit arrays.
 
 `open_source` recognises what it is given:
 
-- a folder of images by class, or by split and class (`train/cat/1.png`), as `extract.layout` is told; sorted by path
+- a folder of images by class, or by split and class (`train/cat/1.png`), as
+  `extract.layout` is told; sorted by path
 - a manifest CSV with columns path, label and optionally split, group
-- a zip or tar of images laid out like the folder (zip sorted by path, tar in its own order)
-- a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one IDX images file
+- a zip or tar of images laid out like the folder (zip sorted by path, tar in its own
+  order)
+- a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
+  IDX images file
 - an .npz with arrays images, labels and optionally split, group
 
 The classes are never inferred from labels: they are declared, or the labels stay out.
@@ -23,8 +27,15 @@ from PIL import Image, ImageOps
 
 from extract.errors import ExtractError
 
-SPLITS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
-SPLIT_NAMES = ("train", "validation", "test", "none")  # of a source whose layout or header says that it has splits
+SPLITS = {
+    "train": "train",
+    "test": "test",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+}
+# of a source whose layout or header says that it has splits
+SPLIT_NAMES = ("train", "validation", "test", "none")
 
 
 class UnreadableImage(Exception):
@@ -33,11 +44,15 @@ class UnreadableImage(Exception):
 
 @dataclass
 class Source:
-    """Images in a fixed order. Exactly one of `arrays` (n, H, W[, 3]) uint8 and `read` (row -> file bytes) is set.
+    """Images in a fixed order.
 
-    labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into split_names; group int64 (n,) or
-    None; names: the private name of each row; digest: sha256 that identifies listing, labels and (for arrays) pixels;
-    first: what the source is a part of counts its row 0 as row `first`; layout: how paths were read, "" without any.
+    Exactly one of `arrays` (n, H, W[, 3]) uint8 and `read` (row -> file bytes) is set.
+
+    labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into
+    split_names; group int64 (n,) or None; names: the private name of each row; digest:
+    sha256 that identifies listing, labels and (for arrays) pixels;
+    first: what the source is a part of counts its row 0 as row `first`; layout: how
+        paths were read, "" without any.
     """
 
     kind: str
@@ -60,7 +75,9 @@ class Source:
         return len(self.labels)
 
     def part(self, first: int, stop: int) -> Source:
-        """Rows first to stop - 1 as a source; its digest is still the whole source's."""
+        """Rows first to stop - 1 as a source; its digest is still the whole
+        source's.
+        """
         rows, read = slice(first, stop), self.read
         return replace(
             self,
@@ -74,13 +91,16 @@ class Source:
         )
 
     def raw(self, row: int) -> np.ndarray | bytes:
-        """What `decode` needs of one row; call it in increasing order of rows where the source is a compressed tar."""
+        """What `decode` needs of one row; call it in increasing order of rows where the
+        source is a compressed tar.
+        """
         if self.arrays is not None:
             return self.arrays[row]
         assert self.read is not None
         try:
             return self.read(row)
-        except Exception:  # missing file, bad checksum, damaged archive member: no bytes, so unreadable
+        # missing file, bad checksum, damaged archive member: no bytes, so unreadable
+        except Exception:
             return b""
 
     def decode(self, raw: np.ndarray | bytes) -> np.ndarray:
@@ -88,36 +108,53 @@ class Source:
         return raw if isinstance(raw, np.ndarray) else decode_image(raw)
 
     def image(self, row: int) -> np.ndarray:
-        """Decoded image of one row, uint8 (H, W) or (H, W, 3). Raises UnreadableImage."""
+        """Decoded image of one row, uint8 (H, W) or (H, W, 3).
+
+        Raises UnreadableImage.
+        """
         return self.decode(self.raw(row))
 
 
 @dataclass
 class Classes:
-    """How the classes were declared: as names, or by making the folder names public, or not at all."""
+    """How the classes were declared: as names, or by making the folder names public, or
+    not at all.
+    """
 
     names: list[str] | None = None
     folder_names_public: bool = False
     ignore_labels: bool = False
 
     @classmethod
-    def parse(cls, text: str | None, folder_names_public: bool = False, ignore_labels: bool = False) -> Classes:
-        """From the command line: "a,b,c", "10" (names "0" to "9") or "@file" with a name a line.
+    def parse(
+        cls,
+        text: str | None,
+        folder_names_public: bool = False,
+        ignore_labels: bool = False,
+    ) -> Classes:
+        """From the command line: "a,b,c", "10" (names "0" to "9") or "@file" with a
+        name a line.
 
-        ExtractError if a name is empty or repeated, or if the classes are declared in both ways.
+        ExtractError if a name is empty or repeated, or if the classes are declared in
+        both ways.
         """
         if text is None:
             return cls(None, folder_names_public, ignore_labels)
         if folder_names_public:
             raise ExtractError(
-                "classes must be declared in one way, got --classes and --folder-names-are-public. Leave one out."
+                "classes must be declared in one way, got --classes and "
+                "--folder-names-are-public. Leave one out."
             )
         if text.startswith("@"):
             try:
-                names = [line.strip() for line in Path(text[1:]).read_text(encoding="utf-8").splitlines()]
+                names = [
+                    line.strip()
+                    for line in Path(text[1:]).read_text(encoding="utf-8").splitlines()
+                ]
             except (OSError, UnicodeDecodeError) as error:
                 raise ExtractError(
-                    f"--classes @FILE must be readable text, got file={text[1:]!r}. Check it."
+                    f"--classes @FILE must be readable text, got file={text[1:]!r}. "
+                    "Check it."
                 ) from error
             names = [name for name in names if name]
         elif text.strip().isdigit():
@@ -125,52 +162,82 @@ class Classes:
         else:
             names = [name.strip() for name in text.split(",")]
         if not names or "" in names or len(set(names)) != len(names):
-            raise ExtractError(f"class names must be distinct and not empty, got --classes={text!r}. Correct the list.")
+            raise ExtractError(
+                f"class names must be distinct and not empty, got --classes={text!r}. "
+                "Correct the list."
+            )
         return cls(names, False, ignore_labels)
 
     def encode(
         self, labels: Sequence[str] | np.ndarray | None, n_rows: int
     ) -> tuple[np.ndarray, list[str] | None, str]:
-        """(int32 labels, class names, how declared) of raw labels: texts, or integers in label order."""
+        """(int32 labels, class names, how declared) of raw labels: texts, or integers
+        in label order.
+        """
         declared = "classes-flag" if self.names is not None else ""
         if labels is None or self.ignore_labels:
             return np.full(n_rows, -1, np.int32), self.names, declared
         if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
             codes = labels.astype(np.int64)
             high = len(self.names) if self.names is not None else np.iinfo(np.int32).max
-            return np.where((codes >= 0) & (codes < high), codes, -1).astype(np.int32), self.names, declared
+            return (
+                np.where((codes >= 0) & (codes < high), codes, -1).astype(np.int32),
+                self.names,
+                declared,
+            )
         texts, names = [str(label) for label in labels], self.names
         if names is None and self.folder_names_public:
-            names, declared = sorted({text for text in texts if text}), "folder-names-flag"
+            names, declared = (
+                sorted({text for text in texts if text}),
+                "folder-names-flag",
+            )
         if names is None and any(texts):
             raise ExtractError(
-                "the classes must be declared public before labels are stored, got classes=None. "
-                "Pass --classes a,b,c, or --folder-names-are-public, or --ignore-labels."
+                "the classes must be declared public before labels are stored, got "
+                "classes=None. Pass --classes a,b,c, or --folder-names-are-public, or "
+                "--ignore-labels."
             )
         index = {name: code for code, name in enumerate(names or [])}
-        return np.array([index.get(text, -1) for text in texts], np.int32), names, declared
+        return (
+            np.array([index.get(text, -1) for text in texts], np.int32),
+            names,
+            declared,
+        )
 
 
 def open_source(
-    path: str | Path, classes: Classes | None = None, split: str = "all", layout: str | None = None
+    path: str | Path,
+    classes: Classes | None = None,
+    split: str = "all",
+    layout: str | None = None,
 ) -> Source:
-    """Recognise a source and list its rows in their fixed order; no image is decoded yet.
+    """Recognise a source and list its rows in their fixed order; no image is decoded
+    yet.
 
-    `split` keeps the rows of "train", "test" or "validation" only. `layout` says what the folders of a folder's or an
-    archive's paths are (`extract.layout`). ExtractError if the source is missing, not recognised, empty, or unsafe
-    (archive members outside the archive, links).
+    `split` keeps the rows of "train", "test" or "validation" only. `layout` says what
+    the folders of a folder's or an archive's paths are (`extract.layout`). ExtractError
+    if the source is missing, not recognised, empty, or unsafe (archive members outside
+    the archive, links).
     """
     from extract import arrays, listing
 
     path, classes = Path(path), classes or Classes()
     if not path.exists():
-        raise ExtractError(f"the source must exist, got source={str(path)!r}. Check the path.")
-    for recognise in (arrays.open_npz, arrays.open_idx, arrays.open_cifar, listing.open_manifest):
+        raise ExtractError(
+            f"the source must exist, got source={str(path)!r}. Check the path."
+        )
+    for recognise in (
+        arrays.open_npz,
+        arrays.open_idx,
+        arrays.open_cifar,
+        listing.open_manifest,
+    ):
         source = recognise(path, classes, split)
         if source is not None and layout is not None:
             raise ExtractError(
-                f"a layout says what the folders of image files are, got {layout=} for a source of kind "
-                f"{source.kind}, which says itself. Leave --layout out."
+                f"a layout says what the folders of image files are, got {layout=} for "
+                f"a source of kind {source.kind}, which says itself. Leave --layout "
+                "out."
             )
         if source is not None:
             return source
@@ -180,54 +247,71 @@ def open_source(
     if path.is_dir():
         return listing.open_folder(path, classes, split, layout)
     raise ExtractError(
-        f"the source must be a folder, CSV, zip, tar, npz, IDX or CIFAR files, got source={str(path)!r}. "
-        "Run `dphead extract --help` for the layouts."
+        "the source must be a folder, CSV, zip, tar, npz, IDX or CIFAR files, got "
+        f"source={str(path)!r}. Run `dphead extract --help` for the layouts."
     )
 
 
 def possible_splits(declared: bool) -> list[str]:
-    """The splits of a source: all that there can be if it is declared to have some, whatever its rows say; else one."""
+    """The splits of a source: all that there can be if it is declared to have some,
+    whatever its rows say; else one.
+    """
     return list(SPLIT_NAMES) if declared else ["all"]
 
 
 def split_codes(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """uint8 codes into the public names, of a split's text for each row; the last is that of a row without one ("").
+    """uint8 codes into the public names, of a split's text for each row; the last is
+    that of a row without one ("").
 
     ExtractError for another text.
     """
     unknown = sorted({text for text in texts if text and text.lower() not in SPLITS})
     if unknown:
-        raise ExtractError(f"a split must be one of {sorted(SPLITS)}, got split={unknown[0]!r}. Rename it.")
+        raise ExtractError(
+            f"a split must be one of {sorted(SPLITS)}, got split={unknown[0]!r}. "
+            "Rename it."
+        )
     codes = {name: code for code, name in enumerate(names)}
-    return np.array([codes.get(SPLITS.get(text.lower(), ""), len(names) - 1) for text in texts], np.uint8)
+    return np.array(
+        [codes.get(SPLITS.get(text.lower(), ""), len(names) - 1) for text in texts],
+        np.uint8,
+    )
 
 
 def check_found(split: str, found: Sequence[str], path: Path) -> None:
     """ExtractError unless the wanted split is there."""
     if split != "all" and split not in found:
         raise ExtractError(
-            f"the source must hold the split asked for, got split={split!r}, source={str(path)!r} with {list(found)}. "
-            "Leave --split out or name one of these."
+            f"the source must hold the split asked for, got split={split!r}, "
+            f"source={str(path)!r} with {list(found)}. Leave --split out or name one "
+            "of these."
         )
 
 
 def decode_image(data: bytes) -> np.ndarray:
-    """Decode an image file to uint8 (H, W) for grey or (H, W, 3) for colour. Raises UnreadableImage.
+    """Decode an image file to uint8 (H, W) for grey or (H, W, 3) for colour.
 
-    EXIF orientation is applied, 16-bit values become 8-bit by their full range, transparency is composited on white,
-    palettes and CMYK become RGB; of an animation the first frame counts.
+    Raises UnreadableImage.
+
+    EXIF orientation is applied, 16-bit values become 8-bit by their full range,
+    transparency is composited on white, palettes and CMYK become RGB; of an animation
+    the first frame counts.
     """
     try:
         with Image.open(io.BytesIO(data)) as image:
             return canonical_array(ImageOps.exif_transpose(image))
     except UnreadableImage:
         raise
-    except Exception as error:  # Pillow raises many kinds for broken files, bombs included
+    # Pillow raises many kinds for broken files, bombs included
+    except Exception as error:
         raise UnreadableImage(type(error).__name__) from error
 
 
 def canonical_array(image: Image.Image) -> np.ndarray:
-    """uint8 (H, W) or (H, W, 3) of a Pillow image of any mode. Raises UnreadableImage for floating-point images."""
+    """uint8 (H, W) or (H, W, 3) of a Pillow image of any mode.
+
+    Raises UnreadableImage for floating-point images.
+    """
     if image.mode.startswith("I"):
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65535:
@@ -239,38 +323,56 @@ def canonical_array(image: Image.Image) -> np.ndarray:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         grey = image.mode in ("LA", "La", "L", "1")
-        return np.asarray(Image.alpha_composite(white, rgba).convert("L" if grey else "RGB"))
+        return np.asarray(
+            Image.alpha_composite(white, rgba).convert("L" if grey else "RGB")
+        )
     if image.mode in ("L", "1"):
         return np.asarray(image.convert("L"))
     return np.asarray(image.convert("RGB"))
 
 
 def to_uint8(values: np.ndarray) -> np.ndarray:
-    """8-bit values: uint16 by its full range (65535 -> 255), floats from [0, 1]. ExtractError for anything else."""
+    """8-bit values: uint16 by its full range (65535 -> 255), floats from [0, 1].
+
+    ExtractError for anything else.
+    """
     if values.dtype == np.uint8:
         return values
     if values.dtype == np.bool_:
         return values.astype(np.uint8) * np.uint8(255)
     if values.dtype == np.uint16:
         return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    if values.dtype.kind == "f" and np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1:
+    if (
+        values.dtype.kind == "f"
+        and np.isfinite(values).all()
+        and values.min() >= 0
+        and values.max() <= 1
+    ):
         return np.rint(values * 255).astype(np.uint8)
     raise ExtractError(
-        f"image arrays must be uint8, uint16, or float in [0, 1], got dtype={values.dtype}. Scale them first."
+        "image arrays must be uint8, uint16, or float in [0, 1], got "
+        f"dtype={values.dtype}. Scale them first."
     )
 
 
-_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), np.arange(32) + 0.5))  # 8 lowest of 32 cosines
+# 8 lowest of 32 cosines
+_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), np.arange(32) + 0.5))
 
 
 def image_hash(image: np.ndarray) -> int:
-    """64-bit perceptual hash: which of the 8x8 lowest cosine frequencies exceed their median? 0 for a flat image.
+    """64-bit perceptual hash: which of the 8x8 lowest cosine frequencies exceed their
+    median? 0 for a flat image.
 
-    Brightness, contrast, size and compression barely change it; it is the same for grey and colour copies.
+    Brightness, contrast, size and compression barely change it; it is the same for grey
+    and colour copies.
     """
-    small = np.asarray(Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR), np.float64)
+    small = np.asarray(
+        Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR),
+        np.float64,
+    )
     if small.max() == small.min():
         return 0
     spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
-    median = np.sort(spectrum, axis=None)[31:33].mean()  # np.median's, five times as fast
+    # np.median's, five times as fast
+    median = np.sort(spectrum, axis=None)[31:33].mean()
     return int.from_bytes(np.packbits(spectrum > median).tobytes(), "big")

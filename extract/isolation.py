@@ -1,4 +1,6 @@
-"""One row, one image: a network whose features of a row depend on other rows of the batch is refused."""
+"""One row, one image: a network whose features of a row depend on other rows of the
+batch is refused.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,16 @@ from torch import nn
 from extract.errors import ExtractError
 from extract.weights import first_line
 
-ROW_TOLERANCE = 1e-3  # batch kernels round differently; a row that sees its companions moves far more
+# batch kernels round differently; a row that sees its companions moves far more
+ROW_TOLERANCE = 1e-3
 
 
 def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
-    """ExtractError if a row's features depend on the other rows of its batch, which would break "one row, one person".
+    """ExtractError if a row's features depend on the other rows of its batch, which
+    would break "one row, one person".
 
-    Tried in the mode in which the module is: the same rows beside others, in another order, and alone.
+    Tried in the mode in which the module is: the same rows beside others, in another
+    order, and alone.
     """
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(3, *input_shape, generator=draw)
@@ -22,28 +27,41 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
     with torch.inference_mode():
         try:
             plain = module(rows)
-            beside = module(torch.cat([others[:1], rows.flip(0), others[1:]]))[1:4].flip(0)
+            beside = module(torch.cat([others[:1], rows.flip(0), others[1:]]))[
+                1:4
+            ].flip(0)
             alone = module(rows[:1])
         except (ValueError, RuntimeError) as error:
             culprit = _batch_statistics(module)
             if not culprit:
                 raise ExtractError(
-                    f"the model must run on inputs of shape {input_shape}, got {first_line(error)}. Set --image-size."
+                    f"the model must run on inputs of shape {input_shape}, got "
+                    f"{first_line(error)}. Set --image-size."
                 ) from error
             plain = beside = alone = torch.full((3, 1), torch.nan)
     scale = plain.abs().amax().clamp_min(1e-12)
-    moved = max(float((plain - beside).abs().amax() / scale), float((plain[:1] - alone).abs().amax() / scale))
+    moved = max(
+        float((plain - beside).abs().amax() / scale),
+        float((plain[:1] - alone).abs().amax() / scale),
+    )
     if not moved <= ROW_TOLERANCE:
         culprit = _batch_statistics(module)
-        reason = f"{culprit} uses statistics of the batch" if culprit else "it mixes the rows of a batch"
+        reason = (
+            f"{culprit} uses statistics of the batch"
+            if culprit
+            else "it mixes the rows of a batch"
+        )
         raise ExtractError(
-            f"each row's features must depend on that row alone, got relative change {moved:.1e} beside other rows: "
-            f"{reason}. Choose another backbone, or frozen statistics."
+            "each row's features must depend on that row alone, got relative change "
+            f"{moved:.1e} beside other rows: {reason}. Choose another backbone, or "
+            "frozen statistics."
         )
 
 
 def _batch_statistics(module: nn.Module) -> str:
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and (part.training or part.running_mean is None):
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and (
+            part.training or part.running_mean is None
+        ):
             return f"{type(part).__name__} {name!r}"
     return ""

@@ -1,4 +1,6 @@
-"""Which folders of a path say its split and its class: declared, so that each path is read alone."""
+"""Which folders of a path say its split and its class: declared, so that each path is
+read alone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ EXAMPLES = "class, split/class, any/class or any/split/class"
 
 @dataclass(frozen=True)
 class Layout:
-    """What each folder is, from the outside in: "class", "split", or "any" for one that says nothing.
+    """What each folder is, from the outside in: "class", "split", or "any" for one that
+    says nothing.
 
     Folders behind the last named one, and the file's own name, say nothing either.
     Guarantee: what a path says depends on that path and on the declared parts alone.
@@ -30,8 +33,9 @@ class Layout:
         known = set(parts) <= {"any", "split", "class"}
         if not known or parts.count("class") != 1 or parts.count("split") > 1:
             raise ExtractError(
-                "a layout must say what each folder of a path is, from the outside in, "
-                f"with class once and split at most once, got layout={text!r}. Write {EXAMPLES}."
+                "a layout must say what each folder of a path is, from the outside "
+                f"in, with class once and split at most once, got layout={text!r}. "
+                f"Write {EXAMPLES}."
             )
         return cls(parts)
 

@@ -1,4 +1,6 @@
-"""Sources that list image files: folders, manifests, zip and tar archives, which are read in place, never unpacked."""
+"""Sources that list image files: folders, manifests, zip and tar archives, which are
+read in place, never unpacked.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,30 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from extract.errors import ExtractError
-from extract.images import SPLITS, Classes, Source, check_found, possible_splits, split_codes
+from extract.images import (
+    SPLITS,
+    Classes,
+    Source,
+    check_found,
+    possible_splits,
+    split_codes,
+)
 from extract.layout import EXAMPLES, Layout
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jp2")
+SUFFIXES = (
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".webp",
+    ".ppm",
+    ".pgm",
+    ".pbm",
+    ".jp2",
+)
 MAX_FILE_BYTES = 256 << 20
 
 
@@ -40,23 +62,30 @@ def _listed(
     splits: bool,
     grouped: bool = False,
 ) -> Source:
-    """A Source from rows (name, bytes, label, split, group), the wanted split only. splits: whether it has any."""
+    """A Source from rows (name, bytes, label, split, group), the wanted split only.
+
+    splits: whether it has any.
+    """
     names = possible_splits(splits)
     check_found(split, names, path)
     codes = split_codes([row[3] for row in rows], names)
     if split != "all":
-        rows = [row for row, code in zip(rows, codes, strict=True) if names[code] == split]
+        rows = [
+            row for row, code in zip(rows, codes, strict=True) if names[code] == split
+        ]
         codes, names = np.zeros(len(rows), np.uint8), [split]
     if not rows:
         raise ExtractError(
-            f"a source must hold at least one image, got images=0 in {str(path)!r} with {split=}. "
-            "Check the path and the layout."
+            f"a source must hold at least one image, got images=0 in {str(path)!r} "
+            f"with {split=}. Check the path and the layout."
         )
     texts: list[str] | np.ndarray = [row[2] for row in rows]
     labels, class_names, declared = classes.encode(texts, len(rows))
     group = None
     if grouped:
-        index = {text: i for i, text in enumerate(sorted({row[4] for row in rows if row[4]}))}
+        index = {
+            text: i for i, text in enumerate(sorted({row[4] for row in rows if row[4]}))
+        }
         group = np.array([index.get(row[4], -1) for row in rows], np.int64)
     files = [row[0] for row in rows]
     digest = hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogateescape"))
@@ -83,33 +112,46 @@ def _laid_out(
     split: str,
     declared: str | None,
 ) -> Source:
-    """A Source from (path, bytes) of files, each path read alone. declared: the layout, or None for the usual one."""
+    """A Source from (path, bytes) of files, each path read alone.
+
+    declared: the layout, or None for the usual one.
+    """
     layout = Layout.parse(declared, split)
     if split != "all" and not layout.has_splits:
         raise ExtractError(
-            f"a split of image files needs a layout that names it, got {split=}, layout={str(layout)!r}. "
-            f"Say which folder is the split by --layout ({EXAMPLES}), or leave --split out."
+            f"a split of image files needs a layout that names it, got {split=}, "
+            f"layout={str(layout)!r}. Say which folder is the split by --layout "
+            f"({EXAMPLES}), or leave --split out."
         )
     rows = [(name, size, *layout.read(name), "") for name, size in members]
-    source = replace(_listed(kind, path, rows, read, classes, split, splits=layout.has_splits), layout=str(layout))
+    source = replace(
+        _listed(kind, path, rows, read, classes, split, splits=layout.has_splits),
+        layout=str(layout),
+    )
     _check_found_classes(source, classes, declared)
     return source
 
 
-def _check_found_classes(source: Source, classes: Classes, declared: str | None) -> None:
-    """ExtractError where the layout is plainly another: it only refuses, and never decides how a path is read."""
+def _check_found_classes(
+    source: Source, classes: Classes, declared: str | None
+) -> None:
+    """ExtractError where the layout is plainly another: it only refuses, and never
+    decides how a path is read.
+    """
     names = source.class_names or []
     splits = [name for name in names if name.lower() in SPLITS]
     if classes.folder_names_public and declared is None and splits:
         raise ExtractError(
-            f"folders with the names of splits must be declared as splits or as classes, got classes={names[:8]}. "
-            "Pass --layout split/class, or --layout class."
+            "folders with the names of splits must be declared as splits or as "
+            f"classes, got classes={names[:8]}. Pass --layout split/class, or --layout "
+            "class."
         )
     if names and not classes.ignore_labels and not (source.labels >= 0).any():
         raise ExtractError(
             "one image at least must lie in the folder of a class, got none under "
-            f"layout={source.layout!r}, the first at {source.names[0]!r}. Declare what the folders are by --layout "
-            f"({EXAMPLES}); images without classes need --ignore-labels."
+            f"layout={source.layout!r}, the first at {source.names[0]!r}. Declare what "
+            f"the folders are by --layout ({EXAMPLES}); images without classes need "
+            "--ignore-labels."
         )
 
 
@@ -120,38 +162,69 @@ def open_folder(path: Path, classes: Classes, split: str, layout: str | None) ->
         for file in files:
             name = (Path(folder) / file).relative_to(path).as_posix()
             if _is_image(name):
-                found.append((name, os.stat(path / name).st_size if (path / name).exists() else -1))
+                found.append(
+                    (
+                        name,
+                        os.stat(path / name).st_size if (path / name).exists() else -1,
+                    )
+                )
     found.sort(key=lambda item: os.fsencode(item[0]))
-    return _laid_out("folder", path, found, lambda name: (path / name).read_bytes(), classes, split, layout)
+    return _laid_out(
+        "folder",
+        path,
+        found,
+        lambda name: (path / name).read_bytes(),
+        classes,
+        split,
+        layout,
+    )
 
 
 def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
-    """CSV with a header: path, label and optionally split, group; paths are relative to it. None if this is no .csv."""
+    """CSV with a header: path, label and optionally split, group; paths are relative to
+    it. None if this is no .csv.
+    """
     if path.suffix.lower() != ".csv":
         return None
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)  # a quote that is not closed is an error
+            # a quote that is not closed is an error
+            reader = csv.DictReader(file, strict=True)
             header = [str(name).strip() for name in reader.fieldnames or []]
             reader.fieldnames = header
             records = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ExtractError(f"a manifest must be a CSV file in UTF-8, got file={str(path)!r}. Save it again.") from error
+        raise ExtractError(
+            f"a manifest must be a CSV file in UTF-8, got file={str(path)!r}. Save it "
+            "again."
+        ) from error
     unknown = sorted(set(header) - {"path", "label", "split", "group"})
     if "path" not in header or unknown:
         raise ExtractError(
-            f"a manifest must have the columns path, label and optionally split, group, got columns={header}. "
-            "Rename them."
+            "a manifest must have the columns path, label and optionally split, "
+            f"group, got columns={header}. Rename them."
         )
     root, rows = path.parent, []
     for line, record in enumerate(records, 2):
-        values = {key: (record.get(key) or "").strip() for key in ("path", "label", "split", "group")}
+        values = {
+            key: (record.get(key) or "").strip()
+            for key in ("path", "label", "split", "group")
+        }
         # a quote that a later line closes would take the lines between
-        if not values["path"] or None in record or any({"\n", "\r"} & set(v) for v in values.values()):
-            raise ExtractError(f"each line of a manifest must name an image, got line={line}. Correct that line.")
+        if (
+            not values["path"]
+            or None in record
+            or any({"\n", "\r"} & set(v) for v in values.values())
+        ):
+            raise ExtractError(
+                f"each line of a manifest must name an image, got line={line}. Correct "
+                "that line."
+            )
         file = root / values["path"]
         size = file.stat().st_size if file.is_file() else -1
-        rows.append((values["path"], size, values["label"], values["split"], values["group"]))
+        rows.append(
+            (values["path"], size, values["label"], values["split"], values["group"])
+        )
     return _listed(
         "manifest",
         path,
@@ -167,28 +240,40 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
 def _check_member(name: str, link: bool, archive: Path) -> None:
     """ExtractError for a member that could reach outside the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
-    if link or path.is_absolute() or ".." in path.parts or (path.parts and path.parts[0].endswith(":")):
+    if (
+        link
+        or path.is_absolute()
+        or ".." in path.parts
+        or (path.parts and path.parts[0].endswith(":"))
+    ):
         what = "a link" if link else "a path outside the archive"
         raise ExtractError(
-            f"archive members must be plain files below the archive's root, got {what} in {str(archive)!r}. "
-            "Pack the images again."
+            f"archive members must be plain files below the archive's root, got {what} "
+            f"in {str(archive)!r}. Pack the images again."
         )
 
 
 def _limited(name: str, size: int, archive: Path) -> int:
     if size > MAX_FILE_BYTES:
         raise ExtractError(
-            f"an image file must have at most {MAX_FILE_BYTES} bytes, got bytes={size} in {str(archive)!r}. "
-            "Remove it from the archive."
+            f"an image file must have at most {MAX_FILE_BYTES} bytes, got bytes={size} "
+            f"in {str(archive)!r}. Remove it from the archive."
         )
     return size
 
 
-def open_archive(path: Path, classes: Classes, split: str, layout: str | None) -> Source | None:
-    """A zip (rows sorted by path), a tar (rows in its own order, the only quick one if compressed), or None."""
+def open_archive(
+    path: Path, classes: Classes, split: str, layout: str | None
+) -> Source | None:
+    """A zip (rows sorted by path), a tar (rows in its own order, the only quick one if
+    compressed), or None.
+    """
     if not path.is_file():
         return None
-    damaged = ExtractError(f"an archive must be complete, got file={str(path)!r} damaged. Copy or pack it again.")
+    damaged = ExtractError(
+        f"an archive must be complete, got file={str(path)!r} damaged. Copy or pack it "
+        "again."
+    )
     try:
         found = _archive_kind(path)
         if found is None:
@@ -200,9 +285,11 @@ def open_archive(path: Path, classes: Classes, split: str, layout: str | None) -
 
 
 def _archive_kind(path: Path) -> str | None:
-    """zip, tar or None: what the file's name says, or where it says neither, the file's first bytes.
+    """zip, tar or None: what the file's name says, or where it says neither, the file's
+    first bytes.
 
-    Never its members: an image whose bytes end with a zip's would make another archive of a tar.
+    Never its members: an image whose bytes end with a zip's would make another archive
+    of a tar.
     """
     name = path.name.lower()
     if name.endswith(".zip"):
@@ -217,7 +304,8 @@ def _archive_kind(path: Path) -> str | None:
 
 def _open_zip(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], bytes]]:
     archive, lock = zipfile.ZipFile(path), threading.Lock()
-    index: dict[str, zipfile.ZipInfo] = {}  # of several members of one name the last counts, as when unpacked
+    # of several members of one name the last counts, as when unpacked
+    index: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         _check_member(info.filename, stat.S_ISLNK(info.external_attr >> 16), path)
         if not info.is_dir() and _is_image(info.filename):
@@ -227,12 +315,19 @@ def _open_zip(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], b
         with lock, archive.open(index[name]) as file:
             return _read_limited(file.read)
 
-    return "zip", sorted((name, _limited(name, info.file_size, path)) for name, info in index.items()), read
+    return (
+        "zip",
+        sorted(
+            (name, _limited(name, info.file_size, path)) for name, info in index.items()
+        ),
+        read,
+    )
 
 
 def _open_tar(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], bytes]]:
     archive, lock = tarfile.open(path), threading.Lock()  # noqa: SIM115  (open as long as the source)
-    index: dict[str, tarfile.TarInfo] = {}  # of several members of one name the last counts, as when unpacked
+    # of several members of one name the last counts, as when unpacked
+    index: dict[str, tarfile.TarInfo] = {}
     for info in archive:
         _check_member(info.name, info.issym() or info.islnk() or info.isdev(), path)
         name = info.name.removeprefix("./")
@@ -245,11 +340,17 @@ def _open_tar(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], b
             file = archive.extractfile(index[name])
             return b"" if file is None else _read_limited(file.read)
 
-    return "tar", [(name, _limited(name, info.size, path)) for name, info in index.items()], read
+    return (
+        "tar",
+        [(name, _limited(name, info.size, path)) for name, info in index.items()],
+        read,
+    )
 
 
 def _read_limited(read: Callable[[int], bytes]) -> bytes:
-    """The bytes of a member, but an error where it unpacks to more than the bound, whatever its header says."""
+    """The bytes of a member, but an error where it unpacks to more than the bound,
+    whatever its header says.
+    """
     data = read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise ValueError("file too large")

@@ -1,4 +1,6 @@
-"""The inner loop: decode, transform, run the network in batches, append blocks; and the look at all images before."""
+"""The inner loop: decode, transform, run the network in batches, append blocks; and the
+look at all images before.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Progress = Callable[[int, int], None]  # rows done, rows in all
 
 @dataclass
 class Survey:
-    """What one look at all images found: whether they fit what is declared, which it never decides."""
+    """What one look at all images found: whether they fit what is declared, which it
+    never decides.
+    """
 
     unreadable: list[int] = field(default_factory=list)
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
@@ -33,7 +37,9 @@ class Survey:
 
 
 def survey(source: Source, workers: int) -> Survey:
-    """Decode every image once, so that a source that cannot be used is refused before anything is written."""
+    """Decode every image once, so that a source that cannot be used is refused before
+    anything is written.
+    """
     found = Survey()
     if source.arrays is not None:
         found.has_colour = source.arrays.ndim == 4
@@ -47,7 +53,12 @@ def survey(source: Source, workers: int) -> Survey:
             return None
 
     with ThreadPoolExecutor(workers) as pool:
-        images = in_order(pool, work, (source.raw(row) for row in range(source.n_rows)), ahead=8 * workers)
+        images = in_order(
+            pool,
+            work,
+            (source.raw(row) for row in range(source.n_rows)),
+            ahead=8 * workers,
+        )
         for row, image in enumerate(images):
             if image is None:
                 found.unreadable.append(row)
@@ -57,8 +68,15 @@ def survey(source: Source, workers: int) -> Survey:
     return found
 
 
-def in_order(pool: ThreadPoolExecutor, work: Callable[[Any], Any], inputs: Iterable[Any], ahead: int) -> Iterator[Any]:
-    """work(input) in the inputs' order, computed in the pool a few ahead; the inputs are drawn in this thread."""
+def in_order(
+    pool: ThreadPoolExecutor,
+    work: Callable[[Any], Any],
+    inputs: Iterable[Any],
+    ahead: int,
+) -> Iterator[Any]:
+    """work(input) in the inputs' order, computed in the pool a few ahead; the inputs
+    are drawn in this thread.
+    """
     waiting: deque[Future[Any]] = deque()
     for value in inputs:
         waiting.append(pool.submit(work, value))
@@ -91,11 +109,15 @@ class Batch:
 
 
 class Loop:
-    """Blocks of rows. A job is one batch; batches never cross a block, and several jobs run at the same time.
+    """Blocks of rows.
 
-    On a CPU a job decodes and runs the network, with one torch thread each: the threads of one batch would wait for
-    each other, badly so on a busy machine, and a batch's numbers do not depend on how many jobs run. With a GPU the
-    jobs decode and this thread runs the network.
+    A job is one batch; batches never cross a block, and several jobs run at the same
+    time.
+
+    On a CPU a job decodes and runs the network, with one torch thread each: the threads
+    of one batch would wait for each other, badly so on a busy machine, and a batch's
+    numbers do not depend on how many jobs run. With a GPU the jobs decode and this
+    thread runs the network.
     """
 
     def __init__(
@@ -109,12 +131,21 @@ class Loop:
         self.source, self.backbone, self.writer = source, backbone, writer
         self.options, self.device, self.progress = settings, settings.device, progress
         self.module = backbone.module.to(self.device)
-        self.layout = torch.channels_last if backbone.input_shape[0] == 3 else torch.contiguous_format
+        self.layout = (
+            torch.channels_last
+            if backbone.input_shape[0] == 3
+            else torch.contiguous_format
+        )
 
     def run(self) -> None:
         options = self.options
         with one_thread(), ThreadPoolExecutor(options.workers) as pool:
-            jobs = in_order(pool, self._batch, self._raw_batches(), ahead=options.workers + self._written())
+            jobs = in_order(
+                pool,
+                self._batch,
+                self._raw_batches(),
+                ahead=options.workers + self._written(),
+            )
             try:
                 self._tell()
                 while self.writer.next_row < self.writer.header.n_rows:
@@ -123,17 +154,31 @@ class Loop:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _written(self) -> int:
-        """Batches to have in hand while a block is written: a block of features, or of a GPU's larger inputs one."""
+        """Batches to have in hand while a block is written: a block of features, or of
+        a GPU's larger inputs one.
+        """
         on_cpu = self.device.type == "cpu"
-        return -(-self.writer.header.block_rows // self.options.batch_size) if on_cpu else 1
+        return (
+            -(-self.writer.header.block_rows // self.options.batch_size)
+            if on_cpu
+            else 1
+        )
 
     def _raw_batches(self) -> Iterator[list[np.ndarray | bytes]]:
-        """Undecoded rows of each batch: files are read in order, as a compressed tar needs it."""
-        n, size, block_rows = self.writer.header.n_rows, self.options.batch_size, self.writer.header.block_rows
+        """Undecoded rows of each batch: files are read in order, as a compressed tar
+        needs it.
+        """
+        n, size, block_rows = (
+            self.writer.header.n_rows,
+            self.options.batch_size,
+            self.writer.header.block_rows,
+        )
         for block in range(self.writer.next_row, n, block_rows):
             end = min(block + block_rows, n)
             for first in range(block, end, size):
-                yield [self.source.raw(row) for row in range(first, min(first + size, end))]
+                yield [
+                    self.source.raw(row) for row in range(first, min(first + size, end))
+                ]
 
     def _tell(self, extra: int = 0) -> None:
         if self.progress is not None:
@@ -141,8 +186,13 @@ class Loop:
 
     def _batch(self, raw: list[np.ndarray | bytes]) -> Batch:
         n, views = len(raw), self.options.views
-        valid, digests, hashes = np.zeros(n, bool), np.zeros((n, 16), np.uint8), np.zeros(n, np.uint64)
-        # A batch has one shape, however many rows are left for it: the last one's rows would
+        valid, digests, hashes = (
+            np.zeros(n, bool),
+            np.zeros((n, 16), np.uint8),
+            np.zeros(n, np.uint64),
+        )
+        # A batch has one shape, however many rows are left for it: the last one's rows
+        # would
         # otherwise be rounded by other kernels as soon as a row is added or removed.
         places = min(self.options.batch_size, self.writer.header.block_rows)
         inputs = torch.zeros(places * views.count, *self.backbone.input_shape)
@@ -152,7 +202,8 @@ class Loop:
             except UnreadableImage:
                 if not self.options.skip_unreadable:
                     raise ResumableError(
-                        "images must not change while they are read, got one that became unreadable. Run it again."
+                        "images must not change while they are read, got one that "
+                        "became unreadable. Run it again."
                     ) from None
                 continue
             valid[row], hashes[row] = True, image_hash(image)
@@ -163,11 +214,16 @@ class Loop:
         return Batch(features, valid, digests, hashes)
 
     def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.options.amp):
+        with (
+            torch.inference_mode(),
+            torch.autocast(self.device.type, enabled=self.options.amp),
+        ):
             inputs = inputs.to(self.device, memory_format=self.layout)
             output = self.options.normalize(self.module(inputs))
             if self.backbone.mirror:
-                output = (output + self.options.normalize(self.module(inputs.flip(-1)))) / 2
+                output = (
+                    output + self.options.normalize(self.module(inputs.flip(-1)))
+                ) / 2
             if self.options.views.count > 1:
                 output = output.unflatten(0, (-1, self.options.views.count)).mean(1)
             return output.cpu()
@@ -186,13 +242,18 @@ class Loop:
             "image_hash": np.concatenate([b.hashes for b in batches]),
         }
         expected = self.options.expected_digests
-        if expected is not None and not np.array_equal(columns["row_digest"], expected[start:stop]):
+        if expected is not None and not np.array_equal(
+            columns["row_digest"], expected[start:stop]
+        ):
             raise ExtractError(
-                "--same-data-as must name a file of the same images in the same order, got other images. "
-                "Extract from the same source, or leave the option out."
+                "--same-data-as must name a file of the same images in the same order, "
+                "got other images. Extract from the same source, or leave the option "
+                "out."
             )
         for name in ("labels", "split", "group"):
             values = getattr(self.source, name)
             if values is not None:
                 columns[name] = values[start:stop]
-        self.writer.append(np.concatenate([b.features.numpy() for b in batches]), columns)
+        self.writer.append(
+            np.concatenate([b.features.numpy() for b in batches]), columns
+        )

@@ -18,18 +18,42 @@ JSON_ATTRIBUTES = (
     *("backbone_kwargs", "transform", "normalization", "views"),
     *("library_versions", "config"),
 )
-FEATURE_SPACE = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization")
+FEATURE_SPACE = (
+    "backbone",
+    "backbone_kwargs",
+    "weights_sha256",
+    "transform",
+    "normalization",
+)
 ATTRIBUTES = (
     *FEATURE_SPACE,
-    *("complete", "block_rows", "dataset_id", "salt", "class_names", "classes_public", "classes_declared"),
+    *(
+        "complete",
+        "block_rows",
+        "dataset_id",
+        "salt",
+        "class_names",
+        "classes_public",
+        "classes_declared",
+    ),
     *("library_versions", "config", "config_hash"),
 )
-ROW_COLUMNS = ("features", "labels", "valid", "split", "group", "row_digest", "image_hash")
+ROW_COLUMNS = (
+    "features",
+    "labels",
+    "valid",
+    "split",
+    "group",
+    "row_digest",
+    "image_hash",
+)
 
 
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
 
 
 def sha256_json(value: Any) -> str:
@@ -40,9 +64,11 @@ def sha256_json(value: Any) -> str:
 class FeaturesFile:
     """An open, complete features file; use it as a context manager.
 
-    Attributes: n_rows, n_features, dtype, class_names (list or None), dataset_id, config_hash, attrs (dict),
-    features (h5 dataset (n, d), read it in blocks), labels int32 (n,), valid bool (n,), split uint8 (n,),
-    split_names (list), group int64 (n,) or None. All arrays but `features` are read on first use.
+    Attributes: n_rows, n_features, dtype, class_names (list or None), dataset_id,
+        config_hash, attrs (dict),
+    features (h5 dataset (n, d), read it in blocks), labels int32 (n,), valid bool (n,),
+    split uint8 (n,), split_names (list), group int64 (n,) or None. All arrays but
+    `features` are read on first use.
     """
 
     def __init__(self, path: str | Path, file: h5py.File):
@@ -56,7 +82,9 @@ class FeaturesFile:
         self.classes_public = bool(self.attrs["classes_public"])
         self.dataset_id: str = self.attrs["dataset_id"]
         self.config_hash: str = self.attrs["config_hash"]
-        self.split_names: list[str] = json.loads(str(file["split"].attrs["split_names"]))
+        self.split_names: list[str] = json.loads(
+            str(file["split"].attrs["split_names"])
+        )
 
     def _column(self, name: str, dtype: Any) -> np.ndarray:
         try:
@@ -87,7 +115,10 @@ class FeaturesFile:
 
     @cached_property
     def image_hash(self) -> np.ndarray:
-        """Coarse image hashes, uint64 (n,). Private. Zero where the rows were not images."""
+        """Coarse image hashes, uint64 (n,). Private.
+
+        Zero where the rows were not images.
+        """
         return self._column("image_hash", np.uint64)
 
     @cached_property
@@ -95,24 +126,36 @@ class FeaturesFile:
         return self._column("block_digest", np.uint8)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Features (stop - start, d) of a range of rows. FormatError if the file is damaged there."""
+        """Features (stop - start, d) of a range of rows.
+
+        FormatError if the file is damaged there.
+        """
         try:
             return self.features[start:stop]
         except OSError as error:
             raise FormatError(_damaged(self.path)) from error
 
     def block(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Every column of a range of rows, by name. FormatError if the file is damaged there."""
+        """Every column of a range of rows, by name.
+
+        FormatError if the file is damaged there.
+        """
         columns = {name: getattr(self, name) for name in ROW_COLUMNS[1:]}
-        rows = {name: values[start:stop] for name, values in columns.items() if values is not None}
+        rows = {
+            name: values[start:stop]
+            for name, values in columns.items()
+            if values is not None
+        }
         return {"features": self.rows(start, stop), **rows}
 
     @property
     def views(self) -> dict[str, Any]:
-        """How rows are means of views: count, flip, keyed_by ("image" or "slot"); {} where they are not.
+        """How rows are means of views: count, flip, keyed_by ("image" or "slot"); {}
+        where they are not.
 
-        Files of before the attribute say in their configuration that they have views, which
-        then followed the slot: under add_remove a removed row changes all later ones.
+        Files of before the attribute say in their configuration that they have views,
+        which then followed the slot: under add_remove a removed row changes all later
+        ones.
         """
         if "views" in self.attrs:
             return self.attrs["views"]
@@ -120,13 +163,21 @@ class FeaturesFile:
         return {} if old is None else {"keyed_by": "slot", **old}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Public description of the feature space: a head fits these features exactly if ``feature_space`` is equal."""
+        """Public description of the feature space: a head fits these features exactly
+        if ``feature_space`` is equal.
+        """
         space = {key: self.attrs[key] for key in FEATURE_SPACE}
-        return {**space, "n_features": self.n_features, "feature_space": sha256_json(space)}
+        return {
+            **space,
+            "n_features": self.n_features,
+            "feature_space": sha256_json(space),
+        }
 
     @property
     def feature_space(self) -> str:
-        """sha256 over backbone, its arguments, weights, transform and normalization; nothing of the data."""
+        """sha256 over backbone, its arguments, weights, transform and normalization;
+        nothing of the data.
+        """
         return self.fingerprint()["feature_space"]
 
     def close(self) -> None:
@@ -141,13 +192,16 @@ class FeaturesFile:
 
 def _damaged(path: Path) -> str:
     return (
-        f"a features file must be a readable HDF5 file, got path={str(path)!r} damaged or cut short. Extract it again."
+        f"a features file must be a readable HDF5 file, got path={str(path)!r} damaged "
+        "or cut short. Extract it again."
     )
 
 
 def read_attributes(file: h5py.File) -> dict[str, Any]:
     """All file attributes as plain Python values, the JSON ones parsed."""
-    attrs: dict[str, Any] = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
+    attrs: dict[str, Any] = {
+        k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()
+    }
     for key in JSON_ATTRIBUTES:
         if key in attrs:
             attrs[key] = json.loads(attrs[key])
@@ -155,26 +209,35 @@ def read_attributes(file: h5py.File) -> dict[str, Any]:
 
 
 def open_h5(path: str | Path, mode: str = "r") -> h5py.File:
-    """Open an HDF5 file, without locks; FormatError where it is missing, not HDF5, or truncated."""
+    """Open an HDF5 file, without locks; FormatError where it is missing, not HDF5, or
+    truncated.
+    """
     path = Path(path)
     if not path.is_file():
         part = path.with_name(path.name + ".part")
-        hint = " A .part file is there: run the same extract command again to finish it." if part.exists() else ""
-        raise FormatError(f"a features file must exist, got path={str(path)!r}. Check the path.{hint}")
+        hint = (
+            " A .part file is there: run the same extract command again to finish it."
+            if part.exists()
+            else ""
+        )
+        raise FormatError(
+            f"a features file must exist, got path={str(path)!r}. Check the path.{hint}"
+        )
     try:
         return h5py.File(path, mode, locking=False)
     except OSError as error:
         what = "damaged or cut short" if h5py.is_hdf5(path) else "not an HDF5 file"
         raise FormatError(
-            f"a features file must be HDF5 written by `dphead extract`, got path={str(path)!r}, which is {what}. "
-            "Extract it again."
+            "a features file must be HDF5 written by `dphead extract`, got "
+            f"path={str(path)!r}, which is {what}. Extract it again."
         ) from error
 
 
 def open_features(path: str | Path) -> FeaturesFile:
     """Open a complete features file for reading.
 
-    FormatError if it is missing, not HDF5, truncated, of another schema, or was never finished.
+    FormatError if it is missing, not HDF5, truncated, of another schema, or was never
+    finished.
     """
     file = open_h5(path)
     try:
@@ -189,27 +252,37 @@ def open_features(path: str | Path) -> FeaturesFile:
 
 
 def check_schema(path: str | Path, file: h5py.File, complete: bool = True) -> None:
-    """FormatError unless the datasets and attributes are those of this schema version (and the file is finished)."""
+    """FormatError unless the datasets and attributes are those of this schema version
+    (and the file is finished).
+    """
     version = file.attrs.get("schema_version")
     if version != SCHEMA_VERSION:
         got = "no schema_version" if version is None else f"schema_version={version}"
         raise FormatError(
-            f"a features file must have schema_version={SCHEMA_VERSION}, got {got} in {str(path)!r}. "
-            "Write it with this version of `dphead extract`."
+            f"a features file must have schema_version={SCHEMA_VERSION}, got {got} in "
+            f"{str(path)!r}. Write it with this version of `dphead extract`."
         )
     needed = set(ROW_COLUMNS) - {"group"} | {"block_digest"}
-    shapes = {name: file[name].shape for name in needed | ({"group"} & set(file)) if name in file}  # type: ignore[union-attr]
-    missing = sorted(needed - set(shapes)) + [name for name in ATTRIBUTES if name not in file.attrs]
+    shapes = {
+        name: file[name].shape
+        for name in needed | ({"group"} & set(file))
+        if name in file
+    }  # type: ignore[union-attr]
+    missing = sorted(needed - set(shapes)) + [
+        name for name in ATTRIBUTES if name not in file.attrs
+    ]
     n = shapes.get("features", (0,))[0]
     wrong = sorted(k for k, s in shapes.items() if k != "block_digest" and s[0] != n)
     if missing or wrong or len(shapes["features"]) != 2:
         raise FormatError(
-            "a features file must hold all its attributes and columns with one entry a row, "
-            f"got missing={missing}, wrong_length={wrong} in {str(path)!r}. Extract it again."
+            "a features file must hold all its attributes and columns with one entry "
+            f"a row, got missing={missing}, wrong_length={wrong} in {str(path)!r}. "
+            "Extract it again."
         )
-    if file["features"].dtype not in (np.float16, np.float32):  # type: ignore[union-attr]
+    dtype = file["features"].dtype  # type: ignore[union-attr]
+    if dtype not in (np.float16, np.float32):
         raise FormatError(
-            f"features must be float16 or float32, got dtype={file['features'].dtype} in {str(path)!r}. "  # type: ignore[union-attr]
+            f"features must be float16 or float32, got {dtype=} in {str(path)!r}. "
             "Extract it again."
         )
     if complete and not bool(file.attrs.get("complete", False)):

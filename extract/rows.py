@@ -1,4 +1,6 @@
-"""What a features file says about itself, and one block of its rows in the file's own types."""
+"""What a features file says about itself, and one block of its rows in the file's own
+types.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from extract.reading import ROW_COLUMNS
 
 @dataclass
 class Header:
-    """What is known before the first row: sizes, public attributes, and what else makes two runs the same (config)."""
+    """What is known before the first row: sizes, public attributes, and what else makes
+    two runs the same (config).
+    """
 
     n_rows: int
     n_features: int
@@ -37,52 +41,74 @@ class Header:
     salt: str | None = None
 
     def identity(self) -> dict[str, Any]:
-        """The whole configuration: everything but the random id and salt, which a first run draws."""
-        return {**{k: v for k, v in vars(self).items() if k not in ("config", "dataset_id", "salt")}, **self.config}
+        """The whole configuration: everything but the random id and salt, which a first
+        run draws.
+        """
+        return {
+            **{
+                k: v
+                for k, v in vars(self).items()
+                if k not in ("config", "dataset_id", "salt")
+            },
+            **self.config,
+        }
 
     def check(self) -> None:
         if self.n_rows < 1 or self.n_features < 1 or self.block_rows < 1:
             raise FormatError(
                 "features need at least one row, one column and one row a block, got "
-                f"n_rows={self.n_rows}, n_features={self.n_features}, block_rows={self.block_rows}. Check the source."
+                f"n_rows={self.n_rows}, n_features={self.n_features}, "
+                f"block_rows={self.block_rows}. Check the source."
             )
         if self.dtype not in ("float16", "float32"):
-            raise FormatError(f"dtype must be float16 or float32, got dtype={self.dtype!r}. Use --dtype float32.")
+            raise FormatError(
+                f"dtype must be float16 or float32, got dtype={self.dtype!r}. Use "
+                "--dtype float32."
+            )
         names = self.class_names
         if names is not None and (not names or len(set(names)) != len(names)):
             raise FormatError(
-                f"class names must be distinct and at least one, got class_names={list(names)[:8]}. Check --classes."
+                "class names must be distinct and at least one, got "
+                f"class_names={list(names)[:8]}. Check --classes."
             )
         check_dataset_id(self.dataset_id)
 
 
 def group_ids(groups: Any, n_rows: int) -> np.ndarray:
-    """(n_rows,) int64 ids of groups, negative for a row on its own. What is refused is a dtype or a shape, no id.
+    """(n_rows,) int64 ids of groups, negative for a row on its own.
 
-    Groups must be told apart exactly: cast, large unsigned ids would turn negative (a row on its own), and fractions
-    would become one group.
+    What is refused is a dtype or a shape, no id.
+
+    Groups must be told apart exactly: cast, large unsigned ids would turn negative (a
+    row on its own), and fractions would become one group.
     """
     ids = np.asarray(groups)
     whole = ids.dtype.kind == "i" or (ids.dtype.kind == "u" and ids.dtype.itemsize < 8)
     if not whole or ids.shape != (n_rows,):
         raise FormatError(
-            f"groups must be (n,) integers of a dtype that int64 holds, got shape={ids.shape}, "
-            f"dtype={ids.dtype}. Number them from 0, such as by np.unique(groups, return_inverse=True)[1]."
+            "groups must be (n,) integers of a dtype that int64 holds, got "
+            f"shape={ids.shape}, dtype={ids.dtype}. Number them from 0, such as by "
+            "np.unique(groups, return_inverse=True)[1]."
         )
     return ids.astype(np.int64, copy=False)
 
 
 def check_dataset_id(dataset_id: str | None) -> None:
-    """FormatError unless the id is None or 32 lower-case hexadecimal digits (a digest would be longer)."""
+    """FormatError unless the id is None or 32 lower-case hexadecimal digits (a digest
+    would be longer).
+    """
     if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
         raise FormatError(
-            f"dataset_id must be 32 lower-case hexadecimal digits (a uuid4), got dataset_id={dataset_id!r}. "
-            "Copy it from the other features file, or use --same-data-as."
+            "dataset_id must be 32 lower-case hexadecimal digits (a uuid4), got "
+            f"dataset_id={dataset_id!r}. Copy it from the other features file, or use "
+            "--same-data-as."
         )
 
 
 def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
-    """sha256, uint8 (32,), over the bytes of a block of rows: every column, in the schema's order."""
+    """sha256, uint8 (32,), over the bytes of a block of rows: every column, in the
+    schema's order.
+    """
     digest = hashlib.sha256()
     for name in ROW_COLUMNS:
         if name in block:
@@ -93,14 +119,15 @@ def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
 def prepare_block(
     features: np.ndarray, columns: dict[str, np.ndarray], header: Header, n_rows: int
 ) -> dict[str, np.ndarray]:
-    """Columns of one block in the file's dtypes; FormatError for a wrong shape or a valid row that is not finite.
+    """Columns of one block in the file's dtypes; FormatError for a wrong shape or a
+    valid row that is not finite.
 
     Labels outside the classes become -1; invalid rows become zero.
     """
     if features.shape != (n_rows, header.n_features):
         raise FormatError(
-            f"a block of features must have shape {(n_rows, header.n_features)}, got shape={features.shape}. "
-            "Append whole blocks in order."
+            f"a block of features must have shape {(n_rows, header.n_features)}, got "
+            f"shape={features.shape}. Append whole blocks in order."
         )
     valid = np.asarray(columns.get("valid", np.ones(n_rows)), np.bool_)
     with np.errstate(over="ignore"):
@@ -108,28 +135,46 @@ def prepare_block(
     if not np.isfinite(stored).all():
         bad = int((~np.isfinite(stored)).any(axis=1).sum())
         raise FormatError(
-            f"features must be finite in the file's dtype, got dtype={header.dtype!r}, {bad} bad rows in a block. "
-            "Check the images and the weights; if values exceed 65504 use --dtype float32."
+            f"features must be finite in the file's dtype, got dtype={header.dtype!r}, "
+            f"{bad} bad rows in a block. Check the images and the weights; if values "
+            "exceed 65504 use --dtype float32."
         )
     labels = np.asarray(columns.get("labels", np.full(n_rows, -1)), np.int64)
-    high = len(header.class_names) if header.class_names is not None else np.iinfo(np.int32).max
+    high = (
+        len(header.class_names)
+        if header.class_names is not None
+        else np.iinfo(np.int32).max
+    )
     block = {
         "features": stored,
-        "labels": np.where((labels >= 0) & (labels < high), labels, -1).astype(np.int32),
+        "labels": np.where((labels >= 0) & (labels < high), labels, -1).astype(
+            np.int32
+        ),
         "valid": valid,
         "split": np.asarray(columns.get("split", np.zeros(n_rows)), np.uint8),
-        "row_digest": np.asarray(columns.get("row_digest", np.zeros((n_rows, 16))), np.uint8),
-        "image_hash": np.asarray(columns.get("image_hash", np.zeros(n_rows)), np.uint64),
+        "row_digest": np.asarray(
+            columns.get("row_digest", np.zeros((n_rows, 16))), np.uint8
+        ),
+        "image_hash": np.asarray(
+            columns.get("image_hash", np.zeros(n_rows)), np.uint64
+        ),
     }
     if header.has_group:
         block["group"] = group_ids(columns.get("group", np.full(n_rows, -1)), n_rows)
     for name, values in block.items():
         if len(values) != n_rows:
-            raise FormatError(f"column {name} must have {n_rows} rows, got rows={len(values)}. Append whole blocks.")
+            raise FormatError(
+                f"column {name} must have {n_rows} rows, got rows={len(values)}. "
+                "Append whole blocks."
+            )
     return block
 
 
 def row_digest(salt: str, shape: Sequence[int], data: bytes) -> np.ndarray:
-    """Salted blake2b, uint8 (16,), of one decoded image or array row: its shape and its bytes."""
-    digest = hashlib.blake2b(repr(tuple(shape)).encode() + data, digest_size=16, salt=bytes.fromhex(salt))
+    """Salted blake2b, uint8 (16,), of one decoded image or array row: its shape and its
+    bytes.
+    """
+    digest = hashlib.blake2b(
+        repr(tuple(shape)).encode() + data, digest_size=16, salt=bytes.fromhex(salt)
+    )
     return np.frombuffer(digest.digest(), np.uint8)

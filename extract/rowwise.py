@@ -1,10 +1,13 @@
-"""Normalisation of each row by itself: it looks at no other row, so it costs no privacy.
+"""Normalisation of each row by itself: it looks at no other row, so it costs no
+privacy.
 
-group: the data normalisation of Tramer and Boneh (2021, section 2.2): the channels of ScatterNet features (K, H, W) are
-cut into G groups, and each group's (K / G) H W values get mean zero and variance one. synthetic: each channel is
-brought to mean zero and variance one on synthetic images (`extract.synthetic`). local: signed square roots, then
-synthetic, then each place's channels over their length plus one, so that places count alike; each part of a row (a
-scale of ScatterNet) is divided by the root of its number of places, so that parts count alike.
+group: the data normalisation of Tramer and Boneh (2021, section 2.2): the channels of
+ScatterNet features (K, H, W) are cut into G groups, and each group's (K / G) H W values
+get mean zero and variance one. synthetic: each channel is brought to mean zero and
+variance one on synthetic images (`extract.synthetic`). local: signed square roots, then
+synthetic, then each place's channels over their length plus one, so that places count
+alike; each part of a row (a scale of ScatterNet) is divided by the root of its number
+of places, so that parts count alike.
 """
 
 from __future__ import annotations
@@ -27,19 +30,23 @@ Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat
 class RowNorm:
     """One of KINDS; groups: of "group". "unit" divides a row by its Euclidean norm.
 
-    `fitted` sets the others: parts, where a row has several, and each part's (mean, spread) of its channels (C, 1).
+    `fitted` sets the others: parts, where a row has several, and each part's (mean,
+    spread) of its channels (C, 1).
     """
 
     kind: str = "none"
     groups: int = 0
     parts: Parts = field(default=(), compare=False)
-    statistics: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(default=(), compare=False)
+    statistics: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(
+        default=(), compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or (self.kind == "group") != (self.groups > 0):
             raise ExtractError(
-                f"normalisation must be one of {', '.join(KINDS)}, and group with a positive number of groups, got "
-                f"kind={self.kind!r}, groups={self.groups}. Use --normalize group --groups G."
+                f"normalisation must be one of {', '.join(KINDS)}, and group with a "
+                f"positive number of groups, got kind={self.kind!r}, "
+                f"groups={self.groups}. Use --normalize group --groups G."
             )
 
     def fitted(self, backbone: Backbone) -> RowNorm:
@@ -50,7 +57,9 @@ class RowNorm:
         if self.kind in ("synthetic", "local"):
             for part in _split(synthetic_features(backbone).double(), backbone.parts):
                 part = _root(part) if self.kind == "local" else part
-                spread, mean = torch.std_mean(part.transpose(0, 1).flatten(1), dim=1, keepdim=True)
+                spread, mean = torch.std_mean(
+                    part.transpose(0, 1).flatten(1), dim=1, keepdim=True
+                )
                 statistics.append((mean.float(), spread.float() + EPSILON))
         return replace(self, parts=backbone.parts, statistics=tuple(statistics))
 
@@ -58,8 +67,8 @@ class RowNorm:
         if self.kind == "group" and channels % self.groups:
             divisors = [g for g in range(1, channels + 1) if channels % g == 0]
             raise ExtractError(
-                f"the number of groups must divide the channels, got groups={self.groups} and channels={channels}. "
-                f"Use one of {divisors}."
+                "the number of groups must divide the channels, got "
+                f"groups={self.groups} and channels={channels}. Use one of {divisors}."
             )
 
     def record(self) -> dict[str, Any]:
@@ -67,22 +76,37 @@ class RowNorm:
         if self.kind == "group":
             return {"kind": "group", "groups": self.groups, "epsilon": EPSILON}
         if self.kind in ("synthetic", "local"):
-            return {"kind": self.kind, "images": COUNT, "seed": SEED, "epsilon": EPSILON}
+            return {
+                "kind": self.kind,
+                "images": COUNT,
+                "seed": SEED,
+                "epsilon": EPSILON,
+            }
         return {"kind": self.kind}
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        """Normalise (B, C, ...), or (B, d) of several parts; returns (B, d), float32, channels first."""
+        """Normalise (B, C, ...), or (B, d) of several parts; returns (B, d), float32,
+        channels first.
+        """
         features = features.float()
         flat = features.flatten(1)
         if self.kind == "none":
             return flat
         if self.kind == "unit":
             norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
-            return torch.where(norm > 0, flat / norm.clamp_min(torch.finfo(torch.float32).tiny), 0)
+            return torch.where(
+                norm > 0, flat / norm.clamp_min(torch.finfo(torch.float32).tiny), 0
+            )
         if self.kind != "group" and not self.statistics:
-            raise ExtractError(f"rows need a fitted normalisation, got kind={self.kind!r} as it is. Call fitted first.")
+            raise ExtractError(
+                f"rows need a fitted normalisation, got kind={self.kind!r} as it is. "
+                "Call fitted first."
+            )
         parts = self.parts or ((features.shape[1], flat.shape[1] // features.shape[1]),)
-        return torch.cat([self._part(x, i).flatten(1) for i, x in enumerate(_split(flat, parts))], dim=1)
+        return torch.cat(
+            [self._part(x, i).flatten(1) for i, x in enumerate(_split(flat, parts))],
+            dim=1,
+        )
 
     def _part(self, x: torch.Tensor, i: int) -> torch.Tensor:
         """Part i, (B, channels, places)."""
@@ -95,15 +119,24 @@ class RowNorm:
         if self.kind == "synthetic":
             return (x - mean) / spread
         x = (_root(x) - mean) / spread
-        return x / ((torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1) * x.shape[2] ** 0.5)
+        return x / (
+            (torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1) * x.shape[2] ** 0.5
+        )
 
 
 def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
     """Each part, (B, channels, places), of (B, d) or of (B, channels, ...)."""
-    pieces = features.flatten(1).split([channels * places for channels, places in parts], dim=1)
-    return [piece.reshape(len(piece), *part) for piece, part in zip(pieces, parts, strict=True)]
+    pieces = features.flatten(1).split(
+        [channels * places for channels, places in parts], dim=1
+    )
+    return [
+        piece.reshape(len(piece), *part)
+        for piece, part in zip(pieces, parts, strict=True)
+    ]
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    """Signed square roots: a few large coefficients no longer decide a row's direction."""
+    """Signed square roots: a few large coefficients no longer decide a row's
+    direction.
+    """
     return x.sign() * x.abs().sqrt()

@@ -1,4 +1,6 @@
-"""The extraction loop: images in their fixed order, through a frozen network, into a features file; resumable."""
+"""The extraction loop: images in their fixed order, through a frozen network, into a
+features file; resumable.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ _LISTED = 10  # unreadable images named in an error
 class ExtractOptions:
     """Everything `dphead extract` can be told.
 
-    layout: of a folder's or an archive's paths; None is split/class with a split, else class. batch_size None: a good
-    one for the device. limit: use the first rows only (for trials). check: verify at the end.
-    shard: which part of the rows; other than the whole, it goes into a file of its own beside `output`.
+    layout: of a folder's or an archive's paths; None is split/class with a split, else
+    class. batch_size None: a good one for the device. limit: use the first rows only
+    (for trials). check: verify at the end.
+    shard: which part of the rows; other than the whole, it goes into a file of its own
+    beside `output`.
     """
 
     source: str | Path
@@ -50,7 +54,11 @@ class ExtractOptions:
     amp: bool = False
     batch_size: int | None = None
     block_rows: int = 1024
-    workers: int = field(default_factory=lambda: max(1, (os.cpu_count() or 1) // _per_host("LOCAL_WORLD_SIZE", 1)))
+    workers: int = field(
+        default_factory=lambda: max(
+            1, (os.cpu_count() or 1) // _per_host("LOCAL_WORLD_SIZE", 1)
+        )
+    )
     skip_unreadable: bool = False
     dataset_id: str | None = None
     same_data_as: str | Path | None = None
@@ -61,7 +69,10 @@ class ExtractOptions:
 
 @dataclass
 class Summary:
-    """What was written, for the data holder's screen. problems: see `extract.format.verify`."""
+    """What was written, for the data holder's screen.
+
+    problems: see `extract.format.verify`.
+    """
 
     path: Path
     n_rows: int
@@ -76,30 +87,48 @@ class Summary:
 
 
 def extract(options: ExtractOptions, progress: Progress | None = None) -> Summary:
-    """Extract features of every image of the source into `options.output`; run it again to resume.
+    """Extract features of every image of the source into `options.output`; run it again
+    to resume.
 
-    ExtractError or FormatError, before anything is written, for an unusable source, unreadable images (unless
-    skip_unreadable), a backbone that does not load, too little disk, or an output of another configuration. If features
-    are not finite, or the images are not those of same_data_as, the unfinished file is removed.
+    ExtractError or FormatError, before anything is written, for an unusable source,
+    unreadable images (unless skip_unreadable), a backbone that does not load, too
+    little disk, or an output of another configuration. If features are not finite, or
+    the images are not those of same_data_as, the unfinished file is removed.
     """
-    counts = {name: getattr(options, name) for name in ("batch_size", "block_rows", "workers", "limit")}
+    counts = {
+        name: getattr(options, name)
+        for name in ("batch_size", "block_rows", "workers", "limit")
+    }
     if min(value for value in counts.values() if value is not None) < 1:
         got = ", ".join(f"{name}={value}" for name, value in counts.items())
-        raise ExtractError(f"batch size, block rows, workers and limit must be at least 1, got {got}. Raise them.")
+        raise ExtractError(
+            f"batch size, block rows, workers and limit must be at least 1, got {got}. "
+            "Raise them."
+        )
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
-        raise ExtractError(f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out.")
+        raise ExtractError(
+            f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out."
+        )
     source = open_source(options.source, options.classes, options.split, options.layout)
     n_rows = min(source.n_rows, options.limit or source.n_rows)
-    output, rows = options.shard.path(Path(options.output)), options.shard.rows(n_rows, options.block_rows)
+    output, rows = (
+        options.shard.path(Path(options.output)),
+        options.shard.rows(n_rows, options.block_rows),
+    )
     part = source.part(*rows)
     size, channels = declared_input(options.backbone, source)
     backbone = load_backbone(options.backbone, size, channels == 3)
     check_images(part, options, backbone)
     settings = LoopSettings(
-        device, _batch_size(options, device), options.workers, options.normalize.fitted(backbone), options.views,
-        options.amp, options.skip_unreadable,
-    )  # fmt: skip
+        device,
+        _batch_size(options, device),
+        options.workers,
+        options.normalize.fitted(backbone),
+        options.views,
+        options.amp,
+        options.skip_unreadable,
+    )
     header = make_header(options, part, backbone, n_rows, settings)
     check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
@@ -122,7 +151,9 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
 
 
 def _batch_size(options: ExtractOptions, device: torch.device) -> int:
-    """As given; else small on a CPU, where a batch should stay in the cache (ScatterNet cuts its own pieces)."""
+    """As given; else small on a CPU, where a batch should stay in the cache (ScatterNet
+    cuts its own pieces).
+    """
     if options.batch_size is not None:
         return options.batch_size
     return 128 if device.type == "cuda" or options.backbone.name == "scatternet" else 16
@@ -153,27 +184,38 @@ def _fill(
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if torch sees one, under torchrun this process's own. ExtractError for cuda that is missing."""
+    """`auto` is the GPU if torch sees one, under torchrun this process's own.
+
+    ExtractError for cuda that is missing.
+    """
     if name not in ("auto", "cpu", "cuda"):
-        raise ExtractError(f"device must be auto, cpu or cuda, got device={name!r}. Choose one of these.")
+        raise ExtractError(
+            f"device must be auto, cpu or cuda, got device={name!r}. Choose one of "
+            "these."
+        )
     if name == "cuda" and not torch.cuda.is_available():
-        raise ExtractError("device cuda needs a GPU that torch can use, got none. Use --device cpu.")
+        raise ExtractError(
+            "device cuda needs a GPU that torch can use, got none. Use --device cpu."
+        )
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     own, there = _per_host("LOCAL_RANK", 0), torch.cuda.device_count()
     if own >= there:
         raise ExtractError(
-            f"each process of a host needs its own GPU, got local rank {own} and {there} GPUs. "
-            f"Use torchrun --nproc-per-node {there}, or --device cpu."
+            f"each process of a host needs its own GPU, got local rank {own} and "
+            f"{there} GPUs. Use torchrun --nproc-per-node {there}, or --device cpu."
         )
     return torch.device("cuda", own)
 
 
-def declared_input(options: BackboneOptions, source: Source) -> tuple[tuple[int, int], int]:
+def declared_input(
+    options: BackboneOptions, source: Source
+) -> tuple[tuple[int, int], int]:
     """(height, width) and channels of ScatterNet's input, without a look at any image.
 
-    As declared; else those of the header of arrays (IDX, CIFAR, npz), which has one shape for
-    all rows; else, for image files, 3 channels, and ExtractError where no size is declared.
+    As declared; else those of the header of arrays (IDX, CIFAR, npz), which has one
+    shape for all rows; else, for image files, 3 channels, and ExtractError where no
+    size is declared.
     A size or channels found in the images would let one of them change every row. Other
     networks have a size and channels of their own.
     """
@@ -182,8 +224,8 @@ def declared_input(options: BackboneOptions, source: Source) -> tuple[tuple[int,
     channels = 1 if arrays is not None and arrays.ndim == 3 else 3
     if options.name == "scatternet" and options.sides is None and arrays is None:
         raise ExtractError(
-            "scatternet needs a declared size for image files, got image_size=None. Pass "
-            "--image-size N or H,W (and --channels 1 if all images are grey)."
+            "scatternet needs a declared size for image files, got image_size=None. "
+            "Pass --image-size N or H,W (and --channels 1 if all images are grey)."
         )
     return options.sides or (header[0], header[1]), options.channels or channels
 
@@ -191,38 +233,45 @@ def declared_input(options: BackboneOptions, source: Source) -> tuple[tuple[int,
 def check_images(source: Source, options: ExtractOptions, backbone: Backbone) -> Survey:
     """Look at every image before anything is written.
 
-    ExtractError that lists unreadable images (unless they are to be skipped), if none is
-    readable, or if one does not fit what is declared: colour for a network of one channel,
-    or another size where images are not resized.
+    ExtractError that lists unreadable images (unless they are to be skipped), if none
+    is readable, or if one does not fit what is declared: colour for a network of one
+    channel, or another size where images are not resized.
     """
     found = survey(source, options.workers)
     if found.unreadable and not options.skip_unreadable:
         first = ", ".join(str(source.names[row]) for row in found.unreadable[:_LISTED])
         raise ExtractError(
-            f"every image must be readable, got unreadable={len(found.unreadable)}: {first}"
-            f"{', ...' if len(found.unreadable) > _LISTED else ''}. "
-            "Repair them, or use --skip-unreadable to keep them as masked rows."
+            f"every image must be readable, got unreadable={len(found.unreadable)}: "
+            f"{first}{', ...' if len(found.unreadable) > _LISTED else ''}. Repair "
+            "them, or use --skip-unreadable to keep them as masked rows."
         )
     if len(found.unreadable) == source.n_rows:
         raise ExtractError(
-            f"one image at least must be readable, got unreadable={source.n_rows} of {source.n_rows}. Check the source."
+            f"one image at least must be readable, got unreadable={source.n_rows} of "
+            f"{source.n_rows}. Check the source."
         )
     channels, *size = backbone.input_shape
     if channels == 1 and found.has_colour:
         raise ExtractError(
-            f"every image must be grey where one channel is declared, got {channels=} and colour "
-            "images. Pass --channels 3 (grey images become three equal channels), or convert them."
+            f"every image must be grey where one channel is declared, got {channels=} "
+            "and colour images. Pass --channels 3 (grey images become three equal "
+            "channels), or convert them."
         )
     if backbone.transform["interpolation"] is None and found.shapes - {tuple(size)}:
         raise ExtractError(
-            f"every image must have the declared size where none is resized, got {size=} and images "
-            "of other sizes. Pass --image-size N or H,W without --interpolation none."
+            "every image must have the declared size where none is resized, got "
+            f"{size=} and images of other sizes. Pass --image-size N or H,W without "
+            "--interpolation none."
         )
     return found
 
 
 def make_header(
-    options: ExtractOptions, source: Source, backbone: Backbone, n_rows: int, settings: LoopSettings
+    options: ExtractOptions,
+    source: Source,
+    backbone: Backbone,
+    n_rows: int,
+    settings: LoopSettings,
 ) -> Header:
     """Sizes and attributes of the file of `source`, which is one shard of n_rows rows.
 
@@ -235,18 +284,23 @@ def make_header(
         with open_features(options.same_data_as) as other:
             if dataset_id not in (None, other.dataset_id) or other.n_rows != n_rows:
                 raise ExtractError(
-                    f"--same-data-as must name a file of the same images, got n_rows={other.n_rows} for {n_rows}. "
-                    "Extract from the same source."
+                    "--same-data-as must name a file of the same images, got "
+                    f"n_rows={other.n_rows} for {n_rows}. Extract from the same source."
                 )
             dataset_id, salt = other.dataset_id, other.attrs["salt"]
-            settings.expected_digests = other.row_digest[source.first : source.first + source.n_rows]
+            settings.expected_digests = other.row_digest[
+                source.first : source.first + source.n_rows
+            ]
     elif options.shard.count > 1:
-        dataset_id, salt = shared_identifiers(Path(options.output), source.digest, dataset_id)
+        dataset_id, salt = shared_identifiers(
+            Path(options.output), source.digest, dataset_id
+        )
     versions = {
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": torch.__version__,
-        "timm": version("timm"),  # to import it takes seconds, and few backbones need it
+        # to import it takes seconds, and few backbones need it
+        "timm": version("timm"),
         "pillow": PIL.__version__,
     }
     return Header(

@@ -1,15 +1,21 @@
-"""ScatterNet: the wavelet scattering transform of Oyallon and Mallat (CVPR 2015), to second order, in torch.
+"""ScatterNet: the wavelet scattering transform of Oyallon and Mallat (CVPR 2015), to
+second order, in torch.
 
-With the modulus of convolutions with oriented Morlet wavelets psi[j, theta] and a Gaussian average phi[J],
+With the modulus of convolutions with oriented Morlet wavelets psi[j, theta] and a
+Gaussian average phi[J],
 
-    S0 = x * phi,   S1 = |x * psi1| * phi,   S2 = ||x * psi1| * psi2| * phi   (j1 < j2 only),
+    S0 = x * phi,   S1 = |x * psi1| * phi,   S2 = ||x * psi1| * psi2| * phi   (j1 < j2
+    only),
 
-sampled every 2**J pixels. There are 1 + J L + L^2 J (J - 1) / 2 channels, ordered S0, S1 by (j1, theta1), S2 by
-(j1, theta1, j2, theta2). The numbers agree with kymatio's ``Scattering2D`` (relative difference below 1e-5 in float32).
+sampled every 2**J pixels. There are 1 + J L + L^2 J (J - 1) / 2 channels, ordered S0,
+S1 by (j1, theta1), S2 by (j1, theta1, j2, theta2). The numbers agree with kymatio's
+``Scattering2D`` (relative difference below 1e-5 in float32).
 
-Three facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting the border is one small real
-matrix for each axis (phi is a product of two one-dimensional Gaussians). Images are worked through in pieces whose
-largest intermediate fits in a core's cache. And small images need no Fourier transforms (`extract.wavelets.Hartley`).
+Three facts make it fast. Averaging with phi, keeping every 2**J-th pixel and cutting
+the border is one small real matrix for each axis (phi is a product of two
+one-dimensional Gaussians). Images are worked through in pieces whose largest
+intermediate fits in a core's cache. And small images need no Fourier transforms
+(`extract.wavelets.Hartley`).
 """
 
 from __future__ import annotations
@@ -22,7 +28,9 @@ from extract.errors import ExtractError
 from extract.wavelets import Fourier, Hartley, Scratch
 
 _GPU_BYTES = 256 << 20
-_SMALL = 48  # longest padded axis for which products are faster than Fourier transforms (measured on a CPU)
+# longest padded axis for which products are faster than Fourier transforms (measured on
+# a CPU)
+_SMALL = 48
 
 
 def n_channels(J: int, L: int = 8) -> int:
@@ -31,14 +39,18 @@ def n_channels(J: int, L: int = 8) -> int:
 
 
 def padded_size(size: int, J: int) -> tuple[int, int, int]:
-    """Length of an axis after reflection, and how many pixels are added before and after it."""
+    """Length of an axis after reflection, and how many pixels are added before and
+    after it.
+    """
     step = 2**J
     total = ((size + step) // step + 1) * step
     return total, (total - size) // 2, (total - size + 1) // 2
 
 
 def reflect_index(size: int, before: int, after: int) -> np.ndarray:
-    """Index that extends an axis by reflection about its first and last pixel, however far."""
+    """Index that extends an axis by reflection about its first and last pixel, however
+    far.
+    """
     period = max(2 * (size - 1), 1)
     position = np.arange(-before, size + after) % period
     return np.minimum(position, period - position)
@@ -47,39 +59,61 @@ def reflect_index(size: int, before: int, after: int) -> np.ndarray:
 class ScatterNet(nn.Module):
     """Scattering transform of images with a fixed height and width.
 
-    Input (B, C, H, W) float32; output (B, C * K, H', W') float32 with K = `n_channels(J, L)`; 28x28 with J = 2 gives
-    81x7x7 a channel, 32x32 gives 81x8x8. Rows never mix. ExtractError if an axis is shorter than 2**J.
+    Input (B, C, H, W) float32; output (B, C * K, H', W') float32 with K =
+    `n_channels(J, L)`; 28x28 with J = 2 gives 81x7x7 a channel, 32x32 gives 81x8x8.
+    Rows never mix. ExtractError if an axis is shorter than 2**J.
     """
 
     def __init__(self, J: int, shape: tuple[int, int], L: int = 8):
         super().__init__()
         if J < 1 or L < 1 or min(shape) < 2**J:
             raise ExtractError(
-                f"scatternet needs J >= 1, L >= 1 and images of at least 2**J pixels, got J={J}, L={L}, shape={shape}. "
-                "Choose a smaller --scatter-j or a larger --image-size."
+                "scatternet needs J >= 1, L >= 1 and images of at least 2**J pixels, "
+                f"got J={J}, L={L}, shape={shape}. Choose a smaller --scatter-j or a "
+                "larger --image-size."
             )
         self.J, self.L, self.shape = J, L, tuple(shape)
         (self.M, *pad_rows), (self.N, *pad_cols) = (padded_size(s, J) for s in shape)
-        self.register_buffer("rows", torch.from_numpy(reflect_index(shape[0], *pad_rows)), persistent=False)
-        self.register_buffer("cols", torch.from_numpy(reflect_index(shape[1], *pad_cols)), persistent=False)
-        self.engine = (Hartley if max(self.M, self.N) <= _SMALL else Fourier)(J, self.M, self.N, L)
+        self.register_buffer(
+            "rows",
+            torch.from_numpy(reflect_index(shape[0], *pad_rows)),
+            persistent=False,
+        )
+        self.register_buffer(
+            "cols",
+            torch.from_numpy(reflect_index(shape[1], *pad_cols)),
+            persistent=False,
+        )
+        self.engine = (Hartley if max(self.M, self.N) <= _SMALL else Fourier)(
+            J, self.M, self.N, L
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         B, C, H, W = images.shape
         if self.shape != (H, W):
-            raise ExtractError(f"images must be {self.shape}, got shape={(H, W)}. Build ScatterNet for this size.")
+            raise ExtractError(
+                f"images must be {self.shape}, got shape={(H, W)}. Build ScatterNet "
+                "for this size."
+            )
         planes = images.reshape(B * C, H, W).float()
-        k, h, w = n_channels(self.J, self.L), self.M // 2**self.J - 2, self.N // 2**self.J - 2
+        k, h, w = (
+            n_channels(self.J, self.L),
+            self.M // 2**self.J - 2,
+            self.N // 2**self.J - 2,
+        )
         out = torch.empty(B * C, k, h, w, device=planes.device)
         budget = self.engine.cache_bytes if planes.device.type == "cpu" else _GPU_BYTES
         fit = max(1, budget // (2 * self.L * self.M * self.N))
-        fit -= fit % 16 if fit > 16 else 0  # whole cache lines: `Hartley` has planes as its last axis
+        # whole cache lines: `Hartley` has planes as its last axis
+        fit -= fit % 16 if fit > 16 else 0
         for piece, result in zip(planes.split(fit), out.split(fit), strict=True):
             self._scatter(piece, result)
         return out.reshape(B, C * k, h, w)
 
     def _scatter(self, planes: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the channels (P, K, h, w) of planes (P, H, W); `to` counts the channels of the second order."""
+        """Write the channels (P, K, h, w) of planes (P, H, W); `to` counts the channels
+        of the second order.
+        """
         J, L, engine = self.J, self.L, self.engine
         x = engine.signal(planes[:, self.rows][:, :, self.cols])  # type: ignore[index]
         take = Scratch(planes.device).take
@@ -87,10 +121,15 @@ class ScatterNet(nn.Module):
         spectrum, to = engine.spectrum(x), 1 + J * L
         for j1 in range(J):
             parts = engine.parts(spectrum, j1, 0, spectrum.new_empty)
-            # The last scale has no second order, so its angles go together; else one angle at a time fills the cache.
-            for angles in [slice(0, L)] if j1 == J - 1 else [slice(t, t + 1) for t in range(L)]:
+            # The last scale has no second order, so its angles go together; else one
+            # angle at a time fills the cache.
+            for angles in (
+                [slice(0, L)] if j1 == J - 1 else [slice(t, t + 1) for t in range(L)]
+            ):
                 first = engine.modulus(parts, j1, 0, angles, take)
-                engine.average(first, j1, out[:, 1 + j1 * L : 1 + (j1 + 1) * L][:, angles])
+                engine.average(
+                    first, j1, out[:, 1 + j1 * L : 1 + (j1 + 1) * L][:, angles]
+                )
                 spectra = engine.spectrum(first) if j1 < J - 1 else first
                 for j2 in range(j1 + 1, J):
                     parts2 = engine.parts(spectra, j2, j1, take)
@@ -100,7 +139,9 @@ class ScatterNet(nn.Module):
 
 
 class Scales(nn.Module):
-    """Several scattering transforms of the same images: (B, d), each flattened, one after the other."""
+    """Several scattering transforms of the same images: (B, d), each flattened, one
+    after the other.
+    """
 
     def __init__(self, nets: list[ScatterNet]):
         super().__init__()

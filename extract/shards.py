@@ -1,8 +1,10 @@
-"""One features file from several processes: each extracts a shard of the rows, and `join` puts the shards together.
+"""One features file from several processes: each extracts a shard of the rows, and
+`join` puts the shards together.
 
-A shard is a run of whole blocks. Its batches are those that a single process would have made, so the joined file has
-the bytes of that process's file. What the first run of a single file draws at random (dataset_id, salt) is kept in
-OUTPUT.shards.json, which the first shard writes and the others read; like the features it is private.
+A shard is a run of whole blocks. Its batches are those that a single process would have
+made, so the joined file has the bytes of that process's file. What the first run of a
+single file draws at random (dataset_id, salt) is kept in OUTPUT.shards.json, which the
+first shard writes and the others read; like the features it is private.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class Shard:
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
             raise ExtractError(
-                f"a shard must be I/K with 0 <= I < K, got shard={self.index}/{self.count}. "
-                "Number the shards from 0 to K - 1."
+                "a shard must be I/K with 0 <= I < K, got "
+                f"shard={self.index}/{self.count}. Number the shards from 0 to K - 1."
             )
 
     @classmethod
@@ -46,65 +48,108 @@ class Shard:
         """From "I/K". ExtractError if it is anything else."""
         match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
         if match is None:
-            raise ExtractError(f"a shard must be I/K, got shard={text!r}. The first of four is 0/4.")
+            raise ExtractError(
+                f"a shard must be I/K, got shard={text!r}. The first of four is 0/4."
+            )
         return cls(int(match[1]), int(match[2]))
 
     @classmethod
     def of_process(cls) -> Shard:
-        """This process's share under torchrun (RANK of WORLD_SIZE); everything without it."""
-        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+        """This process's share under torchrun (RANK of WORLD_SIZE); everything without
+        it.
+        """
+        return cls(
+            int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        )
 
     def rows(self, n_rows: int, block_rows: int) -> tuple[int, int]:
-        """First row of this shard and the row after its last. ExtractError if there are fewer blocks than shards."""
+        """First row of this shard and the row after its last.
+
+        ExtractError if there are fewer blocks than shards.
+        """
         blocks = -(-n_rows // block_rows)
         if blocks < self.count:
             raise ExtractError(
-                f"every shard needs a block of rows, got {n_rows} rows in {blocks} blocks for {self.count} shards. "
-                f"Use fewer, or --block-rows {max(1, n_rows // self.count)}."
+                f"every shard needs a block of rows, got {n_rows} rows in {blocks} "
+                f"blocks for {self.count} shards. Use fewer, or --block-rows "
+                f"{max(1, n_rows // self.count)}."
             )
-        first, stop = (blocks * i // self.count * block_rows for i in (self.index, self.index + 1))
+        first, stop = (
+            blocks * i // self.count * block_rows for i in (self.index, self.index + 1)
+        )
         return first, min(stop, n_rows)
 
     def path(self, output: Path) -> Path:
-        """Where this shard of `output` is written: train.h5 becomes train.shard-0-of-4.h5."""
+        """Where this shard of `output` is written: train.h5 becomes
+        train.shard-0-of-4.h5.
+        """
         if self.count == 1:
             return output
-        return output.with_name(f"{output.stem}.shard-{self.index}-of-{self.count}{output.suffix}")
+        return output.with_name(
+            f"{output.stem}.shard-{self.index}-of-{self.count}{output.suffix}"
+        )
 
     def record(self, n_rows: int) -> dict[str, Any]:
-        """What a shard's configuration says, n_rows counting all shards; nothing of a whole file."""
-        return {"shard": {"index": self.index, "count": self.count, "n_rows": n_rows}} if self.count > 1 else {}
+        """What a shard's configuration says, n_rows counting all shards; nothing of a
+        whole file.
+        """
+        return (
+            {"shard": {"index": self.index, "count": self.count, "n_rows": n_rows}}
+            if self.count > 1
+            else {}
+        )
 
 
-def shared_identifiers(output: Path, source_digest: str, dataset_id: str | None) -> tuple[str, str]:
-    """(dataset_id, salt) that all shards of `output` have in common; the first shard that asks draws them.
+def shared_identifiers(
+    output: Path, source_digest: str, dataset_id: str | None
+) -> tuple[str, str]:
+    """(dataset_id, salt) that all shards of `output` have in common; the first shard
+    that asks draws them.
 
-    ExtractError if they belong to other images, or to another dataset_id than the one given.
+    ExtractError if they belong to other images, or to another dataset_id than the one
+    given.
     """
     check_dataset_id(dataset_id)
     path = output.with_name(output.name + ".shards.json")
-    drawn = {"dataset_id": dataset_id or uuid.uuid4().hex, "salt": secrets.token_hex(16), "source": source_digest}
+    drawn = {
+        "dataset_id": dataset_id or uuid.uuid4().hex,
+        "salt": secrets.token_hex(16),
+        "source": source_digest,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as draft:  # readable by its owner only
+    # readable by its owner only
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as draft:
         json.dump(drawn, draft)
         draft.flush()
         try:
-            os.link(draft.name, path)  # the whole file at once, and only if there is none
+            # the whole file at once, and only if there is none
+            os.link(draft.name, path)
         except FileExistsError:
             drawn = json.loads(path.read_text())
-    if drawn["source"] != source_digest or dataset_id not in (None, drawn["dataset_id"]):
-        what = "other images or labels" if drawn["source"] != source_digest else f"dataset_id={dataset_id!r}"
+    if drawn["source"] != source_digest or dataset_id not in (
+        None,
+        drawn["dataset_id"],
+    ):
+        what = (
+            "other images or labels"
+            if drawn["source"] != source_digest
+            else f"dataset_id={dataset_id!r}"
+        )
         raise ExtractError(
-            f"the shards of a file must have one source and one dataset_id, got {what}, not those of {str(path)!r}. "
-            "Choose another output, or remove that file together with its shards."
+            "the shards of a file must have one source and one dataset_id, got "
+            f"{what}, not those of {str(path)!r}. Choose another output, or remove "
+            "that file together with its shards."
         )
     return drawn["dataset_id"], drawn["salt"]
 
 
 def join(paths: Sequence[str | Path], output: str | Path) -> None:
-    """Write all shards of a features file into `output`; the shards stay. Run it again to resume.
+    """Write all shards of a features file into `output`; the shards stay.
 
-    FormatError if a shard is missing, twice there, damaged, or of another configuration than the first.
+    Run it again to resume.
+
+    FormatError if a shard is missing, twice there, damaged, or of another configuration
+    than the first.
     """
     with ExitStack() as stack:
         files = _in_order([stack.enter_context(open_features(path)) for path in paths])
@@ -126,7 +171,8 @@ def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
     for file in files:
         if "shard" not in file.attrs["config"]:
             raise FormatError(
-                f"only shards can be joined, got path={str(file.path)!r}, a whole features file. Leave it out."
+                f"only shards can be joined, got path={str(file.path)!r}, a whole "
+                "features file. Leave it out."
             )
         _check_same_run(files[0], file)
     found: dict[int, FeaturesFile] = {}
@@ -134,16 +180,21 @@ def _in_order(files: list[FeaturesFile]) -> list[FeaturesFile]:
         index = file.attrs["config"]["shard"]["index"]
         if index in found:
             raise FormatError(
-                f"every shard must be given once, got shard={index} in {str(found[index].path)!r} and "
-                f"{str(file.path)!r}. Leave one out."
+                f"every shard must be given once, got shard={index} in "
+                f"{str(found[index].path)!r} and {str(file.path)!r}. Leave one out."
             )
         found[index] = file
     count = files[0].attrs["config"]["shard"]["count"]
-    missing = [re.sub(r"shard-\d+-of-", f"shard-{i}-of-", files[0].path.name) for i in range(count) if i not in found]
+    missing = [
+        re.sub(r"shard-\d+-of-", f"shard-{i}-of-", files[0].path.name)
+        for i in range(count)
+        if i not in found
+    ]
     if missing:
         raise FormatError(
-            f"all {count} shards must be given, got {len(found)}; missing: {', '.join(missing)}. "
-            "Give them too, or run the command that extracts them."
+            f"all {count} shards must be given, got {len(found)}; missing: "
+            f"{', '.join(missing)}. Give them too, or run the command that extracts "
+            "them."
         )
     return [found[index] for index in range(count)]
 
@@ -154,42 +205,60 @@ def _check_same_run(one: FeaturesFile, other: FeaturesFile) -> None:
         if key in ("salt", "source_digest"):  # they would confirm guesses about rows
             a, b = "one", "another"
         raise FormatError(
-            f"shards must have one configuration, got {key}={a} in {str(one.path)!r} and {key}={b} in "
-            f"{str(other.path)!r}. Extract them with the same command, the same versions and one OUTPUT.shards.json."
+            f"shards must have one configuration, got {key}={a} in {str(one.path)!r} "
+            f"and {key}={b} in {str(other.path)!r}. Extract them with the same "
+            "command, the same versions and one OUTPUT.shards.json."
         )
 
 
 def _configuration(file: FeaturesFile) -> dict[str, Any]:
     """Everything that all shards of a file share."""
-    config = {key: value for key, value in file.attrs["config"].items() if key != "n_rows"}
+    config = {
+        key: value for key, value in file.attrs["config"].items() if key != "n_rows"
+    }
     shard = {key: value for key, value in config["shard"].items() if key != "index"}
-    return {**config, "shard": shard, "dataset_id": file.dataset_id, "salt": file.attrs["salt"]}
+    return {
+        **config,
+        "shard": shard,
+        "dataset_id": file.dataset_id,
+        "salt": file.attrs["salt"],
+    }
 
 
 def _whole_header(file: FeaturesFile) -> Header:
     """The header that a single process would have written."""
     config = dict(file.attrs["config"])
     config["n_rows"] = config.pop("shard")["n_rows"]
-    known = {field.name: config.pop(field.name) for field in fields(Header) if field.name in config}
-    return Header(**known, config=config, dataset_id=file.dataset_id, salt=file.attrs["salt"])
+    known = {
+        field.name: config.pop(field.name)
+        for field in fields(Header)
+        if field.name in config
+    }
+    return Header(
+        **known, config=config, dataset_id=file.dataset_id, salt=file.attrs["salt"]
+    )
 
 
 def _checked_block(file: FeaturesFile, start: int, block_rows: int) -> dict[str, Any]:
     block = file.block(start, min(start + block_rows, file.n_rows))
     if (block_digest(block) != file.block_digest[start // block_rows]).any():
         raise FormatError(
-            f"a shard's rows must match their digest, got {str(file.path)!r} damaged from row {start} on. "
-            "Remove it, extract this shard again and join again."
+            f"a shard's rows must match their digest, got {str(file.path)!r} damaged "
+            f"from row {start} on. Remove it, extract this shard again and join again."
         )
     return block
 
 
 def _join_names(files: list[FeaturesFile], output: Path) -> None:
-    """The shards' private maps from rows to names, as one; nothing where one was removed."""
+    """The shards' private maps from rows to names, as one; nothing where one was
+    removed.
+    """
     paths = [names_path(file.path) for file in files]
     if all(path.exists() for path in paths):
         names: list[str] = []
         for path in paths:
-            with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+            with open(
+                path, newline="", encoding="utf-8", errors="surrogateescape"
+            ) as file:
                 names += [row[1] for row in list(csv.reader(file))[1:]]
         write_names(output, names)

@@ -1,8 +1,11 @@
-"""Channel means and spreads on synthetic images: a measure for features that no image of the data has touched.
+"""Channel means and spreads on synthetic images: a measure for features that no image
+of the data has touched.
 
-ScatterNet's channels differ in size by a factor of a hundred, and a head with little noise to spare cannot learn to
-undo that. Natural images have a power spectrum near 1/frequency² and colours that move together (Field 1987; Burton,
-Moorhead 1987); random images of that kind, drawn with a fixed seed, give each channel's size at no privacy cost.
+ScatterNet's channels differ in size by a factor of a hundred, and a head with little
+noise to spare cannot learn to undo that. Natural images have a power spectrum near
+1/frequency² and colours that move together (Field 1987; Burton, Moorhead 1987); random
+images of that kind, drawn with a fixed seed, give each channel's size at no privacy
+cost.
 """
 
 from __future__ import annotations
@@ -17,13 +20,20 @@ from extract.threads import one_thread
 
 COUNT, SEED = 400, 0
 GREY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a colour, of 255
-COLOURS = np.array([[1.0, 0.3, 0.1], [1.0, 0.0, -0.2], [1.0, -0.3, 0.1]])  # from luminance, red-blue, green-magenta
+# from luminance, red-blue, green-magenta
+COLOURS = np.array([[1.0, 0.3, 0.1], [1.0, 0.0, -0.2], [1.0, -0.3, 0.1]])
 
 
-def synthetic_images(height: int, width: int, colours: int, count: int = COUNT) -> Iterator[np.ndarray]:
-    """Random images, uint8 (height, width[, 3]), whose amplitudes fall as 1/frequency."""
+def synthetic_images(
+    height: int, width: int, colours: int, count: int = COUNT
+) -> Iterator[np.ndarray]:
+    """Random images, uint8 (height, width[, 3]), whose amplitudes fall as
+    1/frequency.
+    """
     rng = np.random.default_rng(SEED)
-    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None, :])
+    frequency = np.hypot(
+        np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None, :]
+    )
     frequency[0, 0] = 1 / max(height, width)
     for _ in range(count):
         noise = np.fft.fft2(rng.standard_normal((colours, height, width)))
@@ -32,12 +42,23 @@ def synthetic_images(height: int, width: int, colours: int, count: int = COUNT) 
         if colours == 3:
             planes = np.tensordot(COLOURS, planes, axes=1)
         image = np.clip(np.rint(GREY + CONTRAST * planes), 0, 255).astype(np.uint8)
-        yield image[0] if colours == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
+        yield (
+            image[0] if colours == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
+        )
 
 
 def synthetic_features(backbone: Backbone) -> torch.Tensor:
-    """The network's outputs for COUNT synthetic images, with one CPU thread: shards must not differ by a bit."""
+    """The network's outputs for COUNT synthetic images, with one CPU thread: shards
+    must not differ by a bit.
+    """
     colours, height, width = backbone.input_shape
-    inputs = [backbone.prepare(image) for image in synthetic_images(height, width, colours)]
+    inputs = [
+        backbone.prepare(image) for image in synthetic_images(height, width, colours)
+    ]
     with torch.inference_mode(), one_thread():
-        return torch.cat([backbone.module(torch.stack(inputs[i : i + 16])) for i in range(0, len(inputs), 16)])
+        return torch.cat(
+            [
+                backbone.module(torch.stack(inputs[i : i + 16]))
+                for i in range(0, len(inputs), 16)
+            ]
+        )

@@ -8,7 +8,9 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread in this thread and those begun after: sums do not depend on the machine's cores."""
+    """One torch thread in this thread and those begun after: sums do not depend on the
+    machine's cores.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,6 +1,7 @@
 """Check the private content of a features file, on the data holder's own screen.
 
-Everything here looks at private values without noise. It is outside the guarantee: read the list, never publish it.
+Everything here looks at private values without noise. It is outside the guarantee: read
+the list, never publish it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from extract.reading import FeaturesFile, open_features
 from extract.rows import block_digest
 
 _FIRST = 5  # ordinals shown with each problem
-_NEAR_BITS = 2  # images whose 64-bit hashes differ in at most so many bits are near-equal
+# images whose 64-bit hashes differ in at most so many bits are near-equal
+_NEAR_BITS = 2
 
 
 def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     """Problems of a features file, in plain words; an empty list if there are none.
 
-    Looks at private values and is outside the guarantee. Checks the digest of each block, non-finite features, labels
-    without a class, unreadable rows, equal and near-equal images in two splits, groups in two splits. `against` is a
-    second file (the test set, say) whose rows are then counted as one more split; equal images are found there by their
-    coarse hash only, since each file has its own salt. FormatError if a file cannot be opened.
+    Looks at private values and is outside the guarantee. Checks the digest of each
+    block, non-finite features, labels without a class, unreadable rows, equal and
+    near-equal images in two splits, groups in two splits. `against` is a second file
+    (the test set, say) whose rows are then counted as one more split; equal images are
+    found there by their coarse hash only, since each file has its own salt. FormatError
+    if a file cannot be opened.
     """
     with open_features(path) as file:
         problems = _blocks(file)
@@ -43,16 +47,26 @@ def _blocks(file: FeaturesFile) -> list[str]:
     size, problems = int(file.attrs["block_rows"]), []
     digests = file.block_digest
     if len(digests) != -(-file.n_rows // size):
-        return [f"number of block digests: {len(digests)} for {file.n_rows} rows in blocks of {size}"]
+        return [
+            (
+                f"number of block digests: {len(digests)} for {file.n_rows} rows in "
+                f"blocks of {size}"
+            )
+        ]
     infinite, nonzero = [], []
     for index, start in enumerate(range(0, file.n_rows, size)):
         stop = min(start + size, file.n_rows)
         block = file.block(start, stop)
         if not np.array_equal(block_digest(block), digests[index]):
-            problems.append(f"digest of block {index} (rows {start} to {stop - 1}) does not match its content")
+            problems.append(
+                f"digest of block {index} (rows {start} to {stop - 1}) does not match "
+                "its content"
+            )
         finite = np.isfinite(block["features"]).all(axis=1)
         infinite.append(start + np.flatnonzero(~finite))
-        nonzero.append(start + np.flatnonzero(~block["valid"] & block["features"].any(axis=1)))
+        nonzero.append(
+            start + np.flatnonzero(~block["valid"] & block["features"].any(axis=1))
+        )
     for rows, text in (
         (np.concatenate(infinite), "rows with non-finite features"),
         (np.concatenate(nonzero), "masked rows that are not zero"),
@@ -71,13 +85,17 @@ def _labels(file: FeaturesFile) -> list[str]:
         problems.append(f"unreadable images kept as masked rows: {_show(unreadable)}")
     if file.class_names is None:
         if (file.labels >= 0).any():
-            problems.append("labels are there but the classes were not declared (--classes)")
+            problems.append(
+                "labels are there but the classes were not declared (--classes)"
+            )
         return problems
     if (file.labels == -1).all():
         return [*problems, "no row has a label"]
     outside = np.flatnonzero((file.labels < 0) | (file.labels >= len(file.class_names)))
     if len(outside):
-        problems.append(f"rows without a label, or with one outside the classes: {_show(outside)}")
+        problems.append(
+            f"rows without a label, or with one outside the classes: {_show(outside)}"
+        )
     return problems
 
 
@@ -95,7 +113,9 @@ def _across_splits(file: FeaturesFile) -> list[str]:
         problems.append(f"equal images in two splits: {_show(equal)}")
     near = np.setdiff1d(near_equal(file.image_hash, file.split, file.valid), equal)
     if len(near):
-        problems.append(f"near-equal images (by a coarse hash) in two splits: {_show(near)}")
+        problems.append(
+            f"near-equal images (by a coarse hash) in two splits: {_show(near)}"
+        )
     if file.group is not None:
         shared = _in_two(file.group, file.split, file.group >= 0)
         if len(shared):
@@ -106,24 +126,39 @@ def _across_splits(file: FeaturesFile) -> list[str]:
 def _between(file: FeaturesFile, other: FeaturesFile) -> list[str]:
     hashes = np.concatenate([file.image_hash, other.image_hash])
     valid = np.concatenate([file.valid, other.valid])
-    side = np.concatenate([np.zeros(file.n_rows, np.uint8), np.ones(other.n_rows, np.uint8)])
+    side = np.concatenate(
+        [np.zeros(file.n_rows, np.uint8), np.ones(other.n_rows, np.uint8)]
+    )
     near = near_equal(hashes, side, valid)
     near = near[near < file.n_rows]
-    return [f"images near-equal (by a coarse hash) to one of {other.path.name}: {_show(near)}"] if len(near) else []
+    return (
+        [
+            (
+                f"images near-equal (by a coarse hash) to one of {other.path.name}: "
+                f"{_show(near)}"
+            )
+        ]
+        if len(near)
+        else []
+    )
 
 
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:
     """Ordinals of the used rows whose key is met in more than one split."""
     rows = np.flatnonzero(use)
-    pairs = np.unique(np.stack([keys[rows].astype(np.int64), split[rows].astype(np.int64)], 1), axis=0)
+    pairs = np.unique(
+        np.stack([keys[rows].astype(np.int64), split[rows].astype(np.int64)], 1), axis=0
+    )
     values, counts = np.unique(pairs[:, 0], return_counts=True)
     return rows[np.isin(keys[rows], values[counts > 1])]
 
 
 def near_equal(hashes: np.ndarray, split: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Ordinals of rows that have a near-equal image (hash distance <= 2 bits) in another split. Hash 0 is no hash.
+    """Ordinals of rows that have a near-equal image (hash distance <= 2 bits) in
+    another split. Hash 0 is no hash.
 
-    Two differing bits leave one of three bands of the hash untouched, so only rows that share a band are compared.
+    Two differing bits leave one of three bands of the hash untouched, so only rows that
+    share a band are compared.
     """
     rows = np.flatnonzero(valid & (hashes != 0))
     found = np.zeros(len(hashes), bool)
@@ -146,6 +181,9 @@ def near_equal(hashes: np.ndarray, split: np.ndarray, valid: np.ndarray) -> np.n
 def _compare(unique: np.ndarray, bucket: np.ndarray, hit: np.ndarray) -> None:
     for start in range(0, len(bucket), 1024):
         part = bucket[start : start + 1024]
-        near = np.bitwise_count(unique[part, 0][:, None] ^ unique[bucket, 0][None, :]) <= _NEAR_BITS
+        near = (
+            np.bitwise_count(unique[part, 0][:, None] ^ unique[bucket, 0][None, :])
+            <= _NEAR_BITS
+        )
         near &= unique[part, 1][:, None] != unique[bucket, 1][None, :]
         hit[part] |= near.any(axis=1)

@@ -1,8 +1,11 @@
-"""Augmentation multiplicity for cached features: a row is the mean of the features of several views of its image.
+"""Augmentation multiplicity for cached features: a row is the mean of the features of
+several views of its image.
 
-De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops and flips of each image; here
-the frozen network's features are averaged, once. A view depends on its own image alone, not on its place among others,
-so it costs no privacy: one image is still one row, and a row that goes changes no other. Equal images have equal views.
+De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops
+and flips of each image; here the frozen network's features are averaged, once. A view
+depends on its own image alone, not on its place among others, so it costs no privacy:
+one image is still one row, and a row that goes changes no other. Equal images have
+equal views.
 """
 
 from __future__ import annotations
@@ -15,19 +18,26 @@ import numpy as np
 
 from extract.errors import ExtractError
 
-SHARE = 8  # a view is shifted by up to a 1/SHARE of each side: 4 of 32 pixels, as De22 has it
+# a view is shifted by up to a 1/SHARE of each side: 4 of 32 pixels, as De22 has it
+SHARE = 8
 
 
 @dataclass(frozen=True)
 class Views:
-    """count: views of each image; 1 is the image as it is. flip: whether views are mirrored with even odds."""
+    """count: views of each image; 1 is the image as it is.
+
+    flip: whether views are mirrored with even odds.
+    """
 
     count: int = 1
     flip: bool = True
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ExtractError(f"an image needs at least one view, got count={self.count}. Use --views 1 or more.")
+            raise ExtractError(
+                f"an image needs at least one view, got count={self.count}. Use "
+                "--views 1 or more."
+            )
 
     def record(self) -> dict[str, Any]:
         """What the file says; nothing without views."""
@@ -37,7 +47,9 @@ class Views:
         return {"views": how}
 
     def of(self, image: np.ndarray) -> list[np.ndarray]:
-        """Views of image (H, W) or (H, W, 3) uint8, of its shape; its pixels fix them."""
+        """Views of image (H, W) or (H, W, 3) uint8, of its shape; its pixels fix
+        them.
+        """
         if self.count == 1:
             return [image]
         height, width = image.shape[:2]

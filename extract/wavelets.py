@@ -1,10 +1,13 @@
-"""The wavelets of `extract.scattering`, and two engines that convolve with them, take moduli and average.
+"""The wavelets of `extract.scattering`, and two engines that convolve with them, take
+moduli and average.
 
-`Fourier` uses fast Fourier transforms. `Hartley` is for small images: there, short transforms are matrix products,
-which on a CPU run near its peak rate. Both have the same methods: `signal` lays planes out as they like them;
-`spectrum` transforms a signal; `parts` regroups a spectrum by the frequencies that fold onto one when every
-2**(j - level)-th pixel is kept; `modulus` is |signal * psi[j, theta]| at those pixels, from parts; `average` writes
-local means. `take` gives memory: that of a `Scratch` for what only the next step reads, else new memory.
+`Fourier` uses fast Fourier transforms. `Hartley` is for small images: there, short
+transforms are matrix products, which on a CPU run near its peak rate. Both have the
+same methods: `signal` lays planes out as they like them; `spectrum` transforms a
+signal; `parts` regroups a spectrum by the frequencies that fold onto one when every
+2**(j - level)-th pixel is kept; `modulus` is |signal * psi[j, theta]| at those pixels,
+from parts; `average` writes local means. `take` gives memory: that of a `Scratch` for
+what only the next step reads, else new memory.
 """
 
 from __future__ import annotations
@@ -19,38 +22,63 @@ from torch import nn
 
 Take = Callable[..., torch.Tensor]
 
-_PI = 3.1415  # the reference filters divide by 2 * 3.1415 * sigma^2; with pi itself every wavelet would be 3e-5 smaller
+# the reference filters divide by 2 * 3.1415 * sigma^2; with pi itself every wavelet
+# would be 3e-5 smaller
+_PI = 3.1415
 
 
-def morlet(M: int, N: int, sigma: float, theta: float, xi: float, slant: float) -> np.ndarray:
-    """Fourier transform (M, N), real, of the periodic Morlet wavelet g(u) (exp(i xi.u) - beta) with zero mean.
+def morlet(
+    M: int, N: int, sigma: float, theta: float, xi: float, slant: float
+) -> np.ndarray:
+    """Fourier transform (M, N), real, of the periodic Morlet wavelet g(u) (exp(i xi.u)
+    - beta) with zero mean.
 
     g is a Gaussian of width sigma along theta and sigma / slant across it.
     """
     rows, cols = np.arange(-2 * M, 3 * M)[:, None], np.arange(-2 * N, 3 * N)[None, :]
     along = rows * np.cos(theta) + cols * np.sin(theta)
     across = -rows * np.sin(theta) + cols * np.cos(theta)
-    envelope = np.exp(-(along**2 + (slant * across) ** 2) / (2 * sigma**2)) * slant / (2 * _PI * sigma**2)
-    wave, bump = (g.reshape(5, M, 5, N).sum((0, 2)) for g in (envelope * np.exp(1j * xi * along), envelope))
+    envelope = (
+        np.exp(-(along**2 + (slant * across) ** 2) / (2 * sigma**2))
+        * slant
+        / (2 * _PI * sigma**2)
+    )
+    wave, bump = (
+        g.reshape(5, M, 5, N).sum((0, 2))
+        for g in (envelope * np.exp(1j * xi * along), envelope)
+    )
     return np.fft.fft2(wave - wave.sum() / bump.sum() * bump).real
 
 
 def wavelets(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
-    """Fourier transforms (L, M / 2**level, N / 2**level) of the wavelets of scale j, on every 2**level-th pixel."""
+    """Fourier transforms (L, M / 2**level, N / 2**level) of the wavelets of scale j, on
+    every 2**level-th pixel.
+    """
     angles = [(int(L / 2 - 1) - t) * np.pi / L for t in range(L)]
-    spectra = [morlet(M, N, 0.8 * 2**j, theta, 0.75 * np.pi / 2**j, 4.0 / L) for theta in angles]
+    spectra = [
+        morlet(M, N, 0.8 * 2**j, theta, 0.75 * np.pi / 2**j, 4.0 / L)
+        for theta in angles
+    ]
     return np.stack([crop_spectrum(s, M >> level, N >> level) for s in spectra])
 
 
 def lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
-    """Matrix (size / 2**J - 2, size / 2**j): average with phi[J], keep every 2**J-th pixel, drop one at each end.
+    """Matrix (size / 2**J - 2, size / 2**j): average with phi[J], keep every 2**J-th
+    pixel, drop one at each end.
 
-    It acts on one axis of a signal already sampled every 2**j pixels; `size` is the padded length at full resolution.
+    It acts on one axis of a signal already sampled every 2**j pixels; `size` is the
+    padded length at full resolution.
     """
     sigma = 0.8 * 2 ** (J - 1)
-    bump = np.exp(-(np.arange(-2 * size, 3 * size) ** 2) / (2 * sigma**2)).reshape(5, size).sum(0)
+    bump = (
+        np.exp(-(np.arange(-2 * size, 3 * size) ** 2) / (2 * sigma**2))
+        .reshape(5, size)
+        .sum(0)
+    )
     n, step = size // 2**j, 2 ** (J - j)
-    kernel = np.fft.ifft(crop_spectrum(np.fft.fft(bump / np.sqrt(2 * _PI * sigma**2)), n)).real
+    kernel = np.fft.ifft(
+        crop_spectrum(np.fft.fft(bump / np.sqrt(2 * _PI * sigma**2)), n)
+    ).real
     out = np.arange(1, size // 2**J - 1)
     return kernel[(out[:, None] * step - np.arange(n)[None, :]) % n]
 
@@ -65,7 +93,9 @@ def crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
 
 
 class Scratch:
-    """Two pieces of memory in turn: one step writes what the next one reads, and both pieces stay in the cache."""
+    """Two pieces of memory in turn: one step writes what the next one reads, and both
+    pieces stay in the cache.
+    """
 
     def __init__(self, device: torch.device):
         self.device, self._pieces = device, [torch.empty(0, device=device)] * 2
@@ -79,7 +109,9 @@ class Scratch:
 
 
 class _Engine(nn.Module):
-    """Filters by scale j and level: signals at a level hold every 2**level-th pixel of the padded image (M, N)."""
+    """Filters by scale j and level: signals at a level hold every 2**level-th pixel of
+    the padded image (M, N).
+    """
 
     cache_bytes: int  # best size of a piece's largest intermediate on a CPU (measured)
 
@@ -90,11 +122,17 @@ class _Engine(nn.Module):
             self._keep(f"left{j}", lowpass_matrix(M, J, j))
             self._keep(f"right{j}", lowpass_matrix(N, J, j))
             for level in range(min(j + 1, max(J - 1, 1))):
-                self._keep_wavelets(f"{j}at{level}", wavelets(M, N, L, j, level), 2 ** (j - level))
+                self._keep_wavelets(
+                    f"{j}at{level}", wavelets(M, N, L, j, level), 2 ** (j - level)
+                )
 
     def _keep(self, name: str, values: np.ndarray) -> None:
         tensor = torch.from_numpy(np.ascontiguousarray(values))
-        self.register_buffer(name, tensor.float() if tensor.is_floating_point() else tensor, persistent=False)
+        self.register_buffer(
+            name,
+            tensor.float() if tensor.is_floating_point() else tensor,
+            persistent=False,
+        )
 
     def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
         raise NotImplementedError
@@ -107,7 +145,8 @@ class Fourier(_Engine):
 
     def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
         blocks = np.stack(_blocks(psi, step)) / step**2
-        self._keep(f"psi{name}", blocks.repeat(2, axis=-1))  # real filters, for real and imaginary parts side by side
+        # real filters, for real and imaginary parts side by side
+        self._keep(f"psi{name}", blocks.repeat(2, axis=-1))
 
     def signal(self, planes: torch.Tensor) -> torch.Tensor:
         return planes[:, None]
@@ -115,10 +154,16 @@ class Fourier(_Engine):
     def spectrum(self, signal: torch.Tensor) -> torch.Tensor:
         return torch.fft.fft2(signal)
 
-    def parts(self, spectrum: torch.Tensor, j: int, level: int, take: Take) -> torch.Tensor:
-        return torch.view_as_real(torch.stack(_blocks(spectrum, 2 ** (j - level)))).flatten(-2)
+    def parts(
+        self, spectrum: torch.Tensor, j: int, level: int, take: Take
+    ) -> torch.Tensor:
+        return torch.view_as_real(
+            torch.stack(_blocks(spectrum, 2 ** (j - level)))
+        ).flatten(-2)
 
-    def modulus(self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take) -> torch.Tensor:
+    def modulus(
+        self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take
+    ) -> torch.Tensor:
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
         folded = parts[0] * psi[0]
         for part, weights in zip(parts[1:], psi[1:], strict=True):
@@ -133,18 +178,27 @@ class Fourier(_Engine):
 
 
 def _blocks(values: Any, step: int) -> list[Any]:
-    """The step**2 blocks (..., m / step, n / step) of (..., m, n) that lie on one another after folding."""
+    """The step**2 blocks (..., m / step, n / step) of (..., m, n) that lie on one
+    another after folding.
+    """
     m, n = values.shape[-2] // step, values.shape[-1] // step
-    return [values[..., a * m : (a + 1) * m, b * n : (b + 1) * n] for a in range(step) for b in range(step)]
+    return [
+        values[..., a * m : (a + 1) * m, b * n : (b + 1) * n]
+        for a in range(step)
+        for b in range(step)
+    ]
 
 
 class Hartley(_Engine):
-    """Signals are (m, n, angles * P), planes last, so that transforming an axis is a product of large matrices.
+    """Signals are (m, n, angles * P), planes last, so that transforming an axis is a
+    product of large matrices.
 
-    Spectra are Hartley transforms H[k, l] = sum over (u, v) of x[u, v] cas(2 pi k u / m) cas(2 pi l v / n), where
-    cas = cos + sin: real, as large as the signal, and but for a factor m n their own inverse. A wavelet's transform psi
-    is real; its even part makes the real part of a convolution, its odd part the imaginary one. From
-    H[k, l] = Re X[k, -l] - Im X[k, l], X the Fourier transform, each is a sum of two terms:
+    Spectra are Hartley transforms H[k, l] = sum over (u, v) of x[u, v] cas(2 pi k u /
+    m) cas(2 pi l v / n), where cas = cos + sin: real, as large as the signal, and but
+    for a factor m n their own inverse. A wavelet's transform psi is real; its even part
+    makes the real part of a convolution, its odd part the imaginary one. From
+    H[k, l] = Re X[k, -l] - Im X[k, l], X the Fourier transform, each is a sum of two
+    terms:
 
         even:  H[k, l] (E[k, l] + E[k, -l]) / 2  +  H[-k, -l] (E[k, -l] - E[k, l]) / 2
         odd:   H[k, -l] (O[k, l] - O[k, -l]) / 2  +  H[-k, l] (O[k, l] + O[k, -l]) / 2
@@ -159,21 +213,37 @@ class Hartley(_Engine):
             self._keep(f"cas{size}", np.cos(turns) + np.sin(turns))
 
     def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
-        """Rows (m n 2 terms) of a spectrum (M N, P) in the order of `parts`, and weights (m n 2, L, terms)."""
+        """Rows (m n 2 terms) of a spectrum (M N, P) in the order of `parts`, and
+        weights (m n 2, L, terms).
+        """
         L, M, N = psi.shape
         m, n = M // step, N // step
         axes = (np.arange(size) for size in (m, n, step, step))
         k, l, a, b = np.meshgrid(*axes, indexing="ij")
         k, l = k + a * m, l + b * n
-        even, odd = ((psi + s * np.roll(psi[:, ::-1, ::-1], 1, (1, 2))) / 2 for s in (1, -1))
+        even, odd = (
+            (psi + s * np.roll(psi[:, ::-1, ::-1], 1, (1, 2))) / 2 for s in (1, -1)
+        )
         terms = [
-            [(k, l, even[:, k, l] + even[:, k, -l]), (-k, -l, even[:, k, -l] - even[:, k, l])],
-            [(k, -l, odd[:, k, l] - odd[:, k, -l]), (-k, l, odd[:, k, l] + odd[:, k, -l])],
+            [
+                (k, l, even[:, k, l] + even[:, k, -l]),
+                (-k, -l, even[:, k, -l] - even[:, k, l]),
+            ],
+            [
+                (k, -l, odd[:, k, l] - odd[:, k, -l]),
+                (-k, l, odd[:, k, l] + odd[:, k, -l]),
+            ],
         ]
-        rows = np.stack([np.stack([r % M * N + c % N for r, c, _ in part], -1) for part in terms], 2)
-        weights = np.stack([np.stack([w for _, _, w in part], -1) for part in terms], 3) / (2 * step**2 * m * n)
+        rows = np.stack(
+            [np.stack([r % M * N + c % N for r, c, _ in part], -1) for part in terms], 2
+        )
+        weights = np.stack(
+            [np.stack([w for _, _, w in part], -1) for part in terms], 3
+        ) / (2 * step**2 * m * n)
         self._keep(f"rows{name}", rows.ravel())
-        self._keep(f"psi{name}", np.moveaxis(weights, 0, 3).reshape(2 * m * n, L, 2 * step**2))
+        self._keep(
+            f"psi{name}", np.moveaxis(weights, 0, 3).reshape(2 * m * n, L, 2 * step**2)
+        )
 
     def signal(self, planes: torch.Tensor) -> torch.Tensor:
         return planes.permute(1, 2, 0).contiguous()
@@ -183,18 +253,31 @@ class Hartley(_Engine):
 
     def _transform(self, signal: torch.Tensor, take: Take) -> torch.Tensor:
         m, n = signal.shape[:2]
-        return _both_axes(self.get_buffer(f"cas{m}"), self.get_buffer(f"cas{n}"), signal, take)
+        return _both_axes(
+            self.get_buffer(f"cas{m}"), self.get_buffer(f"cas{n}"), signal, take
+        )
 
-    def parts(self, spectrum: torch.Tensor, j: int, level: int, take: Take) -> torch.Tensor:
-        rows, psi = self.get_buffer(f"rows{j}at{level}"), self.get_buffer(f"psi{j}at{level}")
+    def parts(
+        self, spectrum: torch.Tensor, j: int, level: int, take: Take
+    ) -> torch.Tensor:
+        rows, psi = (
+            self.get_buffer(f"rows{j}at{level}"),
+            self.get_buffer(f"psi{j}at{level}"),
+        )
         found = take(len(rows), spectrum.shape[2])
-        return torch.index_select(spectrum.flatten(0, 1), 0, rows, out=found).unflatten(0, (len(psi), -1))
+        return torch.index_select(spectrum.flatten(0, 1), 0, rows, out=found).unflatten(
+            0, (len(psi), -1)
+        )
 
-    def modulus(self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take) -> torch.Tensor:
+    def modulus(
+        self, parts: torch.Tensor, j: int, level: int, angles: slice, take: Take
+    ) -> torch.Tensor:
         psi = self.get_buffer(f"psi{j}at{level}")[:, angles]
         folded = take(*psi.shape[:2], parts.shape[2])
         if j == level:  # two terms: too few for a product
-            torch.mul(psi[:, :, :1], parts[:, :1], out=folded).addcmul_(psi[:, :, 1:], parts[:, 1:])
+            torch.mul(psi[:, :, :1], parts[:, :1], out=folded).addcmul_(
+                psi[:, :, 1:], parts[:, 1:]
+            )
         else:
             torch.bmm(psi, parts, out=folded)
         wave = self._transform(folded.reshape(self.M >> j, self.N >> j, -1), take)
@@ -202,11 +285,18 @@ class Hartley(_Engine):
         return (real * real).addcmul_(imaginary, imaginary).sqrt_()
 
     def average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
-        means = _both_axes(self.get_buffer(f"left{j}"), self.get_buffer(f"right{j}"), signal, signal.new_empty)
+        means = _both_axes(
+            self.get_buffer(f"left{j}"),
+            self.get_buffer(f"right{j}"),
+            signal,
+            signal.new_empty,
+        )
         out.copy_(means.unflatten(2, (-1, len(out))).permute(3, 2, 0, 1))
 
 
-def _both_axes(left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor, take: Take) -> torch.Tensor:
+def _both_axes(
+    left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor, take: Take
+) -> torch.Tensor:
     """(h, w, B) from left (h, m), right (w, n) and a signal (m, n, B)."""
     (h, w), (_, n, B) = (len(left), len(right)), signal.shape
     rows = torch.mm(left, signal.flatten(1), out=take(h, n * B)).view(h, n, B)

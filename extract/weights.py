@@ -18,31 +18,38 @@ def first_line(error: BaseException) -> str:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a safetensors, pth or npz file into the model as it was built, classifier included.
+    """Load a safetensors, pth or npz file into the model as it was built, classifier
+    included.
 
-    ExtractError if the file is damaged or its tensors do not fit; pickled code is never run.
+    ExtractError if the file is damaged or its tensors do not fit; pickled code is never
+    run.
     """
     try:
         state = _read_state(model, path)
-        if state is None:  # an .npz in the format of the model's authors, which timm knows how to read
+        # an .npz in the format of the model's authors, which timm knows how to read
+        if state is None:
             return
     except ExtractError:
         raise
     except Exception as error:
         raise ExtractError(
-            f"weights must be a safetensors, pth or npz file, got weights={str(path)!r}: {first_line(error)}. "
-            "Download or convert it again."
+            "weights must be a safetensors, pth or npz file, got "
+            f"weights={str(path)!r}: {first_line(error)}. Download or convert it again."
         ) from error
     ours = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     theirs = {key: tuple(value.shape) for key, value in state.items()}
     optional = {key for key in ours if key.endswith("num_batches_tracked")}
-    wrong = sorted(key for key in set(ours) | set(theirs) if ours.get(key) != theirs.get(key) and key not in optional)
+    wrong = sorted(
+        key
+        for key in set(ours) | set(theirs)
+        if ours.get(key) != theirs.get(key) and key not in optional
+    )
     if wrong:
         key = wrong[0]
         raise ExtractError(
-            f"weights must fit the model, got {key}: {theirs.get(key, 'missing')} in the file, "
-            f"{ours.get(key, 'missing')} in the model ({len(wrong)} such tensors). "
-            "Set --model-arg (num_classes=...?) as the weights were trained."
+            f"weights must fit the model, got {key}: {theirs.get(key, 'missing')} in "
+            f"the file, {ours.get(key, 'missing')} in the model ({len(wrong)} such "
+            "tensors). Set --model-arg (num_classes=...?) as the weights were trained."
         )
     model.load_state_dict(state, strict=not optional)
 
@@ -57,7 +64,10 @@ def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
             if set(file.files) & set(model.state_dict()):
                 return {key: torch.from_numpy(file[key]) for key in file.files}
         if not hasattr(model, "load_pretrained"):
-            raise ExtractError(f"an .npz must hold the model's own tensors, got weights={str(path)!r}. Convert it.")
+            raise ExtractError(
+                "an .npz must hold the model's own tensors, got "
+                f"weights={str(path)!r}. Convert it."
+            )
         model.load_pretrained(str(path))  # type: ignore[operator]
         return None
     state = torch.load(path, map_location="cpu", weights_only=True)
@@ -73,8 +83,12 @@ def file_sha256(path: Path) -> str:
 
 
 def state_sha256(model: nn.Module) -> str:
-    """sha256 over names and values of a model's tensors: for weights that came from the hub, not from a file."""
+    """sha256 over names and values of a model's tensors: for weights that came from the
+    hub, not from a file.
+    """
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
-        digest.update(key.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(
+            key.encode() + value.detach().cpu().contiguous().numpy().tobytes()
+        )
     return digest.hexdigest()

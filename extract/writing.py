@@ -1,7 +1,9 @@
-"""Write a features file block by block, so that a killed run resumes and ends with the same bytes.
+"""Write a features file block by block, so that a killed run resumes and ends with the
+same bytes.
 
-Every dataset has its final size and place in the file from the start; later writes change values in place. A block
-counts once its digest is in `/block_digest`, which is written after the block itself was forced to the disk.
+Every dataset has its final size and place in the file from the start; later writes
+change values in place. A block counts once its digest is in `/block_digest`, which is
+written after the block itself was forced to the disk.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ import h5py
 import numpy as np
 
 from extract.errors import FormatError, ResumableError
-from extract.reading import SCHEMA_VERSION, canonical_json, open_h5, read_attributes, sha256_json
+from extract.reading import (
+    SCHEMA_VERSION,
+    canonical_json,
+    open_h5,
+    read_attributes,
+    sha256_json,
+)
 from extract.rows import Header, block_digest, group_ids, prepare_block, row_digest
 
 _CHUNK_BYTES = 1 << 20  # of the small columns
@@ -29,10 +37,11 @@ _CHUNK_BYTES = 1 << 20  # of the small columns
 class FeaturesWriter:
     """Appends blocks of rows to PATH.part and renames it to PATH at the end.
 
-    `FeaturesWriter(path, header)` starts a file, or resumes one of the same configuration at `next_row`. If PATH itself
-    is already there with the same configuration, `already_complete` is true and nothing is to be done. A file whose
-    configuration differs is refused with FormatError, which names the first key that differs; so is one that another
-    process is writing.
+    `FeaturesWriter(path, header)` starts a file, or resumes one of the same
+    configuration at `next_row`. If PATH itself is already there with the same
+    configuration, `already_complete` is true and nothing is to be done. A file whose
+    configuration differs is refused with FormatError, which names the first key that
+    differs; so is one that another process is writing.
     """
 
     def __init__(self, path: str | Path, header: Header):
@@ -54,7 +63,11 @@ class FeaturesWriter:
             self._take_identifiers(self._file)
             done = self._file["block_digest"][:].any(axis=1)  # type: ignore[index]
             self.next_row = (
-                min(int(done.argmin()) if not done.all() else self.n_blocks, self.n_blocks) * header.block_rows
+                min(
+                    int(done.argmin()) if not done.all() else self.n_blocks,
+                    self.n_blocks,
+                )
+                * header.block_rows
             )
             self.next_row = min(self.next_row, header.n_rows)
         else:
@@ -63,23 +76,31 @@ class FeaturesWriter:
             self._file, self.next_row = self._create(), 0
 
     def _take_identifiers(self, file: h5py.File) -> None:
-        self.dataset_id, self.salt = str(file.attrs["dataset_id"]), str(file.attrs["salt"])
+        self.dataset_id, self.salt = (
+            str(file.attrs["dataset_id"]),
+            str(file.attrs["salt"]),
+        )
         wanted = self.header.dataset_id
         if wanted is not None and wanted != self.dataset_id:
             raise FormatError(
-                f"a run resumes only with its own dataset_id={self.dataset_id!r}, got dataset_id={wanted!r}. "
-                "Leave --dataset-id out, or write to another file."
+                f"a run resumes only with its own dataset_id={self.dataset_id!r}, got "
+                f"dataset_id={wanted!r}. Leave --dataset-id out, or write to another "
+                "file."
             )
 
     def _lock(self) -> None:
-        """Hold the .part for this process; FormatError if another one writes it. Nothing where locks do not work."""
+        """Hold the .part for this process; FormatError if another one writes it.
+
+        Nothing where locks do not work.
+        """
         self._guard = os.open(self.part, os.O_RDWR)
         try:
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._unlock()
             raise FormatError(
-                f"one process at a time writes a features file, got {str(self.part)!r} in use. Wait for the other run."
+                f"one process at a time writes a features file, got {str(self.part)!r} "
+                "in use. Wait for the other run."
             ) from error
         except OSError:
             self._unlock()
@@ -90,7 +111,9 @@ class FeaturesWriter:
             self._guard = None
 
     def _usable_part(self) -> bool:
-        """False if a kill came before the layout was on the disk; then nothing is lost by starting again."""
+        """False if a kill came before the layout was on the disk; then nothing is lost
+        by starting again.
+        """
         try:
             file = open_h5(self.part)
         except FormatError:
@@ -108,24 +131,37 @@ class FeaturesWriter:
     def _refuse_if_different(self, path: Path, file: h5py.File) -> None:
         if file.attrs.get("config_hash") == sha256_json(self.identity):
             return
-        if file.attrs.get("schema_version") != SCHEMA_VERSION or "config" not in file.attrs:
+        if (
+            file.attrs.get("schema_version") != SCHEMA_VERSION
+            or "config" not in file.attrs
+        ):
             raise FormatError(
-                f"the output must be new or from the same command, got another kind of file at {str(path)!r}. "
-                "Choose another output or remove it."
+                "the output must be new or from the same command, got another kind of "
+                f"file at {str(path)!r}. Choose another output or remove it."
             )
-        key, theirs, ours = first_difference(read_attributes(file)["config"], self.identity)
+        key, theirs, ours = first_difference(
+            read_attributes(file)["config"], self.identity
+        )
         if key == "source_digest":
             theirs, ours = "other images or labels", "these"
         raise FormatError(
-            f"a features file holds one configuration only, got {key}={ours} where {str(path)!r} has {key}={theirs}. "
-            "Repeat the first command exactly, choose another output, or remove the file."
+            f"a features file holds one configuration only, got {key}={ours} where "
+            f"{str(path)!r} has {key}={theirs}. Repeat the first command exactly, "
+            "choose another output, or remove the file."
         )
 
     def _create(self) -> h5py.File:
         h, n = self.header, self.header.n_rows
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # The oldest file layout has no "open for writing" mark, so a killed run leaves a file that opens again.
-        with h5py.File(self.part, "w", libver=("earliest", "v108"), locking=False, track_order=False) as file:
+        # The oldest file layout has no "open for writing" mark, so a killed run leaves
+        # a file that opens again.
+        with h5py.File(
+            self.part,
+            "w",
+            libver=("earliest", "v108"),
+            locking=False,
+            track_order=False,
+        ) as file:
             for key, value in self._attributes().items():
                 file.attrs[key] = value
             _allocate(file, "features", (n, h.n_features), h.dtype, h.block_rows)
@@ -150,7 +186,9 @@ class FeaturesWriter:
             "block_rows": h.block_rows,
             "dataset_id": self.dataset_id,
             "salt": self.salt,
-            "class_names": "" if h.class_names is None else canonical_json(list(h.class_names)),
+            "class_names": ""
+            if h.class_names is None
+            else canonical_json(list(h.class_names)),
             "classes_public": bool(h.class_names is not None and h.classes_declared),
             "classes_declared": h.classes_declared if h.class_names is not None else "",
             "backbone": h.backbone,
@@ -166,12 +204,16 @@ class FeaturesWriter:
 
     def next_block(self) -> tuple[int, int]:
         """First row of the block to write next and the row after its last."""
-        return self.next_row, min(self.next_row + self.header.block_rows, self.header.n_rows)
+        return self.next_row, min(
+            self.next_row + self.header.block_rows, self.header.n_rows
+        )
 
     def append(self, features: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-        """Write the next block: features (rows, d) and the other columns by name; durable when it returns.
+        """Write the next block: features (rows, d) and the other columns by name;
+        durable when it returns.
 
-        FormatError if the block has a wrong shape, or if a valid row is not finite in the file's dtype.
+        FormatError if the block has a wrong shape, or if a valid row is not finite in
+        the file's dtype.
         """
         start, stop = self.next_block()
         block = prepare_block(features, columns, self.header, stop - start)
@@ -181,23 +223,29 @@ class FeaturesWriter:
                 self._file[name][start:stop] = values  # type: ignore[index]
             self._file.flush()
             _sync(self.part)
-            self._file["block_digest"][start // self.header.block_rows] = block_digest(block)  # type: ignore[index]
+            self._file["block_digest"][start // self.header.block_rows] = block_digest(
+                block
+            )  # type: ignore[index]
             self._file.flush()
         except OSError as error:
             raise ResumableError(
-                f"the disk must take the next block of rows, got {type(error).__name__} for {str(self.part)!r}. "
-                "Make room and run the same command again: it resumes."
+                "the disk must take the next block of rows, got "
+                f"{type(error).__name__} for {str(self.part)!r}. Make room and run the "
+                "same command again: it resumes."
             ) from error
         self.next_row = stop
 
     def finish(self) -> None:
-        """Mark the file complete and give it its name. FormatError if rows are missing."""
+        """Mark the file complete and give it its name.
+
+        FormatError if rows are missing.
+        """
         if self._file is None:
             return
         if self.next_row != self.header.n_rows:
             raise FormatError(
-                f"all rows must be written before the end, got rows={self.next_row} of {self.header.n_rows}. "
-                "Append the missing blocks."
+                f"all rows must be written before the end, got rows={self.next_row} of "
+                f"{self.header.n_rows}. Append the missing blocks."
             )
         self._file.attrs.modify("complete", True)
         self.close()
@@ -224,17 +272,23 @@ class FeaturesWriter:
         self.close()
 
 
-def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: str, block_rows: int) -> None:
-    """A dataset whose place in the file is fixed now; chunks of whole rows, at most about a mebibyte.
+def _allocate(
+    file: h5py.File, name: str, shape: tuple[int, ...], dtype: str, block_rows: int
+) -> None:
+    """A dataset whose place in the file is fixed now; chunks of whole rows, at most
+    about a mebibyte.
 
-    Features lie in one piece: any range of rows is then one read into the caller's array, twice as fast as chunks.
+    Features lie in one piece: any range of rows is then one read into the caller's
+    array, twice as fast as chunks.
     """
     row_bytes = max(1, int(np.dtype(dtype).itemsize * np.prod(shape[1:], dtype=int)))
     rows = max(1, min(shape[0], block_rows, _CHUNK_BYTES // row_bytes))
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     chunks = None if name == "features" else (rows, *shape[1:])
-    file.create_dataset(name, shape, dtype, chunks=chunks, track_times=False, dcpl=early)
+    file.create_dataset(
+        name, shape, dtype, chunks=chunks, track_times=False, dcpl=early
+    )
 
 
 def _sync(path: Path) -> None:
@@ -246,12 +300,18 @@ def _sync(path: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The value as it comes back from JSON (tuples become lists), so that comparisons are between equals."""
+    """The value as it comes back from JSON (tuples become lists), so that comparisons
+    are between equals.
+    """
     return json.loads(canonical_json(value))
 
 
-def first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, Any, Any]:
-    """(key, theirs, ours) of the first key in sorted order whose values differ, down into nested mappings."""
+def first_difference(
+    theirs: dict[str, Any], ours: dict[str, Any]
+) -> tuple[str, Any, Any]:
+    """(key, theirs, ours) of the first key in sorted order whose values differ, down
+    into nested mappings.
+    """
     for key in sorted(set(theirs) | set(ours)):
         a, b = theirs.get(key), ours.get(key)
         if a == b:
@@ -275,25 +335,35 @@ def write_features(
     group: np.ndarray | None = None,
     **header: Any,
 ) -> str:
-    """Write arrays as a features file and return its dataset_id. `class_names` count as declared public.
+    """Write arrays as a features file and return its dataset_id.
 
-    features (n, d) float; labels (n,) int; valid (n,) bool; split (n,) codes into split_names; group (n,) int of a
-    dtype that int64 holds, negative for a row on its own. Further keywords are fields of `Header` (backbone, transform,
-    dataset_id, dtype, ...). FormatError if the file exists with another configuration, the arrays do not fit together,
-    or groups are of another dtype. dtype: float16 stays, everything else becomes float32.
+    `class_names` count as declared public.
+
+    features (n, d) float; labels (n,) int; valid (n,) bool; split (n,) codes into
+    split_names; group (n,) int of a dtype that int64 holds, negative for a row on its
+    own. Further keywords are fields of `Header` (backbone, transform, dataset_id,
+    dtype, ...). FormatError if the file exists with another configuration, the arrays
+    do not fit together, or groups are of another dtype. dtype: float16 stays,
+    everything else becomes float32.
     """
     features = np.asarray(features)
     if features.ndim != 2:
-        raise FormatError(f"features must have shape (n, d), got shape={features.shape}. Flatten each row.")
+        raise FormatError(
+            f"features must have shape (n, d), got shape={features.shape}. Flatten "
+            "each row."
+        )
     header.setdefault("dtype", "float16" if features.dtype == np.float16 else "float32")
     given = {"labels": labels, "valid": valid, "split": split, "group": group}
-    columns = {name: np.asarray(values) for name, values in given.items() if values is not None}
+    columns = {
+        name: np.asarray(values) for name, values in given.items() if values is not None
+    }
     if group is not None:
         columns["group"] = group_ids(group, len(features))
     for name, values in columns.items():
         if values.shape != (len(features),):
             raise FormatError(
-                f"{name} must have shape {(len(features),)}, got shape={values.shape}. Pass one value a row."
+                f"{name} must have shape {(len(features),)}, got shape={values.shape}. "
+                "Pass one value a row."
             )
     content = hashlib.sha256(np.ascontiguousarray(features).tobytes())
     for name in sorted(columns):
@@ -312,7 +382,9 @@ def write_features(
             start, stop = writer.next_block()
             rows = features[start:stop]
             block = {name: values[start:stop] for name, values in columns.items()}
-            block["row_digest"] = np.stack([row_digest(writer.salt, r.shape, r.tobytes()) for r in rows])
+            block["row_digest"] = np.stack(
+                [row_digest(writer.salt, r.shape, r.tobytes()) for r in rows]
+            )
             writer.append(rows, block)
         writer.finish()
         return writer.dataset_id

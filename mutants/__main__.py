@@ -1,8 +1,10 @@
-"""Apply each defect of mutants.toml to a copy of the project, run the tests that should find it, print who did.
+"""Apply each defect of mutants.toml to a copy of the project, run the tests that should
+find it, print who did.
 
-A kill counts only if the defective copy still imports and still fits a head (so that it is a defect that could go
-unnoticed), if the same tests pass without the defect, and if an assertion fails rather than an import or a fixture.
-Exit code 1 if a defect survives. `python -m mutants NAME ...` runs those whose name contains one of the words.
+A kill counts only if the defective copy still imports and still fits a head (so that it
+is a defect that could go unnoticed), if the same tests pass without the defect, and if
+an assertion fails rather than an import or a fixture. Exit code 1 if a defect survives.
+`python -m mutants NAME ...` runs those whose name contains one of the words.
 """
 
 import os
@@ -27,7 +29,10 @@ ALIVE = "mutants/alive.py"
 
 @dataclass(frozen=True)
 class Outcome:
-    """killer: the test whose assertion failed, or "" and the reason why there is none. seconds: wall time."""
+    """killer: the test whose assertion failed, or "" and the reason why there is none.
+
+    seconds: wall time.
+    """
 
     killer: str = ""
     reason: str = ""
@@ -40,25 +45,48 @@ def main(words: list[str]) -> int:
     start_libraries()
     mutants = [m for m in load() if not words or any(w in m["name"] for w in words)]
     if not mutants:
-        raise SystemExit(f"NAME must be part of a mutant's name, got {words}. The names are in mutants/mutants.toml.")
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        snapshot = copy(ROOT, Path(folder))  # all mutants are of the same code, whatever is edited meanwhile
-        healthy = pool.submit(baseline, snapshot, sorted({t for m in mutants for t in m["tests"]}))
+        raise SystemExit(
+            f"NAME must be part of a mutant's name, got {words}. The names are in "
+            "mutants/mutants.toml."
+        )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
+        # all mutants are of the same code, whatever is edited meanwhile
+        snapshot = copy(ROOT, Path(folder))
+        healthy = pool.submit(
+            baseline, snapshot, sorted({t for m in mutants for t in m["tests"]})
+        )
         outcomes = []
-        for mutant, outcome in zip(mutants, pool.map(lambda m: run(snapshot, m), mutants), strict=True):
+        for mutant, outcome in zip(
+            mutants, pool.map(lambda m: run(snapshot, m), mutants), strict=True
+        ):
             outcomes.append(outcome)
             state = "killed" if outcome.killer else "SURVIVED"
-            print(f"{outcome.seconds:5.1f} s  {mutant['name']}: {state}", file=sys.stderr, flush=True)
+            print(
+                f"{outcome.seconds:5.1f} s  {mutant['name']}: {state}",
+                file=sys.stderr,
+                flush=True,
+            )
     print_table(mutants, outcomes)
     alive = sum(not o.killer for o in outcomes)
-    print(f"{len(mutants) - alive} of {len(mutants)} killed in {time.monotonic() - start:.0f} s")
+    print(
+        f"{len(mutants) - alive} of {len(mutants)} killed in "
+        f"{time.monotonic() - start:.0f} s"
+    )
     if healthy.result():
-        print(f"\n{healthy.result()}\nThese tests fail without any defect too: their kills prove nothing.")
+        print(
+            f"\n{healthy.result()}\nThese tests fail without any defect too: their "
+            "kills prove nothing."
+        )
     return 1 if alive or healthy.result() else 0
 
 
 def load() -> list[dict[str, Any]]:
-    """Every mutant: its name, its number among the fifteen defects if it has one, its tests, its edits."""
+    """Every mutant: its name, its number among the fifteen defects if it has one, its
+    tests, its edits.
+    """
     return tomllib.loads((Path(__file__).parent / "mutants.toml").read_text())["mutant"]
 
 
@@ -79,7 +107,9 @@ def baseline(snapshot: Path, tests: list[str]) -> str:
 
 
 def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
-    """Apply one defect to a copy, then fit with the copy and run the mutant's tests until something fails."""
+    """Apply one defect to a copy, then fit with the copy and run the mutant's tests
+    until something fails.
+    """
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         tree = copy(snapshot, Path(folder))
@@ -88,7 +118,8 @@ def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
             if problem:
                 return Outcome(reason=problem)
             (tree / edit["file"]).write_text(text)
-            if edit["file"].endswith("_numba.py"):  # what calls the changed code holds the old one
+            # what calls the changed code holds the old one
+            if edit["file"].endswith("_numba.py"):
                 shutil.rmtree(tree / "dphead/sums/__pycache__", ignore_errors=True)
         report = tree / "report.xml"
         done = pytest(tree, "-x", f"--junitxml={report}", ALIVE, *mutant["tests"])
@@ -102,33 +133,49 @@ def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
 
 
 def copy(root: Path, folder: Path) -> Path:
-    """A copy of the project without what it has built, but for numba's compiled code, which takes half a minute."""
+    """A copy of the project without what it has built, but for numba's compiled code,
+    which takes half a minute.
+    """
     for name in COPIED:
         source = root / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc", ".*"))
+            shutil.copytree(
+                source, folder / name, ignore=shutil.ignore_patterns("*.pyc", ".*")
+            )
         else:
             shutil.copy(source, folder / name)
     return folder
 
 
 def edited(text: str, edit: dict[str, str]) -> tuple[str, str]:
-    """The text with the one occurrence of the search replaced, and what is wrong, or ""."""
+    """The text with the one occurrence of the search replaced, and what is wrong, or
+    "".
+    """
     found = text.count(edit["search"])
     if found != 1:
-        return text, f"its search must occur once in {edit['file']}, got {found}: {edit['search'].strip()[:60]!r}"
+        return (
+            text,
+            (
+                f"its search must occur once in {edit['file']}, got {found}: "
+                f"{edit['search'].strip()[:60]!r}"
+            ),
+        )
     return text.replace(edit["search"], edit["replace"]), ""
 
 
 def first_failure(report: Path) -> tuple[str, str]:
-    """The first failed test of a JUnit report if what failed in it was an assertion; else "" and what it was."""
+    """The first failed test of a JUnit report if what failed in it was an assertion;
+    else "" and what it was.
+    """
     for case in ElementTree.parse(report).iter("testcase"):
         where = f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}"
         for problem in (*case.iter("failure"), *case.iter("error")):
             message = (problem.get("message") or "").strip()
             if where.startswith("mutants/alive"):
                 return "", f"the copy does not fit: {message[:100]!r}"
-            if problem.tag == "failure" and re.match(r"AssertionError|assert |Failed: DID NOT", message):
+            if problem.tag == "failure" and re.match(
+                r"AssertionError|assert |Failed: DID NOT", message
+            ):
                 return re.sub(r"^tests/", "", where)[:110], ""
             return "", f"{where}: not an assertion but {message[:100]!r}"
     return "", "the report has no failure"

@@ -1,7 +1,9 @@
-"""pytest in a copy of the project, by a process that has loaded what the copies have in common.
+"""pytest in a copy of the project, by a process that has loaded what the copies have in
+common.
 
-To import jax, scipy and torch takes longer than most of the tests that kill a mutant, so one process
-does it, and that of each run is its fork. It imports nothing of the project: each run has its own.
+To import jax, scipy and torch takes longer than most of the tests that kill a mutant,
+so one process does it, and that of each run is its fork. It imports nothing of the
+project: each run has its own.
 """
 
 import multiprocessing

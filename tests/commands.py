@@ -1,4 +1,6 @@
-"""Helpers of the command-line tests: a small features file, a command in this process, what a folder holds."""
+"""Helpers of the command-line tests: a small features file, a command in this process,
+what a folder holds.
+"""
 
 import io
 import json
@@ -29,7 +31,9 @@ class Done(NamedTuple):
 
 
 def dphead(*arguments) -> Done:
-    """Run `dphead arguments` in this process, through the entry point that turns errors into exit codes."""
+    """Run `dphead arguments` in this process, through the entry point that turns errors
+    into exit codes.
+    """
     out, err = io.StringIO(), io.StringIO()
     argv = ["dphead", *(str(a) for a in arguments)]
     with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
@@ -49,7 +53,9 @@ def fitted(*arguments) -> Done:
 
 
 def rows(n=240, d=12, m=3, seed=0):
-    """Features (n, d) float32 in [0, 1) whose first m columns tell the class, and labels (n,)."""
+    """Features (n, d) float32 in [0, 1) whose first m columns tell the class, and
+    labels (n,).
+    """
     rng = np.random.default_rng(seed)
     y = rng.integers(0, m, n)
     x = rng.random((n, d), np.float32)
@@ -57,7 +63,9 @@ def rows(n=240, d=12, m=3, seed=0):
     return x / 3, y
 
 
-def features_file(path: Path, n=240, d=12, m=3, seed=0, classes=CLASSES, **more) -> Path:
+def features_file(
+    path: Path, n=240, d=12, m=3, seed=0, classes=CLASSES, **more
+) -> Path:
     """A features file of `rows`; `more` goes to `write_features`."""
     x, y = rows(n, d, m, seed)
     write_features(path, x, y, classes, **more)
@@ -77,7 +85,9 @@ def ledger_of(features: Path) -> Ledger:
 
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["dphead.cli", "dphead.runs.fit", "jax.numpy", "scipy.stats"])
+FORKS.set_forkserver_preload(
+    ["dphead.cli", "dphead.runs.fit", "jax.numpy", "scipy.stats"]
+)
 
 
 class Fork:
@@ -111,7 +121,11 @@ def _run_script(script, argv, env, said):
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, by relative path."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
 
 
 def charges() -> int:
@@ -123,7 +137,8 @@ def refused(done: Done) -> str:
     """The one line on stderr of a command that refused its input."""
     assert done.code == 2, (done.code, done.out, done.err)
     lines = done.err.strip().splitlines()
-    usage = [line for line in lines if line.startswith(("Usage:", "Try "))]  # click's own lines before its error
+    # click's own lines before its error
+    usage = [line for line in lines if line.startswith(("Usage:", "Try "))]
     errors = [line for line in lines if line and line not in usage]
     assert len(errors) == 1 and errors[0].startswith("Error: "), done.err
     return errors[0]

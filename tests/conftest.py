@@ -1,4 +1,6 @@
-"""Settings of every test: strict JAX arrays, fixed hypothesis examples, and a ledger folder of the test's own."""
+"""Settings of every test: strict JAX arrays, fixed hypothesis examples, and a ledger
+folder of the test's own.
+"""
 
 import os
 import sys
@@ -7,19 +9,28 @@ from pathlib import Path
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# BLAS and torch on as many threads as there are cores, in a process for each core, wait for one another: up to 5 times
-# the time. Tests of code on several threads set their number.
+# BLAS and torch on as many threads as there are cores, in a process for each core, wait
+# for one another: up to 5 times the time. Tests of code on several threads set their
+# number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parent))  # for `core`, the helpers of the privacy tests
+# for `core`, the helpers of the privacy tests
+sys.path.insert(0, str(Path(__file__).parent))
 
 import hypothesis
 import pytest
 
 hypothesis.settings.register_profile(
-    "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
 )
-hypothesis.settings.register_profile(  # for `make mutants`: that an example fails is enough, however large it is
-    "mutants", hypothesis.settings.get_profile("fixed"), phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
+# for `make mutants`: that an example fails is enough, however large it is
+hypothesis.settings.register_profile(
+    "mutants",
+    hypothesis.settings.get_profile("fixed"),
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 hypothesis.settings.register_profile("search", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

@@ -47,16 +47,23 @@ QUERIES = [
 NAMES = [q.name for q in QUERIES]
 
 
-def spec_of(query, n_rows, *, clip_norm=1.0, sigma=1.0, label="test", **more) -> ReleaseSpec:
+def spec_of(
+    query, n_rows, *, clip_norm=1.0, sigma=1.0, label="test", **more
+) -> ReleaseSpec:
     return ReleaseSpec(label, query.name, clip_norm, sigma, n_rows, **more)
 
 
 def reserve(specs, ledger=None, store=None, epsilon=1.0, delta=1e-5):
     """A fit of these releases in `ledger` (in memory by default)."""
     return (ledger or Ledger()).reserve(
-        [s.row() for s in specs], epsilon=epsilon, delta=delta, relation=specs[0].relation, description="test",
-        plan_hash="hash", store=store,
-    )  # fmt: skip
+        [s.row() for s in specs],
+        epsilon=epsilon,
+        delta=delta,
+        relation=specs[0].relation,
+        description="test",
+        plan_hash="hash",
+        store=store,
+    )
 
 
 def door(block_sum=None):
@@ -68,14 +75,19 @@ def release_one(query, params, rows, seed=1, block_sum=None, **spec):
     """One release of a fit of its own."""
     s = spec_of(query, rows.n_rows, **spec)
     ledger, noise = reserve([s]), NoiseSource(seed)
-    return release(query, params, rows, s, ledger=ledger, noise=noise, summer=door(block_sum))
+    return release(
+        query, params, rows, s, ledger=ledger, noise=noise, summer=door(block_sum)
+    )
 
 
 def release_many(query, params, rows, times, seed=None, **spec):
     """`times` releases of one fit, (times, *shape)."""
     s = spec_of(query, rows.n_rows, **spec)
     ledger, noise, summer = reserve([s] * times), NoiseSource(seed), door()
-    found = [release(query, params, rows, s, ledger=ledger, noise=noise, summer=summer) for _ in range(times)]
+    found = [
+        release(query, params, rows, s, ledger=ledger, noise=noise, summer=summer)
+        for _ in range(times)
+    ]
     return np.stack([one.value for one in found])
 
 
@@ -85,11 +97,26 @@ def sensitivity(query, clip_norm, relation, append=0.0) -> float:
     return query.unit(clip_norm, append) * float(np.sqrt(float(squared)))
 
 
-def integer_sum(query, params, x, y=None, clip_norm=1.0, block_rows=CHUNK, block_sum=None, indices=None, kept=NO_ROWS):
-    """The int64 sum without noise, as `release` computes it. x: rows (n, d), or a row source."""
+def integer_sum(
+    query,
+    params,
+    x,
+    y=None,
+    clip_norm=1.0,
+    block_rows=CHUNK,
+    block_sum=None,
+    indices=None,
+    kept=NO_ROWS,
+):
+    """The int64 sum without noise, as `release` computes it.
+
+    x: rows (n, d), or a row source.
+    """
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
     ask = ask_of(query, params, clip_norm, rows)
-    return checked_sum(ask, rows, indices, CpuSums() if block_sum is None else block_sum, kept)
+    return checked_sum(
+        ask, rows, indices, CpuSums() if block_sum is None else block_sum, kept
+    )
 
 
 def clipped_sum(query, params, x, y=None, clip_norm=1.0, **more):
@@ -99,10 +126,16 @@ def clipped_sum(query, params, x, y=None, clip_norm=1.0, **more):
 
 
 def added(way, query, params, x, y, index, clip_norm=0.7):
-    """What a block sum adds of one block, without the pass, whose secret run would raise; upper triangles alone."""
+    """What a block sum adds of one block, without the pass, whose secret run would
+    raise; upper triangles alone.
+    """
     ask, block = ask_of(query, params, clip_norm), Block(index, x, y)
     shape = ask.shape(x.shape[1])
-    out = np.zeros(shape[::-1], np.int64).T if query.kind == "outer" else np.zeros(shape, np.int64)
+    out = (
+        np.zeros(shape[::-1], np.int64).T
+        if query.kind == "outer"
+        else np.zeros(shape, np.int64)
+    )
     out = way.add(ask, way.rows(ask, block), y, index >= 0, out)
     return np.triu(out) if query.symmetric else out
 
@@ -122,17 +155,25 @@ def toy(n=200, d=D, m=M, seed=0, scale=1.0):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, m, n)
     centers = rng.standard_normal((m, d)) * 2
-    return (scale * (centers[y] + 0.5 * rng.standard_normal((n, d)))).astype(np.float32), y.astype(np.int32)
+    return (scale * (centers[y] + 0.5 * rng.standard_normal((n, d)))).astype(
+        np.float32
+    ), y.astype(np.int32)
 
 
 SIZES = np.array([0, 1e-45, 1e-38, 1e-19, 1e-3, 1, 1, 1, 1e4, 1e19, 3e38])
 
 
 def hostile(n, d, m, seed):
-    """Rows (n, d) of all sizes, some one-hot, equal or not finite, and labels of which some are no class."""
+    """Rows (n, d) of all sizes, some one-hot, equal or not finite, and labels of which
+    some are no class.
+    """
     rng = np.random.default_rng(seed)
     with np.errstate(over="ignore"):
-        x = (rng.standard_normal((n, d)) * rng.choice(SIZES, (n, 1))).clip(-3.4e38, 3.4e38).astype(np.float32)
+        x = (
+            (rng.standard_normal((n, d)) * rng.choice(SIZES, (n, 1)))
+            .clip(-3.4e38, 3.4e38)
+            .astype(np.float32)
+        )
     x[: n // 8] = 0
     x[np.arange(n // 8), np.arange(n // 8) % d] = 5
     x[n // 8 : n // 4] = rng.choice([-1.0, 1.0])

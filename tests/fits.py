@@ -11,7 +11,9 @@ def quick_sums() -> Door:
     return Door(CpuSums(compiled_from=0), memory=1 << 26)
 
 
-def plan_and_fit(solver, rows, facts, epsilon=1.0, *, delta=1e-5, relation="zero_out", **run) -> FitResult:
+def plan_and_fit(
+    solver, rows, facts, epsilon=1.0, *, delta=1e-5, relation="zero_out", **run
+) -> FitResult:
     """`fit_head` with the plan for (epsilon, delta). run: the fields of `Run`."""
     plan = make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation)
     return fit_head(solver, rows, facts, plan, Run(**run))

@@ -1,4 +1,6 @@
-"""Where each table stands in the papers' texts, for the tests that look up what claims and presets say."""
+"""Where each table stands in the papers' texts, for the tests that look up what claims
+and presets say.
+"""
 
 from pathlib import Path
 
@@ -11,16 +13,41 @@ TEXTS = {
     "De22": "000_dda556f012002794.txt",
     "TAN23": "001_bdc80eb878d38089.txt",
 }
-# First and last words of each table with its caption (either may come first in the text), read by eye.
+# First and last words of each table with its caption (either may come first in the
+# text), read by eye.
 SPANS = {
-    ("FC23", "1"): ("Dataset Epsilon Previous SOTA Accuracy", "for reproducibility of our results."),
-    ("FC23", "2"): ("Pretraining Method Epochs NP 0.01", "outperforms all other methods across the board."),
-    ("FC23", "3"): ("ImageNet-1K\n\nDP-LS 1 91.3", "with JFT were DP-LS performs\nslightly better."),
-    ("FC23", "4"): ("ImageNet-1K\n\nDP-LS 1 71.9", "depending on the\npre-training dataset."),
-    ("FC23", "6"): ("D.2 DP-Adam hyperparameters", "weight decay as specified in the table."),
-    ("FC23", "7"): ("D.3 DP-LS hyperparameters", "weight decay as specified in the\ntable."),
-    ("FC23", "8"): ("D.4 DP-Newton hyperparameters", "weight decay as specified in the table."),
-    ("FC23", "9"): ("D.5 DP-FC hyperparameters", "weight decay as specified in the table."),
+    ("FC23", "1"): (
+        "Dataset Epsilon Previous SOTA Accuracy",
+        "for reproducibility of our results.",
+    ),
+    ("FC23", "2"): (
+        "Pretraining Method Epochs NP 0.01",
+        "outperforms all other methods across the board.",
+    ),
+    ("FC23", "3"): (
+        "ImageNet-1K\n\nDP-LS 1 91.3",
+        "with JFT were DP-LS performs\nslightly better.",
+    ),
+    ("FC23", "4"): (
+        "ImageNet-1K\n\nDP-LS 1 71.9",
+        "depending on the\npre-training dataset.",
+    ),
+    ("FC23", "6"): (
+        "D.2 DP-Adam hyperparameters",
+        "weight decay as specified in the table.",
+    ),
+    ("FC23", "7"): (
+        "D.3 DP-LS hyperparameters",
+        "weight decay as specified in the\ntable.",
+    ),
+    ("FC23", "8"): (
+        "D.4 DP-Newton hyperparameters",
+        "weight decay as specified in the table.",
+    ),
+    ("FC23", "9"): (
+        "D.5 DP-FC hyperparameters",
+        "weight decay as specified in the table.",
+    ),
     ("TB21", "1"): ("Table 1: Test accuracy", "8.0\tChen & Lee (2020)\t53.0\t—\t—"),
     ("TB21", "2"): ("Table 2: Effect of feature", "71.1 ±\t0.0"),
     ("TB21", "3"): ("Table 3: Variability", "52.5\t5.4"),
@@ -34,7 +61,10 @@ SPANS = {
     ("TB21", "19"): ("Table 19:", "59.2\t±\t0.1"),
     ("TB21", "20"): ("Table 20:\tBest", "551K 59.2 ± 0.1"),
     ("De22", "1"): ("Dataset\tPre-Training", "Table 1 |"),
-    ("De22", "3"): ("\t\tTest Acc\turacy (%)\n\tε\tMedian", "Table 3 | CIFAR-10 test accuracy"),
+    ("De22", "3"): (
+        "\t\tTest Acc\turacy (%)\n\tε\tMedian",
+        "Table 3 | CIFAR-10 test accuracy",
+    ),
     ("De22", "4"): ("Table 4 | Top-1", "32.4\t55.8"),
     ("De22", "5"): ("Fine-tuning Method\tε\tCI\tFAR-10", "Table 5 | CIFAR-10"),
     ("De22", "6"): ("Accuracy (%)\t\t\t٤", "Table 6 | ImageNet"),
@@ -63,10 +93,14 @@ SPANS = {
 
 
 def span(paper: str, table: str) -> str:
-    """A table's part of its paper's text; the test is skipped where there are no texts."""
+    """A table's part of its paper's text; the test is skipped where there are no
+    texts.
+    """
     if not FOLDER.is_dir():
         pytest.skip("needs ../shared/papers (the papers' texts) beside the repository")
     text, (first, last) = (FOLDER / TEXTS[paper]).read_text(), SPANS[paper, table]
-    assert text.count(first) == 1, f"{paper} Table {table}: {first!r} must stand in the text once"
+    assert text.count(first) == 1, (
+        f"{paper} Table {table}: {first!r} must stand in the text once"
+    )
     start = text.index(first)
     return text[start : text.index(last, start + len(first)) + len(last)]

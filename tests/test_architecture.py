@@ -1,4 +1,6 @@
-"""The import rules of ARCHITECTURE.md: who may import whom, read from the sources, also inside functions."""
+"""The import rules of ARCHITECTURE.md: who may import whom, read from the sources, also
+inside functions.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Each room and the rooms, or the modules of them, that it may import, besides itself. A new one needs
+# Each room and the rooms, or the modules of them, that it may import, besides itself. A
+# new one needs
 # a line here and in ARCHITECTURE.md.
 ALLOWED: dict[str, set[str]] = {
     "extract": set(),
@@ -72,7 +75,9 @@ ARROWS = 50  # between folders, at most
 def sources() -> list[str]:
     """Every module's path, from the project's root."""
     folders = (ROOT / name for name in ("dphead", "extract", "benchmarks"))
-    return sorted(str(p.relative_to(ROOT)) for folder in folders for p in folder.rglob("*.py"))
+    return sorted(
+        str(p.relative_to(ROOT)) for folder in folders for p in folder.rglob("*.py")
+    )
 
 
 def module_name(path: str) -> str:
@@ -93,7 +98,9 @@ def part_of(module: str) -> str:
 
 
 def imported(path: Path, module: str) -> Iterator[str]:
-    """Modules that a source imports, absolute; `from package import x` counts as package.x where that is a module."""
+    """Modules that a source imports, absolute; `from package import x` counts as
+    package.x where that is a module.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -120,11 +127,19 @@ def within(module: str, parts: set[str]) -> bool:
 def test_imports_go_one_way(path):
     module = module_name(path)
     part = part_of(module)
-    assert part in ALLOWED, f"{part} is new: give it a line in ALLOWED and in ARCHITECTURE.md"
-    ours = {m for m in imported(ROOT / path, module) if m.split(".")[0] in ("dphead", "extract", "benchmarks")}
+    assert part in ALLOWED, (
+        f"{part} is new: give it a line in ALLOWED and in ARCHITECTURE.md"
+    )
+    ours = {
+        m
+        for m in imported(ROOT / path, module)
+        if m.split(".")[0] in ("dphead", "extract", "benchmarks")
+    }
     own = {part} if part != "dphead" else set()
     public = (
-        {"dphead"} if part not in ("extract", "dphead.privacy", "dphead.analysis.metrics") else set()
+        {"dphead"}
+        if part not in ("extract", "dphead.privacy", "dphead.analysis.metrics")
+        else set()
     )  # __version__
     wrong = {m for m in ours if not within(m, ALLOWED[part] | own) and m not in public}
     assert not wrong, f"{module} must not import {sorted(wrong)}"
@@ -142,7 +157,9 @@ def test_each_side_leaves_the_others_libraries_alone(path):
 
 def test_the_rules_notice_a_forbidden_import(tmp_path):
     source = tmp_path / "bad.py"
-    source.write_text("def f():\n    from dphead import estimators\n    import dphead.cli.fit\n")
+    source.write_text(
+        "def f():\n    from dphead import estimators\n    import dphead.cli.fit\n"
+    )
     assert set(imported(source, "bad")) == {"dphead.estimators", "dphead.cli.fit"}
     assert not within("dphead.estimators", ALLOWED["dphead.solvers"])
     assert not within("dphead.privacy.ledger", ALLOWED["dphead.solvers"])
@@ -156,6 +173,8 @@ def test_one_function_of_the_audited_folder_makes_events_of_releases():
             if not isinstance(function, ast.FunctionDef):
                 continue
             calls = (n.func for n in ast.walk(function) if isinstance(n, ast.Call))
-            if "GaussianEvent" in [getattr(f, "id", getattr(f, "attr", "")) for f in calls]:
+            if "GaussianEvent" in [
+                getattr(f, "id", getattr(f, "attr", "")) for f in calls
+            ]:
                 found.append(f"{path.stem}.{function.name}")
     assert found == ["accounting.event_of"]

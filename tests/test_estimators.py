@@ -38,7 +38,9 @@ all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name_
 
 
 @parametrize_with_checks(
-    [m(epsilon=np.inf) for m in METHODS], expected_failed_checks=lambda _: EXPECTED_FAILURES, xfail_strict=True
+    [m(epsilon=np.inf) for m in METHODS],
+    expected_failed_checks=lambda _: EXPECTED_FAILURES,
+    xfail_strict=True,
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -70,12 +72,18 @@ def features(tmp_path, blobs):
     path = tmp_path / "features.h5"
     split = (np.arange(300) >= 200).astype(int)
     names = ["cat", "dog", "bird"]
-    return path, write_features(path, x.astype(np.float32), y, names, split=split, split_names=["train", "test"])
+    return path, write_features(
+        path, x.astype(np.float32), y, names, split=split, split_names=["train", "test"]
+    )
 
 
-@pytest.mark.parametrize("other", [0.5, 2**70, -1, np.longdouble(1), np.float32(1), None])
+@pytest.mark.parametrize(
+    "other", [0.5, 2**70, -1, np.longdouble(1), np.float32(1), None]
+)
 def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
-    """A list of integers becomes int64, or float64 where one row has a fraction: float32 rounds them another way."""
+    """A list of integers becomes int64, or float64 where one row has a fraction:
+    float32 rounds them another way.
+    """
     listed = [[16958066872287233, 2**60 + 2**36 + 1], [1, 2]]
     whole = inputs._numbers([*listed, [1, 0]])
     mixed = inputs._numbers([*listed, [other, 0]])
@@ -87,14 +95,22 @@ def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
 # Parameters
 
 
-FOR_BENCHMARKS = {  # settings of a solver that only measurements change, and a start that is given to auto alone
-    "auto": {"move", "scale", "steps", "descent"}, "dp-sgd": {"prior"}, "dp-adam": {"prior"},
-}  # fmt: skip
+# settings of a solver that only measurements change, and a start that is given to auto
+# alone
+FOR_BENCHMARKS = {
+    "auto": {"move", "scale", "steps", "descent"},
+    "dp-sgd": {"prior"},
+    "dp-adam": {"prior"},
+}
 
 
 @all_methods
 def test_settings_are_the_solvers_own_and_default_to_them(method):
-    solver = {f.name for f in fields(SOLVERS[method.method])} - {"name", "optimizer", "centering"}
+    solver = {f.name for f in fields(SOLVERS[method.method])} - {
+        "name",
+        "optimizer",
+        "centering",
+    }
     solver -= FOR_BENCHMARKS.get(method.method, set())
     own = {f.name for f in fields(method)} - {f.name for f in fields(base.DPClassifier)}
     assert own == solver
@@ -103,7 +119,11 @@ def test_settings_are_the_solvers_own_and_default_to_them(method):
 
 @all_methods
 def test_clone_and_set_params_round_trip(method):
-    model = method(epsilon=2.0, classes=["a", "b"], feature_clip=0.5) if "feature_clip" in _names(method) else method()
+    model = (
+        method(epsilon=2.0, classes=["a", "b"], feature_clip=0.5)
+        if "feature_clip" in _names(method)
+        else method()
+    )
     twin = clone(model)
     assert twin is not model and twin.get_params() == model.get_params()
     assert set(model.get_params()) == _names(method)
@@ -115,12 +135,19 @@ def _names(method):
 
 
 def test_a_setting_reaches_the_solver(blobs):
-    model = dphead.DPFeatureCovarianceClassifier(classes=range(3), steps=3, center_share=0.0).fit(*blobs)
-    assert [(r["label"], r["count"]) for r in model.privacy_.releases] == [("gram", 1), ("gradient", 3)]
+    model = dphead.DPFeatureCovarianceClassifier(
+        classes=range(3), steps=3, center_share=0.0
+    ).fit(*blobs)
+    assert [(r["label"], r["count"]) for r in model.privacy_.releases] == [
+        ("gram", 1),
+        ("gradient", 3),
+    ]
 
 
 def test_a_preset_gives_the_papers_settings(blobs):
-    model = dphead.DPNewtonClassifier(classes=range(3), preset="fc23", ridge=0.1, learning_rate=1.0).fit(*blobs)
+    model = dphead.DPNewtonClassifier(
+        classes=range(3), preset="fc23", ridge=0.1, learning_rate=1.0
+    ).fit(*blobs)
     assert model.privacy_.private
     with pytest.raises(ValueError, match="preset"):
         dphead.DPPrototypeClassifier(classes=range(3), preset="no-such").fit(*blobs)
@@ -133,20 +160,33 @@ def test_a_preset_gives_the_papers_settings(blobs):
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
 def test_privacy_states_the_guarantee(method, relation, blobs):
     nominal = 250 if relation == "add_remove" else None
-    model = method(epsilon=2.0, delta=1e-5, classes=range(3), relation=relation, nominal_n=nominal).fit(*blobs)
+    model = method(
+        epsilon=2.0, delta=1e-5, classes=range(3), relation=relation, nominal_n=nominal
+    ).fit(*blobs)
     p = model.privacy_
     assert p.private and p.neighboring_relation == relation and p.delta == 1e-5
     assert p.epsilon == pytest.approx(2.0, rel=1e-6) and p.epsilon <= 2.0
     assert p.rho == pytest.approx(p.mu**2 / 2)
     assert p.n_rows == (nominal or 300)
-    assert p.mu == pytest.approx(np.sqrt(sum(r["count"] * r["mu"] ** 2 for r in p.releases)))
+    assert p.mu == pytest.approx(
+        np.sqrt(sum(r["count"] * r["mu"] ** 2 for r in p.releases))
+    )
     assert p.notes == (guarantee.ONE_FIT, guarantee.OUT_OF_SIGHT)
     assert p.profiles
 
 
 def test_poisson_batches_have_no_mu(blobs):
-    settings = {"sampling_prob": 0.2, "steps": 2, "center_share": 0.0, "accountant": "rdp"}
-    p = dphead.DPSGDClassifier(epsilon=4.0, classes=range(3), **settings).fit(*blobs).privacy_
+    settings = {
+        "sampling_prob": 0.2,
+        "steps": 2,
+        "center_share": 0.0,
+        "accountant": "rdp",
+    }
+    p = (
+        dphead.DPSGDClassifier(epsilon=4.0, classes=range(3), **settings)
+        .fit(*blobs)
+        .privacy_
+    )
     assert p.private and p.mu is None and p.rho is None and p.epsilon <= 4.0
 
 
@@ -172,7 +212,9 @@ def test_a_seed_repeats_the_fit_and_is_not_private(method, seed, blobs):
 @all_methods
 def test_without_a_seed_every_fit_differs(method, blobs):
     model = method(classes=range(3))
-    assert not np.array_equal(clone(model).fit(*blobs).head_.weights, clone(model).fit(*blobs).head_.weights)
+    assert not np.array_equal(
+        clone(model).fit(*blobs).head_.weights, clone(model).fit(*blobs).head_.weights
+    )
 
 
 @all_methods
@@ -188,7 +230,10 @@ def test_private_fits_learn(method, digits):
 @all_methods
 def test_hostile_rows_count_zero_and_raise_nothing(method, blobs):
     x, y = blobs
-    x, y = np.vstack([x, np.ones((6, 8))]), np.concatenate([y, [0, 1, 2, 77, -5, 3]]).astype(float)
+    x, y = (
+        np.vstack([x, np.ones((6, 8))]),
+        np.concatenate([y, [0, 1, 2, 77, -5, 3]]).astype(float),
+    )
     x[-6, 0], x[-5, 0], x[-4, 0] = np.nan, np.inf, 1e300
     y[0] = np.nan
     clean = x.copy()
@@ -201,7 +246,19 @@ def test_hostile_rows_count_zero_and_raise_nothing(method, blobs):
 
 
 @pytest.mark.parametrize(
-    "strange", [None, np.nan, float("inf"), "zebra", [1, 2], {"a": 1}, object(), 10**30, np.array([1, 2]), 2.5]
+    "strange",
+    [
+        None,
+        np.nan,
+        float("inf"),
+        "zebra",
+        [1, 2],
+        {"a": 1},
+        object(),
+        10**30,
+        np.array([1, 2]),
+        2.5,
+    ],
 )
 def test_any_label_may_stand_among_the_labels(strange, blobs):
     x, y = blobs
@@ -212,7 +269,10 @@ def test_any_label_may_stand_among_the_labels(strange, blobs):
     kept = np.array([*y.astype(str)])
     kept[5] = "no class"
     for given in (labels, labels.tolist()):
-        assert_array_equal(clone(model).fit(x, given).head_.weights, clone(model).fit(x, kept).head_.weights)
+        assert_array_equal(
+            clone(model).fit(x, given).head_.weights,
+            clone(model).fit(x, kept).head_.weights,
+        )
 
 
 class Hostile(int):
@@ -225,12 +285,19 @@ class Hostile(int):
         raise KeyboardInterrupt
 
 
-STRANGE = {"hostile": Hostile(1), "void": np.void(b"1"), "date": np.datetime64("nat"), "time": np.timedelta64(5)}
+STRANGE = {
+    "hostile": Hostile(1),
+    "void": np.void(b"1"),
+    "date": np.datetime64("nat"),
+    "time": np.timedelta64(5),
+}
 
 
 @pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
 def test_no_code_of_a_label_runs(strange):
-    """It would after the charge, and what it raises would tell that the row is there."""
+    """It would after the charge, and what it raises would tell that the row is
+    there.
+    """
     labels = inputs.column([0, 1, strange, np.int8(1), True, 1.0])
     assert inputs.positions(labels, np.array([0, 1])).tolist() == [0, 1, -1, 1, 1, 1]
 
@@ -253,15 +320,23 @@ def test_a_text_in_a_list_of_features_is_refused_whatever_the_other_rows_hold(ro
 def test_a_private_number_of_rows_may_be_any(method, n, blobs):
     x, y = (part[:n] for part in blobs)
     model = method(classes=range(3), relation="add_remove", nominal_n=300, delta=1e-3)
-    assert model.fit(x, y).privacy_.epsilon <= 1 and model.predict(blobs[0]).shape == (300,)
-    with pytest.raises(ValueError, match=r"minimum of 1 is required|a row for each class"):
+    assert model.fit(x, y).privacy_.epsilon <= 1 and model.predict(blobs[0]).shape == (
+        300,
+    )
+    with pytest.raises(
+        ValueError, match=r"minimum of 1 is required|a row for each class"
+    ):
         method(classes=range(3)).fit(x, y)
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint64, np.float32, bool, object, str, "S3"])
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.uint64, np.float32, bool, object, str, "S3"]
+)
 def test_positions_of_labels(kind):
     classes = np.array([0, 1]).astype(kind)
-    assert_array_equal(inputs.positions(np.array([1, 0, 1, 1]).astype(kind), classes), [1, 0, 1, 1])
+    assert_array_equal(
+        inputs.positions(np.array([1, 0, 1, 1]).astype(kind), classes), [1, 0, 1, 1]
+    )
 
 
 def test_predictions_survive_nan_rows(blobs):
@@ -269,7 +344,11 @@ def test_predictions_survive_nan_rows(blobs):
     model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3)).fit(x, y)
     bad = x[:4].copy()
     bad[1, 0], bad[2, 3] = np.nan, np.inf
-    assert np.isfinite(model.predict_proba(bad)).all() and set(model.predict(bad)) <= {0, 1, 2}
+    assert np.isfinite(model.predict_proba(bad)).all() and set(model.predict(bad)) <= {
+        0,
+        1,
+        2,
+    }
     assert_array_equal(model.predict(bad)[[0, 3]], model.predict(x[:4])[[0, 3]])
 
 
@@ -300,17 +379,34 @@ class Unreadable:
         ({"classes": range(301)}, "a row for each class"),
         ({"relation": "add_remove"}, "nominal_n"),
         ({"relation": "add_remove", "nominal_n": 0}, "a row for each class"),
-        ({"relation": "add_remove", "nominal_n": 300, "delta": 1e-2}, "allow_large_delta"),
+        (
+            {"relation": "add_remove", "nominal_n": 300, "delta": 1e-2},
+            "allow_large_delta",
+        ),
         ({"nominal_n": 300}, "nominal_n"),
         ({"relation": "both"}, "relation must be one of"),
         ({"random_state": np.random.RandomState(0)}, "random_state"),
-        ({"ridge": 1.0, "normalization": {"n_channels": 3, "mean_clip": 1.0, "square_clip": 1.0}}, "n_channels"),
+        (
+            {
+                "ridge": 1.0,
+                "normalization": {
+                    "n_channels": 3,
+                    "mean_clip": 1.0,
+                    "square_clip": 1.0,
+                },
+            },
+            "n_channels",
+        ),
     ],
 )
-def test_unusable_settings_are_refused_and_nothing_is_charged(settings, message, blobs, tmp_path, monkeypatch):
+def test_unusable_settings_are_refused_and_nothing_is_charged(
+    settings, message, blobs, tmp_path, monkeypatch
+):
     monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
     book = Ledger(tmp_path / "ledger.sqlite")
-    model = dphead.DPLeastSquaresClassifier(**{"classes": range(3), "ledger": book, **settings})
+    model = dphead.DPLeastSquaresClassifier(
+        **{"classes": range(3), "ledger": book, **settings}
+    )
     with pytest.raises(ValueError, match=message):
         model.fit(*blobs)
     assert book.fits() == []
@@ -342,7 +438,9 @@ def test_sparse_input_is_refused():
 
 
 def test_a_large_delta_can_be_confirmed(blobs):
-    model = dphead.DPLeastSquaresClassifier(classes=range(3), delta=0.01, allow_large_delta=True)
+    model = dphead.DPLeastSquaresClassifier(
+        classes=range(3), delta=0.01, allow_large_delta=True
+    )
     with pytest.warns(dphead.PrivacyWarning, match="delta must be below 1/n"):
         model.fit(*blobs)
     assert any("delta must be below" in note for note in model.privacy_.notes)
@@ -351,12 +449,14 @@ def test_a_large_delta_can_be_confirmed(blobs):
 # Ledgers
 
 
-def test_an_exceeded_budget_is_refused_before_rows_are_read(blobs, tmp_path, monkeypatch):
+def test_an_exceeded_budget_is_refused_before_rows_are_read(
+    blobs, tmp_path, monkeypatch
+):
     book = Ledger(tmp_path / "ledger.sqlite")
     book.set_budget(1.0, 1e-5)
-    model = dphead.DPLeastSquaresClassifier(epsilon=1.0, classes=range(3), ledger=tmp_path / "ledger.sqlite").fit(
-        *blobs
-    )
+    model = dphead.DPLeastSquaresClassifier(
+        epsilon=1.0, classes=range(3), ledger=tmp_path / "ledger.sqlite"
+    ).fit(*blobs)
     assert guarantee.ONE_FIT not in model.privacy_.notes
     monkeypatch.setattr(inputs, "ArrayRows", Unreadable)
     with pytest.raises(LedgerError, match="budget must not be exceeded"):
@@ -380,7 +480,11 @@ def test_a_clone_shares_its_ledger(method):
 
 def test_clones_share_a_ledger_and_a_grid_search_is_counted(blobs):
     book = Ledger()
-    search = GridSearchCV(dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book), {"ridge": [0.01, 0.1]}, cv=2)
+    search = GridSearchCV(
+        dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book),
+        {"ridge": [0.01, 0.1]},
+        cv=2,
+    )
     search.fit(*blobs)
     assert clone(search.best_estimator_).ledger is book
     assert len(book.fits()) == 5
@@ -391,13 +495,19 @@ def test_clones_keep_requests_of_metadata(blobs):
 
     with sklearn.config_context(enable_metadata_routing=True):
         model = dphead.DPLeastSquaresClassifier().set_score_request(sample_weight=True)
-        assert clone(model).get_metadata_routing().score.requests["sample_weight"] is True
+        assert (
+            clone(model).get_metadata_routing().score.requests["sample_weight"] is True
+        )
 
 
 def test_it_works_in_a_pipeline(blobs):
     x, y = blobs
-    model = make_pipeline(Normalizer(), dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3))).fit(x, y)
-    assert model.score(x, y) > 0.7 and guarantee.OUT_OF_SIGHT in model[-1].privacy_.notes
+    model = make_pipeline(
+        Normalizer(), dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3))
+    ).fit(x, y)
+    assert (
+        model.score(x, y) > 0.7 and guarantee.OUT_OF_SIGHT in model[-1].privacy_.notes
+    )
 
 
 @all_methods
@@ -422,11 +532,16 @@ def test_coefficients_reproduce_the_scores(method, n_classes, blobs):
     x, y = x[y < n_classes], np.array(["b", "a", "c"])[y[y < n_classes]]
     model = method(epsilon=8.0, classes=["b", "a", "c"][:n_classes]).fit(x, y)
     assert_array_equal(model.classes_, ["a", "b", "c"][:n_classes])
-    assert model.coef_.shape == (1 if n_classes == 2 else 3, 8) and model.intercept_.shape == model.coef_.shape[:1]
+    assert (
+        model.coef_.shape == (1 if n_classes == 2 else 3, 8)
+        and model.intercept_.shape == model.coef_.shape[:1]
+    )
     rows, _ = float_rows(model.head_.transform, x.astype(np.float32))
     wanted = rows[:, :8] @ model.coef_.T + model.intercept_
     scores = model.decision_function(x)
-    assert_allclose(scores, wanted[:, 0] if n_classes == 2 else wanted, rtol=1e-4, atol=1e-4)
+    assert_allclose(
+        scores, wanted[:, 0] if n_classes == 2 else wanted, rtol=1e-4, atol=1e-4
+    )
     p = model.predict_proba(x)
     assert_allclose(p, probabilities(model.head_.scores(x), model.head_.loss))
     assert_array_equal(model.classes_[p.argmax(axis=1)], model.predict(x))
@@ -436,17 +551,23 @@ def test_data_frames_keep_their_names(blobs):
     pandas = pytest.importorskip("pandas")
     x, y = blobs
     frame = pandas.DataFrame(x, columns=[f"c{i}" for i in range(8)])
-    model = dphead.DPLeastSquaresClassifier(classes=range(3)).fit(frame, pandas.Series(y))
+    model = dphead.DPLeastSquaresClassifier(classes=range(3)).fit(
+        frame, pandas.Series(y)
+    )
     assert list(model.feature_names_in_) == list(frame.columns)
     with pytest.raises(ValueError, match="real numeric dtype"):
-        dphead.DPLeastSquaresClassifier(classes=range(3)).fit(frame.assign(c0="word"), y)
+        dphead.DPLeastSquaresClassifier(classes=range(3)).fit(
+            frame.assign(c0="word"), y
+        )
 
 
 # Features files
 
 
 @all_methods
-def test_a_features_file_brings_its_classes_and_its_ledger(method, features, blobs, home):
+def test_a_features_file_brings_its_classes_and_its_ledger(
+    method, features, blobs, home
+):
     (path, dataset_id), (x, y) = features, blobs
     model = method(epsilon=8.0, split="train").fit(path)
     assert_array_equal(model.classes_, ["cat", "dog", "bird"])
@@ -454,16 +575,23 @@ def test_a_features_file_brings_its_classes_and_its_ledger(method, features, blo
     assert model.ledger_.path == str(home / "ledgers" / f"{dataset_id}.sqlite")
     assert guarantee.ONE_FIT not in model.privacy_.notes
     names = np.array(["cat", "dog", "bird"])[y]
-    assert model.score(path, split="test") == pytest.approx(model.score(x[200:], names[200:]))
+    assert model.score(path, split="test") == pytest.approx(
+        model.score(x[200:], names[200:])
+    )
     assert_array_equal(model.predict(path, split="test"), model.predict(x[200:]))
-    assert_array_equal(model.decision_function(str(path), split="test"), model.decision_function(x[200:]))
+    assert_array_equal(
+        model.decision_function(str(path), split="test"),
+        model.decision_function(x[200:]),
+    )
     clone(model).fit(path)
     assert len(model.ledger_.fits()) == 2
 
 
 def test_a_file_and_its_arrays_give_the_same_head(features, blobs):
     x, y = blobs
-    of_file = dphead.DPLeastSquaresClassifier(split="train", random_state=3).fit(features[0])
+    of_file = dphead.DPLeastSquaresClassifier(split="train", random_state=3).fit(
+        features[0]
+    )
     of_arrays = dphead.DPLeastSquaresClassifier(classes=range(3), random_state=3).fit(
         x[:200].astype(np.float32), y[:200]
     )
@@ -491,12 +619,22 @@ def test_files_that_do_not_fit_are_refused(features, tmp_path, blobs):
     with pytest.raises(FormatError, match="must exist"):
         fit(tmp_path / "none.h5")
     with pytest.raises(ValueError, match="classes must equal"):
-        dphead.DPLeastSquaresClassifier(split="train", classes=["dog", "cat", "bird"]).fit(path)
-    write_features(tmp_path / "other.h5", x.astype(np.float32), y, ["cat", "dog", "bird"], backbone="another")
+        dphead.DPLeastSquaresClassifier(
+            split="train", classes=["dog", "cat", "bird"]
+        ).fit(path)
+    write_features(
+        tmp_path / "other.h5",
+        x.astype(np.float32),
+        y,
+        ["cat", "dog", "bird"],
+        backbone="another",
+    )
     with pytest.raises(ValueError, match="own network"):
         fit(path).predict(tmp_path / "other.h5")
     with pytest.raises(LedgerError, match="this data set"):
-        dphead.DPLeastSquaresClassifier(ledger=fit(path).ledger_).fit(tmp_path / "other.h5")
+        dphead.DPLeastSquaresClassifier(ledger=fit(path).ledger_).fit(
+            tmp_path / "other.h5"
+        )
 
 
 def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
@@ -504,7 +642,9 @@ def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
     write_features(tmp_path / "bare.h5", x.astype(np.float32), y)
     with pytest.raises(ValueError, match="declared public"):
         dphead.DPLeastSquaresClassifier().fit(tmp_path / "bare.h5")
-    model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=["x", "y", "z"]).fit(tmp_path / "bare.h5")
+    model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=["x", "y", "z"]).fit(
+        tmp_path / "bare.h5"
+    )
     assert model.score(tmp_path / "bare.h5") > 0.8
 
 
@@ -514,10 +654,16 @@ def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):
     assert default_ledger_path("ab12") == tmp_path / "home" / "ledgers" / "ab12.sqlite"
     monkeypatch.delenv("DPHEAD_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert default_ledger_path("ab12") == tmp_path / "data" / "dphead" / "ledgers" / "ab12.sqlite"
+    assert (
+        default_ledger_path("ab12")
+        == tmp_path / "data" / "dphead" / "ledgers" / "ab12.sqlite"
+    )
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_ledger_path("ab12") == tmp_path / ".local" / "share" / "dphead" / "ledgers" / "ab12.sqlite"
+    assert (
+        default_ledger_path("ab12")
+        == tmp_path / ".local" / "share" / "dphead" / "ledgers" / "ab12.sqlite"
+    )
     for bad in ("../x", "", "a/b"):
         with pytest.raises(LedgerError, match="dataset_id"):
             default_ledger_path(bad)
@@ -527,53 +673,91 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
     x, y = blobs
     groups = np.arange(300) // 3
     make = dphead.DPLeastSquaresClassifier
-    model = make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(x, y, groups=groups)
-    assert model.privacy_.protected_unit == "one group with all its images, of which at most 2 count"
-    assert model.privacy_.mu == pytest.approx(make(epsilon=4.0, delta=1e-4, classes=range(3)).fit(x, y).privacy_.mu)
+    model = make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(
+        x, y, groups=groups
+    )
+    assert (
+        model.privacy_.protected_unit
+        == "one group with all its images, of which at most 2 count"
+    )
+    assert model.privacy_.mu == pytest.approx(
+        make(epsilon=4.0, delta=1e-4, classes=range(3)).fit(x, y).privacy_.mu
+    )
     for cap, given in ((None, groups), (2, None)):
         with pytest.raises(ValueError, match="given together"):
-            make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=cap).fit(x, y, groups=given)
-    for wrong in (groups.astype(str), groups.astype(np.uint64), groups / 1, groups[:-1]):
+            make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=cap).fit(
+                x, y, groups=given
+            )
+    for wrong in (
+        groups.astype(str),
+        groups.astype(np.uint64),
+        groups / 1,
+        groups[:-1],
+    ):
         with pytest.raises(ValueError, match="of a dtype that int64 holds"):
-            make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(x, y, groups=wrong)
+            make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(
+                x, y, groups=wrong
+            )
 
 
 def test_a_files_groups_without_a_cap_are_a_warning_and_a_note(blobs, tmp_path):
     """The words are those of `dphead fit`, which names its own option."""
     x, y = blobs
     path, names = tmp_path / "grouped.h5", ["cat", "dog", "bird"]
-    write_features(path, x.astype(np.float32), y.astype(np.int32), names, group=np.arange(300) // 3)
+    write_features(
+        path, x.astype(np.float32), y.astype(np.int32), names, group=np.arange(300) // 3
+    )
     make = dphead.DPPrototypeClassifier
-    with pytest.warns(base.PrivacyWarning, match="has groups.*for itself alone: group_cap= protects groups") as seen:
+    with pytest.warns(
+        base.PrivacyWarning,
+        match="has groups.*for itself alone: group_cap= protects groups",
+    ) as seen:
         model = make(epsilon=4.0, delta=1e-4).fit(path)
     assert seen[0].filename == __file__
     assert str(seen[0].message) in model.privacy_.notes
-    assert str(seen[0].message).replace("group_cap=", "--group-cap") == unprotected_groups(
-        True, None, 4.0, "--group-cap"
-    )
+    assert str(seen[0].message).replace(
+        "group_cap=", "--group-cap"
+    ) == unprotected_groups(True, None, 4.0, "--group-cap")
     with warnings.catch_warnings():
         warnings.simplefilter("error", base.PrivacyWarning)
         capped = make(epsilon=4.0, delta=1e-4, group_cap=2, ledger=Ledger()).fit(path)
         open_ended = make(epsilon=np.inf).fit(path)
-    assert not any("has groups" in note for m in (capped, open_ended) for note in m.privacy_.notes)
+    assert not any(
+        "has groups" in note for m in (capped, open_ended) for note in m.privacy_.notes
+    )
 
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_error_bars_have_the_shapes_of_what_they_are_named_after(blobs, features, k):
-    """A row's score is as uncertain as its weights say: for the unit rows that no transform moves, exactly so."""
+    """A row's score is as uncertain as its weights say: for the unit rows that no
+    transform moves, exactly so.
+    """
     x, y = blobs
     make = dphead.DPLeastSquaresClassifier
     model = make(
-        epsilon=4.0, delta=1e-4, classes=range(k), error_bars=True, unit_norm=False, center_share=0.0, intercept=0.5
+        epsilon=4.0,
+        delta=1e-4,
+        classes=range(k),
+        error_bars=True,
+        unit_norm=False,
+        center_share=0.0,
+        intercept=0.5,
     )
     model.fit(x[y < k], y[y < k])
-    assert model.coef_std_.shape == model.coef_.shape and model.intercept_std_.shape == model.intercept_.shape
+    assert (
+        model.coef_std_.shape == model.coef_.shape
+        and model.intercept_std_.shape == model.intercept_.shape
+    )
     queries = np.concatenate([np.zeros((1, 8)), x])
     errors = model.decision_std(queries)
-    assert errors.shape == model.decision_function(np.zeros((301, 8))).shape and (errors > 0).all()
+    assert (
+        errors.shape == model.decision_function(np.zeros((301, 8))).shape
+        and (errors > 0).all()
+    )
     assert_allclose(np.ravel(errors[0]), model.intercept_std_, rtol=1e-6)
     copy = pickle.loads(pickle.dumps(model))
-    assert_array_equal(copy.decision_std(queries), errors)  # of the same array: products round by where a row stands
+    # of the same array: products round by where a row stands
+    assert_array_equal(copy.decision_std(queries), errors)
     plain = make(epsilon=4.0, delta=1e-4, classes=range(k)).fit(x, y)
     assert not hasattr(plain, "coef_std_")
     with pytest.raises(ValueError, match="error_bars=True"):

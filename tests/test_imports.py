@@ -11,8 +11,13 @@ HEAVY = {"torch", "jax", "jaxlib", "sklearn", "scipy"}
 
 def loaded_after(code: str) -> set[str]:
     """Top-level modules in sys.modules after `code` ran in a fresh interpreter."""
-    script = f"{code}\nimport json, sys\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        f"{code}\nimport json, sys\nprint(json.dumps(sorted({{m.split('.')[0] for m in "
+        "sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -41,10 +46,18 @@ def test_the_lazy_names_are_those_of_the_estimators():
     import dphead
     from dphead import estimators
 
-    assert {"DPLeastSquaresClassifier", "DPFeatureCovarianceClassifier", "DPNewtonClassifier"} <= set(dphead.__all__)
-    assert {"DPSGDClassifier", "DPAdamClassifier", "DPPrototypeClassifier"} <= set(dphead.__all__)
+    assert {
+        "DPLeastSquaresClassifier",
+        "DPFeatureCovarianceClassifier",
+        "DPNewtonClassifier",
+    } <= set(dphead.__all__)
+    assert {"DPSGDClassifier", "DPAdamClassifier", "DPPrototypeClassifier"} <= set(
+        dphead.__all__
+    )
     for name in set(dphead.__all__) - {"__version__"}:
-        assert getattr(dphead, name) is getattr(estimators, name) and name in dir(dphead)
+        assert getattr(dphead, name) is getattr(estimators, name) and name in dir(
+            dphead
+        )
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dphead.nothing
 
@@ -55,5 +68,7 @@ def test_the_version_is_the_projects():
 
     import dphead
 
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())[
+        "project"
+    ]
     assert project.get("version", dphead.__version__) == dphead.__version__

@@ -1,4 +1,5 @@
-"""mutants.toml is not stale: every edit applies to the code as it is, and every test that it names exists.
+"""mutants.toml is not stale: every edit applies to the code as it is, and every test
+that it names exists.
 
 That the tests find the defects is checked by `make mutants`, which takes minutes.
 """
@@ -18,14 +19,23 @@ MUTANTS = load()
 
 def test_there_are_enough_and_all_fifteen_defects_of_published_code_are_among_them():
     assert len(MUTANTS) >= 150
-    assert f"All {len(MUTANTS)} are killed" in (ROOT / "dphead/privacy/AUDIT.md").read_text()
-    assert {m["defect"] for m in MUTANTS if "defect" in m} == {str(i) for i in range(1, 16)}
-    assert [name for name, count in Counter(m["name"] for m in MUTANTS).items() if count > 1] == []
+    assert (
+        f"All {len(MUTANTS)} are killed"
+        in (ROOT / "dphead/privacy/AUDIT.md").read_text()
+    )
+    assert {m["defect"] for m in MUTANTS if "defect" in m} == {
+        str(i) for i in range(1, 16)
+    }
+    assert [
+        name for name, count in Counter(m["name"] for m in MUTANTS).items() if count > 1
+    ] == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m["name"])
 def test_every_entry_has_its_own_header(mutant):
-    """An entry whose `[[mutant]]` was lost becomes a part of the edits of the one before it, and is never run."""
+    """An entry whose `[[mutant]]` was lost becomes a part of the edits of the one
+    before it, and is never run.
+    """
     assert set(mutant) - {"defect"} == {"name", "tests", "edit"}
     assert all(set(edit) == {"file", "search", "replace"} for edit in mutant["edit"])
 
@@ -44,7 +54,9 @@ def test_every_edit_applies_and_leaves_python(mutant):
 
 @cache
 def functions(file):
-    """Names of the functions at the top of a file; kept, since one file is named by many mutants."""
+    """Names of the functions at the top of a file; kept, since one file is named by
+    many mutants.
+    """
     tree = ast.parse((ROOT / file).read_text())
     return {f.name for f in tree.body if isinstance(f, ast.FunctionDef)}
 
@@ -59,14 +71,23 @@ def test_every_test_that_should_kill_exists(mutant):
 
 @pytest.mark.parametrize(
     "tag, message, kills",
-    [("failure", "AssertionError: assert 1 == 2", True), ("failure", "assert 1 == 2", True),
-     ("failure", "Failed: DID NOT RAISE <class 'ValueError'>", True), ("failure", "TypeError: no", False),
-     ("error", "AssertionError: in a fixture", False)],
-)  # fmt: skip
+    [
+        ("failure", "AssertionError: assert 1 == 2", True),
+        ("failure", "assert 1 == 2", True),
+        ("failure", "Failed: DID NOT RAISE <class 'ValueError'>", True),
+        ("failure", "TypeError: no", False),
+        ("error", "AssertionError: in a fixture", False),
+    ],
+)
 @pytest.mark.parametrize("where", ["tests.privacy.test_noise", "mutants.alive"])
 def test_only_an_assertion_of_a_test_kills(tmp_path, where, tag, message, kills):
     report = tmp_path / "report.xml"
-    case = f'<testcase classname="{where}" name="test_a"><{tag} message="{message.replace("<", "&lt;")}"/></testcase>'
+    case = (
+        f'<testcase classname="{where}" name="test_a"><{tag} '
+        f'message="{message.replace("<", "&lt;")}"/></testcase>'
+    )
     report.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
     killer, reason = first_failure(report)
-    assert bool(killer) == (kills and where != "mutants.alive") and bool(killer) != bool(reason)
+    assert bool(killer) == (kills and where != "mutants.alive") and bool(
+        killer
+    ) != bool(reason)

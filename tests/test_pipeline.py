@@ -1,4 +1,6 @@
-"""From images to a head and its report, with the commands: scikit-learn's digits, real 8x8 images."""
+"""From images to a head and its report, with the commands: scikit-learn's digits, real
+8x8 images.
+"""
 
 import csv
 import io
@@ -17,28 +19,63 @@ TRAIN, TEST = 400, 150
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder with images and features. Normalisation and size are not the defaults: predict must repeat them."""
+    """A folder with images and features.
+
+    Normalisation and size are not the defaults: predict must repeat them.
+    """
     from sklearn.datasets import load_digits
 
     folder = tmp_path_factory.mktemp("pipeline")
     images, labels = load_digits(return_X_y=True)
-    images = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)[: TRAIN + TEST]
+    images = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)[
+        : TRAIN + TEST
+    ]
     labels = labels[: TRAIN + TEST]
     split = np.repeat(["train", "test"], [TRAIN, TEST])
     np.savez(folder / "digits.npz", images=images, labels=labels, split=split)
     np.savez(folder / "new.npz", images=images[TRAIN:])
-    network = ("--backbone", "scatternet", "--scatter-j", 1, "--scatter-l", 4, "--image-size", 12)
+    network = (
+        "--backbone",
+        "scatternet",
+        "--scatter-j",
+        1,
+        "--scatter-l",
+        4,
+        "--image-size",
+        12,
+    )
     options = (*network, "--normalize", "group", "--groups", 5)
-    done = fitted("extract", folder / "digits.npz", "-o", folder / "f.h5", *options, "--classes", 10)
+    done = fitted(
+        "extract",
+        folder / "digits.npz",
+        "-o",
+        folder / "f.h5",
+        *options,
+        "--classes",
+        10,
+    )
     assert f"{TRAIN + TEST} rows x 180 features" in done.out  # 1 + 4 channels of 6 x 6
     return folder
 
 
 def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
-    """At epsilon = 8 least squares gets 86 to 89 % of 150 digits right over eight draws; chance is 10 %."""
+    """At epsilon = 8 least squares gets 86 to 89 % of 150 digits right over eight
+    draws; chance is 10 %.
+    """
     features, run = made / "f.h5", tmp_path / "run"
     assert dphead("verify", features).code == 0
-    options = ("--method", "dp-ls", "--epsilon", 8, "--split", "train", "--test-split", "test", "--test-is", "public")
+    options = (
+        "--method",
+        "dp-ls",
+        "--epsilon",
+        8,
+        "--split",
+        "train",
+        "--test-split",
+        "test",
+        "--test-is",
+        "public",
+    )
     fitted("fit", features, "-o", run, *options)
     report = report_of(run)
     with open_features(features) as file:
@@ -49,41 +86,99 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
     assert report["test"]["accuracy"] > 0.75 and report["test"]["n"] == TEST
     assert len(ledger_of(features).fits()) == 1
 
-    measured = json.loads(fitted("evaluate", run, features, "--split", "test", "--json").out)
+    measured = json.loads(
+        fitted("evaluate", run, features, "--split", "test", "--json").out
+    )
     assert measured == report["test"]
     from_features = fitted("predict", run, features, "--split", "test").out
     from_images = fitted("predict", run, made / "new.npz").out
     classes = [int(row["class"]) for row in csv.DictReader(io.StringIO(from_features))]
     assert np.mean(np.array(classes) == truth) == pytest.approx(measured["accuracy"])
-    assert [int(row["class"]) for row in csv.DictReader(io.StringIO(from_images))] == classes
+    assert [
+        int(row["class"]) for row in csv.DictReader(io.StringIO(from_images))
+    ] == classes
     assert charges() == 1
 
 
 def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
-    network = ("--backbone", "scatternet", "--scatter-j", "1,2", "--scatter-l", 4, "--mirror")
-    fitted("extract", made / "digits.npz", "-o", tmp_path / "f.h5", *network, "--classes", 10)
+    network = (
+        "--backbone",
+        "scatternet",
+        "--scatter-j",
+        "1,2",
+        "--scatter-l",
+        4,
+        "--mirror",
+    )
+    fitted(
+        "extract",
+        made / "digits.npz",
+        "-o",
+        tmp_path / "f.h5",
+        *network,
+        "--classes",
+        10,
+    )
     run = tmp_path / "run"
-    fitted("fit", tmp_path / "f.h5", "-o", run, "--method", "prototypes", "--split", "train")
-    both = (fitted("predict", run, tmp_path / "f.h5", "--split", "test"), fitted("predict", run, made / "new.npz"))
+    fitted(
+        "fit",
+        tmp_path / "f.h5",
+        "-o",
+        run,
+        "--method",
+        "prototypes",
+        "--split",
+        "train",
+    )
+    both = (
+        fitted("predict", run, tmp_path / "f.h5", "--split", "test"),
+        fitted("predict", run, made / "new.npz"),
+    )
     rows = [list(csv.DictReader(io.StringIO(found.out))) for found in both]
-    from_features, from_images = ([float(row["probability"]) for row in part] for part in rows)
-    np.testing.assert_allclose(from_images, from_features, rtol=1e-5)  # batches of other sizes
+    from_features, from_images = (
+        [float(row["probability"]) for row in part] for part in rows
+    )
+    # batches of other sizes
+    np.testing.assert_allclose(from_images, from_features, rtol=1e-5)
     # The head's size and channels are declared for image files, which must have them.
     (tmp_path / "files").mkdir()
     for i, image in enumerate(np.load(made / "new.npz")["images"][:5]):
         Image.fromarray(image).save(tmp_path / "files" / f"{i}.png")
-    of_files = csv.DictReader(io.StringIO(fitted("predict", run, tmp_path / "files").out))
-    np.testing.assert_allclose([float(row["probability"]) for row in of_files], from_images[:5], rtol=1e-5)
+    of_files = csv.DictReader(
+        io.StringIO(fitted("predict", run, tmp_path / "files").out)
+    )
+    np.testing.assert_allclose(
+        [float(row["probability"]) for row in of_files], from_images[:5], rtol=1e-5
+    )
     Image.new("L", (9, 9)).save(tmp_path / "files" / "9.png")
-    assert "declared size" in refused_after_progress(dphead("predict", run, tmp_path / "files"))
+    assert "declared size" in refused_after_progress(
+        dphead("predict", run, tmp_path / "files")
+    )
 
 
 def test_without_noise_the_pipeline_learns_more(made, tmp_path):
     """88.7 %, and 13 to 31 % over four draws at epsilon = 0.2 with 400 images."""
     accuracy = {}
     for epsilon in ("0.2", "inf"):
-        options = ("--method", "dp-fc", "--epsilon", epsilon, "--split", "train", "--test-split", "test")
-        fitted("fit", made / "f.h5", "-o", tmp_path / epsilon, *options, "--test-is", "public")
+        options = (
+            "--method",
+            "dp-fc",
+            "--epsilon",
+            epsilon,
+            "--split",
+            "train",
+            "--test-split",
+            "test",
+        )
+        fitted(
+            "fit",
+            made / "f.h5",
+            "-o",
+            tmp_path / epsilon,
+            *options,
+            "--test-is",
+            "public",
+        )
         accuracy[epsilon] = report_of(tmp_path / epsilon)["test"]["accuracy"]
     assert accuracy["inf"] > 0.85 and accuracy["0.2"] < 0.6
 
@@ -91,11 +186,15 @@ def test_without_noise_the_pipeline_learns_more(made, tmp_path):
 def test_images_that_the_heads_network_sees_differently_are_refused(made, tmp_path):
     """A head of grey images says nothing of colours: not a prediction, an error."""
     run = tmp_path / "run"
-    fitted("fit", made / "f.h5", "-o", run, "--method", "prototypes", "--split", "train")
+    fitted(
+        "fit", made / "f.h5", "-o", run, "--method", "prototypes", "--split", "train"
+    )
     colour = np.zeros((3, 8, 8, 3), np.uint8) + np.arange(3, dtype=np.uint8)
     np.savez(tmp_path / "colour.npz", images=colour)
     before = contents(run)
-    assert "must be grey" in refused_after_progress(dphead("predict", run, tmp_path / "colour.npz"))
+    assert "must be grey" in refused_after_progress(
+        dphead("predict", run, tmp_path / "colour.npz")
+    )
     refused(dphead("predict", run, tmp_path / "missing.npz"))
     assert contents(run) == before
 

@@ -1,12 +1,15 @@
 """What the four papers print, as data: `load("FC23")` gives one Claim a number.
 
-`<paper>.toml` has a `[[table]]` for each printed table, or several where rows differ in more than their cells. Its
-`rows` are the printed ones, in their order, cells parted by `|`; an empty label repeats the one above. `columns` says
-what each cell is: a name (`epochs`) is a label, and `name=value, ...` a column of claimed numbers with what holds for
-all of them. Names that are no field of a Claim are settings, which override the preset's. In a cell, "98.1 ± 0.1" and
-"98.1 (0.1)" are a value and its standard deviation; `-`, `—`, `/` and nothing claim nothing, except that `-` is "at
-most" where the table has `at_most`; `?` stands before what the text of the paper has damaged. A column of
-`metric=epsilon` is also the row's epsilon. `needs.toml` has what a claim needs to run here.
+`<paper>.toml` has a `[[table]]` for each printed table, or several where rows differ in
+more than their cells. Its `rows` are the printed ones, in their order, cells parted by
+`|`; an empty label repeats the one above. `columns` says what each cell is: a name
+(`epochs`) is a label, and `name=value, ...` a column of claimed numbers with what holds
+for all of them. Names that are no field of a Claim are settings, which override the
+preset's. In a cell, "98.1 ± 0.1" and "98.1 (0.1)" are a value and its standard
+deviation; `-`, `—`, `/` and nothing claim nothing, except that `-` is "at most" where
+the table has `at_most`; `?` stands before what the text of the paper has damaged. A
+column of `metric=epsilon` is also the row's epsilon. `needs.toml` has what a claim
+needs to run here.
 """
 
 import re
@@ -19,20 +22,35 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 PAPERS = ("FC23", "TB21", "De22", "TAN23")
-CELL = re.compile(r"(?P<value>[+-]?\d+(?:[.,]\d+)*)(?:\s*(?:±\s*|\(±?)(?P<sd>\??\d+(?:\.\d+)?)\)?)?")
+CELL = re.compile(
+    r"(?P<value>[+-]?\d+(?:[.,]\d+)*)(?:\s*(?:±\s*|\(±?)(?P<sd>\??\d+(?:\.\d+)?)\)?)?"
+)
 NOTHING = {"", "-", "—", "/"}
-FIELDS = {"dataset", "features", "method", "epsilon", "delta", "metric", "unit", "preset", "source", "tolerance"}
+FIELDS = {
+    "dataset",
+    "features",
+    "method",
+    "epsilon",
+    "delta",
+    "metric",
+    "unit",
+    "preset",
+    "source",
+    "tolerance",
+}
 
 
 @dataclass(frozen=True)
 class Claim:
     """One printed number. Texts are as printed, so that they can be found again.
 
-    row, column: where it stands. settings: what the row says besides the preset. epsilon: a float's text, "inf", or ""
-    if unknown. delta: a float's text, "" without privacy. value, sd: in `unit`; at_most: the value is an upper bound.
-    tolerance: in `unit`, how far a measured value may be from the claimed one. source: the work cited for the number,
-    "" if it is the paper's own. needs: data, weights and device, empty for a cited number. unreadable: why the number
-    or its row cannot be read, or "".
+    row, column: where it stands. settings: what the row says besides the preset.
+    epsilon: a float's text, "inf", or "" if unknown. delta: a float's text, "" without
+    privacy. value, sd: in `unit`; at_most: the value is an upper bound.
+    tolerance: in `unit`, how far a measured value may be from the claimed one. source:
+    the work cited for the number, "" if it is the paper's own. needs: data, weights and
+    device, empty for a cited number. unreadable: why the number or its row cannot be
+    read, or "".
     """
 
     paper: str
@@ -58,62 +76,121 @@ class Claim:
 
 
 def load(paper: str | None = None) -> list[Claim]:
-    """Every claim of a paper, or of all, in printed order. An unreadable table is one claim without a value.
+    """Every claim of a paper, or of all, in printed order.
 
-    Raises ValueError for an unknown paper, a row with too few or too many cells, or a cell that is no number.
+    An unreadable table is one claim without a value.
+
+    Raises ValueError for an unknown paper, a row with too few or too many cells, or a
+    cell that is no number.
     """
     papers = PAPERS if paper is None else (paper,)
-    return [claim for name in papers for table in tables(name)["table"] for claim in _claims(name, table)]
+    return [
+        claim
+        for name in papers
+        for table in tables(name)["table"]
+        for claim in _claims(name, table)
+    ]
 
 
 @cache
 def tables(paper: str) -> dict[str, Any]:
-    """A paper's file as it is: text (the paper's file name), common, delta, names, and the list of `table`s."""
+    """A paper's file as it is: text (the paper's file name), common, delta, names, and
+    the list of `table`s.
+    """
     if paper not in PAPERS:
-        raise ValueError(f"paper must be one of {PAPERS}, got paper={paper!r}. Choose one of them.")
+        raise ValueError(
+            f"paper must be one of {PAPERS}, got paper={paper!r}. Choose one of them."
+        )
     return tomllib.loads((FOLDER / f"{paper.lower()}.toml").read_text())
 
 
 def rows(table: dict[str, Any]) -> list[list[str]]:
     """The cells of each printed row of a table."""
-    cells = [[cell.strip() for cell in line.split("|")] for line in table["rows"].strip().splitlines()]
+    cells = [
+        [cell.strip() for cell in line.split("|")]
+        for line in table["rows"].strip().splitlines()
+    ]
     for row in cells:
         if len(row) != len(table["columns"]):
-            raise ValueError(f"a row must have a cell for each of {table['columns']}, got row={row}. Correct the file.")
+            raise ValueError(
+                f"a row must have a cell for each of {table['columns']}, got "
+                f"row={row}. Correct the file."
+            )
     return cells
 
 
 def _claims(paper: str, table: dict[str, Any]) -> Iterator[Claim]:
     file = tables(paper)
-    given = file["common"] | {k: v for k, v in table.items() if k in FIELDS} | table.get("settings", {})
+    given = (
+        file["common"]
+        | {k: v for k, v in table.items() if k in FIELDS}
+        | table.get("settings", {})
+    )
     place = {"paper": paper, "table": table["table"]}
     if "unreadable" in table:
-        yield Claim(**place, row="", column="", value="", **given, unreadable=table["unreadable"])
+        yield Claim(
+            **place,
+            row="",
+            column="",
+            value="",
+            **given,
+            unreadable=table["unreadable"],
+        )
     labels: dict[str, str] = {}
     for row in rows(table):
         cells = dict(zip(table["columns"], row, strict=True))
-        labels |= {name: cell for name, cell in cells.items() if "=" not in name and cell}
-        said = {name: file.get("names", {}).get(cell, cell) for name, cell in labels.items()}
+        labels |= {
+            name: cell for name, cell in cells.items() if "=" not in name and cell
+        }
+        said = {
+            name: file.get("names", {}).get(cell, cell) for name, cell in labels.items()
+        }
         for column, cell in cells.items():
             if column.startswith("metric=epsilon,"):
                 said["epsilon"] = cell
         for column, cell in cells.items():
-            if "=" in column and (cell not in NOTHING or (cell == "-" and "at_most" in table)):
-                fields = given | said | dict(part.strip().split("=") for part in column.split(","))
-                yield _claim(fields, table, cell, **place, row=" | ".join(labels.values()), column=column)
+            if "=" in column and (
+                cell not in NOTHING or (cell == "-" and "at_most" in table)
+            ):
+                fields = (
+                    given
+                    | said
+                    | dict(part.strip().split("=") for part in column.split(","))
+                )
+                yield _claim(
+                    fields,
+                    table,
+                    cell,
+                    **place,
+                    row=" | ".join(labels.values()),
+                    column=column,
+                )
 
 
-def _claim(fields: dict[str, Any], block: dict[str, Any], cell: str, **place: str) -> Claim:
-    """A claim from all that is said about it, with what follows: number, delta, preset, tolerance and needs."""
+def _claim(
+    fields: dict[str, Any], block: dict[str, Any], cell: str, **place: str
+) -> Claim:
+    """A claim from all that is said about it, with what follows: number, delta, preset,
+    tolerance and needs.
+    """
     match = CELL.fullmatch(block["at_most"] if cell == "-" else cell.lstrip("?"))
     if match is None:
-        raise ValueError(f"a cell must be a number, got cell={cell!r} of {place}. Correct the file.")
-    damaged = cell.startswith("?") or any(str(v).startswith("?") for v in fields.values())
+        raise ValueError(
+            f"a cell must be a number, got cell={cell!r} of {place}. Correct the file."
+        )
+    damaged = cell.startswith("?") or any(
+        str(v).startswith("?") for v in fields.values()
+    )
     fields = {k: "" if str(v).startswith("?") else v for k, v in fields.items()}
-    value, sd = match["value"], match["sd"] if match["sd"] and match["sd"][0] != "?" else ""
+    value, sd = (
+        match["value"],
+        match["sd"] if match["sd"] and match["sd"][0] != "?" else "",
+    )
     cited, dataset = bool(fields.get("source")), fields["dataset"]
     fields["preset"] = "" if cited else fields.get("preset", "").format(**fields)
-    delta = _delta(fields.get("delta", "")) or tables(place["paper"])["delta"].get(dataset, "")
+    delta = _delta(fields.get("delta", "")) or tables(place["paper"])["delta"].get(
+        dataset, ""
+    )
     fields["delta"] = "" if fields.get("epsilon") == "inf" else delta
     data = _needs()["data"][dataset]
     tolerance = fields.pop("tolerance", None)
@@ -128,18 +205,26 @@ def _claim(fields: dict[str, Any], block: dict[str, Any], cell: str, **place: st
         tolerance=float(tolerance),
         unreadable=block["damaged"] if damaged else "",
         settings={k: _number(v) for k, v in fields.items() if k not in FIELDS and v},
-        needs={} if cited else {"data": data["images"], **_needs()["features"][fields["features"]]},
+        needs={}
+        if cited
+        else {"data": data["images"], **_needs()["features"][fields["features"]]},
     )
 
 
 def _tolerance(value: str, sd: str, test_rows: int) -> float:
-    """Two standard errors of an accuracy in % on that many test rows, or two printed standard deviations if larger."""
+    """Two standard errors of an accuracy in % on that many test rows, or two printed
+    standard deviations if larger.
+    """
     share = float(value) / 100
-    return round(max(200 * (share * (1 - share) / test_rows) ** 0.5, 2 * float(sd or 0)), 2)
+    return round(
+        max(200 * (share * (1 - share) / test_rows) ** 0.5, 2 * float(sd or 0)), 2
+    )
 
 
 def _number(text: str) -> int | float | str:
-    """Texts such as "32,768", "18K", "0.6M" and "n=100" as numbers; any other text as it is."""
+    """Texts such as "32,768", "18K", "0.6M" and "n=100" as numbers; any other text as
+    it is.
+    """
     match = re.fullmatch(r"(?:n=)?(\d+(?:\.\d+)?)([KM]?)", text.replace(",", ""))
     if match is None:
         return text
@@ -148,7 +233,9 @@ def _number(text: str) -> int | float | str:
 
 
 def _delta(text: str) -> str:
-    """Texts such as "8·10^-7", "8.10^-7" and "10^-6" as "8e-7" and "1e-6"; "1/5000" as "0.0002"."""
+    """Texts such as "8·10^-7", "8.10^-7" and "10^-6" as "8e-7" and "1e-6"; "1/5000" as
+    "0.0002".
+    """
     power = re.fullmatch(r"(?:(\d+)[.·])?10\^(-\d+)", text)
     if power:
         return f"{power[1] or 1}e{power[2]}"

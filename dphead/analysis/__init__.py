@@ -1,1 +1,3 @@
-"""What never decides a charge: profiles of the papers, trade-off curves, privacy amplification by iteration, TAN."""
+"""What never decides a charge: profiles of the papers, trade-off curves, privacy
+amplification by iteration, TAN.
+"""

@@ -1,8 +1,11 @@
-"""White-box audit of a method: the real `release` and its real noise, a worst-case canary, and the exact score.
+"""White-box audit of a method: the real `release` and its real noise, a worst-case
+canary, and the exact score.
 
-A fit is run many times in two worlds, with a canary and without it. The auditor knows every row and sees every release;
-its score is the log-likelihood ratio of the whole transcript (Neyman, Pearson: no test of the two worlds is better).
-It is for public or synthetic rows only: a thousand fits are a thousand releases, and nothing of them is charged.
+A fit is run many times in two worlds, with a canary and without it. The auditor knows
+every row and sees every release; its score is the log-likelihood ratio of the whole
+transcript (Neyman, Pearson: no test of the two worlds is better).
+It is for public or synthetic rows only: a thousand fits are a thousand releases, and
+nothing of them is charged.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +24,14 @@ from dphead.analysis.audit_bounds import (
     one_run_guesses,
     one_run_plan,
 )
-from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Repeated, Sums, UnrecordedSpec
+from dphead.analysis.audit_rows import (
+    NO_CLASS,
+    AuditRows,
+    NoLedger,
+    Repeated,
+    Sums,
+    UnrecordedSpec,
+)
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import Released, ReleaseSpec
@@ -31,17 +41,23 @@ from dphead.privacy.statistics import Params, Query
 from dphead.solvers.base import Answer, PublicFacts, Solver
 from dphead.sums.door import Door
 
-OTHERS = 15  # rows of synthetic problems beside the canary; the rest are slots of unreadable images
-SIZE = 10.0  # of the canary, in clip norms: one no longer than the clip would pass without any
+# rows of synthetic problems beside the canary; the rest are slots of unreadable images
+OTHERS = 15
+# of the canary, in clip norms: one no longer than the clip would pass without any
+SIZE = 10.0
 BEYOND = 2  # rows of a canary group beyond the cap, which must not count
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows that both worlds share, and the row in which they differ. x: (n, d); canary, neighbour: (row, class).
+    """Rows that both worlds share, and the row in which they differ.
 
-    neighbour: what stands in the canary's place in the other world (replace_one), or None for nothing.
-    group_cap: None, or that of a plan that protects groups; the canary is then a group of `copies` equal rows.
+    x: (n, d); canary, neighbour: (row, class).
+
+    neighbour: what stands in the canary's place in the other world (replace_one), or
+        None for nothing.
+    group_cap: None, or that of a plan that protects groups; the canary is then a group
+        of `copies` equal rows.
     """
 
     facts: PublicFacts
@@ -62,17 +78,24 @@ class Problem:
         return self._rows(np.vstack([self.x, x]), np.append(self.y, y), len(y), n_rows)
 
     def unit(self, row: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, np.ndarray]:
-        """The (copies, d) rows and (copies,) classes of the canary's slots. row: what is there, None for nothing."""
+        """The (copies, d) rows and (copies,) classes of the canary's slots.
+
+        row: what is there, None for nothing.
+        """
         x, label = row or (np.zeros(self.facts.n_features, np.float32), NO_CLASS)
         return np.tile(x, (self.copies, 1)), np.full(self.copies, label)
 
     def apart(self) -> list[AuditRows]:
-        """The others, what stands in the canary's slots without it, and the canary, each by itself."""
+        """The others, what stands in the canary's slots without it, and the canary,
+        each by itself.
+        """
         units = [self.unit(self.neighbour), self.unit(self.canary)]
         others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
         return [others, *(self._rows(x, y, len(y), len(y)) for x, y in units)]
 
-    def _rows(self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int) -> AuditRows:
+    def _rows(
+        self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int
+    ) -> AuditRows:
         """Rows of which the last `in_unit` are one group and the others are none."""
         groups = np.where(np.arange(len(y)) < len(y) - in_unit, -1, 0)
         return AuditRows(x, y, n_rows, groups, self.group_cap)
@@ -81,16 +104,20 @@ class Problem:
 def worst_case(facts: PublicFacts, plan: Plan, *, agree: bool = False) -> Problem:
     """A synthetic problem whose canary is as visible as the method's clips allow.
 
-    The canary lies on the first axis, is SIZE times as long as the largest clip norm, and has class 0. The others are
-    the same row with class 1, which keeps its residual large while a head is trained, or with its own class (`agree`).
-    With Poisson batches there are no others: which of them were sampled is secret, and would only hide the canary.
-    Where the plan protects groups, the canary is a group of more rows than the cap.
-    Under replace_one the neighbour is the opposite row, or one at 120 degrees where a second moment is released.
+    The canary lies on the first axis, is SIZE times as long as the largest clip norm,
+    and has class 0. The others are the same row with class 1, which keeps its residual
+    large while a head is trained, or with its own class (`agree`). With Poisson batches
+    there are no others: which of them were sampled is secret, and would only hide the
+    canary. Where the plan protects groups, the canary is a group of more rows than the
+    cap.
+    Under replace_one the neighbour is the opposite row, or one at 120 degrees where a
+    second moment is released.
     """
     sampled = any(s.sampling_prob < 1 for s in plan.specs)
     if sampled and plan.group_cap is not None:
         raise ValueError(
-            f"an audit of groups needs full batches, got group_cap={plan.group_cap} and Poisson ones. Leave one out."
+            f"an audit of groups needs full batches, got group_cap={plan.group_cap} "
+            "and Poisson ones. Leave one out."
         )
     copies = 1 if plan.group_cap is None else min(facts.n_rows, plan.group_cap + BEYOND)
     count = 0 if sampled else min(OTHERS, facts.n_rows - copies)
@@ -100,71 +127,118 @@ def worst_case(facts: PublicFacts, plan: Plan, *, agree: bool = False) -> Proble
     if plan.relation == "replace_one":
         moments = facts.n_features > 1 and any("Gram" in s.query for s in plan.specs)
         other = np.zeros_like(row)
-        other[:2] = (-0.5 * norm, np.sqrt(0.75) * norm) if moments else (-norm, 0.0)[: facts.n_features]
+        other[:2] = (
+            (-0.5 * norm, np.sqrt(0.75) * norm)
+            if moments
+            else (-norm, 0.0)[: facts.n_features]
+        )
         neighbour = (other, 0)
     others = np.tile(row, (count, 1)), np.full(count, 0 if agree else 1)
-    return Problem(facts, plan.relation, *others, (row, 0), neighbour, plan.group_cap, copies)
+    return Problem(
+        facts, plan.relation, *others, (row, 0), neighbour, plan.group_cap, copies
+    )
 
 
 def among(problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray) -> Problem:
-    """The problem with public rows in place of the synthetic ones; its canary takes the last slots.
+    """The problem with public rows in place of the synthetic ones; its canary takes the
+    last slots.
 
-    x: (n_rows, n_features), y: (n_rows,). Raises ValueError for Poisson batches: which rows were sampled is secret, so
-    the likelihood would be a sum over all subsets.
+    x: (n_rows, n_features), y: (n_rows,). Raises ValueError for Poisson batches: which
+    rows were sampled is secret, so the likelihood would be a sum over all subsets.
     """
     if any(s.sampling_prob < 1 for s in plan.specs):
-        raise ValueError("audits of Poisson batches need synthetic rows, got public ones. Give the sizes instead.")
-    return replace(problem, x=x[: -problem.copies].astype(np.float32), y=y[: -problem.copies])
+        raise ValueError(
+            "audits of Poisson batches need synthetic rows, got public ones. Give the "
+            "sizes instead."
+        )
+    return replace(
+        problem, x=x[: -problem.copies].astype(np.float32), y=y[: -problem.copies]
+    )
 
 
 class _Witness:
-    """What the auditor knows: what the others, the neighbour and the canary add to a sum, at any parameters."""
+    """What the auditor knows: what the others, the neighbour and the canary add to a
+    sum, at any parameters.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._sums = [Sums(rows) for rows in problem.apart()]
         self._repeated = Repeated()
 
-    def score(self, query: Query, params: Params, spec: ReleaseSpec, released: Released) -> tuple[float, float]:
-        """(log-likelihood ratio of this release given the transcript, squared distance of the worlds over noise).
+    def score(
+        self, query: Query, params: Params, spec: ReleaseSpec, released: Released
+    ) -> tuple[float, float]:
+        """(log-likelihood ratio of this release given the transcript, squared distance
+        of the worlds over noise).
 
-        Symmetric noise has half the variance off the diagonal, and each such entry appears twice: the sums over all
-        entries below are those over the independent ones.
+        Symmetric noise has half the variance off the diagonal, and each such entry
+        appears twice: the sums over all entries below are those over the independent
+        ones.
         """
 
         def totals() -> tuple[np.ndarray, ...]:
             return tuple(sums.total(query, params, spec).ravel() for sums in self._sums)
 
-        others, without, inside = self._repeated(0, query, params, spec.clip_norm, totals)
-        value, variance, difference = released.value.ravel() - others, released.noise_sd**2, inside - without
+        others, without, inside = self._repeated(
+            0, query, params, spec.clip_norm, totals
+        )
+        value, variance, difference = (
+            released.value.ravel() - others,
+            released.noise_sd**2,
+            inside - without,
+        )
         own = float(difference @ difference) / variance
         if spec.sampling_prob == 1:
             return float(difference @ (value - without)) / variance - own / 2, own
         ratios = [
-            _log_mixture(float(shift @ value), float(shift @ shift), variance, spec.sampling_prob)
+            _log_mixture(
+                float(shift @ value), float(shift @ shift), variance, spec.sampling_prob
+            )
             for shift in (without, inside)
         ]
         return ratios[1] - ratios[0], own
 
 
 def _log_mixture(along: float, length2: float, variance: float, prob: float) -> float:
-    """Log density of (1 - q) N(0) + q N(shift) over that of N(0); along: the value's inner product with the shift."""
+    """Log density of (1 - q) N(0) + q N(shift) over that of N(0); along: the value's
+    inner product with the shift.
+    """
     ratio = (along - length2 / 2) / variance
-    return ratio if prob == 1 else float(np.logaddexp(np.log1p(-prob), np.log(prob) + ratio))
+    return (
+        ratio
+        if prob == 1
+        else float(np.logaddexp(np.log1p(-prob), np.log(prob) + ratio))
+    )
 
 
 def transcript(
-    solver: Solver, facts: PublicFacts, specs: list[ReleaseSpec], noise: NoiseSource, sums: Sums
+    solver: Solver,
+    facts: PublicFacts,
+    specs: list[ReleaseSpec],
+    noise: NoiseSource,
+    sums: Sums,
 ) -> Iterator[tuple[Query, Params, ReleaseSpec, Released]]:
-    """One fit through `release`, without its head: each release as it happens, with what it was asked at."""
+    """One fit through `release`, without its head: each release as it happens, with
+    what it was asked at.
+    """
     ledger: Any = NoLedger()
     steps = solver.solve(facts)
     ask = next(steps)
     for i, spec in enumerate(specs):
         if ask.label != spec.label:
-            raise RuntimeError(f"a solver must ask for its plan, got label={ask.label!r} at release {i}.")
+            raise RuntimeError(
+                f"a solver must ask for its plan, got label={ask.label!r} at release "
+                f"{i}."
+            )
         released = release(
-            ask.query, ask.params, sums.source, spec, ledger=ledger, noise=noise, summer=Door(sums)
-        )  # fmt: skip
+            ask.query,
+            ask.params,
+            sums.source,
+            spec,
+            ledger=ledger,
+            noise=noise,
+            summer=Door(sums),
+        )
         yield ask.query, ask.params, spec, released
         if i + 1 < len(specs):
             ask = steps.send(Answer(released.value, released.noise_sd))
@@ -172,14 +246,24 @@ def transcript(
 
 
 def scores(
-    solver: Solver, plan: Plan, problem: Problem, fits: int, progress: Callable[[int], None] | None = None
+    solver: Solver,
+    plan: Plan,
+    problem: Problem,
+    fits: int,
+    progress: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(log-likelihood ratios (2, fits), the canary's own mu squared (2, fits)); row 1 is the world with the canary."""
+    """(log-likelihood ratios (2, fits), the canary's own mu squared (2, fits)); row 1
+    is the world with the canary.
+    """
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
     witness, noise = _Witness(problem), NoiseSource()
-    worlds, facts = [Sums(problem.world(inside)) for inside in (False, True)], plan.budgeted(problem.facts)
+    worlds, facts = (
+        [Sums(problem.world(inside)) for inside in (False, True)],
+        plan.budgeted(problem.facts),
+    )
     ratios, own = np.zeros((2, fits)), np.zeros((2, fits))
-    small = problem.facts.n_features <= 64  # where starting a thread takes longer than the product
+    # where starting a thread takes longer than the product
+    small = problem.facts.n_features <= 64
     with threadpool_limits(1 if small else None, "blas"):
         for k in range(fits):
             for world, sums in enumerate(worlds):
@@ -195,20 +279,30 @@ def scores(
 def claim_of(plan: Plan) -> Claim:
     """What the plan promises. Raises ValueError for a plan without noise."""
     if not plan.private:
-        raise ValueError(f"an audit needs a private plan, got epsilon={plan.epsilon}. Give a finite epsilon.")
+        raise ValueError(
+            f"an audit needs a private plan, got epsilon={plan.epsilon}. Give a finite "
+            "epsilon."
+        )
     return Claim(plan.epsilon, plan.delta, plan.relation, tuple(plan.events()))
 
 
-def thresholds(solver: Solver, plan: Plan, problem: Problem, fits: int, confidence: float) -> np.ndarray:
-    """Where to cut the scores of `count`, fixed before its fits: for the canary's own mu, which one fit tells exactly.
+def thresholds(
+    solver: Solver, plan: Plan, problem: Problem, fits: int, confidence: float
+) -> np.ndarray:
+    """Where to cut the scores of `count`, fixed before its fits: for the canary's own
+    mu, which one fit tells exactly.
 
-    That mu is the same in every fit of the audits whose canary reaches its clips; elsewhere it is a good guess. It is
-    rounded, so that every chunk of an audit has the same thresholds.
+    That mu is the same in every fit of the audits whose canary reaches its clips;
+    elsewhere it is a good guess. It is rounded, so that every chunk of an audit has the
+    same thresholds.
     """
     claim = claim_of(plan)
     if claim.mu is not None:
         own = float(np.sqrt(scores(solver, plan, problem, 1)[1][0, 0]))
-        claim = replace(claim, events=(GaussianEvent(1 / max(round(own / claim.mu, 2) * claim.mu, 1e-9)),))
+        claim = replace(
+            claim,
+            events=(GaussianEvent(1 / max(round(own / claim.mu, 2) * claim.mu, 1e-9)),),
+        )
     return claim.thresholds(fits, confidence)
 
 
@@ -222,7 +316,10 @@ def count(
     confidence: float = 0.9999,
     progress: Callable[[int], None] | None = None,
 ) -> Counts:
-    """Run `fits` fits in each world and keep counts. cuts: the `thresholds` of the whole audit, if this is a chunk."""
+    """Run `fits` fits in each world and keep counts.
+
+    cuts: the `thresholds` of the whole audit, if this is a chunk.
+    """
     if cuts is None:
         cuts = thresholds(solver, plan, problem, fits, confidence)
     ratios, own = scores(solver, plan, problem, fits, progress)
@@ -230,19 +327,29 @@ def count(
 
 
 def one_run(
-    solver: Solver, plan: Plan, facts: PublicFacts, canaries: int, confidence: float = 0.9999
+    solver: Solver,
+    plan: Plan,
+    facts: PublicFacts,
+    canaries: int,
+    confidence: float = 0.9999,
 ) -> dict[str, Any]:
-    """Audit one fit with many canaries, each in it by a fair coin [Steinke, Nasr, Jagielski 2023].
+    """Audit one fit with many canaries, each in it by a fair coin [Steinke, Nasr,
+    Jagielski 2023].
 
-    Canaries are the first axes of feature space, so that they hardly disturb each other; at most n_features of them.
-    The guesses' number is fixed beforehand by theory. Under replace_one in and out are nearer than the claim covers.
+    Canaries are the first axes of feature space, so that they hardly disturb each
+    other; at most n_features of them. The guesses' number is fixed beforehand by
+    theory. Under replace_one in and out are nearer than the claim covers.
     """
     most = min(facts.n_features, facts.n_rows)
     if not 2 <= canaries <= most:
-        raise ValueError(f"canaries must be from 2 to min(d, n) = {most}, got {canaries=}. Choose fewer.")
+        raise ValueError(
+            f"canaries must be from 2 to min(d, n) = {most}, got {canaries=}. Choose "
+            "fewer."
+        )
     if plan.group_cap is not None:
         raise ValueError(
-            f"an audit of one run has rows as canaries, got group_cap={plan.group_cap}. Audit many fits instead."
+            "an audit of one run has rows as canaries, got "
+            f"group_cap={plan.group_cap}. Audit many fits instead."
         )
     claim, noise = claim_of(plan), NoiseSource()
     inside = noise.generator(0, "coins").random(canaries) < 0.5
@@ -253,18 +360,39 @@ def one_run(
     everyone = AuditRows(x, y, canaries)
     ratios = np.zeros(canaries)
     all_sums = Sums(AuditRows(x, np.where(inside, y, NO_CLASS), facts.n_rows))
-    for query, params, spec, released in transcript(solver, plan.budgeted(facts), specs, noise, all_sums):
-        half = spec.sampling_prob / 2  # what is expected of each of the others, whose coins the auditor does not know
-        rest = (released.value - half * Sums(everyone).total(query, params, spec)).ravel()
+    for query, params, spec, released in transcript(
+        solver, plan.budgeted(facts), specs, noise, all_sums
+    ):
+        # what is expected of each of the others, whose coins the auditor does not know
+        half = spec.sampling_prob / 2
+        rest = (
+            released.value - half * Sums(everyone).total(query, params, spec)
+        ).ravel()
         for i, row in enumerate(single):
             shift = Sums(row).total(query, params, spec).ravel()
             value = float(shift @ rest) + half * float(shift @ shift)
-            ratios[i] += _log_mixture(value, float(shift @ shift), released.noise_sd**2, spec.sampling_prob)
-    results: dict[str, Any] = {"canaries": canaries, "confidence": confidence, "false_alarm_odds": 1 - confidence}
+            ratios[i] += _log_mixture(
+                value, float(shift @ shift), released.noise_sd**2, spec.sampling_prob
+            )
+    results: dict[str, Any] = {
+        "canaries": canaries,
+        "confidence": confidence,
+        "false_alarm_odds": 1 - confidence,
+    }
     for name, level in (("", confidence), ("_95", 1 - CASUAL)):
-        guesses, ceiling = one_run_plan(canaries, claim.equivalent_mu, plan.delta, level)
+        guesses, ceiling = one_run_plan(
+            canaries, claim.equivalent_mu, plan.delta, level
+        )
         right = one_run_guesses(ratios, inside, guesses)
         bound = one_run_epsilon(canaries, guesses, right, plan.delta, level)
-        results |= {f"guesses{name}": guesses, f"correct{name}": right, f"epsilon_lower_bound{name}": bound}
+        results |= {
+            f"guesses{name}": guesses,
+            f"correct{name}": right,
+            f"epsilon_lower_bound{name}": bound,
+        }
         results |= {f"ceiling{name}": ceiling}
-    return {**results, "epsilon": plan.epsilon, "passed": results["epsilon_lower_bound"] <= plan.epsilon}
+    return {
+        **results,
+        "epsilon": plan.epsilon,
+        "passed": results["epsilon_lower_bound"] <= plan.epsilon,
+    }

@@ -1,7 +1,10 @@
-"""What an audit may conclude from counts: lower bounds on epsilon and mu, and what a perfect attack would have reached.
+"""What an audit may conclude from counts: lower bounds on epsilon and mu, and what a
+perfect attack would have reached.
 
-Every bound holds with its stated confidence whatever the scores are, because its threshold is fixed beforehand.
-Sources: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022; Steinke, Nasr, Jagielski 2023.
+Every bound holds with its stated confidence whatever the scores are, because its
+threshold is fixed beforehand.
+Sources: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022; Steinke, Nasr,
+    Jagielski 2023.
 """
 
 import math
@@ -17,23 +20,41 @@ from scipy.stats import beta, binom
 from dphead.analysis.tradeoff import advantage_bound, max_advantage, tradeoff
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu, total_mu
 
-CASUAL = 0.05  # error of the bound that is shown beside the verdict's, as papers print it
-RATES = np.concatenate([np.geomspace(1e-8, 0.1, 240, endpoint=False), np.linspace(0.1, 1, 181)])
+# error of the bound that is shown beside the verdict's, as papers print it
+CASUAL = 0.05
+RATES = np.concatenate(
+    [np.geomspace(1e-8, 0.1, 240, endpoint=False), np.linspace(0.1, 1, 181)]
+)
 
 
-def rate_upper_bound(events: float | np.ndarray, trials: float, error: float) -> np.ndarray:
-    """Clopper-Pearson: exceeds the true rate with probability at least 1 - error. events: how often it happened."""
+def rate_upper_bound(
+    events: float | np.ndarray, trials: float, error: float
+) -> np.ndarray:
+    """Clopper-Pearson: exceeds the true rate with probability at least 1 - error.
+
+    events: how often it happened.
+    """
     with np.errstate(invalid="ignore"):
-        bound = beta.ppf(1 - error, np.asarray(events, float) + 1, np.maximum(trials - np.asarray(events, float), 0))
+        bound = beta.ppf(
+            1 - error,
+            np.asarray(events, float) + 1,
+            np.maximum(trials - np.asarray(events, float), 0),
+        )
     return np.where(np.asarray(events) >= trials, 1.0, bound)
 
 
 def epsilon_bound(
-    false_positives: float | np.ndarray, false_negatives: float | np.ndarray, fits: float, delta: float, error: float
+    false_positives: float | np.ndarray,
+    false_negatives: float | np.ndarray,
+    fits: float,
+    delta: float,
+    error: float,
 ) -> np.ndarray:
-    """Lower bound on epsilon at `delta`, ln((1 - beta - delta) / alpha), 0 where it says nothing.
+    """Lower bound on epsilon at `delta`, ln((1 - beta - delta) / alpha), 0 where it
+    says nothing.
 
-    fits: draws in each world. The two rates share the error equally. Source: De22, appendix A.2.
+    fits: draws in each world. The two rates share the error equally. Source: De22,
+        appendix A.2.
     """
     alpha = rate_upper_bound(false_positives, fits, error / 2)
     hit = 1 - rate_upper_bound(false_negatives, fits, error / 2) - delta
@@ -41,16 +62,20 @@ def epsilon_bound(
 
 
 def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
-    """Lower bound on 1 - alpha - beta from both kinds of mistakes together, `fits` draws in each world; at least 0.
+    """Lower bound on 1 - alpha - beta from both kinds of mistakes together, `fits`
+    draws in each world; at least 0.
 
-    The mistakes are 2 fits independent trials of unequal rates; a binomial of their mean rate has the heavier tail
-    (Hoeffding 1956, theorem 4), so one Clopper-Pearson bound serves: narrower than one for each rate.
+    The mistakes are 2 fits independent trials of unequal rates; a binomial of their
+    mean rate has the heavier tail (Hoeffding 1956, theorem 4), so one Clopper-Pearson
+    bound serves: narrower than one for each rate.
     """
     return max(0.0, 1 - 2 * float(rate_upper_bound(mistakes, 2 * fits, error)))
 
 
 def mu_of_advantage(advantage: float) -> float:
-    """The Gaussian mechanism whose best attack has this advantage: 2 Phi^-1((1 + advantage) / 2)."""
+    """The Gaussian mechanism whose best attack has this advantage: 2 Phi^-1((1 +
+    advantage) / 2).
+    """
     return 2 * float(ndtri((1 + advantage) / 2))
 
 
@@ -66,10 +91,12 @@ def _advantage(events: tuple[GaussianEvent, ...], relation: str) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a plan promises, and what a perfect attack on a mechanism that just keeps it would measure.
+    """What a plan promises, and what a perfect attack on a mechanism that just keeps it
+    would measure.
 
-    epsilon, delta, relation: the promise. events: its releases. Thresholds and ceilings come from here alone, before
-    any fit. Guarantee of the ceilings: expected counts under the claim's own trade-off curve.
+    epsilon, delta, relation: the promise. events: its releases. Thresholds and ceilings
+    come from here alone, before any fit. Guarantee of the ceilings: expected counts
+    under the claim's own trade-off curve.
     """
 
     epsilon: float
@@ -97,29 +124,43 @@ class Claim:
         return _curve(self.events, self.relation)
 
     def thresholds(self, fits: float, confidence: float) -> np.ndarray:
-        """Where to cut the scores for the verdict's `epsilon_bound`, and for the one at 95 % beside it."""
-        return np.array([self.best(fits, (1 - confidence) / 2)[0], self.best(fits, CASUAL)[0]])
+        """Where to cut the scores for the verdict's `epsilon_bound`, and for the one at
+        95 % beside it.
+        """
+        return np.array(
+            [self.best(fits, (1 - confidence) / 2)[0], self.best(fits, CASUAL)[0]]
+        )
 
     def best(self, fits: float, error: float) -> tuple[float, float]:
-        """(log-likelihood ratio, expected bound) where `epsilon_bound` is expected to be largest."""
+        """(log-likelihood ratio, expected bound) where `epsilon_bound` is expected to
+        be largest.
+        """
         misses = self.curve()
         bounds = epsilon_bound(fits * RATES, fits * misses, fits, self.delta, error)
         best = int(np.argmax(bounds))
         if self.mu is not None:
-            return float(-self.mu * ndtri(RATES[best]) - self.mu**2 / 2), float(bounds[best])
+            return float(-self.mu * ndtri(RATES[best]) - self.mu**2 / 2), float(
+                bounds[best]
+            )
         near = slice(max(0, best - 1), best + 2)
-        slope = (misses[near][0] - misses[near][-1]) / (RATES[near][-1] - RATES[near][0])
+        slope = (misses[near][0] - misses[near][-1]) / (
+            RATES[near][-1] - RATES[near][0]
+        )
         return math.log(max(slope, 1e-300)), float(bounds[best])
 
     def ceilings(self, fits: float, error: float) -> dict[str, float | None]:
-        """What a perfect attack is expected to reach with `fits` draws in each world, and with infinitely many."""
+        """What a perfect attack is expected to reach with `fits` draws in each world,
+        and with infinitely many.
+        """
         reached = advantage_lower_bound(fits * (1 - self.advantage), fits, error / 2)
         mu = mu_of_advantage(reached)
         return {
             "epsilon_lower_bound": self.best(fits, error / 2)[1],
             "epsilon_lower_bound_95": self.best(fits, CASUAL)[1],
             "mu_lower_bound": mu,
-            "epsilon_from_mu": epsilon_from_mu(mu, self.delta) if self.mu is not None else None,
+            "epsilon_from_mu": epsilon_from_mu(mu, self.delta)
+            if self.mu is not None
+            else None,
             "auc": self._auc(),
             "advantage": self.advantage,
             "advantage_of_epsilon_delta": advantage_bound(self.epsilon, self.delta),
@@ -129,15 +170,20 @@ class Claim:
         """Area over the trade-off curve: Phi(mu / sqrt(2)) for a Gaussian."""
         if self.mu is not None:
             return float(ndtr(self.mu / math.sqrt(2)))
-        return 1 - float(np.trapezoid(np.append(1.0, self.curve()), np.append(0.0, RATES)))
+        return 1 - float(
+            np.trapezoid(np.append(1.0, self.curve()), np.append(0.0, RATES))
+        )
 
 
 @dataclass
 class Counts:
-    """What is kept of the scores: numbers that add up over chunks. Index 0: without the canary, 1: with it.
+    """What is kept of the scores: numbers that add up over chunks.
 
-    fits: draws in each world. edges: of the histograms, whose end bins are open. above: (2, thresholds) scores above
-    `Claim.thresholds`; positive: scores above 0. own_mu2: sum, least and largest of the canary's own mu squared.
+    Index 0: without the canary, 1: with it.
+
+    fits: draws in each world. edges: of the histograms, whose end bins are open. above:
+    (2, thresholds) scores above `Claim.thresholds`; positive: scores above 0. own_mu2:
+    sum, least and largest of the canary's own mu squared.
     """
 
     edges: np.ndarray
@@ -149,33 +195,60 @@ class Counts:
     own_mu2: np.ndarray
 
     @classmethod
-    def of(cls, scores: np.ndarray, own_mu2: np.ndarray, thresholds: np.ndarray, edges: np.ndarray) -> "Counts":
-        """scores: (2, fits) log-likelihood ratios; own_mu2: the canary's mu squared in each transcript."""
+    def of(
+        cls,
+        scores: np.ndarray,
+        own_mu2: np.ndarray,
+        thresholds: np.ndarray,
+        edges: np.ndarray,
+    ) -> "Counts":
+        """scores: (2, fits) log-likelihood ratios; own_mu2: the canary's mu squared in
+        each transcript.
+        """
         inner = np.clip(scores, edges[0], edges[-1])
         return cls(
-            edges, thresholds, scores.shape[1], (scores[:, :, None] > thresholds).sum(axis=1),
+            edges,
+            thresholds,
+            scores.shape[1],
+            (scores[:, :, None] > thresholds).sum(axis=1),
             (scores > 0).sum(axis=1),
             np.stack([np.histogram(row, edges)[0] for row in inner]),
             np.array([own_mu2.sum(), own_mu2.min(), own_mu2.max()]),
-        )  # fmt: skip
+        )
 
     def __add__(self, other: "Counts") -> "Counts":
-        if not (np.array_equal(self.thresholds, other.thresholds) and np.array_equal(self.edges, other.edges)):
-            raise ValueError(f"chunks must share thresholds, got {other.thresholds}. They were {self.thresholds}.")
+        if not (
+            np.array_equal(self.thresholds, other.thresholds)
+            and np.array_equal(self.edges, other.edges)
+        ):
+            raise ValueError(
+                f"chunks must share thresholds, got {other.thresholds}. They were "
+                f"{self.thresholds}."
+            )
         (a, low, high), (b, low2, high2) = self.own_mu2, other.own_mu2
         return Counts(
-            self.edges, self.thresholds, self.fits + other.fits, self.above + other.above,
-            self.positive + other.positive, self.histograms + other.histograms,
+            self.edges,
+            self.thresholds,
+            self.fits + other.fits,
+            self.above + other.above,
+            self.positive + other.positive,
+            self.histograms + other.histograms,
             np.array([a + b, min(low, low2), max(high, high2)]),
-        )  # fmt: skip
+        )
 
     def own_mu(self) -> dict[str, float]:
         """The canary's own mu: root mean square, least and largest over transcripts."""
         mean = self.own_mu2[0] / (2 * self.fits)
-        return {"mean": math.sqrt(mean), "least": math.sqrt(self.own_mu2[1]), "largest": math.sqrt(self.own_mu2[2])}
+        return {
+            "mean": math.sqrt(mean),
+            "least": math.sqrt(self.own_mu2[1]),
+            "largest": math.sqrt(self.own_mu2[2]),
+        }
 
     def auc(self) -> tuple[float, float]:
-        """(estimate, standard error) of the attack's AUC, ties within a bin counted half [DeLong et al. 1988]."""
+        """(estimate, standard error) of the attack's AUC, ties within a bin counted
+        half [DeLong et al. 1988].
+        """
         out, hit = self.histograms / self.fits
         below_out, below_hit = np.cumsum(out) - out / 2, np.cumsum(hit) - hit / 2
         auc = float(hit @ below_out)
@@ -184,17 +257,22 @@ class Counts:
 
 
 def bin_edges(claim: Claim, bins: int = 400) -> np.ndarray:
-    """Edges of the score histograms: seven deviations of the claim's log-likelihood ratio around 0."""
+    """Edges of the score histograms: seven deviations of the claim's log-likelihood
+    ratio around 0.
+    """
     mu = claim.equivalent_mu
     return np.linspace(-1, 1, bins + 1) * (mu**2 / 2 + 7 * mu)
 
 
 def statements(counts: Counts, claim: Claim, confidence: float) -> dict[str, Any]:
-    """The audit's results, each beside its ceiling; `passed` is False if a bound exceeds the claim.
+    """The audit's results, each beside its ceiling; `passed` is False if a bound
+    exceeds the claim.
 
-    The error 1 - confidence is split over the two bounds, so that a correct mechanism fails with at most that chance.
-    AUC and advantage are estimates with a standard error, and the bound at 95 % is shown for comparison: no verdict
-    rests on them. With Poisson batches there is no mu: then it is the advantage that must not exceed the claim's.
+    The error 1 - confidence is split over the two bounds, so that a correct mechanism
+    fails with at most that chance. AUC and advantage are estimates with a standard
+    error, and the bound at 95 % is shown for comparison: no verdict rests on them. With
+    Poisson batches there is no mu: then it is the advantage that must not exceed the
+    claim's.
     """
     error, n = 1 - confidence, counts.fits
     mistakes = int(counts.positive[0]) + n - int(counts.positive[1])
@@ -208,38 +286,67 @@ def statements(counts: Counts, claim: Claim, confidence: float) -> dict[str, Any
     spread = math.sqrt((hit * (1 - hit) + out * (1 - out)) / n)
     too_large = claim.mu is not None and own["largest"] > claim.mu * (1 + 1e-9)
     return {
-        "epsilon": claim.epsilon, "delta": claim.delta, "relation": claim.relation, "mu": claim.mu,
-        "fits_in_each_world": n, "confidence": confidence,
-        "false_alarm_odds": {"epsilon_lower_bound": error / 2, "mu_lower_bound": error / 2, "both": error,
-                             "epsilon_lower_bound_95": CASUAL},
-        "epsilon_lower_bound": epsilon, "epsilon_lower_bound_95": casual,
-        "mu_lower_bound": mu, "advantage_lower_bound": advantage,
-        "epsilon_from_mu": epsilon_from_mu(mu, claim.delta) if claim.mu is not None else None,
-        "auc": auc, "auc_standard_error": auc_se,
-        "advantage": float(hit - out), "advantage_standard_error": spread,
-        "thresholds": counts.thresholds.tolist(), "ceilings": ceilings,
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "relation": claim.relation,
+        "mu": claim.mu,
+        "fits_in_each_world": n,
+        "confidence": confidence,
+        "false_alarm_odds": {
+            "epsilon_lower_bound": error / 2,
+            "mu_lower_bound": error / 2,
+            "both": error,
+            "epsilon_lower_bound_95": CASUAL,
+        },
+        "epsilon_lower_bound": epsilon,
+        "epsilon_lower_bound_95": casual,
+        "mu_lower_bound": mu,
+        "advantage_lower_bound": advantage,
+        "epsilon_from_mu": epsilon_from_mu(mu, claim.delta)
+        if claim.mu is not None
+        else None,
+        "auc": auc,
+        "auc_standard_error": auc_se,
+        "advantage": float(hit - out),
+        "advantage_standard_error": spread,
+        "thresholds": counts.thresholds.tolist(),
+        "ceilings": ceilings,
         "canary_mu": own,
-        "canary_epsilon": epsilon_from_mu(own["mean"], claim.delta) if claim.mu is not None else None,
+        "canary_epsilon": epsilon_from_mu(own["mean"], claim.delta)
+        if claim.mu is not None
+        else None,
         "canary_share": own["mean"] / claim.mu if claim.mu else None,
-        "counts": {"above_threshold": counts.above.tolist(), "positive": counts.positive.tolist()},
+        "counts": {
+            "above_threshold": counts.above.tolist(),
+            "positive": counts.positive.tolist(),
+        },
         "histogram": {
             "low": float(counts.edges[0]),
             "high": float(counts.edges[-1]),
             "without": counts.histograms[0].tolist(),
             "with": counts.histograms[1].tolist(),
         },
-        "passed": bool(epsilon <= claim.epsilon and advantage <= claim.advantage and not too_large),
-    }  # fmt: skip
+        "passed": bool(
+            epsilon <= claim.epsilon and advantage <= claim.advantage and not too_large
+        ),
+    }
 
 
-def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Largest probability that an (epsilon, delta)-DP run lets `correct` of `guesses` guesses on `canaries` be right.
+def one_run_p_value(
+    canaries: int, guesses: int, correct: int, epsilon: float, delta: float
+) -> float:
+    """Largest probability that an (epsilon, delta)-DP run lets `correct` of `guesses`
+    guesses on `canaries` be right.
 
-    Each canary was in the run or not by a fair coin; the others are abstentions. Source: Steinke, Nasr, Jagielski
-    2023, theorem 5.2: P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i, W binomial(guesses, e^eps / (1 + e^eps)).
+    Each canary was in the run or not by a fair coin; the others are abstentions.
+    Source: Steinke, Nasr, Jagielski 2023, theorem 5.2: P[W >= v] + 2 m delta max_i P[v
+    > W >= v - i] / i, W binomial(guesses, e^eps / (1 + e^eps)).
     """
     if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(f"correct <= guesses <= canaries must hold, got {correct=}, {guesses=}, {canaries=}. Recount.")
+        raise ValueError(
+            f"correct <= guesses <= canaries must hold, got {correct=}, {guesses=}, "
+            f"{canaries=}. Recount."
+        )
     rate = 1 / (1 + math.exp(-epsilon))
     steps = np.arange(1, correct + 1)
     missed = np.cumsum(binom.pmf(correct - steps, guesses, rate)) / steps
@@ -247,12 +354,18 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     return min(1.0, float(binom.sf(correct - 1, guesses, rate)) + slack)
 
 
-def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Largest epsilon that the guesses refute at this confidence, to 1e-6; 0 if they refute none."""
+def one_run_epsilon(
+    canaries: int, guesses: int, correct: int, delta: float, confidence: float
+) -> float:
+    """Largest epsilon that the guesses refute at this confidence, to 1e-6; 0 if they
+    refute none.
+    """
     error, low, high = 1 - confidence, 0.0, 1.0
     if one_run_p_value(canaries, guesses, correct, 0.0, delta) > error:
         return 0.0
-    while one_run_p_value(canaries, guesses, correct, high, delta) <= error and high < 1e3:
+    while (
+        one_run_p_value(canaries, guesses, correct, high, delta) <= error and high < 1e3
+    ):
         low, high = high, 2 * high
     while high - low > 1e-6:
         middle = (low + high) / 2
@@ -261,15 +374,24 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
     return low
 
 
-def one_run_plan(canaries: int, mu: float, delta: float, confidence: float) -> tuple[int, float]:
-    """(guesses, expected bound): how many guesses pay best against a Gaussian of this mu, by theory, before the run."""
+def one_run_plan(
+    canaries: int, mu: float, delta: float, confidence: float
+) -> tuple[int, float]:
+    """(guesses, expected bound): how many guesses pay best against a Gaussian of this
+    mu, by theory, before the run.
+    """
     best = (canaries, 0.0)
     for share in np.linspace(0.02, 1, 50):
         guesses = max(1, round(float(share) * canaries))
-        # Guess where |score| is largest: |z| > t for z = N(+-mu/2, 1), right with probability P(z > t) / P(|z| > t).
+        # Guess where |score| is largest: |z| > t for z = N(+-mu/2, 1), right with
+        # probability P(z > t) / P(|z| > t).
         cut = _cut(guesses / canaries, mu)
-        right = float(ndtr(mu / 2 - cut)) / (float(ndtr(mu / 2 - cut)) + float(ndtr(-mu / 2 - cut)))
-        bound = one_run_epsilon(canaries, guesses, math.floor(guesses * right), delta, confidence)
+        right = float(ndtr(mu / 2 - cut)) / (
+            float(ndtr(mu / 2 - cut)) + float(ndtr(-mu / 2 - cut))
+        )
+        bound = one_run_epsilon(
+            canaries, guesses, math.floor(guesses * right), delta, confidence
+        )
         best = max(best, (guesses, bound), key=lambda b: b[1])
     return best
 
@@ -279,12 +401,19 @@ def _cut(share: float, mu: float) -> float:
     low, high = 0.0, mu + 10.0
     for _ in range(60):
         t = (low + high) / 2
-        low, high = (t, high) if ndtr(mu / 2 - t) + ndtr(-mu / 2 - t) > share else (low, t)
+        low, high = (
+            (t, high) if ndtr(mu / 2 - t) + ndtr(-mu / 2 - t) > share else (low, t)
+        )
     return low
 
 
-def one_run_guesses(scores: Sequence[float] | np.ndarray, inside: np.ndarray, guesses: int) -> int:
-    """How many of the `guesses` guesses with the largest |score| are right. inside: (canaries,) bool, the coins."""
+def one_run_guesses(
+    scores: Sequence[float] | np.ndarray, inside: np.ndarray, guesses: int
+) -> int:
+    """How many of the `guesses` guesses with the largest |score| are right.
+
+    inside: (canaries,) bool, the coins.
+    """
     scores = np.asarray(scores, float)
     chosen = np.argsort(-np.abs(scores), kind="stable")[:guesses]
     return int(((scores[chosen] > 0) == inside[chosen]).sum())

@@ -1,8 +1,10 @@
-"""How far hostile rows move the sums to which `release` adds noise, measured without noise and so without odds.
+"""How far hostile rows move the sums to which `release` adds noise, measured without
+noise and so without odds.
 
-Fits with and without a canary (`audit`) see what an attacker sees, but one canary at a time, in one layout. Here
-rows of any size, of opposite signs and that are not finite go through the row sources, threads and kept rows that fits
-use. For each release of a fit the distance of two worlds' sums is compared with the one that its noise is for.
+Fits with and without a canary (`audit`) see what an attacker sees, but one canary at a
+time, in one layout. Here rows of any size, of opposite signs and that are not finite go
+through the row sources, threads and kept rows that fits use. For each release of a fit
+the distance of two worlds' sums is compared with the one that its noise is for.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,14 @@ import h5py
 import numpy as np
 
 from dphead.analysis.audit import BEYOND, transcript
-from dphead.analysis.audit_rows import NO_CLASS, AuditRows, Sums, UnrecordedSpec, exact, way_of
+from dphead.analysis.audit_rows import (
+    NO_CLASS,
+    AuditRows,
+    Sums,
+    UnrecordedSpec,
+    exact,
+    way_of,
+)
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.contract import ReleaseSpec, Rows
@@ -34,15 +43,20 @@ from extract.format import open_features, write_features
 SLOTS = 3 * CHUNK + 5  # of a world: several blocks, the last of them padded
 EVERY = 32  # one slot in so many has a row that counts
 SIZES = (1.0, 10.0, 1e6)  # of hostile rows, in clip norms
-HARD = 5.0  # score of a clipped hostile row for the wrong class, where weights are chosen
-LARGE = 1 << 16  # entries of a sum from which a pair goes one way only, not also the first
+# score of a clipped hostile row for the wrong class, where weights are chosen
+HARD = 5.0
+# entries of a sum from which a pair goes one way only, not also the first
+LARGE = 1 << 16
 WAYS = ("memory", "threads", "kept rows", "compiled", "file", "streamed file")
 IN_FILES = ("file", "streamed file")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows that may stand in the same slots. canary, neighbour: (row, class); the latter is for replace_one."""
+    """Two rows that may stand in the same slots.
+
+    canary, neighbour: (row, class); the latter is for replace_one.
+    """
 
     name: str
     canary: tuple[np.ndarray, int]
@@ -51,7 +65,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class World:
-    """Rows of which some slots are the protected unit's. x: (n, d); y, groups: (n,); sampled: (n,) bool."""
+    """Rows of which some slots are the protected unit's.
+
+    x: (n, d); y, groups: (n,); sampled: (n,) bool.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -66,25 +83,48 @@ def pairs(n_features: int, n_classes: int, clip_norm: float) -> list[Pair]:
     first[0] = clip_norm
     even = np.full(n_features, clip_norm / np.sqrt(n_features), np.float32)
     found = []
-    for size, (name, row) in product(SIZES, (("first axis", first), ("all features", even))):
+    for size, (name, row) in product(
+        SIZES, (("first axis", first), ("all features", even))
+    ):
         row = np.float32(size) * row
         found.append(Pair(f"{size:g} clip norms, {name}", (row, 0), (-row, 0)))
-        found.append(Pair(f"{size:g} clip norms, {name}, opposite", (-row, 0), (row, n_classes - 1)))
+        found.append(
+            Pair(
+                f"{size:g} clip norms, {name}, opposite",
+                (-row, 0),
+                (row, n_classes - 1),
+            )
+        )
     far = np.float32(SIZES[1]) * first
-    for name, value in (("nan", np.nan), ("inf", np.inf), ("-inf", -np.inf), ("largest", 3e38), ("least", 1e-45)):
+    for name, value in (
+        ("nan", np.nan),
+        ("inf", np.inf),
+        ("-inf", -np.inf),
+        ("largest", 3e38),
+        ("least", 1e-45),
+    ):
         one = even.copy()
         one[-1] = value
         found.append(Pair(f"one entry {name}", (one, 0), (far, 0)))
-        found.append(Pair(f"all entries {name}", (np.full(n_features, value, np.float32), 0), (-far, 0)))
+        found.append(
+            Pair(
+                f"all entries {name}",
+                (np.full(n_features, value, np.float32), 0),
+                (-far, 0),
+            )
+        )
     found.append(Pair("a label beyond the classes", (far, n_classes), (-far, 0)))
     return found
 
 
-def world(pair: Pair, inside: bool, relation: str, clip_norm: float, group_cap: int | None) -> World:
+def world(
+    pair: Pair, inside: bool, relation: str, clip_norm: float, group_cap: int | None
+) -> World:
     """The rows with the pair's canary, or with what the relation puts in its place.
 
-    The unit's first slot is the first of all, so that everything moves when it goes; the rows of a group are more than
-    the cap, in all blocks. Slots without a class hold numbers that would spoil any sum.
+    The unit's first slot is the first of all, so that everything moves when it goes;
+    the rows of a group are more than the cap, in all blocks. Slots without a class hold
+    numbers that would spoil any sum.
     """
     rng, d = np.random.default_rng(0), len(pair.canary[0])
     copies = 1 if group_cap is None else group_cap + BEYOND
@@ -100,20 +140,29 @@ def world(pair: Pair, inside: bool, relation: str, clip_norm: float, group_cap: 
     sampled[unit] = True
     x[unit], y[unit] = pair.canary
     if not inside:
-        x[unit], y[unit] = pair.neighbour if relation == "replace_one" else (np.zeros(d), NO_CLASS)
+        x[unit], y[unit] = (
+            pair.neighbour if relation == "replace_one" else (np.zeros(d), NO_CLASS)
+        )
     kept = np.ones(n, bool)
     kept[unit] = inside or relation != "add_remove"
     return World(x[kept], y[kept], groups[kept], group_cap, sampled[kept])
 
 
 class Ways:
-    """The ways from worlds to their sums, each through a row source and a block sum of real fits.
+    """The ways from worlds to their sums, each through a row source and a block sum of
+    real fits.
 
-    folder: for the features file that has each world that goes through one as a split. Use it as a context manager.
+    folder: for the features file that has each world that goes through one as a split.
+        Use it as a context manager.
     """
 
-    def __init__(self, worlds: dict[tuple[int, bool], World], n_classes: int, folder: str | None) -> None:
-        self._worlds, self._splits = worlds, {key: f"{key[0]} {key[1]}" for key in worlds}
+    def __init__(
+        self, worlds: dict[tuple[int, bool], World], n_classes: int, folder: str | None
+    ) -> None:
+        self._worlds, self._splits = (
+            worlds,
+            {key: f"{key[0]} {key[1]}" for key in worlds},
+        )
         if folder is None:
             return
         path, every = Path(folder) / "rows.h5", list(worlds.values())
@@ -123,11 +172,14 @@ class Ways:
             np.zeros_like(x),
             np.concatenate([w.y for w in every]).astype(np.int32),
             [str(i) for i in range(n_classes)],
-            split=np.concatenate([np.full(len(w.y), i, np.uint8) for i, w in enumerate(every)]),
+            split=np.concatenate(
+                [np.full(len(w.y), i, np.uint8) for i, w in enumerate(every)]
+            ),
             split_names=list(self._splits.values()),
             group=np.concatenate([w.groups for w in every]),
         )
-        with h5py.File(path, "r+", locking=False) as file:  # the writer refuses what is not finite: others may not
+        # the writer refuses what is not finite: others may not
+        with h5py.File(path, "r+", locking=False) as file:
             file["features"][:] = x  # type: ignore[index]
         self._file = open_features(path)
 
@@ -138,8 +190,17 @@ class Ways:
         if hasattr(self, "_file"):
             self._file.close()
 
-    def total(self, way: str, key: tuple[int, bool], query: Query, params: Params, spec: ReleaseSpec) -> np.ndarray:
-        """The sum over a world; of kept rows the sum of a later pass, after one of another transform."""
+    def total(
+        self,
+        way: str,
+        key: tuple[int, bool],
+        query: Query,
+        params: Params,
+        spec: ReleaseSpec,
+    ) -> np.ndarray:
+        """The sum over a world; of kept rows the sum of a later pass, after one of
+        another transform.
+        """
         w = self._worlds[key]
         rows: Any
         if way in IN_FILES:
@@ -156,7 +217,15 @@ class Ways:
             return _total(query, params, rows, spec, w, CpuSums())
         kept, t = KeptRows(1 << 40), params.transform
         for transform in (replace(t, unit_norm=not t.unit_norm), t):
-            _total(query, replace(params, transform=transform), rows, spec, w, CpuSums(), kept)
+            _total(
+                query,
+                replace(params, transform=transform),
+                rows,
+                spec,
+                w,
+                CpuSums(),
+                kept,
+            )
         return _total(query, params, rows, spec, w, CpuSums(), kept)
 
 
@@ -177,26 +246,42 @@ def _total(
     return exact(query, params, rows, spec, block_sum, indices, kept)
 
 
-def measure(solver: Solver, plan: Plan, facts: PublicFacts, ways: tuple[str, ...] = WAYS) -> dict[str, Any]:
-    """Distances of hostile worlds at the releases of one fit, as shares of what the noise of each is for.
+def measure(
+    solver: Solver, plan: Plan, facts: PublicFacts, ways: tuple[str, ...] = WAYS
+) -> dict[str, Any]:
+    """Distances of hostile worlds at the releases of one fit, as shares of what the
+    noise of each is for.
 
-    The first and the last release of each label are measured, where they depend on weights also at weights that give
-    hostile rows to the wrong class. `passed` is False if a share exceeds 1, or if two ways to the sum of a world
-    disagree. Each pair goes the first way and one of the others, in turn.
+    The first and the last release of each label are measured, where they depend on
+    weights also at weights that give hostile rows to the wrong class. `passed` is False
+    if a share exceeds 1, or if two ways to the sum of a world disagree. Each pair goes
+    the first way and one of the others, in turn.
     """
     clip = max(s.clip_norm for s in plan.specs)
     hostile = pairs(facts.n_features, facts.n_classes, clip)
     keys = list(product(range(len(hostile)), (False, True)))
-    worlds = {(i, side): world(hostile[i], side, plan.relation, clip, plan.group_cap) for i, side in keys}
-    found: dict[str, Any] = {"pairs": len(hostile), "ways": list(ways), "sums": 0, "largest_share": 0.0}
+    worlds = {
+        (i, side): world(hostile[i], side, plan.relation, clip, plan.group_cap)
+        for i, side in keys
+    }
+    found: dict[str, Any] = {
+        "pairs": len(hostile),
+        "ways": list(ways),
+        "sums": 0,
+        "largest_share": 0.0,
+    }
     found |= {"worst": "", "epsilon_of_worst": 0.0, "largest_disagreement": 0.0}
     with TemporaryDirectory() as folder:
         file = folder if set(ways) & set(IN_FILES) else None
         with Ways(worlds, facts.n_classes, file) as made, np.errstate(all="ignore"):
             asked = _asked(solver, plan, facts, worlds[0, True], clip)
             for number, release in enumerate(asked):
-                _compare(made, hostile, number, release, facts.n_features, plan, ways, found)
-    found["passed"] = found["largest_share"] <= 1 + 1e-9 and found["largest_disagreement"] == 0
+                _compare(
+                    made, hostile, number, release, facts.n_features, plan, ways, found
+                )
+    found["passed"] = (
+        found["largest_share"] <= 1 + 1e-9 and found["largest_disagreement"] == 0
+    )
     return found
 
 
@@ -210,7 +295,10 @@ def _compare(
     ways: tuple[str, ...],
     found: dict[str, Any],
 ) -> None:
-    """Measure a release, and keep what is largest in `found`. number: of the release, which turns the ways."""
+    """Measure a release, and keep what is largest in `found`.
+
+    number: of the release, which turns the ways.
+    """
     query, params, spec = asked
     t = params.transform
     unit, deviation = noise_scale(query, spec, t.append)
@@ -218,37 +306,59 @@ def _compare(
     row = float(sd / spec.noise_multiplier)
     rows = spec.group_cap or 1
     if spec.sampling_prob < 1 and spec.relation == "replace_one":
-        rows *= 2  # the noise is over the zero-out sensitivity, the accountant handles the rest
+        # the noise is over the zero-out sensitivity, the accountant handles the rest
+        rows *= 2
     large = np.prod(query.shape(t.width(n_features))) >= LARGE
     for i, pair in enumerate(hostile):
         turn = ways[(i + number) % len(ways)]
         chosen = [turn] if large or turn == ways[0] else [ways[0], turn]
-        sums = {way: [made.total(way, (i, side), query, params, spec) for side in (False, True)] for way in chosen}
+        sums = {
+            way: [
+                made.total(way, (i, side), query, params, spec)
+                for side in (False, True)
+            ]
+            for way in chosen
+        }
         found["sums"] += 2 * len(sums)
         for way, (without, inside) in sums.items():
             share = float(np.linalg.norm(inside - without)) / (rows * row)
             if share > found["largest_share"]:
-                found["largest_share"], found["worst"] = share, f"{spec.label}: {pair.name}, {way}"
-                found["epsilon_of_worst"] = _epsilon(share * rows * row / sd, spec, plan.delta)
+                found["largest_share"], found["worst"] = (
+                    share,
+                    f"{spec.label}: {pair.name}, {way}",
+                )
+                found["epsilon_of_worst"] = _epsilon(
+                    share * rows * row / sd, spec, plan.delta
+                )
             for value, first in zip((without, inside), sums[chosen[0]], strict=True):
                 apart = float(np.linalg.norm(value - first)) / row
-                found["largest_disagreement"] = max(found["largest_disagreement"], apart)
+                found["largest_disagreement"] = max(
+                    found["largest_disagreement"], apart
+                )
 
 
 def _epsilon(mu: float, spec: ReleaseSpec, delta: float) -> float | None:
-    """What the release alone shows of the pair; None of a Poisson batch, in which it may not be, and of everything."""
+    """What the release alone shows of the pair; None of a Poisson batch, in which it
+    may not be, and of everything.
+    """
     return epsilon_from_mu(mu, delta) if spec.sampling_prob == 1 and mu < 1e6 else None
 
 
 def _asked(
     solver: Solver, plan: Plan, facts: PublicFacts, rows: World, clip: float
 ) -> Iterator[tuple[Query, Params, ReleaseSpec]]:
-    """What one fit asks first and last under each label, and the same at weights that are wrong for hostile rows."""
+    """What one fit asks first and last under each label, and the same at weights that
+    are wrong for hostile rows.
+    """
     labels = [s.label for s in plan.specs]
-    wanted = {labels.index(name) for name in labels} | {len(labels) - 1 - labels[::-1].index(name) for name in labels}
+    wanted = {labels.index(name) for name in labels} | {
+        len(labels) - 1 - labels[::-1].index(name) for name in labels
+    }
     few = slice(1, 1 + EVERY * min(8, facts.n_rows), EVERY)
     groups = None if plan.group_cap is None else rows.groups[few]
-    sums = Sums(AuditRows(rows.x[few], rows.y[few], facts.n_rows, groups, plan.group_cap))
+    sums = Sums(
+        AuditRows(rows.x[few], rows.y[few], facts.n_rows, groups, plan.group_cap)
+    )
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
     fit = transcript(solver, plan.budgeted(facts), specs, NoiseSource(), sums)
     for i, (query, params, spec, _) in enumerate(fit):
@@ -260,7 +370,9 @@ def _asked(
 
 
 def _wrong(params: Params, clip: float) -> np.ndarray:
-    """Weights by which a row along the first axis, as long as the clip norm, belongs to the last class."""
+    """Weights by which a row along the first axis, as long as the clip norm, belongs to
+    the last class.
+    """
     assert params.weights is not None
     weights = np.zeros_like(params.weights)
     weights[0, 0], weights[0, -1] = -HARD / clip, HARD / clip

@@ -1,4 +1,6 @@
-"""The picture of an audit: its scores in both worlds, and the bound on epsilon at every threshold."""
+"""The picture of an audit: its scores in both worlds, and the bound on epsilon at every
+threshold.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,15 +10,26 @@ import numpy as np
 from dphead.analysis.audit_bounds import RATES, Claim, epsilon_bound
 
 
-def plot_audit(result: dict[str, Any], claim: Claim, path: str | Path, title: str = "") -> None:
-    """Write a PNG. result: of `audit_bounds.statements`. Needs matplotlib (ImportError without it)."""
+def plot_audit(
+    result: dict[str, Any], claim: Claim, path: str | Path, title: str = ""
+) -> None:
+    """Write a PNG. result: of `audit_bounds.statements`.
+
+    Needs matplotlib (ImportError without it).
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     _scores(left, result)
     _curve(right, result, claim)
-    figure.suptitle(title or f"audit at epsilon = {claim.epsilon:g}, delta = {claim.delta:g}, {claim.relation}")
+    figure.suptitle(
+        title
+        or (
+            f"audit at epsilon = {claim.epsilon:g}, delta = {claim.delta:g}, "
+            f"{claim.relation}"
+        )
+    )
     figure.savefig(path, dpi=110)
 
 
@@ -25,33 +38,74 @@ def _scores(axes: Any, result: dict[str, Any]) -> None:
     fine = np.array([h["without"], h["with"]])
     edges = np.linspace(h["low"], h["high"], fine.shape[1] + 1)[::5]
     coarse = fine.reshape(2, -1, 5).sum(axis=2) / (n * (edges[1] - edges[0]))
-    for density, name, color in zip(coarse, ("without the canary", "with the canary"), ("C0", "C1"), strict=True):
+    for density, name, color in zip(
+        coarse, ("without the canary", "with the canary"), ("C0", "C1"), strict=True
+    ):
         axes.stairs(density, edges, label=name, color=color, fill=True, alpha=0.35)
         axes.stairs(density, edges, color=color)
-    axes.axvline(0, color="black", linewidth=0.8, linestyle=":", label="threshold of mu")
+    axes.axvline(
+        0, color="black", linewidth=0.8, linestyle=":", label="threshold of mu"
+    )
     cut = result["thresholds"][0]
     if h["low"] < cut < h["high"]:
-        axes.axvline(cut, color="black", linewidth=0.8, linestyle="--", label="threshold of epsilon")
+        axes.axvline(
+            cut,
+            color="black",
+            linewidth=0.8,
+            linestyle="--",
+            label="threshold of epsilon",
+        )
     shown = np.flatnonzero(coarse.max(axis=0) > 1e-3 * coarse.max())
     axes.set_xlim(edges[shown[0]], edges[shown[-1] + 1])
-    axes.set(xlabel="log-likelihood ratio of the transcript", ylabel="density", title=f"{n:,} fits in each world")
+    axes.set(
+        xlabel="log-likelihood ratio of the transcript",
+        ylabel="density",
+        title=f"{n:,} fits in each world",
+    )
     axes.legend(fontsize=8)
 
 
 def _curve(axes: Any, result: dict[str, Any], claim: Claim) -> None:
-    h, n, error = result["histogram"], result["fits_in_each_world"], (1 - result["confidence"]) / 2
+    h, n, error = (
+        result["histogram"],
+        result["fits_in_each_world"],
+        (1 - result["confidence"]) / 2,
+    )
     above = np.array([h["without"], h["with"]])[:, ::-1].cumsum(axis=1)
     bound = epsilon_bound(above[0], n - above[1], n, claim.delta, error)
     perfect = epsilon_bound(n * RATES, n * claim.curve(), n, claim.delta, error)
     seen = above[0] > 0
     axes.plot(RATES, perfect, color="C2", label="perfect attack, expected")
-    axes.plot(above[0][seen] / n, bound[seen], ".", color="C1", markersize=4, label="this audit, each threshold alone")
+    axes.plot(
+        above[0][seen] / n,
+        bound[seen],
+        ".",
+        color="C1",
+        markersize=4,
+        label="this audit, each threshold alone",
+    )
     place = result["counts"]["above_threshold"][0][0] / n
-    axes.plot([max(place, 0.5 / n)], [result["epsilon_lower_bound"]], "k*", label="the bound (threshold fixed before)")
+    axes.plot(
+        [max(place, 0.5 / n)],
+        [result["epsilon_lower_bound"]],
+        "k*",
+        label="the bound (threshold fixed before)",
+    )
     axes.axhline(claim.epsilon, color="C3", linewidth=1, label="claim")
     if result["epsilon_from_mu"] is not None:
-        axes.axhline(result["epsilon_from_mu"], color="C4", linewidth=1, linestyle="--", label="from the mu bound")
+        axes.axhline(
+            result["epsilon_from_mu"],
+            color="C4",
+            linewidth=1,
+            linestyle="--",
+            label="from the mu bound",
+        )
     axes.set_xscale("log")
-    axes.set(xlim=(0.5 / n, 1), ylim=(0, claim.epsilon * 1.08), xlabel="false positive rate", title="bound on epsilon")
+    axes.set(
+        xlim=(0.5 / n, 1),
+        ylim=(0, claim.epsilon * 1.08),
+        xlabel="false positive rate",
+        title="bound on epsilon",
+    )
     axes.set_ylabel("lower bound on epsilon")
     axes.legend(fontsize=8, loc="best")

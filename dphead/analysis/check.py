@@ -1,7 +1,8 @@
 """`dphead check`: what the guarantee of a finished run does not cover.
 
-Each check reads what the run recorded (`dphead.analysis.records`); none reads a private row. A run without findings can
-still hide what left no record: a network tuned on the same rows, several rows of one person, a deleted ledger.
+Each check reads what the run recorded (`dphead.analysis.records`); none reads a private
+row. A run without findings can still hide what left no record: a network tuned on the
+same rows, several rows of one person, a deleted ledger.
 """
 
 import math
@@ -13,10 +14,18 @@ from dphead.analysis.records import Run
 from dphead.planning.plan import large_delta
 
 DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
-ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")  # judged here, whatever extraction can do
-PUBLIC_MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5), (0.0, 0.0, 0.0), (0.48145466, 0.4578275, 0.40821073))
+# judged here, whatever extraction can do
+ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
+PUBLIC_MEANS = (
+    (0.485, 0.456, 0.406),
+    (0.5, 0.5, 0.5),
+    (0.0, 0.0, 0.0),
+    (0.48145466, 0.4578275, 0.40821073),
+)
 RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json"}
-RUN_FILES |= {f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")}
+RUN_FILES |= {
+    f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
+}
 PRIVATE_METRICS = (
     "accuracy",
     "train_loss",
@@ -30,7 +39,9 @@ PRIVATE_METRICS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that the guarantee does not cover: its name, what was found, why it matters, what to do."""
+    """Something that the guarantee does not cover: its name, what was found, why it
+    matters, what to do.
+    """
 
     name: str
     what: str
@@ -42,15 +53,22 @@ class Finding:
 
 
 def check(run: Run) -> list[Finding]:
-    """Everything that the guarantee of `run` does not cover; empty if nothing was found."""
+    """Everything that the guarantee of `run` does not cover; empty if nothing was
+    found.
+    """
     return [finding for one in CHECKS for finding in one(run)]
 
 
 def no_privacy(run: Run) -> Iterator[Finding]:
     """Epsilon is infinite: noise and clipping were off."""
     if math.isinf(run.report["guarantee"]["epsilon"]):
-        what, why = "epsilon is infinite, so this head is not private", "It is an exact function of the training rows"
-        yield Finding("no privacy", what, why, "Do not publish it; fit with a finite epsilon")
+        what, why = (
+            "epsilon is infinite, so this head is not private",
+            "It is an exact function of the training rows",
+        )
+        yield Finding(
+            "no privacy", what, why, "Do not publish it; fit with a finite epsilon"
+        )
 
 
 def fixed_seed(run: Run) -> Iterator[Finding]:
@@ -58,7 +76,12 @@ def fixed_seed(run: Run) -> Iterator[Finding]:
     g = run.report["guarantee"]
     if g.get("seeded", not g["private"] and math.isfinite(g["epsilon"])):
         why = "Whoever knows the seed can subtract the noise"
-        yield Finding("fixed seed", "the noise came from a fixed seed", why, "Fit again without --seed")
+        yield Finding(
+            "fixed seed",
+            "the noise came from a fixed seed",
+            why,
+            "Fit again without --seed",
+        )
 
 
 def delta_too_large(run: Run) -> Iterator[Finding]:
@@ -66,47 +89,82 @@ def delta_too_large(run: Run) -> Iterator[Finding]:
     g, n_rows = run.report["guarantee"], run.report["data"]["n_rows"]
     if text := large_delta(g["epsilon"], g["delta"], n_rows):
         why = "A mechanism that publishes one whole row at random meets such a delta"
-        yield Finding("delta >= 1/n", text.rstrip("."), why, "Fit again with a smaller --delta")
+        yield Finding(
+            "delta >= 1/n", text.rstrip("."), why, "Fit again with a smaller --delta"
+        )
 
 
 def unaccounted_tuning(run: Run) -> Iterator[Finding]:
-    """Nobody said how the settings were chosen, or what was said does not show in the ledger."""
+    """Nobody said how the settings were chosen, or what was said does not show in the
+    ledger.
+    """
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
     why = "A choice among runs on the same rows is one more function of these rows"
     if tuning == "NOT ACCOUNTED":
         todo = (
-            "Charge every trial to the same ledger and state its total, or choose on public data; say so with --tuning"
+            "Charge every trial to the same ledger and state its total, or choose on "
+            "public data; say so with --tuning"
         )
-        yield Finding("unaccounted tuning", "nothing says how the settings were chosen", why, todo)
+        yield Finding(
+            "unaccounted tuning", "nothing says how the settings were chosen", why, todo
+        )
     elif tuning == "charged" and fits < 2:
         what = f"tuning is said to be charged, and the ledger held {fits} fit"
-        yield Finding("unaccounted tuning", what, why, "Charge the trials to the same ledger before the final fit")
+        yield Finding(
+            "unaccounted tuning",
+            what,
+            why,
+            "Charge the trials to the same ledger before the final fit",
+        )
 
 
 def inferred_classes(run: Run) -> Iterator[Finding]:
     """The classes were not declared public."""
     declared = run.report["data"].get("classes_declared")
     if declared not in DECLARED:
-        what = f"no declaration of public classes is recorded (classes_declared={declared!r})"
+        what = (
+            "no declaration of public classes is recorded "
+            f"(classes_declared={declared!r})"
+        )
         why = "Classes read off the labels tell that a class has a row"
-        yield Finding("inferred classes", what, why, "Declare them with --classes, and fit again")
+        yield Finding(
+            "inferred classes", what, why, "Declare them with --classes, and fit again"
+        )
 
 
 def preprocessing(run: Run) -> Iterator[Finding]:
     """The features may depend on other rows than their own."""
-    facts: dict[str, Any] | None = run.report["data"].get("extraction") or (run.head or {}).get("extraction")
+    facts: dict[str, Any] | None = run.report["data"].get("extraction") or (
+        run.head or {}
+    ).get("extraction")
     name, why = (
         "data-dependent preprocessing",
         "What was fitted to the rows beforehand leaves with the head, uncharged",
     )
     if not facts:
-        yield Finding(name, "how the features were made is not recorded", why, "Use `dphead extract`, and fit again")
+        yield Finding(
+            name,
+            "how the features were made is not recorded",
+            why,
+            "Use `dphead extract`, and fit again",
+        )
         return
     backbone, transform = facts.get("backbone"), facts.get("transform") or {}
     kind = (facts.get("normalization") or {}).get("kind")
     if backbone == "arrays":
-        what = "the features were written from arrays, and how these were made is not recorded"
-        yield Finding(name, what, why, "Use `dphead extract`, or show that each row was made from its own image alone")
+        what = (
+            "the features were written from arrays, and how these were made is not "
+            "recorded"
+        )
+        yield Finding(
+            name,
+            what,
+            why,
+            (
+                "Use `dphead extract`, or show that each row was made from its own "
+                "image alone"
+            ),
+        )
     if kind not in ROW_WISE:
         yield Finding(
             name,
@@ -115,51 +173,107 @@ def preprocessing(run: Run) -> Iterator[Finding]:
             "Use --normalize local, synthetic, group, unit or none",
         )
     mean = transform.get("mean")
-    if mean is not None and (backbone == "scatternet" or tuple(mean) not in PUBLIC_MEANS):
+    if mean is not None and (
+        backbone == "scatternet" or tuple(mean) not in PUBLIC_MEANS
+    ):
         todo = "Show that mean and std are public, or extract with the model's own"
-        yield Finding(name, f"images were shifted by mean={mean}, which is not a common public one", why, todo)
+        yield Finding(
+            name,
+            f"images were shifted by mean={mean}, which is not a common public one",
+            why,
+            todo,
+        )
     extra = sorted(run.tensors & {"center", "scale"})
     if extra and not any("ChannelMoment" in s.query for s in run.plan.specs):
         what = f"the head has {' and '.join(extra)}, and no release that gave them"
-        yield Finding(name, what, why, "Fit again with --center-share, which releases the mean with noise")
+        yield Finding(
+            name,
+            what,
+            why,
+            "Fit again with --center-share, which releases the mean with noise",
+        )
 
 
 def selection_on_test_rows(run: Run) -> Iterator[Finding]:
     """The test rows may have chosen the settings."""
-    if run.report.get("test_is") is not None and run.report["tuning"] == "NOT ACCOUNTED":
-        what = "heads were measured on test rows, and nothing says that these did not choose the settings"
-        why = "The best of several test accuracies is too high, and the choice depends on the test rows"
+    if (
+        run.report.get("test_is") is not None
+        and run.report["tuning"] == "NOT ACCOUNTED"
+    ):
+        what = (
+            "heads were measured on test rows, and nothing says that these did not "
+            "choose the settings"
+        )
+        why = (
+            "The best of several test accuracies is too high, and the choice depends "
+            "on the test rows"
+        )
         yield Finding(
-            "test set used for selection", what, why, "Choose without the test rows; measure once, at the end"
+            "test set used for selection",
+            what,
+            why,
+            "Choose without the test rows; measure once, at the end",
         )
 
 
 def private_metrics(run: Run) -> Iterator[Finding]:
     """Exact functions of private rows in the report or in the run folder."""
-    name, why = "private metrics stored", "They are exact functions of private rows, without noise"
+    name, why = (
+        "private metrics stored",
+        "They are exact functions of private rows, without noise",
+    )
     test = run.report.get("test")
     if test is not None and run.report.get("test_is") != "public":
-        yield Finding(name, "the report holds test metrics, and the test rows are private", why, "Remove `test`")
+        yield Finding(
+            name,
+            "the report holds test metrics, and the test rows are private",
+            why,
+            "Remove `test`",
+        )
     if test is not None and run.report.get("test_rows") == "training rows":
-        yield Finding(name, "the report's test metrics are of the training rows", why, "Remove `test`; use other rows")
-    released = any(r["query"].startswith("CorrectCount(") for r in run.report["guarantee"]["releases"])
+        yield Finding(
+            name,
+            "the report's test metrics are of the training rows",
+            why,
+            "Remove `test`; use other rows",
+        )
+    released = any(
+        r["query"].startswith("CorrectCount(")
+        for r in run.report["guarantee"]["releases"]
+    )
     known = {"test", "statement"}
     if released or run.report.get("expected_accuracy") is None:
         known.add("expected_accuracy")
     for key in _metric_keys({k: v for k, v in run.report.items() if k not in known}):
-        yield Finding(name, f"the report holds {key}", why, "Remove it, or release it as a counting query")
+        yield Finding(
+            name,
+            f"the report holds {key}",
+            why,
+            "Remove it, or release it as a counting query",
+        )
     for file in sorted(set(run.files) - RUN_FILES):
-        what, moved = f"{file} is in the run folder and no part of what was released", "Move it away before publishing"
+        what, moved = (
+            f"{file} is in the run folder and no part of what was released",
+            "Move it away before publishing",
+        )
         yield Finding(name, what, "It may hold exact functions of private rows", moved)
 
 
 def only_this_fit(run: Run) -> Iterator[Finding]:
-    """No ledger counts the other fits. Images have no dataset id: their training names its ledger."""
-    named = str(run.report["method"]["name"]).startswith("finetune ") or run.report["data"].get("dataset_id")
+    """No ledger counts the other fits.
+
+    Images have no dataset id: their training names its ledger.
+    """
+    named = str(run.report["method"]["name"]).startswith("finetune ") or run.report[
+        "data"
+    ].get("dataset_id")
     if run.report["ledger"]["path"] == ":memory:" or not named:
         why = "Every other fit on the same rows adds to this epsilon, unseen"
         yield Finding(
-            "other fits uncounted", "there is no dataset id, so only this fit is counted", why, "Give a ledger"
+            "other fits uncounted",
+            "there is no dataset id, so only this fit is counted",
+            why,
+            "Give a ledger",
         )
 
 
@@ -172,22 +286,44 @@ def unrecorded(run: Run) -> Iterator[Finding]:
     why = "Its total leaves out what was released"
     if ledger["fit_id"] not in known:
         what = "the data set's ledger does not hold this fit"
-        yield Finding("fit not in the ledger", what, why, "Restore the ledger from a copy that holds it")
+        yield Finding(
+            "fit not in the ledger",
+            what,
+            why,
+            "Restore the ledger from a copy that holds it",
+        )
     elif len(run.fits) < ledger["fits"]:
-        what = f"the ledger holds {len(run.fits)} fits, and held {ledger['fits']} when this one ended"
-        yield Finding("fit not in the ledger", what, why, "Restore the ledger from a copy that holds them all")
+        what = (
+            f"the ledger holds {len(run.fits)} fits, and held {ledger['fits']} when "
+            "this one ended"
+        )
+        yield Finding(
+            "fit not in the ledger",
+            what,
+            why,
+            "Restore the ledger from a copy that holds them all",
+        )
 
 
 def notes(run: Run) -> list[str]:
     """What a reader should know besides, and what could not be checked."""
     ledger, found = run.report["ledger"], []
     if run.fits is None:
-        found.append(f"the ledger {ledger['path']} is not reachable: only the report's own releases were recomputed")
+        found.append(
+            f"the ledger {ledger['path']} is not reachable: only the report's own "
+            "releases were recomputed"
+        )
     elif len(run.fits) > ledger["fits"]:
         later = len(run.fits) - ledger["fits"]
-        found.append(f"{later} later fits: the ledger's plain sum is now epsilon {run.total_now():.5g}, not as stated")
+        found.append(
+            f"{later} later fits: the ledger's plain sum is now epsilon "
+            f"{run.total_now():.5g}, not as stated"
+        )
     if not run.files:
-        found.append("a report alone was checked: not the head, nor what else the run folder holds")
+        found.append(
+            "a report alone was checked: not the head, nor what else the run folder "
+            "holds"
+        )
     return found
 
 

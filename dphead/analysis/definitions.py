@@ -1,7 +1,10 @@
-"""What each query of `dphead.privacy.statistics` means, one row at a time in float64: to be read against the papers.
+"""What each query of `dphead.privacy.statistics` means, one row at a time in float64:
+to be read against the papers.
 
-Nothing runs on these: tests hold the integer sums to the sum of `per_example` over rows, within the grid's rounding.
-Symbols: phi a row after transform, clip and appended constant; y its class; C or R the clip norm.
+Nothing runs on these: tests hold the integer sums to the sum of `per_example` over
+rows, within the grid's rounding.
+Symbols: phi a row after transform, clip and appended constant; y its class; C or R the
+    clip norm.
 """
 
 from collections.abc import Callable
@@ -24,8 +27,12 @@ from dphead.privacy.statistics import (
 from dphead.privacy.transform import RowTransform
 
 
-def per_example(query: Query, params: Params, x: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
-    """The clipped statistic of one row x (n_features,), of shape `query.shape(width)`; zero if it does not count."""
+def per_example(
+    query: Query, params: Params, x: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
+    """The clipped statistic of one row x (n_features,), of shape `query.shape(width)`;
+    zero if it does not count.
+    """
     phi = transformed_row(params.transform, np.asarray(x, np.float64))
     if phi is None or not 0 <= y < query.n_classes:
         return np.zeros(query.shape(params.transform.width(len(x))))
@@ -71,49 +78,69 @@ def clip(value: np.ndarray, clip_norm: float) -> np.ndarray:
 
 
 def predictions(scores: np.ndarray, loss: Loss) -> np.ndarray:
-    """Probabilities (m,) of scores (m,): softmax; m independent sigmoids; or the scores themselves (squared loss)."""
+    """Probabilities (m,) of scores (m,): softmax; m independent sigmoids; or the scores
+    themselves (squared loss).
+    """
     if loss == "softmax":
         e = np.exp(scores - scores.max())
         return e / e.sum()
     return 0.5 + 0.5 * np.tanh(scores / 2) if loss == "sigmoid" else scores
 
 
-def _channel_moment(query: ChannelMoment, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+def _channel_moment(
+    query: ChannelMoment, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
     channels = query.n_channels or len(phi)
     moments = (phi.reshape(channels, -1) ** query.power).mean(axis=1)
-    return (clip(moments, clip_norm) if counts(moments) else np.zeros(channels))[:, None]
+    return (clip(moments, clip_norm) if counts(moments) else np.zeros(channels))[
+        :, None
+    ]
 
 
-def _gram(query: Gram, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+def _gram(
+    query: Gram, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
     return np.outer(phi, phi)
 
 
-def _class_grams(query: ClassGrams, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+def _class_grams(
+    query: ClassGrams, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
     value = np.zeros(query.shape(len(phi)))
     value[y] = np.outer(phi, phi)
     return value
 
 
-def _hessians(query: SigmoidHessians, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+def _hessians(
+    query: SigmoidHessians, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
     p = predictions(phi @ np.asarray(params.weights, np.float64), "sigmoid")
     return (p * (1 - p))[:, None, None] * np.outer(phi, phi)
 
 
-def _class_sums(query: ClassSums, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+def _class_sums(
+    query: ClassSums, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
     return np.outer(phi, np.eye(query.n_classes)[y])
 
 
-def _gradient(query: Gradient, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+def _gradient(
+    query: Gradient, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
     p = predictions(phi @ np.asarray(params.weights, np.float64), query.loss)
     gradient = np.outer(phi, p - np.eye(query.n_classes)[y])
     return clip(gradient, clip_norm) if query.clip == "rows" else gradient
 
 
-def _class_counts(query: ClassCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+def _class_counts(
+    query: ClassCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
     return np.eye(query.n_classes)[y][:, None]
 
 
-def _correct_count(query: CorrectCount, params: Params, phi: np.ndarray, y: int, clip_norm: float) -> np.ndarray:
+def _correct_count(
+    query: CorrectCount, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
     scores = phi @ np.asarray(params.weights, np.float64)
     return np.array([[float(scores[y] > np.delete(scores, y).max())]])
 

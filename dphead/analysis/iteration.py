@@ -1,11 +1,15 @@
-"""Privacy amplification by iteration: noisy gradient descent of which only the last iterate leaves.
+"""Privacy amplification by iteration: noisy gradient descent of which only the last
+iterate leaves.
 
-Feldman, Mironov, Talwar, Thakurta 2018, as compared with DP-SGD in TB21's appendix D.3 and Figure 9.
+Feldman, Mironov, Talwar, Thakurta 2018, as compared with DP-SGD in TB21's appendix D.3
+and Figure 9.
 
-The guarantee is replace-one and holds only if: the loss is convex and beta-smooth in the parameters for every row the
-clip admits (features are clipped, not gradients); the step is constant and at most 2 / beta; there is no momentum, and
-nothing but the last iterate leaves (no checkpoint, average, progress or early stop). The order of rows may be known.
-Rows differ: one in the last batch has no amplification at all, and its epsilon must be told as well.
+The guarantee is replace-one and holds only if: the loss is convex and beta-smooth in
+the parameters for every row the clip admits (features are clipped, not gradients); the
+step is constant and at most 2 / beta; there is no momentum, and nothing but the last
+iterate leaves (no checkpoint, average, progress or early stop). The order of rows may
+be known. Rows differ: one in the last batch has no amplification at all, and its
+epsilon must be told as well.
 """
 
 import math
@@ -13,21 +17,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-# rho grows linearly in the order, so orders are free: fine enough for epsilon from 1e-3 to 1e4.
+# rho grows linearly in the order, so orders are free: fine enough for epsilon from 1e-3
+# to 1e4.
 ORDERS = 1 + np.geomspace(1e-3, 1e6, 4000)
 
 
 def row_rho(noise_multiplier: float, batches: int, epochs: int) -> np.ndarray:
-    """rho of each batch's rows, shape (batches,): they have (alpha, rho * alpha)-RDP under replace_one.
+    """rho of each batch's rows, shape (batches,): they have (alpha, rho * alpha)-RDP
+    under replace_one.
 
-    noise_multiplier is the noise's standard deviation over the Lipschitz bound L of one row, in a sum of gradients; a
-    row replaced moves the sum by 2L. One epoch: rho = 2 / (sigma^2 r) with r steps from the row's own, inclusive, to
-    the end (Feldman et al. 2018, Theorem 23). Several: each earlier use is absorbed in the `batches` steps up to the
-    next (their Theorem 22 with shifts a_t = s / batches, then s / r), which adds 2 (epochs - 1) / (sigma^2 batches).
+    noise_multiplier is the noise's standard deviation over the Lipschitz bound L of one
+    row, in a sum of gradients; a row replaced moves the sum by 2L. One epoch: rho = 2 /
+    (sigma^2 r) with r steps from the row's own, inclusive, to the end (Feldman et al.
+    2018, Theorem 23). Several: each earlier use is absorbed in the `batches` steps up
+    to the next (their Theorem 22 with shifts a_t = s / batches, then s / r), which adds
+    2 (epochs - 1) / (sigma^2 batches).
     """
     if not (noise_multiplier > 0 and batches >= 1 and epochs >= 1):
         raise ValueError(
-            f"noise, batches and epochs must be positive, got {noise_multiplier=}, {batches=}, {epochs=}. Correct them."
+            f"noise, batches and epochs must be positive, got {noise_multiplier=}, "
+            f"{batches=}, {epochs=}. Correct them."
         )
     left = batches - np.arange(batches)
     return 2 / noise_multiplier**2 * ((epochs - 1) / batches + 1 / left)
@@ -42,39 +51,69 @@ class Iteration(NamedTuple):
 
 
 def iteration_epsilon(
-    noise_multiplier: float, batches: int, epochs: int, delta: float, fraction: float = 0.99
+    noise_multiplier: float,
+    batches: int,
+    epochs: int,
+    delta: float,
+    fraction: float = 0.99,
 ) -> Iteration:
-    """Epsilon under replace_one that at least `fraction` of the rows enjoy, and the epsilon of the worst rows.
+    """Epsilon under replace_one that at least `fraction` of the rows enjoy, and the
+    epsilon of the worst rows.
 
-    A `fraction` below 1 is not (epsilon, delta)-DP: it is what TB21's Figure 9 draws (footnote 12, 99 %). Whole batches
-    are left out, the last ones; `covered` is the share that remains. The conversion is the improved one.
+    A `fraction` below 1 is not (epsilon, delta)-DP: it is what TB21's Figure 9 draws
+    (footnote 12, 99 %). Whole batches are left out, the last ones; `covered` is the
+    share that remains. The conversion is the improved one.
     """
     if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must lie in (0, 1], got {fraction=}. 1 is the worst row.")
+        raise ValueError(
+            f"fraction must lie in (0, 1], got {fraction=}. 1 is the worst row."
+        )
     rho = row_rho(noise_multiplier, batches, epochs)
     kept = min(batches, math.ceil(fraction * batches - 1e-9))
-    return Iteration(_epsilon(rho[kept - 1], delta), kept / batches, _epsilon(rho[-1], delta))
+    return Iteration(
+        _epsilon(rho[kept - 1], delta), kept / batches, _epsilon(rho[-1], delta)
+    )
 
 
 def _epsilon(rho: float, delta: float) -> float:
-    """Canonne, Kamath, Steinke 2020, Proposition 12, over ORDERS, for divergence rho * order."""
+    """Canonne, Kamath, Steinke 2020, Proposition 12, over ORDERS, for divergence rho *
+    order.
+    """
     if not 0 < delta < 1:
-        raise ValueError(f"delta must lie in (0, 1), got {delta=}. Use less than 1 / (number of rows).")
-    values = ORDERS * rho + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+        raise ValueError(
+            f"delta must lie in (0, 1), got {delta=}. Use less than 1 / (number of "
+            "rows)."
+        )
+    values = (
+        ORDERS * rho
+        + np.log1p(-1 / ORDERS)
+        - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    )
     return max(0.0, float(values.min()))
 
 
-def iteration_noise(epsilon: float, batches: int, epochs: int, delta: float, fraction: float = 0.99) -> float:
-    """Least noise multiplier (over L) with which `fraction` of the rows have `epsilon`; safe to 1e-6."""
+def iteration_noise(
+    epsilon: float, batches: int, epochs: int, delta: float, fraction: float = 0.99
+) -> float:
+    """Least noise multiplier (over L) with which `fraction` of the rows have `epsilon`;
+    safe to 1e-6.
+    """
     if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be positive and finite, got {epsilon=}. Give a budget.")
+        raise ValueError(
+            f"epsilon must be positive and finite, got {epsilon=}. Give a budget."
+        )
     low, high = 1e-4, 1e-4
     while iteration_epsilon(high, batches, epochs, delta, fraction).epsilon > epsilon:
         low, high = high, 4 * high
         if high > 1e9:
-            raise ValueError(f"epsilon must be reachable by noise, got {epsilon=}. Raise it.")
+            raise ValueError(
+                f"epsilon must be reachable by noise, got {epsilon=}. Raise it."
+            )
     while high > low * (1 + 1e-6):
         middle = math.sqrt(low * high)
-        met = iteration_epsilon(middle, batches, epochs, delta, fraction).epsilon <= epsilon
+        met = (
+            iteration_epsilon(middle, batches, epochs, delta, fraction).epsilon
+            <= epsilon
+        )
         low, high = (low, middle) if met else (middle, high)
     return high

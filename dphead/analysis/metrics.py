@@ -1,6 +1,9 @@
-"""How good a head is on labelled rows: accuracy, top-k, worst class, calibration. Plain numpy.
+"""How good a head is on labelled rows: accuracy, top-k, worst class, calibration.
 
-Every figure is an exact function of the rows it was measured on and is not covered by a head's guarantee.
+Plain numpy.
+
+Every figure is an exact function of the rows it was measured on and is not covered by a
+head's guarantee.
 """
 
 from typing import Any
@@ -9,66 +12,98 @@ import numpy as np
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
-    """(accuracy, its binomial standard error sqrt(p (1-p) / n)). labels, predicted: (n,) class positions."""
+    """(accuracy, its binomial standard error sqrt(p (1-p) / n)).
+
+    labels, predicted: (n,) class positions.
+    """
     correct = _same_length(labels, predicted) == predicted
     p = float(correct.mean())
     return p, float(np.sqrt(p * (1 - p) / len(correct)))
 
 
 def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
-    """Share of rows whose class is among the k highest scores; classes that tie with the label count against it.
+    """Share of rows whose class is among the k highest scores; classes that tie with
+    the label count against it.
 
-    labels: (n,) positions; scores: (n, n_classes). Equal scores thus cannot look like a success.
+    labels: (n,) positions; scores: (n, n_classes). Equal scores thus cannot look like a
+        success.
     """
     labels = _positions(labels, scores)
     if not 1 <= k <= scores.shape[1]:
-        raise ValueError(f"k must be in 1..n_classes={scores.shape[1]}, got {k=}. Choose a smaller one.")
+        raise ValueError(
+            f"k must be in 1..n_classes={scores.shape[1]}, got {k=}. Choose a smaller "
+            "one."
+        )
     own = scores[np.arange(len(labels)), labels]
     at_least = (scores >= own[:, None]).sum(axis=1)  # its own included
     return float(((at_least <= k) & np.isfinite(own)).mean())
 
 
-def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, n_classes: int) -> np.ndarray:
+def confusion_matrix(
+    labels: np.ndarray, predicted: np.ndarray, n_classes: int
+) -> np.ndarray:
     """Counts (n_classes, n_classes), row: the class, column: the prediction."""
     labels = _same_length(labels, predicted)
     for name, values in (("labels", labels), ("predicted", predicted)):
         if values.min() < 0 or values.max() >= n_classes:
-            raise ValueError(f"{name} must be in 0..{n_classes - 1}, got others. Leave out rows without a class.")
-    return np.bincount(labels * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
+            raise ValueError(
+                f"{name} must be in 0..{n_classes - 1}, got others. Leave out rows "
+                "without a class."
+            )
+    return np.bincount(labels * n_classes + predicted, minlength=n_classes**2).reshape(
+        n_classes, n_classes
+    )
 
 
-def per_class_accuracy(labels: np.ndarray, predicted: np.ndarray, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(accuracy (n_classes,), nan for a class without rows; number of rows (n_classes,))."""
+def per_class_accuracy(
+    labels: np.ndarray, predicted: np.ndarray, n_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(accuracy (n_classes,), nan for a class without rows; number of rows
+    (n_classes,)).
+    """
     confusion = confusion_matrix(labels, predicted, n_classes)
     rows = confusion.sum(axis=1)
     return np.where(rows > 0, np.diag(confusion) / np.maximum(rows, 1), np.nan), rows
 
 
-def worst_class(labels: np.ndarray, predicted: np.ndarray, n_classes: int) -> tuple[int, float, int]:
-    """(class, its accuracy, its number of rows) of the class with the lowest accuracy; the first of equals."""
+def worst_class(
+    labels: np.ndarray, predicted: np.ndarray, n_classes: int
+) -> tuple[int, float, int]:
+    """(class, its accuracy, its number of rows) of the class with the lowest accuracy;
+    the first of equals.
+    """
     each, rows = per_class_accuracy(labels, predicted, n_classes)
     worst = int(np.nanargmin(each))
     return worst, float(each[worst]), int(rows[worst])
 
 
-def expected_calibration_error(labels: np.ndarray, probabilities: np.ndarray, bins: int = 15) -> float:
-    """Mean |confidence - accuracy| over equal-width bins of the top probability [Guo et al. 2017, eq. 3].
+def expected_calibration_error(
+    labels: np.ndarray, probabilities: np.ndarray, bins: int = 15
+) -> float:
+    """Mean |confidence - accuracy| over equal-width bins of the top probability [Guo et
+    al. 2017, eq. 3].
 
-    Bins count by their rows. labels: (n,); probabilities: (n, n_classes). A bin is open below and closed above.
+    Bins count by their rows. labels: (n,); probabilities: (n, n_classes). A bin is open
+    below and closed above.
     """
     labels = _positions(labels, probabilities)
-    confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    confidence, correct = (
+        probabilities.max(axis=1),
+        probabilities.argmax(axis=1) == labels,
+    )
     which = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     gap = np.bincount(which, correct - confidence, bins)
     return float(np.abs(gap).sum() / len(labels))
 
 
 def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
-    """Class probabilities (n, n_classes) float64 from a head's scores; `loss` is `LinearHead.loss`.
+    """Class probabilities (n, n_classes) float64 from a head's scores; `loss` is
+    `LinearHead.loss`.
 
-    "softmax": the model's own probabilities. "sigmoid": each class's sigmoid, divided by their sum; two classes are
-    combined as one logit (s₁ - s₀)/2, so that the order of rows is that of the scores. Any other: the softmax of
-    scores that are no log-odds, right in order and not calibrated.
+    "softmax": the model's own probabilities. "sigmoid": each class's sigmoid, divided
+    by their sum; two classes are combined as one logit (s₁ - s₀)/2, so that the order
+    of rows is that of the scores. Any other: the softmax of scores that are no
+    log-odds, right in order and not calibrated.
     """
     z = np.asarray(scores, np.float64)
     if loss == "sigmoid":
@@ -77,11 +112,16 @@ def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
     return e / e.sum(axis=1, keepdims=True)
 
 
-def evaluate_scores(scores: np.ndarray, labels: np.ndarray, loss: str = "softmax") -> dict[str, Any]:
-    """Every metric of a report. scores: (n, n_classes); labels: (n,) positions in 0..n_classes-1; loss: the head's.
+def evaluate_scores(
+    scores: np.ndarray, labels: np.ndarray, loss: str = "softmax"
+) -> dict[str, Any]:
+    """Every metric of a report.
 
-    Keys: n, accuracy, accuracy_se, top5 (None for five classes or fewer), worst_class (its position),
-    worst_class_accuracy, worst_class_n, per_class_accuracy, per_class_n, calibration_error.
+    scores: (n, n_classes); labels: (n,) positions in 0..n_classes-1; loss: the head's.
+
+    Keys: n, accuracy, accuracy_se, top5 (None for five classes or fewer), worst_class
+    (its position), worst_class_accuracy, worst_class_n, per_class_accuracy,
+    per_class_n, calibration_error.
     """
     n_classes = scores.shape[1]
     labels = _positions(labels, scores)
@@ -99,7 +139,9 @@ def evaluate_scores(scores: np.ndarray, labels: np.ndarray, loss: str = "softmax
         "worst_class_n": worst_n,
         "per_class_accuracy": each.tolist(),
         "per_class_n": rows.tolist(),
-        "calibration_error": expected_calibration_error(labels, probabilities(scores, loss)),
+        "calibration_error": expected_calibration_error(
+            labels, probabilities(scores, loss)
+        ),
     }
 
 
@@ -107,8 +149,8 @@ def _same_length(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.shape != predicted.shape or not len(labels):
         raise ValueError(
-            f"labels and predictions must be one of each a row, at least one, got {labels.shape=}, {predicted.shape=}. "
-            "Check the rows to measure on."
+            "labels and predictions must be one of each a row, at least one, got "
+            f"{labels.shape=}, {predicted.shape=}. Check the rows to measure on."
         )
     return labels
 
@@ -116,5 +158,8 @@ def _same_length(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     labels = _same_length(labels, scores[:, 0])
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
-        raise ValueError(f"labels must be in 0..{scores.shape[1] - 1}, got others. Leave out rows without a class.")
+        raise ValueError(
+            f"labels must be in 0..{scores.shape[1] - 1}, got others. Leave out rows "
+            "without a class."
+        )
     return labels.astype(np.int64)

@@ -1,4 +1,6 @@
-"""The trade-off curve of a composition, and TB21's Figure 9. matplotlib (extra `[plots]`) is imported when used."""
+"""The trade-off curve of a composition, and TB21's Figure 9. matplotlib (extra
+`[plots]`) is imported when used.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +13,25 @@ from dphead.analysis.tradeoff import RATES, tradeoff
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"  # told apart by most colour-blind readers
+# told apart by most colour-blind readers
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"
 FIGURE9_EPSILONS = tuple(np.geomspace(0.1, 100, 25))
 
 
 def tradeoff_plot(
-    path: str | Path, events: Sequence[GaussianEvent], relation: str = "zero_out", title: str = ""
+    path: str | Path,
+    events: Sequence[GaussianEvent],
+    relation: str = "zero_out",
+    title: str = "",
 ) -> None:
-    """Draw what any membership attack is limited to and write it to `path` (its ending gives the format).
+    """Draw what any membership attack is limited to and write it to `path` (its ending
+    gives the format).
 
-    Left: the trade-off curve, false negative against false positive rate (Dong, Roth, Su 2022). Right: the same curve
-    as true positive rates at small false positive rates, with the points of `dphead account`'s table.
-    Raises ImportError without matplotlib, and ValueError for an ending that is no picture format.
+    Left: the trade-off curve, false negative against false positive rate (Dong, Roth,
+    Su 2022). Right: the same curve as true positive rates at small false positive
+    rates, with the points of `dphead account`'s table.
+    Raises ImportError without matplotlib, and ValueError for an ending that is no
+    picture format.
     """
     figure, (left, right) = _figure(path, 2, (9.6, 4.2))
     linear, logarithmic = np.linspace(1e-6, 1, 500), np.geomspace(1e-4, 1, 400)
@@ -34,13 +43,31 @@ def tradeoff_plot(
     left.annotate("guessing", (0.62, 0.4), color=GREY, fontsize=9)
     if np.interp(0.3, linear, curve) > 0.25:
         left.annotate("no attack\ngets here", (0.05, 0.07), color=BLUE, fontsize=9)
-    left.set(xlabel="false positive rate", ylabel="least false negative rate", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    left.set(
+        xlabel="false positive rate",
+        ylabel="least false negative rate",
+        xlim=(0, 1),
+        ylim=(0, 1),
+        aspect="equal",
+    )
     right.loglog(logarithmic, 1 - low, color=BLUE)
     right.loglog(logarithmic, logarithmic, color=GREY, linestyle="--", linewidth=1)
     for rate, tpr in zip(RATES, 1 - points, strict=True):
         right.plot(rate, tpr, "o", color=BLUE, markersize=5)
-        right.annotate(f"{100 * tpr:.3g} %", (rate, tpr), (-4, 5), textcoords="offset points", ha="right", va="bottom")
-    right.set(xlabel="false positive rate", ylabel="largest true positive rate", xlim=(1e-4, 1), ylim=(1e-4, 2))
+        right.annotate(
+            f"{100 * tpr:.3g} %",
+            (rate, tpr),
+            (-4, 5),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+        )
+    right.set(
+        xlabel="false positive rate",
+        ylabel="largest true positive rate",
+        xlim=(1e-4, 1),
+        ylim=(1e-4, 2),
+    )
     for axis in (right.xaxis, right.yaxis):
         axis.set_major_formatter(lambda rate, _: f"{100 * rate:g} %")
     figure.suptitle(title, fontsize=11)
@@ -55,12 +82,15 @@ def figure9(
     epochs: int = 10,
     delta: float = 1e-5,
 ) -> dict[str, list[float]]:
-    """Draw TB21's Figure 9 to `path`; returns the noise multipliers, one list a curve, and "epsilon".
+    """Draw TB21's Figure 9 to `path`; returns the noise multipliers, one list a curve,
+    and "epsilon".
 
-    Noise that `epochs` epochs need for (epsilon, delta): DP-SGD by RDP, as the paper counts it, and privacy
-    amplification by iteration for 99 % of the rows (footnote 12). A batch of more than 1 % of the rows cannot be left
-    out, so at the paper's own sizes (98 batches) the latter holds for every row. Noise is over the clip norm C
-    (zero-out) and over the Lipschitz bound L (replace-one: a row moves a sum by 2 L). Raises as `tradeoff_plot`.
+    Noise that `epochs` epochs need for (epsilon, delta): DP-SGD by RDP, as the paper
+    counts it, and privacy amplification by iteration for 99 % of the rows (footnote
+    12). A batch of more than 1 % of the rows cannot be left out, so at the paper's own
+    sizes (98 batches) the latter holds for every row. Noise is over the clip norm C
+    (zero-out) and over the Lipschitz bound L (replace-one: a row moves a sum by 2 L).
+    Raises as `tradeoff_plot`.
     """
     batches = -(-n_rows // batch_size)
     steps = round(epochs * n_rows / batch_size)
@@ -69,16 +99,23 @@ def figure9(
     rows = "every row" if covered == 1 else f"{100 * covered:.3g} % of rows"
     noise = {
         "DP-SGD": [calibrate(event, e, delta, accountant="rdp") for e in epsilons],
-        f"amplification by iteration, {rows}": [iteration_noise(e, batches, epochs, delta) for e in epsilons],
+        f"amplification by iteration, {rows}": [
+            iteration_noise(e, batches, epochs, delta) for e in epsilons
+        ],
     }
     figure, (axes,) = _figure(path, 1, (6.4, 4.4))
     for (name, sigmas), color in zip(noise.items(), (BLUE, ORANGE), strict=True):
         axes.loglog(epsilons, sigmas, color=color, label=name)
-    axes.set(xlabel="ε", ylabel="noise multiplier σ", xlim=(min(epsilons), max(epsilons)))
+    axes.set(
+        xlabel="ε", ylabel="noise multiplier σ", xlim=(min(epsilons), max(epsilons))
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.legend(frameon=False)
-    axes.set_title(f"{epochs} epochs, batches of {batch_size} of {n_rows:,} rows, δ = {delta:g}", fontsize=11)
+    axes.set_title(
+        f"{epochs} epochs, batches of {batch_size} of {n_rows:,} rows, δ = {delta:g}",
+        fontsize=11,
+    )
     _save(figure, path)
     return {"epsilon": [float(e) for e in epsilons], **noise}
 
@@ -88,12 +125,18 @@ def _figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plots must have matplotlib, got none. Install it: pip install 'dphead[plots]'.") from error
+        raise ImportError(
+            "plots must have matplotlib, got none. Install it: pip install "
+            "'dphead[plots]'."
+        ) from error
     figure = Figure(figsize=size, layout="constrained")
     formats = figure.canvas.get_supported_filetypes()
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
-        raise ValueError(f"a plot must be one of {sorted(formats)}, got path={str(path)!r}. Use .png, .svg or .pdf.")
+        raise ValueError(
+            f"a plot must be one of {sorted(formats)}, got path={str(path)!r}. Use "
+            ".png, .svg or .pdf."
+        )
     axes = figure.subplots(1, columns, squeeze=False)[0]
     for one in axes:
         one.grid(True, color="#dddddd", linewidth=0.6)

@@ -1,4 +1,6 @@
-"""A finished run, read back: its report, head and ledger, refused where they contradict each other."""
+"""A finished run, read back: its report, head and ledger, refused where they contradict
+each other.
+"""
 
 import json
 import math
@@ -38,9 +40,13 @@ FIELDS: dict[str, Any] = {  # what a check needs of a report, with its type
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left. head: head.json, or None; tensors: names in head.safetensors; files: names in the run folder.
+    """What a run left.
 
-    fits: all fits of the ledger, oldest first, or None where the ledger cannot be reached.
+    head: head.json, or None; tensors: names in head.safetensors; files: names in the
+    run folder.
+
+    fits: all fits of the ledger, oldest first, or None where the ledger cannot be
+        reached.
     """
 
     report: dict[str, Any]
@@ -51,18 +57,25 @@ class Run:
     fits: list[dict[str, Any]] | None
 
     def total_now(self) -> float:
-        """Plain sum over the ledger as it is now; the report's own where it cannot be reached."""
+        """Plain sum over the ledger as it is now; the report's own where it cannot be
+        reached.
+        """
         ledger = self.report["ledger"]
         if self.fits is None:
             return ledger["total_epsilon"]
-        return plain_sum_epsilon(fit_events(self.fits), ledger["delta"], self.plan.relation)
+        return plain_sum_epsilon(
+            fit_events(self.fits), ledger["delta"], self.plan.relation
+        )
 
 
 def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
-    """Read a run folder or a report.json. ledger: where the ledger is now, if it was moved.
+    """Read a run folder or a report.json.
 
-    Raises ValueError for what is no report of a known schema, and for a report that contradicts its own releases, the
-    head or copy of the ledger beside it, or the ledger: one of them was changed.
+    ledger: where the ledger is now, if it was moved.
+
+    Raises ValueError for what is no report of a known schema, and for a report that
+    contradicts its own releases, the head or copy of the ledger beside it, or the
+    ledger: one of them was changed.
     """
     path = Path(path)
     folder = path if path.is_dir() else None
@@ -70,22 +83,47 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
     report = _json(file, "report")
     if not isinstance(report, dict) or report.get("schema") != SCHEMA:
         got = report.get("schema") if isinstance(report, dict) else None
-        raise ValueError(f"a report must have schema {SCHEMA}, got schema={got!r} in {file}. Check the path.")
-    report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}  # not data: a class may be "inf"
+        raise ValueError(
+            f"a report must have schema {SCHEMA}, got schema={got!r} in {file}. Check "
+            "the path."
+        )
+    # not data: a class may be "inf"
+    report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}
     _check_fields(report, file)
     plan = _plan(report, file)
     _check_numbers(report, plan, file)
-    head = _json(folder / "head.json", "head") if folder and (folder / "head.json").exists() else None
+    head = (
+        _json(folder / "head.json", "head")
+        if folder and (folder / "head.json").exists()
+        else None
+    )
     if head is not None:
         for key in ("class_names", "feature_space"):
             if head.get(key) != report["data"].get(key):
-                raise _changed(file, key, "another value", f"head.json says {str(head.get(key))[:60]!r}")
+                raise _changed(
+                    file,
+                    key,
+                    "another value",
+                    f"head.json says {str(head.get(key))[:60]!r}",
+                )
     if folder and (folder / "ledger.json").exists():
         fits = _restored(_json(folder / "ledger.json", "ledger copy")).get("fits", [])
         if _recorded(report, plan, fits, file) is None:
-            raise _changed(file, "ledger.fit_id", report["ledger"]["fit_id"], "ledger.json has no such fit")
+            raise _changed(
+                file,
+                "ledger.fit_id",
+                report["ledger"]["fit_id"],
+                "ledger.json has no such fit",
+            )
     names = tuple(sorted(p.name for p in folder.iterdir())) if folder else ()
-    return Run(report, plan, head, _tensors(folder), names, _ledger_fits(report, plan, ledger, file))
+    return Run(
+        report,
+        plan,
+        head,
+        _tensors(folder),
+        names,
+        _ledger_fits(report, plan, ledger, file),
+    )
 
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
@@ -103,7 +141,9 @@ def _json(file: Path, what: str) -> Any:
     try:
         return json.loads(file.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"a run must hold a {what} in JSON, got {file} ({error}). Check the path.") from error
+        raise ValueError(
+            f"a run must hold a {what} in JSON, got {file} ({error}). Check the path."
+        ) from error
 
 
 def _restored(value: Any) -> Any:
@@ -112,7 +152,11 @@ def _restored(value: Any) -> Any:
         return {k: _restored(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_restored(v) for v in value]
-    return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}.get(value, value) if isinstance(value, str) else value
+    return (
+        {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}.get(value, value)
+        if isinstance(value, str)
+        else value
+    )
 
 
 def _check_fields(report: dict[str, Any], file: Path) -> None:
@@ -120,9 +164,16 @@ def _check_fields(report: dict[str, Any], file: Path) -> None:
         value: Any = report
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) if kind is float else type(value) is kind
+        fits = (
+            isinstance(value, (int, float)) and not isinstance(value, bool)
+            if kind is float
+            else type(value) is kind
+        )
         if not fits:
-            raise ValueError(f"a report must hold {name} ({kind.__name__}), got {value!r} in {file}. Fit again.")
+            raise ValueError(
+                f"a report must hold {name} ({kind.__name__}), got {value!r} in "
+                f"{file}. Fit again."
+            )
 
 
 def _plan(report: dict[str, Any], file: Path) -> Plan:
@@ -137,19 +188,33 @@ def _plan(report: dict[str, Any], file: Path) -> Plan:
             if type(count) is not int or not 1 <= count <= 10**6:
                 raise ValueError(f"{count=}")
             specs += [ReleaseSpec(**row)] * count
-        guarantee = (g["target_epsilon"], g["delta"], g["neighboring_relation"], g["calibrated_with"])
+        guarantee = (
+            g["target_epsilon"],
+            g["delta"],
+            g["neighboring_relation"],
+            g["calibrated_with"],
+        )
         return Plan(specs, *guarantee, g["group_cap"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"a report's releases must be those of a fit, got {error} in {file}. Restore the file."
+            f"a report's releases must be those of a fit, got {error} in {file}. "
+            "Restore the file."
         ) from error
 
 
 def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
-    """The printed guarantee must follow from the releases. PLD repeats itself to rounding: 1e-6 is far above it."""
+    """The printed guarantee must follow from the releases.
+
+    PLD repeats itself to rounding: 1e-6 is far above it.
+    """
     g = report["guarantee"]
     if not plan.specs or {s.relation for s in plan.specs} != {plan.relation}:
-        raise _changed(file, "neighboring_relation", plan.relation, "its releases have another or are missing")
+        raise _changed(
+            file,
+            "neighboring_relation",
+            plan.relation,
+            "its releases have another or are missing",
+        )
     if {s.group_cap for s in plan.specs} != {plan.group_cap}:
         raise _changed(file, "group_cap", plan.group_cap, "its releases have another")
     events = plan.events()
@@ -160,23 +225,46 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
     }
     for name, value in expected.items():
         found = g.get(name)
-        if (found is None) != (value is None) or (value is not None and not math.isclose(found, value, rel_tol=1e-6)):
+        if (found is None) != (value is None) or (
+            value is not None and not math.isclose(found, value, rel_tol=1e-6)
+        ):
             raise _changed(file, name, found, f"its releases give {value}")
     if g["private"] and (not plan.private or g.get("seeded", False)):
-        raise _changed(file, "private", True, "its releases have no noise, or the noise of a fixed seed")
+        raise _changed(
+            file,
+            "private",
+            True,
+            "its releases have no noise, or the noise of a fixed seed",
+        )
     claim = f"({g['epsilon']:.4g}, {g['delta']:g})-differentially private"
-    if g["private"] != (claim in report["statement"]) or g["private"] == ("ot private" in report["statement"]):
-        raise _changed(file, "statement", report["statement"][:60], f"epsilon is {g['epsilon']:.4g}")
+    if g["private"] != (claim in report["statement"]) or g["private"] == (
+        "ot private" in report["statement"]
+    ):
+        raise _changed(
+            file,
+            "statement",
+            report["statement"][:60],
+            f"epsilon is {g['epsilon']:.4g}",
+        )
 
 
-def _recorded(report: dict[str, Any], plan: Plan, fits: list[dict[str, Any]], file: Path) -> dict[str, Any] | None:
-    """The run's own fit among `fits`, or None; ValueError if its releases are not the report's."""
+def _recorded(
+    report: dict[str, Any], plan: Plan, fits: list[dict[str, Any]], file: Path
+) -> dict[str, Any] | None:
+    """The run's own fit among `fits`, or None; ValueError if its releases are not the
+    report's.
+    """
     (fit,) = [f for f in fits if f["fit_id"] == report["ledger"]["fit_id"]] or [None]
     if fit is None:
         return None
     charged = [_spec(r) for r in fit["releases"]]
     if Counter(map(_key, charged)) != Counter(_key(s.row()) for s in plan.specs):
-        raise _changed(file, "releases", f"{len(plan.specs)} releases", f"the ledger charged {len(charged)} others")
+        raise _changed(
+            file,
+            "releases",
+            f"{len(plan.specs)} releases",
+            f"the ledger charged {len(charged)} others",
+        )
     if report["guarantee"]["private"] and "not private" in fit["description"]:
         raise _changed(file, "private", True, f"the ledger says {fit['description']!r}")
     return fit
@@ -195,12 +283,25 @@ def _ledger_fits(
     book.close()
     own = report["data"].get("dataset_id")
     if own is not None and theirs not in (None, own):
-        raise ValueError(f"the ledger must be this data set's, got dataset_id={theirs} in {path}. The run's is {own}.")
+        raise ValueError(
+            f"the ledger must be this data set's, got dataset_id={theirs} in {path}. "
+            f"The run's is {own}."
+        )
     then = fits[: report["ledger"]["fits"]]
-    if _recorded(report, plan, then, file) is not None and len(then) == report["ledger"]["fits"]:
-        total = plain_sum_epsilon(fit_events(then), report["ledger"]["delta"], plan.relation)
+    if (
+        _recorded(report, plan, then, file) is not None
+        and len(then) == report["ledger"]["fits"]
+    ):
+        total = plain_sum_epsilon(
+            fit_events(then), report["ledger"]["delta"], plan.relation
+        )
         if not math.isclose(total, report["ledger"]["total_epsilon"], rel_tol=1e-6):
-            raise _changed(file, "ledger.total_epsilon", report["ledger"]["total_epsilon"], f"the ledger gives {total}")
+            raise _changed(
+                file,
+                "ledger.total_epsilon",
+                report["ledger"]["total_epsilon"],
+                f"the ledger gives {total}",
+            )
     return fits
 
 
@@ -213,7 +314,10 @@ def _tensors(folder: Path | None) -> frozenset[str]:
         with safe_open(folder / "head.safetensors", framework="numpy") as file:
             return frozenset(file.keys())
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"head.safetensors must be readable, got {folder} ({error}). Restore the file.") from error
+        raise ValueError(
+            f"head.safetensors must be readable, got {folder} ({error}). Restore the "
+            "file."
+        ) from error
 
 
 def _key(row: dict[str, Any]) -> str:
@@ -222,6 +326,7 @@ def _key(row: dict[str, Any]) -> str:
 
 def _changed(file: Path, name: str, found: object, but: str) -> ValueError:
     return ValueError(
-        f"a report must agree with its releases, head and ledger, got {name}={found} where {but}. "
-        f"{file} or what it is held against was changed: restore it, or fit again."
+        f"a report must agree with its releases, head and ledger, got {name}={found} "
+        f"where {but}. {file} or what it is held against was changed: restore it, or "
+        "fit again."
     )

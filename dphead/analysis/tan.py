@@ -1,15 +1,20 @@
-"""Total amount of noise (TAN23): what decides epsilon when noise is large, and cheap simulation at constant TAN."""
+"""Total amount of noise (TAN23): what decides epsilon when noise is large, and cheap
+simulation at constant TAN.
+"""
 
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-MIN_SIGMA = 2.0  # TAN23, section 3.2: below it epsilon leaves the approximation ("privacy wall")
+# TAN23, section 3.2: below it epsilon leaves the approximation ("privacy wall")
+MIN_SIGMA = 2.0
 
 
 class Tan(NamedTuple):
-    """eta, Sigma = 1/eta, epsilon_TAN, whether sigma >= 2 lets one rely on it, and why not."""
+    """eta, Sigma = 1/eta, epsilon_TAN, whether sigma >= 2 lets one rely on it, and why
+    not.
+    """
 
     eta: float
     total_noise: float
@@ -26,55 +31,94 @@ def _check(noise_multiplier: float, sampling_prob: float, steps: int) -> None:
         )
 
 
-def total_amount_of_noise(noise_multiplier: float, sampling_prob: float, steps: int, delta: float) -> Tan:
-    """eta^2 = q^2 T / (2 sigma^2), Sigma = 1 / eta, epsilon_TAN = eta^2 + 2 eta sqrt(ln(1/delta)).
+def total_amount_of_noise(
+    noise_multiplier: float, sampling_prob: float, steps: int, delta: float
+) -> Tan:
+    """eta^2 = q^2 T / (2 sigma^2), Sigma = 1 / eta, epsilon_TAN = eta^2 + 2 eta
+    sqrt(ln(1/delta)).
 
-    An approximation, never a guarantee: it can lie below the true epsilon. Source: TAN23, Definition 3.1, equation 4.
+    An approximation, never a guarantee: it can lie below the true epsilon. Source:
+    TAN23, Definition 3.1, equation 4.
     """
     _check(noise_multiplier, sampling_prob, steps)
     if not 0 < delta < 1:
-        raise ValueError(f"delta must lie in (0, 1), got {delta=}. Use less than 1 / (number of rows).")
+        raise ValueError(
+            f"delta must lie in (0, 1), got {delta=}. Use less than 1 / (number of "
+            "rows)."
+        )
     eta = sampling_prob * math.sqrt(steps / 2) / noise_multiplier
     valid = noise_multiplier >= MIN_SIGMA
-    reason = "" if valid else f"sigma = {noise_multiplier:g} is below {MIN_SIGMA:g}: the true epsilon is far larger"
-    return Tan(eta, 1 / eta, eta * eta + 2 * eta * math.sqrt(-math.log(delta)), valid, reason)
+    reason = (
+        ""
+        if valid
+        else (
+            f"sigma = {noise_multiplier:g} is below {MIN_SIGMA:g}: the true epsilon is "
+            "far larger"
+        )
+    )
+    return Tan(
+        eta, 1 / eta, eta * eta + 2 * eta * math.sqrt(-math.log(delta)), valid, reason
+    )
 
 
-def simulate(noise_multiplier: float, batch_size: int, factor: float) -> tuple[float, float]:
-    """(sigma / factor, batch size / factor): the cheap run that has the same eta at the same number of steps.
+def simulate(
+    noise_multiplier: float, batch_size: int, factor: float
+) -> tuple[float, float]:
+    """(sigma / factor, batch size / factor): the cheap run that has the same eta at the
+    same number of steps.
 
     Its own epsilon is vast: it is for public data. Source: TAN23, section 3.4.
     """
     if not (factor >= 1 and noise_multiplier > 0 and batch_size / factor >= 1):
-        raise ValueError(f"batch_size / factor must be at least 1, got {batch_size=}, {factor=}. Use 1 <= factor.")
+        raise ValueError(
+            f"batch_size / factor must be at least 1, got {batch_size=}, {factor=}. "
+            "Use 1 <= factor."
+        )
     return noise_multiplier / factor, batch_size / factor
 
 
 def require_public(data_is_public: bool) -> None:
-    """Raise ValueError unless the data of a simulated run are public: at sigma / factor it has no useful guarantee."""
+    """Raise ValueError unless the data of a simulated run are public: at sigma / factor
+    it has no useful guarantee.
+    """
     if not data_is_public:
         raise ValueError(
-            "a run simulated at constant TAN needs public data, got data_is_public=False. Simulate on public rows, "
-            "or train once at the full batch size."
+            "a run simulated at constant TAN needs public data, got "
+            "data_is_public=False. Simulate on public rows, or train once at the full "
+            "batch size."
         )
 
 
-def predict_accuracy(batch_sizes: np.ndarray, accuracies: np.ndarray, target_batch_size: float) -> float:
-    """Accuracy at a large batch, by the least-squares line in log2(batch size) at constant eta and steps.
+def predict_accuracy(
+    batch_sizes: np.ndarray, accuracies: np.ndarray, target_batch_size: float
+) -> float:
+    """Accuracy at a large batch, by the least-squares line in log2(batch size) at
+    constant eta and steps.
 
-    Source: TAN23, section 3.4 and Figure 4; two or more different batch sizes are needed (ValueError).
+    Source: TAN23, section 3.4 and Figure 4; two or more different batch sizes are
+        needed (ValueError).
     """
-    sizes, values = np.log2(np.asarray(batch_sizes, float)), np.asarray(accuracies, float)
-    if sizes.shape != values.shape or len(np.unique(sizes)) < 2 or not np.isfinite(sizes).all():
+    sizes, values = (
+        np.log2(np.asarray(batch_sizes, float)),
+        np.asarray(accuracies, float),
+    )
+    if (
+        sizes.shape != values.shape
+        or len(np.unique(sizes)) < 2
+        or not np.isfinite(sizes).all()
+    ):
         raise ValueError(
-            f"at least 2 different batch sizes are needed, got batch_sizes={batch_sizes!r}. Run more of them."
+            "at least 2 different batch sizes are needed, got "
+            f"batch_sizes={batch_sizes!r}. Run more of them."
         )
     slope, intercept = np.polyfit(sizes, values, 1)
     return float(intercept + slope * math.log2(target_batch_size))
 
 
 class Prediction(NamedTuple):
-    """Predicted accuracy of a run, with the interval that a new run falls into, and the line's slope per doubling."""
+    """Predicted accuracy of a run, with the interval that a new run falls into, and the
+    line's slope per doubling.
+    """
 
     accuracy: float
     low: float
@@ -83,38 +127,62 @@ class Prediction(NamedTuple):
 
 
 def predict_with_interval(
-    batch_sizes: np.ndarray, accuracies: np.ndarray, target_batch_size: float, confidence: float = 0.95
+    batch_sizes: np.ndarray,
+    accuracies: np.ndarray,
+    target_batch_size: float,
+    confidence: float = 0.95,
 ) -> Prediction:
-    """`predict_accuracy` with a prediction interval of ordinary least squares, one more run's own spread included.
+    """`predict_accuracy` with a prediction interval of ordinary least squares, one more
+    run's own spread included.
 
-    Source: TAN23, section 3.4 (the line); the interval is Student's. ValueError for fewer than three runs.
+    Source: TAN23, section 3.4 (the line); the interval is Student's. ValueError for
+        fewer than three runs.
     """
     from scipy.stats import t
 
     middle = predict_accuracy(batch_sizes, accuracies, target_batch_size)
     x, y = np.log2(np.asarray(batch_sizes, float)), np.asarray(accuracies, float)
     if len(x) < 3:
-        raise ValueError(f"an interval needs at least three runs, got {len(x)}. Run more of them.")
+        raise ValueError(
+            f"an interval needs at least three runs, got {len(x)}. Run more of them."
+        )
     slope, intercept = np.polyfit(x, y, 1)
     spread = math.sqrt(float(((y - intercept - slope * x) ** 2).sum()) / (len(x) - 2))
-    away = (math.log2(target_batch_size) - x.mean()) ** 2 / float(((x - x.mean()) ** 2).sum())
-    half = float(t.ppf((1 + confidence) / 2, len(x) - 2)) * spread * math.sqrt(1 + 1 / len(x) + away)
+    away = (math.log2(target_batch_size) - x.mean()) ** 2 / float(
+        ((x - x.mean()) ** 2).sum()
+    )
+    half = (
+        float(t.ppf((1 + confidence) / 2, len(x) - 2))
+        * spread
+        * math.sqrt(1 + 1 / len(x) + away)
+    )
     return Prediction(middle, middle - half, middle + half, float(slope))
 
 
 def sampling_prob_at(eta: float, noise_multiplier: float, steps: int) -> float:
-    """The q at which a noise and a number of steps have this eta (above 1: there is none). Source: TAN23, eq. 4."""
+    """The q at which a noise and a number of steps have this eta (above 1: there is
+    none). Source: TAN23, eq. 4.
+    """
     return eta * noise_multiplier * math.sqrt(2 / steps)
 
 
 def more_data(
-    noise_multiplier: float, sampling_prob: float, steps: int, delta: float, factor: float
+    noise_multiplier: float,
+    sampling_prob: float,
+    steps: int,
+    delta: float,
+    factor: float,
 ) -> tuple[float, float]:
-    """(sampling_prob, delta) of the same batch, noise and steps on `factor` times the rows: both over `factor`.
+    """(sampling_prob, delta) of the same batch, noise and steps on `factor` times the
+    rows: both over `factor`.
 
-    Source: TAN23, section 4.4 and Table 5: eta falls by `factor` too, so epsilon falls and N eta stays.
+    Source: TAN23, section 4.4 and Table 5: eta falls by `factor` too, so epsilon falls
+        and N eta stays.
     """
     _check(noise_multiplier, sampling_prob, steps)
     if not factor >= 1:
-        raise ValueError(f"factor must be at least 1, got {factor=}. Give the new number of rows over the old one.")
+        raise ValueError(
+            f"factor must be at least 1, got {factor=}. Give the new number of rows "
+            "over the old one."
+        )
     return sampling_prob / factor, delta / factor

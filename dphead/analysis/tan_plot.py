@@ -1,4 +1,6 @@
-"""TAN23's Figures 2 and 3: where epsilon follows the total amount of noise, and where it does not."""
+"""TAN23's Figures 2 and 3: where epsilon follows the total amount of noise, and where
+it does not.
+"""
 
 from pathlib import Path
 
@@ -13,29 +15,43 @@ SIGMAS = np.geomspace(0.3, 16, 40)
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 
 
-def epsilon_curve(eta: float, steps: int, delta: float, sigmas: np.ndarray = SIGMAS) -> np.ndarray:
-    """Exact (RDP) epsilon at each sigma with q such that eta is constant; nan where q would exceed 1 [Figure 2]."""
+def epsilon_curve(
+    eta: float, steps: int, delta: float, sigmas: np.ndarray = SIGMAS
+) -> np.ndarray:
+    """Exact (RDP) epsilon at each sigma with q such that eta is constant; nan where q
+    would exceed 1 [Figure 2].
+    """
     out = np.full(len(sigmas), np.nan)
     for i, sigma in enumerate(sigmas):
         prob = sampling_prob_at(eta, float(sigma), steps)
         if prob <= 1:
-            out[i] = accounting.epsilon([GaussianEvent(float(sigma), prob, steps)], delta, accountant="rdp")
+            out[i] = accounting.epsilon(
+                [GaussianEvent(float(sigma), prob, steps)], delta, accountant="rdp"
+            )
     return out
 
 
 def rdp_ratio(eta_step: float, order: float, sigmas: np.ndarray = SIGMAS) -> np.ndarray:
-    """g_alpha(sigma, q) / (alpha eta_step^2) at constant eta_step = q / (sqrt 2 sigma) [Figure 3]."""
+    """g_alpha(sigma, q) / (alpha eta_step^2) at constant eta_step = q / (sqrt 2 sigma)
+    [Figure 3].
+    """
     out = np.full(len(sigmas), np.nan)
     for i, sigma in enumerate(sigmas):
         prob = eta_step * np.sqrt(2) * float(sigma)
         if prob <= 1:
-            found = accounting.rdp_curve([GaussianEvent(float(sigma), prob)], [order])[0]
+            found = accounting.rdp_curve([GaussianEvent(float(sigma), prob)], [order])[
+                0
+            ]
             out[i] = found / (order * eta_step**2)
     return out
 
 
-def draw(path: str | Path, eta: float, delta: float, steps: tuple[int, ...], eta_step: float) -> None:
-    """Write Figure 2 (left) for this eta and Figure 3 (right) for this eta_step, with the wall and the flat region."""
+def draw(
+    path: str | Path, eta: float, delta: float, steps: tuple[int, ...], eta_step: float
+) -> None:
+    """Write Figure 2 (left) for this eta and Figure 3 (right) for this eta_step, with
+    the wall and the flat region.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -44,7 +60,12 @@ def draw(path: str | Path, eta: float, delta: float, steps: tuple[int, ...], eta
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for count in steps:
         left.plot(SIGMAS, epsilon_curve(eta, count, delta), label=f"T = {count:,}")
-    flat = total_amount_of_noise(MIN_SIGMA, min(1.0, sampling_prob_at(eta, MIN_SIGMA, steps[-1])), steps[-1], delta)
+    flat = total_amount_of_noise(
+        MIN_SIGMA,
+        min(1.0, sampling_prob_at(eta, MIN_SIGMA, steps[-1])),
+        steps[-1],
+        delta,
+    )
     left.axhline(flat.epsilon, color="grey", linestyle=":", label="ε TAN")
     left.set_yscale("log")
     left.set_ylabel("ε (RDP)")
@@ -59,8 +80,16 @@ def draw(path: str | Path, eta: float, delta: float, steps: tuple[int, ...], eta
     for axes in (left, right):
         axes.set_xscale("log")
         axes.set_xlabel("noise multiplier σ")
-        axes.axvspan(SIGMAS[0], WALL, color="tab:red", alpha=0.12, label=f"wall: σ < {WALL:g}")
-        axes.axvspan(MIN_SIGMA, SIGMAS[-1], color="tab:green", alpha=0.08, label=f"flat: σ ≥ {MIN_SIGMA:g}")
+        axes.axvspan(
+            SIGMAS[0], WALL, color="tab:red", alpha=0.12, label=f"wall: σ < {WALL:g}"
+        )
+        axes.axvspan(
+            MIN_SIGMA,
+            SIGMAS[-1],
+            color="tab:green",
+            alpha=0.08,
+            label=f"flat: σ ≥ {MIN_SIGMA:g}",
+        )
         axes.legend(fontsize=7)
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -1,4 +1,7 @@
-"""The `dphead` command. Commands are imported when they run, so `dphead --help` is quick."""
+"""The `dphead` command.
+
+Commands are imported when they run, so `dphead --help` is quick.
+"""
 
 import sys
 from importlib import import_module
@@ -6,18 +9,48 @@ from importlib import import_module
 import click
 
 COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
-    "extract": ("dphead.cli.extract:extract", "Turn images into a features file with a frozen network."),
-    "features": ("dphead.cli.extract:features", "Join the files of an extraction by several processes."),
-    "verify": ("dphead.cli.extract:verify", "Check a features file (looks at private values)."),
+    "extract": (
+        "dphead.cli.extract:extract",
+        "Turn images into a features file with a frozen network.",
+    ),
+    "features": (
+        "dphead.cli.extract:features",
+        "Join the files of an extraction by several processes.",
+    ),
+    "verify": (
+        "dphead.cli.extract:verify",
+        "Check a features file (looks at private values).",
+    ),
     "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),
-    "finetune": ("dphead.cli.finetune:finetune", "Train a whole network, or some layers of it, privately."),
-    "evaluate": ("dphead.cli.evaluate:evaluate", "Measure a head or a network on labelled rows."),
-    "predict": ("dphead.cli.evaluate:predict", "Predict classes for a features file or images."),
-    "account": ("dphead.cli.account:account", "Noise for a budget, or epsilon for a noise; needs no data."),
-    "tan": ("dphead.cli.tan:tan", "Total amount of noise: plan an end-to-end training, or simulate one cheaply."),
+    "finetune": (
+        "dphead.cli.finetune:finetune",
+        "Train a whole network, or some layers of it, privately.",
+    ),
+    "evaluate": (
+        "dphead.cli.evaluate:evaluate",
+        "Measure a head or a network on labelled rows.",
+    ),
+    "predict": (
+        "dphead.cli.evaluate:predict",
+        "Predict classes for a features file or images.",
+    ),
+    "account": (
+        "dphead.cli.account:account",
+        "Noise for a budget, or epsilon for a noise; needs no data.",
+    ),
+    "tan": (
+        "dphead.cli.tan:tan",
+        "Total amount of noise: plan an end-to-end training, or simulate one cheaply.",
+    ),
     "check": ("dphead.cli.check:check", "List what a run's guarantee does not cover."),
-    "audit": ("dphead.cli.audit:audit", "Attack a method's own releases on synthetic rows; lower bounds on epsilon."),
-    "ledger": ("dphead.cli.ledger:ledger", "Show what was spent on a data set, or fix its budget."),
+    "audit": (
+        "dphead.cli.audit:audit",
+        "Attack a method's own releases on synthetic rows; lower bounds on epsilon.",
+    ),
+    "ledger": (
+        "dphead.cli.ledger:ledger",
+        "Show what was spent on a data set, or fix its budget.",
+    ),
 }
 
 
@@ -31,7 +64,9 @@ class _Lazy(click.Group):
         module, attribute = COMMANDS[cmd_name][0].split(":")
         return getattr(import_module(module), attribute)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
@@ -43,7 +78,10 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. Exit code 2 for unusable input, with one line that says what to do."""
+    """Run the command line.
+
+    Exit code 2 for unusable input, with one line that says what to do.
+    """
     try:
         cli()
     except (ValueError, OSError) as error:

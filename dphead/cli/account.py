@@ -1,4 +1,6 @@
-"""`dphead account`: epsilon for a noise, or the noise for a budget, under every accountant. No data is needed."""
+"""`dphead account`: epsilon for a noise, or the noise for a budget, under every
+accountant. No data is needed.
+"""
 
 import math
 from pathlib import Path
@@ -14,7 +16,9 @@ PATH = click.Path(path_type=Path, dir_okay=False)
 
 
 def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE pairs; a value is read as JSON where it is JSON (10, 0.5, true), else as text."""
+    """NAME=VALUE pairs; a value is read as JSON where it is JSON (10, 0.5, true), else
+    as text.
+    """
     import json
 
     found: dict[str, Any] = {}
@@ -30,27 +34,69 @@ def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 @click.command(short_help="Noise for a budget, or epsilon for a noise; needs no data.")
-@click.option("--epsilon", type=float, help="Budget: print the noise multiplier that meets it.")
-@click.option("--noise-multiplier", type=float, help="Noise: print the epsilon that it costs.")
-@click.option("--delta", type=float, required=True, help="Less than 1 / (number of rows).")
-@click.option("--sampling-prob", type=float, help="Of a Poisson batch (default 1: full batch).")
-@click.option("--steps", type=click.IntRange(min=0), help="Releases with this noise (default 1).")
 @click.option(
-    "--gaussian", type=float, multiple=True, help="A further full-batch release with this fixed noise multiplier."
+    "--epsilon", type=float, help="Budget: print the noise multiplier that meets it."
 )
-@click.option("--shuffled-epochs", type=click.IntRange(min=1), help="Batches were shuffled, not sampled: epochs run.")
-@click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
-@click.option("--group-cap", type=click.IntRange(min=1), help="Protect groups, of which at most so many rows count.")
-@click.option("--accountant", type=click.Choice(ACCOUNTANTS), help="Meets the budget (default: auto, or the preset's).")
-@click.option("--method", type=click.Choice(METHODS), help="Show what this method would release for --epsilon.")
+@click.option(
+    "--noise-multiplier", type=float, help="Noise: print the epsilon that it costs."
+)
+@click.option(
+    "--delta", type=float, required=True, help="Less than 1 / (number of rows)."
+)
+@click.option(
+    "--sampling-prob", type=float, help="Of a Poisson batch (default 1: full batch)."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=0), help="Releases with this noise (default 1)."
+)
+@click.option(
+    "--gaussian",
+    type=float,
+    multiple=True,
+    help="A further full-batch release with this fixed noise multiplier.",
+)
+@click.option(
+    "--shuffled-epochs",
+    type=click.IntRange(min=1),
+    help="Batches were shuffled, not sampled: epochs run.",
+)
+@click.option(
+    "--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True
+)
+@click.option(
+    "--group-cap",
+    type=click.IntRange(min=1),
+    help="Protect groups, of which at most so many rows count.",
+)
+@click.option(
+    "--accountant",
+    type=click.Choice(ACCOUNTANTS),
+    help="Meets the budget (default: auto, or the preset's).",
+)
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    help="Show what this method would release for --epsilon.",
+)
 @click.option("--preset", help="With --method: a paper's settings.")
-@click.option("--n-rows", type=int, help="With --method: public number of rows, or a nominal one.")
+@click.option(
+    "--n-rows", type=int, help="With --method: public number of rows, or a nominal one."
+)
 @click.option("--n-features", type=int, help="With --method.")
 @click.option("--n-classes", type=int, help="With --method.")
 @click.option(
-    "--set", "settings", multiple=True, callback=_settings, metavar="NAME=VALUE", help="With --method: batch_size=4096."
+    "--set",
+    "settings",
+    multiple=True,
+    callback=_settings,
+    metavar="NAME=VALUE",
+    help="With --method: batch_size=4096.",
 )
-@click.option("--select-mean", type=float, help="The above is one of a random number of runs; the best one is kept.")
+@click.option(
+    "--select-mean",
+    type=float,
+    help="The above is one of a random number of runs; the best one is kept.",
+)
 @click.option(
     "--select-distribution",
     type=click.Choice(["geometric", "logarithmic", "poisson"]),
@@ -61,16 +107,20 @@ def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
 @click.option("--plot", type=PATH, help="Draw the trade-off curve (png, svg or pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def account(as_json: bool, plot: Path | None, **given: Any) -> None:
-    """Print epsilon under every accountant, side by side, and what any membership attack is limited to.
+    """Print epsilon under every accountant, side by side, and what any membership
+    attack is limited to.
 
-    A noise multiplier is the noise's standard deviation over the sensitivity: the relation's own for full batches, the
-    clip norm for Poisson batches.
+    A noise multiplier is the noise's standard deviation over the sensitivity: the
+    relation's own for full batches, the clip norm for Poisson batches.
 
     \b
-    dphead account --delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 --steps 360 --gaussian 8 --gaussian 8
+    dphead account --delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 \\
+      --steps 360 --gaussian 8 --gaussian 8
     dphead account --delta 1e-5 --epsilon 3 --sampling-prob 0.16384 --steps 360
-    dphead account --delta 1e-5 --epsilon 1 --method dp-fc --n-rows 50000 --n-features 1280 --n-classes 10
-    dphead account --delta 1e-5 --noise-multiplier 40 --steps 100 --gaussian 100 --select-mean 10
+    dphead account --delta 1e-5 --epsilon 1 --method dp-fc --n-rows 50000 \\
+      --n-features 1280 --n-classes 10
+    dphead account --delta 1e-5 --noise-multiplier 40 --steps 100 \\
+      --gaussian 100 --select-mean 10
     """
     import json
 
@@ -80,7 +130,10 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
         if plot is not None:
             from dphead.analysis.plots import tradeoff_plot
 
-            title = f"ε = {found['epsilon']:.4g} at δ = {found['delta']:g}, {found['relation']}"
+            title = (
+                f"ε = {found['epsilon']:.4g} at δ = {found['delta']:g}, "
+                f"{found['relation']}"
+            )
             tradeoff_plot(plot, events, found["relation"], title)
     except (ValueError, ImportError) as error:
         raise click.UsageError(str(error)) from None
@@ -93,22 +146,39 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
 def _check_together(given: dict[str, Any], plot: Path | None) -> None:
     """Refuse options that say different things, or too little."""
     if (given["epsilon"] is None) == (given["noise_multiplier"] is None):
-        raise click.UsageError("Exactly one of --epsilon and --noise-multiplier must be given.")
+        raise click.UsageError(
+            "Exactly one of --epsilon and --noise-multiplier must be given."
+        )
     alone = ("noise_multiplier", "sampling_prob", "shuffled_epochs", "select_mean")
-    with_method = [name for name in alone if given[name] is not None] + ["gaussian"] * bool(given["gaussian"])
+    with_method = [name for name in alone if given[name] is not None] + [
+        "gaussian"
+    ] * bool(given["gaussian"])
     missing = [name for name in SIZES if given[name] is None]
-    extra = [name for name in (*SIZES, "preset") if given[name] is not None] + ["set"] * bool(given["settings"])
+    extra = [name for name in (*SIZES, "preset") if given[name] is not None] + [
+        "set"
+    ] * bool(given["settings"])
     problem = ""
     if given["method"] is not None and (with_method or missing):
         problem = (
-            f"--method must have {', '.join(SIZES)} and no other noise, got missing={missing}, with {with_method}."
+            f"--method must have {', '.join(SIZES)} and no other noise, got "
+            f"missing={missing}, with {with_method}."
         )
     elif given["method"] is None and extra:
         problem = f"a method's settings must have --method, got {extra} without it."
-    elif given["group_cap"] is not None and (given["shuffled_epochs"] or given["select_mean"] is not None):
-        problem = "--group-cap must go without --shuffled-epochs and --select-mean, which count single rows."
-    elif given["select_mean"] is not None and (plot or given["shuffled_epochs"] or given["accountant"]):
-        problem = "--select-mean must go without --plot, --shuffled-epochs and --accountant: it has an RDP bound only."
+    elif given["group_cap"] is not None and (
+        given["shuffled_epochs"] or given["select_mean"] is not None
+    ):
+        problem = (
+            "--group-cap must go without --shuffled-epochs and --select-mean, which "
+            "count single rows."
+        )
+    elif given["select_mean"] is not None and (
+        plot or given["shuffled_epochs"] or given["accountant"]
+    ):
+        problem = (
+            "--select-mean must go without --plot, --shuffled-epochs and --accountant: "
+            "it has an RDP bound only."
+        )
     if problem:
         raise click.UsageError(problem.replace("_", "-") + " Correct the options.")
 
@@ -133,11 +203,16 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         "mu": accounting.total_mu(events),
         "rho": total_rho(events),
         "profiles": {
-            name: {"epsilon": outcome.epsilon, "reason": outcome.reason, "what": PROFILES[name][2]}
+            name: {
+                "epsilon": outcome.epsilon,
+                "reason": outcome.reason,
+                "what": PROFILES[name][2],
+            }
             for name, outcome in all_outcomes(events, delta, relation).items()
         },
         "tpr_at_fpr": {
-            f"{rate:g}": float(1 - fnr) for rate, fnr in zip(RATES, tradeoff(events, RATES, relation), strict=True)
+            f"{rate:g}": float(1 - fnr)
+            for rate, fnr in zip(RATES, tradeoff(events, RATES, relation), strict=True)
         },
     }
     return found, events
@@ -150,11 +225,19 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     from dphead.analysis.profiles import shuffled_epsilon
     from dphead.planning.calibration import calibrate, epsilon_by
 
-    delta, relation, accountant = given["delta"], given["relation"], given["accountant"] or "auto"
-    events = _events(given, 1.0 if given["noise_multiplier"] is None else given["noise_multiplier"])
+    delta, relation, accountant = (
+        given["delta"],
+        given["relation"],
+        given["accountant"] or "auto",
+    )
+    events = _events(
+        given, 1.0 if given["noise_multiplier"] is None else given["noise_multiplier"]
+    )
     noise = given["noise_multiplier"]
     if noise is None:
-        noise = calibrate(events, given["epsilon"], delta, relation, accountant, range(1, len(events)))
+        noise = calibrate(
+            events, given["epsilon"], delta, relation, accountant, range(1, len(events))
+        )
         events[0] = replace(events[0], noise_multiplier=noise)
     found: dict[str, Any] = {
         "noise_multiplier": noise,
@@ -165,8 +248,12 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         "epsilon": epsilon_by(accountant, events, delta, relation),
     }
     if given["shuffled_epochs"] is not None:
-        found["shuffled"] = shuffled_epsilon(noise, given["shuffled_epochs"], delta, relation, events[1:])._asdict()
-        found["shuffled"]["poisson_convention"] = found["epsilon"] if events[0].sampling_prob < 1 else None
+        found["shuffled"] = shuffled_epsilon(
+            noise, given["shuffled_epochs"], delta, relation, events[1:]
+        )._asdict()
+        found["shuffled"]["poisson_convention"] = (
+            found["epsilon"] if events[0].sampling_prob < 1 else None
+        )
     return found, events
 
 
@@ -176,7 +263,10 @@ def _events(given: dict[str, Any], noise: float) -> list[Any]:
     prob = 1.0 if given["sampling_prob"] is None else given["sampling_prob"]
     steps = 1 if given["steps"] is None else given["steps"]
     unit = given["group_cap"] or 1
-    return [GaussianEvent(noise, prob, steps, unit), *(GaussianEvent(s, rows_per_unit=unit) for s in given["gaussian"])]
+    return [
+        GaussianEvent(noise, prob, steps, unit),
+        *(GaussianEvent(s, rows_per_unit=unit) for s in given["gaussian"]),
+    ]
 
 
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -187,7 +277,9 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
     facts = PublicFacts(given["n_rows"], given["n_features"], given["n_classes"])
     check_facts(facts)
-    settings = given["settings"] | ({} if given["steps"] is None else {"steps": given["steps"]})
+    settings = given["settings"] | (
+        {} if given["steps"] is None else {"steps": given["steps"]}
+    )
     method = make_method(given["method"], facts, settings, given["preset"])
     accountant = given["accountant"] or method.accountant
     plan = make_plan(
@@ -210,15 +302,24 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _selection(given: dict[str, Any]) -> dict[str, Any]:
-    """The total of keeping the best of a random number of runs. A budget scales the noise that was not fixed."""
+    """The total of keeping the best of a random number of runs.
+
+    A budget scales the noise that was not fixed.
+    """
     from dphead.analysis.selection import SHAPES, selection_calibrate, selection_epsilon
     from dphead.privacy import accounting
 
     mean, shape = given["select_mean"], SHAPES[given["select_distribution"]]
-    delta, relation, noise = given["delta"], given["relation"], given["noise_multiplier"]
+    delta, relation, noise = (
+        given["delta"],
+        given["relation"],
+        given["noise_multiplier"],
+    )
     if noise is None:
         trial, held = _events(given, 1.0), range(1, 1 + len(given["gaussian"]))
-        noise = selection_calibrate(trial, mean, given["epsilon"], delta, shape, relation, held)
+        noise = selection_calibrate(
+            trial, mean, given["epsilon"], delta, shape, relation, held
+        )
     trial = _events(given, noise)
     each = math.ceil(mean)
     return {
@@ -233,7 +334,10 @@ def _selection(given: dict[str, Any]) -> dict[str, Any]:
         "mu": None,
         "select_mean": mean,
         "select_distribution": given["select_distribution"],
-        "every_run": {"runs": each, "epsilon": accounting.epsilon(trial * each, delta, relation)},
+        "every_run": {
+            "runs": each,
+            "epsilon": accounting.epsilon(trial * each, delta, relation),
+        },
     }
 
 
@@ -242,7 +346,9 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return (
+        str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    )
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -257,28 +363,55 @@ def _print(found: dict[str, Any]) -> None:
         if found["warning"]:
             console.print(f"warning: {found['warning']}")
     else:
-        batch = "full batch" if found["sampling_prob"] == 1 else f"Poisson batches, q = {found['sampling_prob']:g}"
-        console.print(f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} releases, {batch})")
+        batch = (
+            "full batch"
+            if found["sampling_prob"] == 1
+            else f"Poisson batches, q = {found['sampling_prob']:g}"
+        )
+        console.print(
+            f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} "
+            f"releases, {batch})"
+        )
         for sigma in found["gaussian"]:
             console.print(f"and one full-batch release with noise multiplier {sigma:g}")
     if "select_mean" in found:
-        runs = f"{found['select_distribution']} number of runs, {found['select_mean']:g} on average"
+        runs = (
+            f"{found['select_distribution']} number of runs, {found['select_mean']:g} "
+            "on average"
+        )
         console.print(
-            f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, {found['relation']}: the total of keeping "
-            f"the best of a secret {runs}; nothing else of the runs may leave",
+            (
+                f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
+                f"{found['relation']}: the total of keeping the best of a secret "
+                f"{runs}; nothing else of the runs may leave"
+            ),
             soft_wrap=True,
         )
         every = found["every_run"]
-        text = f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
-        console.print(text + (", which is less" if every["epsilon"] < found["epsilon"] else ""))
+        text = (
+            f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
+        )
+        console.print(
+            text + (", which is less" if every["epsilon"] < found["epsilon"] else "")
+        )
         return
     console.print(
-        f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, {found['relation']}, {found['accountant']}"
-        + (f", for groups of at most {found['group_cap']} rows that count" if found["group_cap"] else "")
+        (
+            f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
+            f"{found['relation']}, {found['accountant']}"
+        )
+        + (
+            f", for groups of at most {found['group_cap']} rows that count"
+            if found["group_cap"]
+            else ""
+        )
     )
     if found["mu"] is not None:
         console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
-    limits = [f"{100 * tpr:.3g} % at FPR {100 * float(fpr):g} %" for fpr, tpr in found["tpr_at_fpr"].items()]
+    limits = [
+        f"{100 * tpr:.3g} % at FPR {100 * float(fpr):g} %"
+        for fpr, tpr in found["tpr_at_fpr"].items()
+    ]
     console.print("any attack's TPR is at most  " + ", ".join(limits), soft_wrap=True)
     _print_profiles(console, found)
 
@@ -292,10 +425,20 @@ def _print_profiles(console: Any, found: dict[str, Any]) -> None:
     table.add_column("what it is")
     for name, row in found["profiles"].items():
         number = "-" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
-        table.add_row(name, number, (row["reason"] and f"does not apply: {row['reason']}") or row["what"])
+        table.add_row(
+            name,
+            number,
+            (row["reason"] and f"does not apply: {row['reason']}") or row["what"],
+        )
     console.print(table)
     if "shuffled" in found:
         shuffled = found["shuffled"]
-        console.print(f"shuffled batches  epsilon {shuffled['epsilon']:.4g}, mu {shuffled['mu']:.4g}: the guarantee")
+        console.print(
+            f"shuffled batches  epsilon {shuffled['epsilon']:.4g}, mu "
+            f"{shuffled['mu']:.4g}: the guarantee"
+        )
         if shuffled["poisson_convention"] is not None:
-            console.print(f"Poisson's {shuffled['poisson_convention']:.4g} is a convention for them, not a guarantee")
+            console.print(
+                f"Poisson's {shuffled['poisson_convention']:.4g} is a convention for "
+                "them, not a guarantee"
+            )

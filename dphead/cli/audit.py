@@ -1,4 +1,6 @@
-"""`dphead audit`: attack a method's own releases on public or synthetic rows, and bound epsilon from below."""
+"""`dphead audit`: attack a method's own releases on public or synthetic rows, and bound
+epsilon from below.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -11,38 +13,92 @@ from dphead.cli.fit import METHODS, RELATIONS
 PATH = click.Path(path_type=Path)
 
 
-@click.command(short_help="Attack a method's own releases on synthetic rows; lower bounds on epsilon.")
-@click.option("--method", type=click.Choice(METHODS), default="dp-fc", show_default=True)
-@click.option("--network", help="Audit the training of this network (as --model of finetune) instead; needs --shape.")
+@click.command(
+    short_help="Attack a method's releases on synthetic rows; lower bounds on epsilon."
+)
+@click.option(
+    "--method", type=click.Choice(METHODS), default="dp-fc", show_default=True
+)
+@click.option(
+    "--network",
+    help=(
+        "Audit the training of this network (as --model of finetune) instead; needs "
+        "--shape."
+    ),
+)
 @click.option("--shape", callback=shape_of, help="CHANNELS,H,W of a row of --network.")
 @click.option("--preset", help="A paper's settings, as for fit.")
-@click.option("--epsilon", type=float, default=1.0, show_default=True, help="The claim to be audited.")
-@click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
 @click.option(
-    "--group-cap", type=click.IntRange(min=1), help="Protect groups, of which so many rows count, as for fit."
+    "--epsilon",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="The claim to be audited.",
 )
-@click.option("--n-rows", type=click.IntRange(min=2), help="Rows of the synthetic problem.")
+@click.option("--delta", type=float, default=1e-5, show_default=True)
+@click.option(
+    "--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True
+)
+@click.option(
+    "--group-cap",
+    type=click.IntRange(min=1),
+    help="Protect groups, of which so many rows count, as for fit.",
+)
+@click.option(
+    "--n-rows", type=click.IntRange(min=2), help="Rows of the synthetic problem."
+)
 @click.option("--n-features", type=click.IntRange(min=1))
 @click.option("--n-classes", type=click.IntRange(min=2))
-@click.option("--features", type=PATH, help="Use the rows of this features file instead; needs --public-rows.")
 @click.option(
-    "--public-rows", is_flag=True, help="Declare the rows of --features public: nobody's privacy is at stake."
+    "--features",
+    type=PATH,
+    help="Use the rows of this features file instead; needs --public-rows.",
+)
+@click.option(
+    "--public-rows",
+    is_flag=True,
+    help="Declare the rows of --features public: nobody's privacy is at stake.",
 )
 @click.option("--split", help="Split of --features, if it has several.")
-@click.option("--fits", type=click.IntRange(min=1), default=1000, show_default=True, help="Fits in each of two worlds.")
-@click.option("--one-run", is_flag=True, help="Audit a single fit with many canaries instead.")
-@click.option("--canaries", type=click.IntRange(min=2), help="Of --one-run (default: as many as features).")
-@click.option("--confidence", type=float, default=0.9999, show_default=True, help="Of the two bounds together.")
-@click.option("-o", "--output", "out", type=PATH, help="Folder for audit.json and audit.png.")
+@click.option(
+    "--fits",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Fits in each of two worlds.",
+)
+@click.option(
+    "--one-run", is_flag=True, help="Audit a single fit with many canaries instead."
+)
+@click.option(
+    "--canaries",
+    type=click.IntRange(min=2),
+    help="Of --one-run (default: as many as features).",
+)
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.9999,
+    show_default=True,
+    help="Of the two bounds together.",
+)
+@click.option(
+    "-o", "--output", "out", type=PATH, help="Folder for audit.json and audit.png."
+)
 @click.option("--steps", type=int)
 @click.option("--learning-rate", type=float)
 @click.option("--ridge", type=float)
 @click.option("--loss", type=click.Choice(["softmax", "sigmoid", "squared"]))
-@click.option("--clip-norm", type=float, help="A small one lets the canary reach the bound.")
+@click.option(
+    "--clip-norm", type=float, help="A small one lets the canary reach the bound."
+)
 @click.option("--feature-clip", type=float)
 @click.option("--momentum", type=float)
-@click.option("--batch-size", type=int, help="Expected size of Poisson batches (default: the full batch).")
+@click.option(
+    "--batch-size",
+    type=int,
+    help="Expected size of Poisson batches (default: the full batch).",
+)
 @click.option("--epochs", type=float)
 @click.option("--unit-norm/--no-unit-norm", default=None)
 @click.option("--intercept", type=float)
@@ -50,15 +106,18 @@ PATH = click.Path(path_type=Path)
 @click.option("--center-share", type=float)
 @click.option("--class-grams/--no-class-grams", default=None)
 def audit(out: Path | None, **given: Any) -> None:
-    """Run a method many times with a worst-case canary and without it, and bound epsilon and mu from below.
+    """Run a method many times with a worst-case canary and without it, and bound
+    epsilon and mu from below.
 
-    Fits go through the same release and the same noise as `dphead fit`, and nothing is charged: rows are synthetic, or
-    declared public. Hostile rows (of up to a million clip norms, opposite, not finite) also go through all row
-    sources, kept rows and threads, and the distance that they move each sum is measured without noise. Exit code 1 if a
-    bound exceeds the claim, or a distance the one that the noise is for.
+    Fits go through the same release and the same noise as `dphead fit`, and nothing is
+    charged: rows are synthetic, or declared public. Hostile rows (of up to a million
+    clip norms, opposite, not finite) also go through all row sources, kept rows and
+    threads, and the distance that they move each sum is measured without noise. Exit
+    code 1 if a bound exceeds the claim, or a distance the one that the noise is for.
 
     \b
-    dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 --n-classes 2 --fits 100000 -o audit/
+    dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 \\
+      --n-classes 2 --fits 100000 -o audit/
     """
     import json
 
@@ -102,30 +161,70 @@ def _audit(
     from dphead.planning.plan import make_plan
 
     if not 0.5 < confidence < 1:
-        raise ValueError(f"confidence must lie in (0.5, 1), got {confidence=}. 0.9999 is usual.")
-    sizes = {k: rest.pop(k) for k in ("n_rows", "n_features", "n_classes", "features", "public_rows", "split")}
+        raise ValueError(
+            f"confidence must lie in (0.5, 1), got {confidence=}. 0.9999 is usual."
+        )
+    sizes = {
+        k: rest.pop(k)
+        for k in (
+            "n_rows",
+            "n_features",
+            "n_classes",
+            "features",
+            "public_rows",
+            "split",
+        )
+    }
     facts, rows = _rows(**sizes)
     if network is None:
         made = make_method(method, facts, rest, preset)
     else:
-        method, made = f"network {network}", _network(network, shape, facts, preset, rest)
-    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "relation": relation, "group_cap": group_cap}
+        method, made = (
+            f"network {network}",
+            _network(network, shape, facts, preset, rest),
+        )
+    budget: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "relation": relation,
+        "group_cap": group_cap,
+    }
     plan = make_plan(made.solver, facts, accountant=made.accountant, **budget)
     claim = auditing.claim_of(plan)
-    told = {"method": method, "solver": repr(made.solver), "n_rows": facts.n_rows, "n_features": facts.n_features}
-    told |= {"n_classes": facts.n_classes, "rows": "synthetic" if rows is None else "declared public"}
+    told = {
+        "method": method,
+        "solver": repr(made.solver),
+        "n_rows": facts.n_rows,
+        "n_features": facts.n_features,
+    }
+    told |= {
+        "n_classes": facts.n_classes,
+        "rows": "synthetic" if rows is None else "declared public",
+    }
     told |= {"group_cap": group_cap}
     if one_run:
-        found = auditing.one_run(made.solver, plan, facts, canaries or min(facts.n_features, facts.n_rows), confidence)
+        found = auditing.one_run(
+            made.solver,
+            plan,
+            facts,
+            canaries or min(facts.n_features, facts.n_rows),
+            confidence,
+        )
     else:
         problem = auditing.worst_case(facts, plan)
         if rows is not None:
             problem = auditing.among(problem, plan, *rows)
-        counts = auditing.count(made.solver, plan, problem, fits, confidence=confidence, progress=progress)
+        counts = auditing.count(
+            made.solver, plan, problem, fits, confidence=confidence, progress=progress
+        )
         found = statements(counts, claim, confidence)
-    ways = hostile.WAYS if network is None else hostile.WAYS[:1]  # a network is in use by one thread at a time
+    # a network is in use by one thread at a time
+    ways = hostile.WAYS if network is None else hostile.WAYS[:1]
     measured = hostile.measure(made.solver, plan, facts, ways)
-    found |= {"hostile_rows": measured, "passed": found["passed"] and measured["passed"]}
+    found |= {
+        "hostile_rows": measured,
+        "passed": found["passed"] and measured["passed"],
+    }
     return told | found, claim
 
 
@@ -137,38 +236,57 @@ def _rows(
     public_rows: bool,
     split: str | None,
 ) -> tuple[Any, Any]:
-    """(public facts, None or public rows (x, y)) from sizes or from a file whose rows are declared public."""
+    """(public facts, None or public rows (x, y)) from sizes or from a file whose rows
+    are declared public.
+    """
     from dphead.solvers.base import PublicFacts
 
     if features is None:
         if n_rows is None or n_features is None or n_classes is None:
             raise ValueError(
-                f"an audit needs --n-rows, --n-features and --n-classes, got {n_rows=}, {n_features=}, {n_classes=}. "
-                "Give the sizes of your data: the rows are made up."
+                "an audit needs --n-rows, --n-features and --n-classes, got "
+                f"{n_rows=}, {n_features=}, {n_classes=}. Give the sizes of your data: "
+                "the rows are made up."
             )
         return PublicFacts(n_rows, n_features, n_classes), None
     if not public_rows:
         raise ValueError(
-            f"audited rows must be public or synthetic, got features={features} without --public-rows. An audit "
-            "releases the rows a thousand times: give --n-rows, --n-features and --n-classes instead, or declare them."
+            f"audited rows must be public or synthetic, got features={features} "
+            "without --public-rows. An audit releases the rows a thousand times: give "
+            "--n-rows, --n-features and --n-classes instead, or declare them."
         )
     from dphead.rows.data import load_features
 
     rows, file = load_features(features, split)
     classes = n_classes or len(file.class_names or [])
-    return PublicFacts(rows.n_rows, rows.n_features, classes), (rows.features(), rows.labels())
+    return PublicFacts(rows.n_rows, rows.n_features, classes), (
+        rows.features(),
+        rows.labels(),
+    )
 
 
-def _network(network: str, shape: tuple[int, int, int] | None, facts: Any, preset: str | None, rest: dict) -> Any:
-    """The training of a network as a method: De22's step, one unless --steps says otherwise."""
+def _network(
+    network: str,
+    shape: tuple[int, int, int] | None,
+    facts: Any,
+    preset: str | None,
+    rest: dict,
+) -> Any:
+    """The training of a network as a method: De22's step, one unless --steps says
+    otherwise.
+    """
     from dphead.endtoend.audit import audited
     from dphead.planning.methods import Method
 
     given = {k: v for k, v in rest.items() if v is not None}
-    if preset is not None or shape is None or not set(given) <= {"steps", "clip_norm", "batch_size", "momentum"}:
+    if (
+        preset is not None
+        or shape is None
+        or not set(given) <= {"steps", "clip_norm", "batch_size", "momentum"}
+    ):
         raise ValueError(
-            f"an audit of a network takes --shape, --steps, --clip-norm, --batch-size and --momentum, got {given}, "
-            f"{shape=}, {preset=}. Leave the others out."
+            "an audit of a network takes --shape, --steps, --clip-norm, --batch-size "
+            f"and --momentum, got {given}, {shape=}, {preset=}. Leave the others out."
         )
     prob = min(1.0, given.pop("batch_size", facts.n_rows) / facts.n_rows)
     settings: dict[str, Any] = {"steps": 1, "sampling_prob": prob} | given
@@ -183,7 +301,12 @@ def _plot(result: dict[str, Any], claim: Any, out: Path) -> str:
     try:
         from dphead.analysis.audit_plot import plot_audit
 
-        plot_audit(result, claim, out / "audit.png", f"{result['method']}, epsilon = {result['epsilon']:g}")
+        plot_audit(
+            result,
+            claim,
+            out / "audit.png",
+            f"{result['method']}, epsilon = {result['epsilon']:g}",
+        )
     except ImportError:
         return "   (no plot: pip install 'dphead[plots]')"
     return " audit.png"
@@ -193,42 +316,94 @@ def _print(console: Any, r: dict[str, Any]) -> None:
     from rich.table import Table
 
     h = r["hostile_rows"]
-    failed = "FAILED: a bound exceeds the claim" if h["passed"] else "FAILED: hostile rows move a sum too far"
+    failed = (
+        "FAILED: a bound exceeds the claim"
+        if h["passed"]
+        else "FAILED: hostile rows move a sum too far"
+    )
     verdict = "passed: no bound exceeds the claim" if r["passed"] else failed
     table = Table(show_edge=False, pad_edge=False)
-    for name, side in (("", "left"), ("measured", "right"), ("perfect attack", "right"), ("claim", "right")):
+    for name, side in (
+        ("", "left"),
+        ("measured", "right"),
+        ("perfect attack", "right"),
+        ("claim", "right"),
+    ):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     if "canaries" in r:
         console.print(
-            f"{r['method']}, one run, {r['canaries']} canaries, {r['guesses']} guesses, {r['correct']} right",
+            (
+                f"{r['method']}, one run, {r['canaries']} canaries, {r['guesses']} "
+                f"guesses, {r['correct']} right"
+            ),
             soft_wrap=True,
         )
-        table.add_row("epsilon at least", *_cells(r["epsilon_lower_bound"], r["ceiling"], r["epsilon"]))
-        table.add_row("the same at 95 %", *_cells(r["epsilon_lower_bound_95"], r["ceiling_95"], r["epsilon"]))
+        table.add_row(
+            "epsilon at least",
+            *_cells(r["epsilon_lower_bound"], r["ceiling"], r["epsilon"]),
+        )
+        table.add_row(
+            "the same at 95 %",
+            *_cells(r["epsilon_lower_bound_95"], r["ceiling_95"], r["epsilon"]),
+        )
         odds = r["false_alarm_odds"]
     else:
         c = r["ceilings"]
-        console.print(f"{r['method']}, {r['fits_in_each_world']:,} fits with the canary and as many without")
-        table.add_row("epsilon at least", *_cells(r["epsilon_lower_bound"], c["epsilon_lower_bound"], r["epsilon"]))
-        table.add_row(
-            "the same at 95 %", *_cells(r["epsilon_lower_bound_95"], c["epsilon_lower_bound_95"], r["epsilon"])
+        console.print(
+            f"{r['method']}, {r['fits_in_each_world']:,} fits with the canary and as "
+            "many without"
         )
-        table.add_row("mu at least", *_cells(r["mu_lower_bound"], c["mu_lower_bound"], r["mu"]))
-        table.add_row("epsilon of that mu", *_cells(r["epsilon_from_mu"], c["epsilon_from_mu"], r["epsilon"]))
+        table.add_row(
+            "epsilon at least",
+            *_cells(r["epsilon_lower_bound"], c["epsilon_lower_bound"], r["epsilon"]),
+        )
+        table.add_row(
+            "the same at 95 %",
+            *_cells(
+                r["epsilon_lower_bound_95"], c["epsilon_lower_bound_95"], r["epsilon"]
+            ),
+        )
+        table.add_row(
+            "mu at least", *_cells(r["mu_lower_bound"], c["mu_lower_bound"], r["mu"])
+        )
+        table.add_row(
+            "epsilon of that mu",
+            *_cells(r["epsilon_from_mu"], c["epsilon_from_mu"], r["epsilon"]),
+        )
         table.add_row("AUC", *_cells(r["auc"], c["auc"], None))
-        table.add_row("advantage", *_cells(r["advantage"], c["advantage"], c["advantage_of_epsilon_delta"]))
-        table.add_row("the canary's own mu", *_cells(r["canary_mu"]["mean"], None, r["mu"]))
-        table.add_row("epsilon of the canary's mu", *_cells(r["canary_epsilon"], None, r["epsilon"]))
+        table.add_row(
+            "advantage",
+            *_cells(r["advantage"], c["advantage"], c["advantage_of_epsilon_delta"]),
+        )
+        table.add_row(
+            "the canary's own mu", *_cells(r["canary_mu"]["mean"], None, r["mu"])
+        )
+        table.add_row(
+            "epsilon of the canary's mu",
+            *_cells(r["canary_epsilon"], None, r["epsilon"]),
+        )
         odds = r["false_alarm_odds"]["both"]
     console.print(table)
     console.print(
-        f"{h['pairs']} pairs of hostile rows, {h['sums']:,} sums without noise: they move a sum by at most "
-        f"{h['largest_share']:.4g} of what its noise is for ({h['worst']})",
+        (
+            f"{h['pairs']} pairs of hostile rows, {h['sums']:,} sums without noise: "
+            f"they move a sum by at most {h['largest_share']:.4g} of what its noise is "
+            f"for ({h['worst']})"
+        ),
         soft_wrap=True,
     )
     if h["largest_disagreement"] > 0:
-        console.print(f"two ways to one sum differ by at most {h['largest_disagreement']:.2g} of it", soft_wrap=True)
-    console.print(f"{verdict} (a correct method fails with odds of at most {odds:.1g})", soft_wrap=True)
+        console.print(
+            (
+                "two ways to one sum differ by at most "
+                f"{h['largest_disagreement']:.2g} of it"
+            ),
+            soft_wrap=True,
+        )
+    console.print(
+        f"{verdict} (a correct method fails with odds of at most {odds:.1g})",
+        soft_wrap=True,
+    )
 
 
 def _cells(*values: float | None) -> list[str]:

@@ -1,4 +1,7 @@
-"""`dphead extract`, `verify` and `features`. Everything heavy is imported when a command runs."""
+"""`dphead extract`, `verify` and `features`.
+
+Everything heavy is imported when a command runs.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,22 @@ class _Unusable(click.ClickException):
 def _separated(kind: type, what: str) -> Any:
     """A callback that reads numbers of a kind between commas."""
 
-    def read(_: click.Context, __: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
+    def read(
+        _: click.Context, __: click.Parameter, text: str | None
+    ) -> tuple[Any, ...] | None:
         try:
-            return None if text is None else tuple(kind(part) for part in text.split(","))
+            return (
+                None if text is None else tuple(kind(part) for part in text.split(","))
+            )
         except ValueError as error:
             raise click.BadParameter(f"write {what}") from error
 
     return read
 
 
-_numbers = _separated(float, "one number, or one for each colour: 0.5 or 0.48,0.46,0.41")
+_numbers = _separated(
+    float, "one number, or one for each colour: 0.5 or 0.48,0.46,0.41"
+)
 _whole_numbers = _separated(int, "one whole number or several: 2 or 1,2")
 
 
@@ -44,8 +53,12 @@ def _size(_: click.Context, __: click.Parameter, text: str | None) -> Any:
     return sides[0] if len(sides) == 1 else sides or None
 
 
-def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE pairs; a value is read as JSON where it is JSON (1001, true, 0.5), else as text."""
+def _arguments(
+    _: click.Context, __: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, Any]:
+    """NAME=VALUE pairs; a value is read as JSON where it is JSON (1001, true, 0.5),
+    else as text.
+    """
     import json
 
     found: dict[str, Any] = {}
@@ -63,31 +76,64 @@ def _arguments(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) ->
 LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
-    help="What the folders of image files are, from the outside in: class, split/class, any/class, any/split/class. "
-    "Default: split/class with --split, else class.",
+    help=(
+        "What the folders of image files are, from the outside in: class, split/class, "
+        "any/class, any/split/class. Default: split/class with --split, else class."
+    ),
 )
 
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Features file (.h5)."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Features file (.h5).",
 )
-@click.option("--backbone", required=True, metavar="NAME", help="scatternet, or the name of a timm model.")
-@click.option("--classes", metavar="A,B,C|N|@FILE", help="Public class names in label order, their number, or a file.")
 @click.option(
-    "--folder-names-are-public", is_flag=True, help="Declare the folder (or label) names public: they are the classes."
+    "--backbone",
+    required=True,
+    metavar="NAME",
+    help="scatternet, or the name of a timm model.",
+)
+@click.option(
+    "--classes",
+    metavar="A,B,C|N|@FILE",
+    help="Public class names in label order, their number, or a file.",
+)
+@click.option(
+    "--folder-names-are-public",
+    is_flag=True,
+    help="Declare the folder (or label) names public: they are the classes.",
 )
 @click.option("--ignore-labels", is_flag=True, help="Store no labels (for prediction).")
-@click.option("--split", default="all", show_default=True, type=click.Choice(["all", "train", "test", "validation"]))
+@click.option(
+    "--split",
+    default="all",
+    show_default=True,
+    type=click.Choice(["all", "train", "test", "validation"]),
+)
 @LAYOUT
 @click.option(
-    "--weights", type=click.Path(path_type=Path), help="Local weights (safetensors, pth, npz) instead of the hub's."
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="Local weights (safetensors, pth, npz) instead of the hub's.",
 )
 @click.option(
-    "--model-arg", "model_args", multiple=True, callback=_arguments, metavar="NAME=VALUE", help="For timm.create_model."
+    "--model-arg",
+    "model_args",
+    multiple=True,
+    callback=_arguments,
+    metavar="NAME=VALUE",
+    help="For timm.create_model.",
 )
-@click.option("--mean", callback=_numbers, help="Channel means, comma-separated; default: the model's own.")
+@click.option(
+    "--mean",
+    callback=_numbers,
+    help="Channel means, comma-separated; default: the model's own.",
+)
 @click.option("--std", callback=_numbers, help="Channel standard deviations.")
 @click.option(
     "--interpolation",
@@ -95,21 +141,28 @@ LAYOUT = click.option(
     help="none, for scatternet: images must have the declared size.",
 )
 @click.option(
-    "--crop-pct", type=click.FloatRange(0, 1, min_open=True), help="Side of the centre crop over the resized side."
+    "--crop-pct",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Side of the centre crop over the resized side.",
 )
 @click.option(
     "--image-size",
     callback=_size,
     metavar="N|H,W",
-    help="Of the network's input in pixels; scatternet needs it for image files. Default: the network's own, or what "
-    "the header of arrays says.",
+    help=(
+        "Of the network's input in pixels; scatternet needs it for image files. "
+        "Default: the network's own, or what the header of arrays says."
+    ),
 )
 @click.option(
     "--channels",
     type=click.Choice(["1", "3"]),
     callback=lambda _, __, text: None if text is None else int(text),
-    help="Of the network's input: 1 refuses colour images, 3 repeats grey ones. Default: the network's own; for "
-    "scatternet what the header of arrays says, and 3 for image files. Never found in the images.",
+    help=(
+        "Of the network's input: 1 refuses colour images, 3 repeats grey ones. "
+        "Default: the network's own; for scatternet what the header of arrays says, "
+        "and 3 for image files. Never found in the images."
+    ),
 )
 @click.option(
     "--scatter-j",
@@ -118,7 +171,9 @@ LAYOUT = click.option(
     show_default=True,
     help="ScatterNet: averages over 2**J pixels; 1,2 joins the features of both.",
 )
-@click.option("--scatter-l", default=8, show_default=True, help="ScatterNet: number of angles.")
+@click.option(
+    "--scatter-l", default=8, show_default=True, help="ScatterNet: number of angles."
+)
 @click.option(
     "--colours",
     default="rgb",
@@ -126,50 +181,100 @@ LAYOUT = click.option(
     type=click.Choice(["rgb", "opponent"]),
     help="ScatterNet: as they are, or luminance, red-green, blue-yellow.",
 )
-@click.option("--mirror", is_flag=True, help="Mean features of each image and its mirror image, if sides mean nothing.")
+@click.option(
+    "--mirror",
+    is_flag=True,
+    help="Mean features of each image and its mirror image, if sides mean nothing.",
+)
 @click.option(
     "--normalize",
     default=None,
     show_default="local for scatternet, else none",
     type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
-    help="Of each row alone; synthetic: channels by their mean and spread on random images of natural spectrum; "
-    "local: roots, then synthetic, then places.",
+    help=(
+        "Of each row alone; synthetic: channels by their mean and spread on random "
+        "images of natural spectrum; local: roots, then synthetic, then places."
+    ),
 )
-@click.option("--groups", default=0, help="Number of channel groups for --normalize group.")
+@click.option(
+    "--groups", default=0, help="Number of channel groups for --normalize group."
+)
 @click.option(
     "--views",
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="Mean features of so many random views of each image, shifted and mirrored (for training rows).",
+    help=(
+        "Mean features of so many random views of each image, shifted and mirrored "
+        "(for training rows)."
+    ),
 )
-@click.option("--flip/--no-flip", default=True, show_default=True, help="Whether views may be mirrored.")
-@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float16", "float32"]))
-@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
-@click.option("--amp", is_flag=True, help="Mixed precision (GPU only).")
-@click.option("--batch-size", type=click.IntRange(1), help="Default: 16 on a CPU (ScatterNet 128), 128 on a GPU.")
 @click.option(
-    "--block-rows", default=1024, show_default=True, type=click.IntRange(1), help="Rows between two resume points."
+    "--flip/--no-flip",
+    default=True,
+    show_default=True,
+    help="Whether views may be mirrored.",
+)
+@click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    type=click.Choice(["float16", "float32"]),
+)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "cpu", "cuda"]),
+)
+@click.option("--amp", is_flag=True, help="Mixed precision (GPU only).")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    help="Default: 16 on a CPU (ScatterNet 128), 128 on a GPU.",
+)
+@click.option(
+    "--block-rows",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Rows between two resume points.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Threads; default: one a core.")
-@click.option("--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows.")
-@click.option("--dataset-id", metavar="HEX", help="Public id of the data set, if another file of it exists.")
 @click.option(
-    "--same-data-as", type=click.Path(path_type=Path), help="Features file of the same images: take its dataset_id."
+    "--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows."
 )
-@click.option("--limit", type=click.IntRange(1), help="Only the first rows (for trials).")
+@click.option(
+    "--dataset-id",
+    metavar="HEX",
+    help="Public id of the data set, if another file of it exists.",
+)
+@click.option(
+    "--same-data-as",
+    type=click.Path(path_type=Path),
+    help="Features file of the same images: take its dataset_id.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1), help="Only the first rows (for trials)."
+)
 @click.option(
     "--shard",
     metavar="I/K",
-    help="Only part I (from 0) of K, for `features join`; default: torchrun's RANK/WORLD_SIZE.",
+    help=(
+        "Only part I (from 0) of K, for `features join`; default: torchrun's "
+        "RANK/WORLD_SIZE."
+    ),
 )
 def extract(**given: Any) -> None:
-    """Compute features of the images in SOURCE with a frozen network and write them to a features file.
+    """Compute features of the images in SOURCE with a frozen network and write them to
+    a features file.
 
-    SOURCE is a folder of images by class (or as --layout says), a CSV with columns path, label, split, group, a zip or
-    tar of images, a folder of IDX or CIFAR binary files, or an .npz. A killed run resumes with the same command.
+    SOURCE is a folder of images by class (or as --layout says), a CSV with columns
+    path, label, split, group, a zip or tar of images, a folder of IDX or CIFAR binary
+    files, or an .npz. A killed run resumes with the same command.
 
-    Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead features join` makes one file.
+    Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead
+    features join` makes one file.
     """
     from contextlib import nullcontext
 
@@ -178,20 +283,37 @@ def extract(**given: Any) -> None:
 
     try:
         options = _options(given)
-        with _bar() if options.shard.index == 0 or given["shard"] else nullcontext() as progress:
+        with (
+            _bar()
+            if options.shard.index == 0 or given["shard"]
+            else nullcontext() as progress
+        ):
             summary = run(options, progress)
     except (FormatError, OSError) as error:
         raise _Unusable(error) from error
     if summary.already_complete:
         click.echo(f"{summary.path} is already complete; nothing was done.")
-    names = "not declared" if summary.class_names is None else f"{len(summary.class_names)} classes"
-    click.echo(f"wrote {summary.path}: {summary.n_rows} rows x {summary.n_features} features, {names}")
-    click.echo(f"backbone: {summary.backbone}; dataset_id: {summary.dataset_id}; {summary.rows_per_second:.0f} rows/s")
+    names = (
+        "not declared"
+        if summary.class_names is None
+        else f"{len(summary.class_names)} classes"
+    )
+    click.echo(
+        f"wrote {summary.path}: {summary.n_rows} rows x {summary.n_features} features, "
+        f"{names}"
+    )
+    click.echo(
+        f"backbone: {summary.backbone}; dataset_id: {summary.dataset_id}; "
+        f"{summary.rows_per_second:.0f} rows/s"
+    )
     if options.shard.count > 1:
         pattern = options.output.with_name(
             f"{options.output.stem}.shard-*-of-{options.shard.count}{options.output.suffix}"
         )
-        click.echo(f"when all shards are there: dphead features join {pattern} -o {options.output}")
+        click.echo(
+            f"when all shards are there: dphead features join {pattern} -o "
+            f"{options.output}"
+        )
     _print_problems(summary.problems)
 
 
@@ -233,12 +355,18 @@ def _options(given: dict[str, Any]) -> Any:
     rest = {name: given[name] for name in direct}
     if given["workers"] is not None:
         rest["workers"] = given["workers"]
-    normalize = given["normalize"] or ("local" if given["backbone"] == "scatternet" else "none")
+    normalize = given["normalize"] or (
+        "local" if given["backbone"] == "scatternet" else "none"
+    )
     return ExtractOptions(
         source=given["source"],
         output=given["output"],
-        backbone=BackboneOptions(given["backbone"], **{name: given[name] for name in network}),
-        classes=Classes.parse(given["classes"], given["folder_names_are_public"], given["ignore_labels"]),
+        backbone=BackboneOptions(
+            given["backbone"], **{name: given[name] for name in network}
+        ),
+        classes=Classes.parse(
+            given["classes"], given["folder_names_are_public"], given["ignore_labels"]
+        ),
         normalize=RowNorm(normalize, given["groups"]),
         views=Views(given["views"], given["flip"]),
         shard=Shard.parse(given["shard"]) if given["shard"] else Shard.of_process(),
@@ -247,11 +375,19 @@ def _options(given: dict[str, Any]) -> Any:
 
 
 class _bar:
-    """A progress bar on stderr with rows/s and time left; used as a context manager that gives the callback."""
+    """A progress bar on stderr with rows/s and time left; used as a context manager
+    that gives the callback.
+    """
 
     def __enter__(self) -> Any:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         columns = (
             TextColumn("rows"),
@@ -260,15 +396,22 @@ class _bar:
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
         )
-        self._progress, self._task = Progress(*columns, console=Console(stderr=True)), None
+        self._progress, self._task = (
+            Progress(*columns, console=Console(stderr=True)),
+            None,
+        )
         self._progress.start()
         return self._tell
 
     def _tell(self, done: int, total: int) -> None:
         if self._task is None:
-            self._task = self._progress.add_task("rows", total=total, completed=done, rate="")
+            self._task = self._progress.add_task(
+                "rows", total=total, completed=done, rate=""
+            )
         speed = self._progress.tasks[0].speed
-        self._progress.update(self._task, completed=done, rate=f"{speed:.0f} rows/s" if speed else "")
+        self._progress.update(
+            self._task, completed=done, rate=f"{speed:.0f} rows/s" if speed else ""
+        )
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
@@ -285,9 +428,14 @@ def _print_problems(problems: list[str]) -> None:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), help="A second features file, such as the test set.")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    help="A second features file, such as the test set.",
+)
 def verify(file: Path, against: Path | None) -> None:
-    """Check a features FILE before any guarantee starts: it looks at private values, so keep what it prints.
+    """Check a features FILE before any guarantee starts: it looks at private values, so
+    keep what it prints.
 
     Exit code 0: no problems; 1: problems, listed; 2: the file cannot be used.
     """
@@ -311,12 +459,18 @@ def features() -> None:
 @features.command()
 @click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Features file (.h5)."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Features file (.h5).",
 )
 def join(shards: tuple[Path, ...], output: Path) -> None:
-    """Put all SHARDS of an extraction into one features file, the one that a single process would have written.
+    """Put all SHARDS of an extraction into one features file, the one that a single
+    process would have written.
 
-    Every block of rows is held against its digest; missing, damaged and differing shards are refused.
+    Every block of rows is held against its digest; missing, damaged and differing
+    shards are refused.
     """
     from extract.format import FormatError, open_features
     from extract.format import verify as check
@@ -325,8 +479,13 @@ def join(shards: tuple[Path, ...], output: Path) -> None:
     try:
         run(shards, output)
         with open_features(output) as file:
-            click.echo(f"wrote {output}: {file.n_rows} rows x {file.n_features} features of {len(shards)} shards")
-            click.echo(f"backbone: {file.attrs['backbone']}; dataset_id: {file.dataset_id}")
+            click.echo(
+                f"wrote {output}: {file.n_rows} rows x {file.n_features} features of "
+                f"{len(shards)} shards"
+            )
+            click.echo(
+                f"backbone: {file.attrs['backbone']}; dataset_id: {file.dataset_id}"
+            )
         _print_problems(check(output))
     except (FormatError, OSError) as error:
         raise _Unusable(error) from error

@@ -27,20 +27,69 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     return tuple(part for part in (text or "").split(",") if part)
 
 
-@click.command(short_help="Train a whole network, or some layers of it, with a guarantee.")
+@click.command(
+    short_help="Train a whole network, or some layers of it, with a guarantee."
+)
 @click.argument("images", type=PATH)
-@click.option("-o", "--output", "out", type=PATH, required=True, help="Run folder to write.")
-@click.option("--model", help="wrn-DEPTH-WIDTH, tb21-NAME or a timm model without batch norm (default: wrn-16-4).")
-@click.option("--preset", help="A paper's settings: de22-13, de22-16, tb21-cnn/mnist, tan23-5, ...")
-@click.option("--weights", type=click.Path(exists=True, dir_okay=False), help="Public weights to start from.")
-@click.option("--layers", callback=_parts, help="Train the parameters whose names hold one of these regexes, a,b.")
-@click.option("--norm", type=click.Choice(["before", "after"]), default="before", show_default=True)
-@click.option("--groups", type=int, default=16, show_default=True, help="Of group norms; 0 for none.")
-@click.option("--standardise/--no-standardise", default=True, show_default=True, help="Weight standardisation.")
-@click.option("--epsilon", type=float, default=1.0, show_default=True, help="inf: no noise, no clipping, no privacy.")
+@click.option(
+    "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
+)
+@click.option(
+    "--model",
+    help=(
+        "wrn-DEPTH-WIDTH, tb21-NAME or a timm model without batch norm (default: "
+        "wrn-16-4)."
+    ),
+)
+@click.option(
+    "--preset",
+    help="A paper's settings: de22-13, de22-16, tb21-cnn/mnist, tan23-5, ...",
+)
+@click.option(
+    "--weights",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Public weights to start from.",
+)
+@click.option(
+    "--layers",
+    callback=_parts,
+    help="Train the parameters whose names hold one of these regexes, a,b.",
+)
+@click.option(
+    "--norm",
+    type=click.Choice(["before", "after"]),
+    default="before",
+    show_default=True,
+)
+@click.option(
+    "--groups",
+    type=int,
+    default=16,
+    show_default=True,
+    help="Of group norms; 0 for none.",
+)
+@click.option(
+    "--standardise/--no-standardise",
+    default=True,
+    show_default=True,
+    help="Weight standardisation.",
+)
+@click.option(
+    "--epsilon",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="inf: no noise, no clipping, no privacy.",
+)
 @click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--noise-multiplier", type=float, help="Left out, it is what the budget asks for.")
-@click.option("--batch-size", type=int, help="Expected size of Poisson batches. Left out: the largest in the budget.")
+@click.option(
+    "--noise-multiplier", type=float, help="Left out, it is what the budget asks for."
+)
+@click.option(
+    "--batch-size",
+    type=int,
+    help="Expected size of Poisson batches. Left out: the largest in the budget.",
+)
 @click.option("--steps", type=int, help="Left out: the most that the budget allows.")
 @click.option("--epochs", type=float, help="Instead of steps.")
 @click.option("--learning-rate", type=float)
@@ -48,57 +97,142 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 @click.option("--momentum", type=float)
 @click.option("--clip-norm", type=float)
 @click.option("--weight-decay", type=float)
-@click.option("--decoupled/--no-decoupled", default=None, help="Weight decay as AdamW's.")
-@click.option("--average", type=click.Choice(["ema", "last"]), help="Of the weights (default: ema).")
-@click.option("--ema-decay", type=float)
-@click.option("--views", type=int, help="Augmentation multiplicity K: views averaged before the clip.")
-@click.option("--augment", type=click.Choice(["none", "crop", "rrc", "ours", "simclr"]))
-@click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
-@click.option("--nominal-n", type=int, help="Public stand-in for n, which add_remove keeps private.")
 @click.option(
-    "--accountant", type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]), help="Solves for what is left out."
+    "--decoupled/--no-decoupled", default=None, help="Weight decay as AdamW's."
+)
+@click.option(
+    "--average",
+    type=click.Choice(["ema", "last"]),
+    help="Of the weights (default: ema).",
+)
+@click.option("--ema-decay", type=float)
+@click.option(
+    "--views",
+    type=int,
+    help="Augmentation multiplicity K: views averaged before the clip.",
+)
+@click.option("--augment", type=click.Choice(["none", "crop", "rrc", "ours", "simclr"]))
+@click.option(
+    "--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True
+)
+@click.option(
+    "--nominal-n",
+    type=int,
+    help="Public stand-in for n, which add_remove keeps private.",
+)
+@click.option(
+    "--accountant",
+    type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
+    help="Solves for what is left out.",
 )
 @click.option("--classes", help="Public class names a,b,c, or their number, or @FILE.")
-@click.option("--folder-names-are-public", is_flag=True, help="Take the class names from the folders.")
+@click.option(
+    "--folder-names-are-public",
+    is_flag=True,
+    help="Take the class names from the folders.",
+)
 @click.option("--image-size", type=int, help="Side that images are resized to.")
-@click.option("--shape", callback=shape_of, help="CHANNELS,H,W of the maps in a features file.")
-@click.option("--mean", callback=_numbers, help="Of pixels in [0, 1], for all colours or each (default: the model's).")
-@click.option("--std", callback=_numbers, help="They are divided by it. Both are public.")
+@click.option(
+    "--shape", callback=shape_of, help="CHANNELS,H,W of the maps in a features file."
+)
+@click.option(
+    "--mean",
+    callback=_numbers,
+    help="Of pixels in [0, 1], for all colours or each (default: the model's).",
+)
+@click.option(
+    "--std", callback=_numbers, help="They are divided by it. Both are public."
+)
 @click.option("--split", help="Split of IMAGES to train on, if there are several.")
 @LAYOUT
 @click.option("--test", type=PATH, help="Images to measure the network on.")
 @click.option("--test-split", help="Their split, or a split of IMAGES.")
-@click.option("--test-is", type=click.Choice(["private", "public"]), default="private", show_default=True)
-@click.option("--vote", type=int, default=0, help="Measure with so many augmented views that vote, too.")
+@click.option(
+    "--test-is",
+    type=click.Choice(["private", "public"]),
+    default="private",
+    show_default=True,
+)
+@click.option(
+    "--vote",
+    type=int,
+    default=0,
+    help="Measure with so many augmented views that vote, too.",
+)
 @click.option("--ledger", type=PATH, help="The data set's ledger.")
-@click.option("--same-data-as", type=PATH, help="A features file of the same images: use its data set's ledger.")
+@click.option(
+    "--same-data-as",
+    type=PATH,
+    help="A features file of the same images: use its data set's ledger.",
+)
 @click.option(
     "--protect",
     type=click.Choice(["image"]),
-    help="Confirm that images are protected one by one where the source has groups (people).",
+    help=(
+        "Confirm that images are protected one by one where the source has groups "
+        "(people)."
+    ),
 )
-@click.option("--tuning", type=click.Choice(TUNING), help="How the settings were chosen; the report says it.")
-@click.option("--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n.")
-@click.option("--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private.")
-@click.option("--init-seed", type=int, default=0, show_default=True, help="Of the initial weights. Public.")
 @click.option(
-    "--memory", default="2GB", show_default=True, callback=_bytes, help="Of the gradients of a chunk of rows."
+    "--tuning",
+    type=click.Choice(TUNING),
+    help="How the settings were chosen; the report says it.",
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ...")
-@click.option("--bf16", is_flag=True, help="Forward and backward in bfloat16; clipping and noise stay as they are.")
-@click.option("--engine", type=click.Choice(["vmap", "layers", "ghost"]), help="Default: the fastest, by trying.")
-@click.option("--checkpoint", type=click.IntRange(min=1), default=20, show_default=True, help="Steps between them.")
+@click.option(
+    "--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n."
+)
+@click.option(
+    "--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private."
+)
+@click.option(
+    "--init-seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Of the initial weights. Public.",
+)
+@click.option(
+    "--memory",
+    default="2GB",
+    show_default=True,
+    callback=_bytes,
+    help="Of the gradients of a chunk of rows.",
+)
+@click.option(
+    "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ..."
+)
+@click.option(
+    "--bf16",
+    is_flag=True,
+    help="Forward and backward in bfloat16; clipping and noise stay as they are.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["vmap", "layers", "ghost"]),
+    help="Default: the fastest, by trying.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Steps between them.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
 def finetune(images: Path, dry_run: bool, **given: Any) -> None:
-    """Train a network on IMAGES (or the maps of a features file) and write it, its guarantee and a copy of the ledger.
+    """Train a network on IMAGES (or the maps of a features file) and write it, its
+    guarantee and a copy of the ledger.
 
-    Of noise, batch size and steps, one may be left out: the budget decides it. All that the training will release is
-    printed, and charged in the data set's ledger, before an image is used. The same command continues an interrupted
-    run. With many GPUs: torchrun --nproc-per-node N -m dphead finetune ... --device cuda
+    Of noise, batch size and steps, one may be left out: the budget decides it. All that
+    the training will release is printed, and charged in the data set's ledger, before
+    an image is used. The same command continues an interrupted run. With many GPUs:
+    torchrun --nproc-per-node N -m dphead finetune ... --device cuda
 
     \b
-    dphead finetune images/ -o run --classes 10 --batch-size 4096 --steps 875 --views 16 --ledger l.sqlite
-    dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1 --ledger l.sqlite
+    dphead finetune images/ -o run --classes 10 --batch-size 4096 --steps 875 \\
+      --views 16 --ledger l.sqlite
+    dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1 \\
+      --ledger l.sqlite
     """
     from rich.console import Console
 
@@ -110,9 +244,15 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
 
     own = {f.name for f in fields(FinetuneOptions)}
     shared = {f.name for f in fields(FitOptions)} - {"classes", "settings"}
-    settings, source = make_settings({k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"])
+    settings, source = make_settings(
+        {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
+    )
     options = FinetuneOptions(
-        fit=FitOptions(features=images, method="finetune", **{k: given[k] for k in shared & set(given)}),
+        fit=FitOptions(
+            features=images,
+            method="finetune",
+            **{k: given[k] for k in shared & set(given)},
+        ),
         settings=settings,
         source=source,
         classes=Classes.parse(given.pop("classes"), given["folder_names_are_public"]),
@@ -127,8 +267,9 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
         title = f"To be released ({method.source})"
         console.print(releases_table(plan.summary(), title))
         console.print(
-            f"\n{settings.model}: noise multiplier {found.noise_multiplier:.5g}, batches of {found.batch_size}, "
-            f"{found.steps} steps: epsilon {found.epsilon:.5g}"
+            f"\n{settings.model}: noise multiplier {found.noise_multiplier:.5g}, "
+            f"batches of {found.batch_size}, {found.steps} steps: epsilon "
+            f"{found.epsilon:.5g}"
         )
         if dry_run:
             raise click.exceptions.Exit(0)
@@ -136,7 +277,12 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
         bar.start()
 
     def progress(done: int, total: int, label: str) -> None:
-        bar.update(task, completed=done, total=total, description=f"{label}, epsilon < {spent(done):.3g}")
+        bar.update(
+            task,
+            completed=done,
+            total=total,
+            description=f"{label}, epsilon < {spent(done):.3g}",
+        )
 
     try:
         result = train(options, announce, progress)
@@ -145,7 +291,9 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
     if result is not None:
         if options.vote and result["test"] is not None:
             voted = 100 * result["test"]["vote_accuracy"]
-            console.print(f"\ntest accuracy by vote of {options.vote} views: {voted:.2f} %")
+            console.print(
+                f"\ntest accuracy by vote of {options.vote} views: {voted:.2f} %"
+            )
         show(console, options.fit.out, result, "model.safetensors model.json")
 
 
@@ -160,6 +308,8 @@ def so_far(plan: Any) -> Any:
         return lambda done: float("inf")
     curves = {}
     for spec in plan.specs:
-        curves.setdefault(spec.event(), accounting.rdp_curve([spec.event()], orders, plan.relation))
+        curves.setdefault(
+            spec.event(), accounting.rdp_curve([spec.event()], orders, plan.relation)
+        )
     total = np.cumsum([curves[spec.event()] for spec in plan.specs], axis=0)
     return lambda done: accounting.epsilon_from_rdp(orders, total[done - 1], plan.delta)

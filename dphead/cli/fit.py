@@ -24,32 +24,81 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     try:
         return int(float(number) * units[unit])
     except (KeyError, ValueError) as error:
-        raise click.BadParameter(f"a size like 500MB or 2GB is needed, got {text!r}.") from error
+        raise click.BadParameter(
+            f"a size like 500MB or 2GB is needed, got {text!r}."
+        ) from error
 
 
 @click.command(short_help="Train a private head from a features file.")
 @click.argument("features", type=PATH)
-@click.option("-o", "--output", "out", type=PATH, required=True, help="Run folder to write.")
-@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True)
-@click.option("--preset", help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...")
-@click.option("--epsilon", type=float, default=1.0, show_default=True, help="inf: no noise, no clipping, no privacy.")
-@click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True)
-@click.option("--nominal-n", type=int, help="Public stand-in for n, which add_remove keeps private.")
 @click.option(
-    "--group-cap", type=click.IntRange(min=1), help="Protect groups (patients): at most so many images of each count."
+    "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
 )
-@click.option("--accountant", type=click.Choice(["auto", "exact", "pld", "rdp", "rdp-classic", "zcdp"]))
-@click.option("--classes", callback=_classes, help="Public class names a,b,c if the file declares none.")
+@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True)
+@click.option(
+    "--preset",
+    help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...",
+)
+@click.option(
+    "--epsilon",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="inf: no noise, no clipping, no privacy.",
+)
+@click.option("--delta", type=float, default=1e-5, show_default=True)
+@click.option(
+    "--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True
+)
+@click.option(
+    "--nominal-n",
+    type=int,
+    help="Public stand-in for n, which add_remove keeps private.",
+)
+@click.option(
+    "--group-cap",
+    type=click.IntRange(min=1),
+    help="Protect groups (patients): at most so many images of each count.",
+)
+@click.option(
+    "--accountant",
+    type=click.Choice(["auto", "exact", "pld", "rdp", "rdp-classic", "zcdp"]),
+)
+@click.option(
+    "--classes",
+    callback=_classes,
+    help="Public class names a,b,c if the file declares none.",
+)
 @click.option("--split", help="Split of FEATURES to train on, if it has several.")
 @click.option("--test", type=PATH, help="Features file to measure the head on.")
 @click.option("--test-split", help="Its split, or a split of FEATURES.")
-@click.option("--test-is", type=click.Choice(["private", "public"]), default="private", show_default=True)
-@click.option("--ledger", type=PATH, help="The data set's ledger (default: one for each dataset id, in DPHEAD_HOME).")
-@click.option("--tuning", type=click.Choice(TUNING), help="How the settings were chosen; the report says it.")
-@click.option("--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n.")
-@click.option("--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private.")
-@click.option("--memory", callback=_bytes, help="Bound on the memory of each process, like 2GB: kept, or refused.")
+@click.option(
+    "--test-is",
+    type=click.Choice(["private", "public"]),
+    default="private",
+    show_default=True,
+)
+@click.option(
+    "--ledger",
+    type=PATH,
+    help="The data set's ledger (default: one for each dataset id, in DPHEAD_HOME).",
+)
+@click.option(
+    "--tuning",
+    type=click.Choice(TUNING),
+    help="How the settings were chosen; the report says it.",
+)
+@click.option(
+    "--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n."
+)
+@click.option(
+    "--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private."
+)
+@click.option(
+    "--memory",
+    callback=_bytes,
+    help="Bound on the memory of each process, like 2GB: kept, or refused.",
+)
 @click.option(
     "--backend",
     type=click.Choice(["auto", "numpy", "jax", "reference"]),
@@ -57,29 +106,85 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     show_default=True,
     help="How rows are summed; all give the same head. reference: slow, plain int64.",
 )
-@click.option("--processes", type=click.IntRange(min=1), help="Processes on this host; each reads a part of the rows.")
-@click.option("--coordinator", help="Of processes on many hosts: host:port of process 0, or auto (docs/many-hosts.md).")
-@click.option("--num-processes", type=click.IntRange(min=1), help="How many there are (auto: as SLURM says).")
-@click.option("--process-id", type=click.IntRange(min=0), help="Which one this is, from 0 (auto: as SLURM says).")
-@click.option("--connect-timeout", type=float, default=300, show_default=True, help="Seconds for all to connect.")
-@click.option("--prior", type=PATH, help="auto: a .npy of public weights (features, classes) to start from.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    help="Processes on this host; each reads a part of the rows.",
+)
+@click.option(
+    "--coordinator",
+    help=(
+        "Of processes on many hosts: host:port of process 0, or auto "
+        "(docs/many-hosts.md)."
+    ),
+)
+@click.option(
+    "--num-processes",
+    type=click.IntRange(min=1),
+    help="How many there are (auto: as SLURM says).",
+)
+@click.option(
+    "--process-id",
+    type=click.IntRange(min=0),
+    help="Which one this is, from 0 (auto: as SLURM says).",
+)
+@click.option(
+    "--connect-timeout",
+    type=float,
+    default=300,
+    show_default=True,
+    help="Seconds for all to connect.",
+)
+@click.option(
+    "--prior",
+    type=PATH,
+    help="auto: a .npy of public weights (features, classes) to start from.",
+)
 @click.option("--steps", type=int)
 @click.option("--learning-rate", type=float)
 @click.option("--ridge", type=float, help="In units of the mean Gram matrix.")
-@click.option("--alpha", type=float, help="dp-ls with class Gram matrices: weight of the shared one.")
+@click.option(
+    "--alpha",
+    type=float,
+    help="dp-ls with class Gram matrices: weight of the shared one.",
+)
 @click.option("--loss", type=click.Choice(["softmax", "sigmoid", "squared"]))
 @click.option("--clip-norm", type=float, help="Clip norm of gradients.")
 @click.option("--feature-clip", type=float, help="Clip norm of features.")
 @click.option("--momentum", type=float)
 @click.option("--weight-decay", type=float)
-@click.option("--batch-size", type=int, help="Expected size of Poisson batches (default: the full batch).")
+@click.option(
+    "--batch-size",
+    type=int,
+    help="Expected size of Poisson batches (default: the full batch).",
+)
 @click.option("--epochs", type=float)
-@click.option("--unit-norm/--no-unit-norm", default=None, help="Bring rows to the unit sphere first (default: yes).")
-@click.option("--intercept", type=float, help="Constant appended to each row (0: none).")
-@click.option("--gram-share", type=float, help="dp-fc, dp-ls: the Gram matrix's share of mu².")
-@click.option("--center-share", type=float, help="Share of mu² for the noisy mean that rows are centred by.")
-@click.option("--class-grams/--no-class-grams", default=None, help="dp-ls: release per-class Gram matrices too.")
-@click.option("--error-bars/--no-error-bars", default=None, help="dp-ls: save how far noise moves each weight.")
+@click.option(
+    "--unit-norm/--no-unit-norm",
+    default=None,
+    help="Bring rows to the unit sphere first (default: yes).",
+)
+@click.option(
+    "--intercept", type=float, help="Constant appended to each row (0: none)."
+)
+@click.option(
+    "--gram-share", type=float, help="dp-fc, dp-ls: the Gram matrix's share of mu²."
+)
+@click.option(
+    "--center-share",
+    type=float,
+    help="Share of mu² for the noisy mean that rows are centred by.",
+)
+@click.option(
+    "--class-grams/--no-class-grams",
+    default=None,
+    help="dp-ls: release per-class Gram matrices too.",
+)
+@click.option(
+    "--error-bars/--no-error-bars",
+    default=None,
+    help="dp-ls: save how far noise moves each weight.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
 def fit(
     dry_run: bool,
@@ -90,9 +195,11 @@ def fit(
     connect_timeout: float,
     **given: Any,
 ) -> None:
-    """Train a private head on FEATURES and write it, its guarantee and a copy of the ledger to a run folder.
+    """Train a private head on FEATURES and write it, its guarantee and a copy of the
+    ledger to a run folder.
 
-    Everything that the fit will release is printed, and charged in the data set's ledger, before a row is used.
+    Everything that the fit will release is printed, and charged in the data set's
+    ledger, before a row is used.
     """
     from dataclasses import fields
 
@@ -118,7 +225,9 @@ def fit(
     bar, task = progress_bar(errors, 14)
 
     def announce(plan: Any, method: Any) -> None:
-        console.print(releases_table(plan.summary(), f"To be released ({method.source})"))
+        console.print(
+            releases_table(plan.summary(), f"To be released ({method.source})")
+        )
         if dry_run:
             raise click.exceptions.Exit(0)
         bar.start()
@@ -136,10 +245,23 @@ def fit(
 
 def progress_bar(console: Any, width: int) -> tuple[Any, Any]:
     """A bar of releases, not started, and its task. width: of the label."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     label = TextColumn(f"{{task.description:<{width}}}")
-    bar = Progress(label, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True)
+    bar = Progress(
+        label,
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
     return bar, bar.add_task("charging", total=None)
 
 
@@ -148,7 +270,14 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    for name in ("release", "times", "clip norm", "noise multiplier", "sampling", "mu each"):
+    for name in (
+        "release",
+        "times",
+        "clip norm",
+        "noise multiplier",
+        "sampling",
+        "mu each",
+    ):
         table.add_column(name, justify="left" if name == "release" else "right")
     for r in rows:
         mu = "" if r["mu"] is None else f"{r['mu']:.4g}"
@@ -163,7 +292,12 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
     return table
 
 
-def show(console: Any, out: Path, result: dict[str, Any], files: str = "head.safetensors head.json") -> None:
+def show(
+    console: Any,
+    out: Path,
+    result: dict[str, Any],
+    files: str = "head.safetensors head.json",
+) -> None:
     """What a fit prints at its end."""
     report, test = result["report"], result["test"]
     g = report["guarantee"]
@@ -180,20 +314,30 @@ def show(console: Any, out: Path, result: dict[str, Any], files: str = "head.saf
     if report["expected_accuracy"] is not None:
         percent = {k: f"{100 * v:.1f}" for k, v in report["expected_accuracy"].items()}
         console.print(
-            f"expected accuracy on new data {percent['accuracy']} % (90 %: {percent['low']} to {percent['high']} %), "
-            "from what was released alone"
+            f"expected accuracy on new data {percent['accuracy']} % (90 %: "
+            f"{percent['low']} to {percent['high']} %), from what was released alone"
         )
     if test is not None:
-        scope = "public" if report["test_is"] == "public" else "private: for you alone, not in the report"
+        scope = (
+            "public"
+            if report["test_is"] == "public"
+            else "private: for you alone, not in the report"
+        )
         worst = report["data"]["class_names"][test["worst_class"]]
         console.print(
-            f"test accuracy {100 * test['accuracy']:.2f} ± {100 * test['accuracy_se']:.2f} %   worst class "
+            f"test accuracy {100 * test['accuracy']:.2f} ± "
+            f"{100 * test['accuracy_se']:.2f} %   worst class "
             f"{100 * test['worst_class_accuracy']:.1f} % ({worst})   ({scope})"
         )
     book = report["ledger"]
-    budget = f"budget of all fits: epsilon {book['budget']['epsilon']:g}" if book["budget"] else "no budget"
+    budget = (
+        f"budget of all fits: epsilon {book['budget']['epsilon']:g}"
+        if book["budget"]
+        else "no budget"
+    )
     console.print(
-        f"tuning: {report['tuning']}   plain sum of the ledger's fits: epsilon {book['total_epsilon']:.5g}   {budget}"
+        f"tuning: {report['tuning']}   plain sum of the ledger's fits: epsilon "
+        f"{book['total_epsilon']:.5g}   {budget}"
     )
     for warning in report["warnings"]:
         console.print(f"warning: {warning}")

@@ -36,34 +36,61 @@ def show(which: Path, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     table = Table(
-        title=f"{book.path}   data set {book.meta('dataset_id') or '-'}", title_justify="left", show_edge=False
+        title=f"{book.path}   data set {book.meta('dataset_id') or '-'}",
+        title_justify="left",
+        show_edge=False,
     )
-    for name in ("charged at", "fit", "epsilon asked", "delta", "relation", "releases", "committed"):
-        table.add_column(name, justify="left" if name in ("fit", "charged at", "relation") else "right")
+    for name in (
+        "charged at",
+        "fit",
+        "epsilon asked",
+        "delta",
+        "relation",
+        "releases",
+        "committed",
+    ):
+        table.add_column(
+            name,
+            justify="left" if name in ("fit", "charged at", "relation") else "right",
+        )
     for f in fits:
         done = sum(r["state"] == "committed" for r in f["releases"])
         at = time.strftime("%Y-%m-%d %H:00", time.gmtime(f["created"]))
         table.add_row(
-            at, f["description"], f["epsilon"], f"{f['delta']:g}", f["relation"], str(len(f["releases"])), str(done)
+            at,
+            f["description"],
+            f["epsilon"],
+            f"{f['delta']:g}",
+            f["relation"],
+            str(len(f["releases"])),
+            str(done),
         )
     console.print(table)
     budget = book.budget()
     delta = budget["delta"] if budget else max((f["delta"] for f in fits), default=1e-5)
     total = plain_sum_epsilon(book.events(), delta, book.meta("relation") or "zero_out")
     console.print(
-        f"plain sum: epsilon {total:.5g} at delta {delta:g}, every reserved release counted",
+        (
+            f"plain sum: epsilon {total:.5g} at delta {delta:g}, every reserved "
+            "release counted"
+        ),
         soft_wrap=True,
     )
     if budget:
         console.print(
-            f"budget: epsilon {budget['epsilon']:g} at delta {budget['delta']:g}, the guarantee for all fits together; "
-            "what exceeds it is refused",
+            (
+                f"budget: epsilon {budget['epsilon']:g} at delta {budget['delta']:g}, "
+                "the guarantee for all fits together; what exceeds it is refused"
+            ),
             soft_wrap=True,
         )
     else:
         console.print(
-            "budget: none was fixed before the first fit, so nothing is refused, and the plain sum is a guarantee "
-            "only if no fit was chosen after seeing the results of another",
+            (
+                "budget: none was fixed before the first fit, so nothing is refused, "
+                "and the plain sum is a guarantee only if no fit was chosen after "
+                "seeing the results of another"
+            ),
             soft_wrap=True,
         )
 
@@ -76,7 +103,10 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
     """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
     book = _open(which, create=True)
     book.set_budget(epsilon, delta)
-    click.echo(f"{book.path}: all fits together stay within epsilon {epsilon:g} at delta {delta:g}")
+    click.echo(
+        f"{book.path}: all fits together stay within epsilon {epsilon:g} at delta "
+        f"{delta:g}"
+    )
 
 
 def _open(which: Path, create: bool = False):
@@ -92,5 +122,7 @@ def _open(which: Path, create: bool = False):
             return open_ledger(":memory:", dataset_id)
         return open_ledger(None, dataset_id)
     if not which.exists():
-        raise ValueError(f"a ledger or features file must exist, got {which}. Check the path.")
+        raise ValueError(
+            f"a ledger or features file must exist, got {which}. Check the path."
+        )
     return open_ledger(which)

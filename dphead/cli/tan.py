@@ -14,14 +14,20 @@ def _numbers(kind: Any) -> Any:
         try:
             return tuple(kind(part) for part in text.split(",")) if text else None
         except ValueError:
-            raise click.BadParameter(f"write numbers with commas, got {text!r}.") from None
+            raise click.BadParameter(
+                f"write numbers with commas, got {text!r}."
+            ) from None
 
     return parse
 
 
-@click.group(short_help="Total amount of noise: what a setting costs, a cheap plan, a cheap simulation.")
+@click.group(
+    short_help="Total amount of noise: a setting's cost, a cheap plan or simulation."
+)
 def tan() -> None:
-    """Total amount of noise [Sander, Stock, Sablayrolles 2023]: plan and tune an end-to-end training cheaply."""
+    """Total amount of noise [Sander, Stock, Sablayrolles 2023]: plan and tune an
+    end-to-end training cheaply.
+    """
 
 
 @tan.command()
@@ -30,8 +36,14 @@ def tan() -> None:
 @click.option("--noise-multiplier", type=float, required=True)
 @click.option("--steps", type=int, required=True)
 @click.option("--delta", type=float, required=True)
-@click.option("--more-data", type=float, help="Show also what this many times the rows would cost (Table 5).")
-@click.option("--plot", type=PATH, help="Draw Figures 2 and 3 for this setting (png, svg or pdf).")
+@click.option(
+    "--more-data",
+    type=float,
+    help="Show also what this many times the rows would cost (Table 5).",
+)
+@click.option(
+    "--plot", type=PATH, help="Draw Figures 2 and 3 for this setting (png, svg or pdf)."
+)
 def show(
     n_rows: int,
     batch_size: int,
@@ -44,7 +56,8 @@ def show(
     """Eta, Sigma and epsilon of TAN beside the exact epsilon of a setting.
 
     \b
-    dphead tan show --n-rows 50000 --batch-size 4096 --noise-multiplier 3 --steps 2500 --delta 1e-5 --more-data 2
+    dphead tan show --n-rows 50000 --batch-size 4096 --noise-multiplier 3 \\
+      --steps 2500 --delta 1e-5 --more-data 2
     """
     from rich.console import Console
     from rich.table import Table
@@ -54,32 +67,61 @@ def show(
     from dphead.privacy import accounting
 
     if not 0 < batch_size <= n_rows:
-        raise ValueError(f"batch_size must be from 1 to n_rows, got {batch_size=}, {n_rows=}. Correct it.")
+        raise ValueError(
+            f"batch_size must be from 1 to n_rows, got {batch_size=}, {n_rows=}. "
+            "Correct it."
+        )
     prob, rows = batch_size / n_rows, []
     rows.append(("this setting", n_rows, prob, delta))
     if more_data is not None:
         changed = analysis.more_data(noise_multiplier, prob, steps, delta, more_data)
-        rows.append((f"{more_data:g} times the rows", round(n_rows * more_data), *changed))
+        rows.append(
+            (f"{more_data:g} times the rows", round(n_rows * more_data), *changed)
+        )
     table = Table(show_edge=False, pad_edge=False)
-    for name in ("", "rows", "delta", "eta", "Sigma", "epsilon TAN", "epsilon (RDP)", "epsilon (PLD)"):
+    for name in (
+        "",
+        "rows",
+        "delta",
+        "eta",
+        "Sigma",
+        "epsilon TAN",
+        "epsilon (RDP)",
+        "epsilon (PLD)",
+    ):
         table.add_column(name, justify="right" if name else "left")
     reason = ""
     for name, n, q, d in rows:
         found = analysis.total_amount_of_noise(noise_multiplier, q, steps, d)
         events = [accounting.GaussianEvent(noise_multiplier, q, steps)]
-        exact = [f"{accounting.epsilon(events, d, accountant=a):.4g}" for a in ("rdp", "pld")]
+        exact = [
+            f"{accounting.epsilon(events, d, accountant=a):.4g}" for a in ("rdp", "pld")
+        ]
         reason = found.reason
         table.add_row(
-            name, str(n), f"{d:g}", f"{found.eta:.4g}", f"{found.total_noise:.4g}", f"{found.epsilon:.4g}", *exact
+            name,
+            str(n),
+            f"{d:g}",
+            f"{found.eta:.4g}",
+            f"{found.total_noise:.4g}",
+            f"{found.epsilon:.4g}",
+            *exact,
         )
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "epsilon TAN is an approximation, never a guarantee. " + (f"Not to be relied on: {reason}." if reason else "")
+        "epsilon TAN is an approximation, never a guarantee. "
+        + (f"Not to be relied on: {reason}." if reason else "")
     )
     if plot is not None:
         eta = analysis.total_amount_of_noise(noise_multiplier, prob, steps, delta).eta
-        draw(plot, eta, delta, (max(1, steps // 16), max(1, steps // 4), steps, 4 * steps), eta / steps**0.5)
+        draw(
+            plot,
+            eta,
+            delta,
+            (max(1, steps // 16), max(1, steps // 4), steps, 4 * steps),
+            eta / steps**0.5,
+        )
         console.print(f"{plot}: written")
 
 
@@ -88,28 +130,64 @@ def show(
 @click.option("--epsilon", type=float, required=True)
 @click.option("--delta", type=float, required=True)
 @click.option(
-    "--noise-multiplier", type=float, default=2.0, show_default=True, help="2 is the edge of the flat region."
+    "--noise-multiplier",
+    type=float,
+    default=2.0,
+    show_default=True,
+    help="2 is the edge of the flat region.",
 )
-@click.option("--steps", callback=_numbers(int), help="Numbers of steps to look at, T1,T2,... (default: 250 to 64000).")
-def plan(n_rows: int, epsilon: float, delta: float, noise_multiplier: float, steps: tuple[int, ...] | None) -> None:
-    """For a budget, the cheapest batch at each number of steps, in the region where epsilon follows TAN.
+@click.option(
+    "--steps",
+    callback=_numbers(int),
+    help="Numbers of steps to look at, T1,T2,... (default: 250 to 64000).",
+)
+def plan(
+    n_rows: int,
+    epsilon: float,
+    delta: float,
+    noise_multiplier: float,
+    steps: tuple[int, ...] | None,
+) -> None:
+    """For a budget, the cheapest batch at each number of steps, in the region where
+    epsilon follows TAN.
 
-    Which number of steps learns most is not known without training: simulate a few of them on public images.
+    Which number of steps learns most is not known without training: simulate a few of
+    them on public images.
     """
     from rich.console import Console
     from rich.table import Table
 
     from dphead.endtoend.tan import cheapest, plans
 
-    found = plans(n_rows, epsilon=epsilon, delta=delta, steps=steps or SIZES, noise_multiplier=noise_multiplier)
+    found = plans(
+        n_rows,
+        epsilon=epsilon,
+        delta=delta,
+        steps=steps or SIZES,
+        noise_multiplier=noise_multiplier,
+    )
     least = cheapest(found)
     table = Table(show_edge=False, pad_edge=False)
-    for name in ("steps T", "batch size B", "noise multiplier", "epsilon (RDP)", "epochs", "rows processed", "cost"):
+    for name in (
+        "steps T",
+        "batch size B",
+        "noise multiplier",
+        "epsilon (RDP)",
+        "epochs",
+        "rows processed",
+        "cost",
+    ):
         table.add_column(name, justify="right")
     for s in found:
         work = s.batch_size * s.steps
         table.add_row(
-            *(str(s.steps), str(s.batch_size), f"{s.noise_multiplier:g}", f"{s.epsilon:.4g}", f"{work / n_rows:.1f}"),
+            *(
+                str(s.steps),
+                str(s.batch_size),
+                f"{s.noise_multiplier:g}",
+                f"{s.epsilon:.4g}",
+                f"{work / n_rows:.1f}",
+            ),
             *(f"{work:,}", f"{work / (least.batch_size * least.steps):.2f}"),
         )
     Console(highlight=False).print(table)
@@ -117,17 +195,40 @@ def plan(n_rows: int, epsilon: float, delta: float, noise_multiplier: float, ste
 
 @tan.command()
 @click.argument("images", type=PATH)
-@click.option("--data-is", type=click.Choice(["private", "public"]), default="private", show_default=True)
+@click.option(
+    "--data-is",
+    type=click.Choice(["private", "public"]),
+    default="private",
+    show_default=True,
+)
 @click.option("--model", default="wrn-16-4", show_default=True)
-@click.option("--norm", type=click.Choice(["before", "after"]), default="before", show_default=True)
+@click.option(
+    "--norm",
+    type=click.Choice(["before", "after"]),
+    default="before",
+    show_default=True,
+)
 @click.option("--classes", required=True, help="Class names a,b,c, or their number.")
 @click.option("--split", help="Split of IMAGES to train on.")
 @click.option("--test-split", required=True, help="Split of IMAGES to measure on.")
 @click.option("--batch-size", type=int, required=True, help="B of the full run.")
-@click.option("--noise-multiplier", type=float, required=True, help="sigma of the full run.")
+@click.option(
+    "--noise-multiplier", type=float, required=True, help="sigma of the full run."
+)
 @click.option("--steps", type=int, required=True)
-@click.option("--factors", callback=_numbers(float), required=True, help="k1,k2,...: runs at B/k and sigma/k.")
-@click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Seeds for each factor.")
+@click.option(
+    "--factors",
+    callback=_numbers(float),
+    required=True,
+    help="k1,k2,...: runs at B/k and sigma/k.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Seeds for each factor.",
+)
 @click.option("--learning-rate", type=float)
 @click.option("--views", type=int)
 @click.option("--augment", type=click.Choice(["crop", "rrc", "ours", "simclr"]))
@@ -135,10 +236,19 @@ def plan(n_rows: int, epsilon: float, delta: float, noise_multiplier: float, ste
 @click.option("--image-size", type=int)
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--json", "out", type=PATH, help="Write the runs and the prediction.")
-def simulate(images: Path, data_is: str, runs: int, factors: tuple[float, ...], out: Path | None, **given: Any) -> None:
-    """Predict a full run from runs that are k times cheaper, at a constant total amount of noise.
+def simulate(
+    images: Path,
+    data_is: str,
+    runs: int,
+    factors: tuple[float, ...],
+    out: Path | None,
+    **given: Any,
+) -> None:
+    """Predict a full run from runs that are k times cheaper, at a constant total amount
+    of noise.
 
-    Each simulated run would spend a vast epsilon: on private images this command refuses to run.
+    Each simulated run would spend a vast epsilon: on private images this command
+    refuses to run.
     """
     import json
 
@@ -149,7 +259,15 @@ def simulate(images: Path, data_is: str, runs: int, factors: tuple[float, ...], 
     from dphead.endtoend.tan import predict, run_simulations
 
     require_public(data_is == "public")
-    names = ("model", "batch_size", "noise_multiplier", "steps", "learning_rate", "views", "augment")
+    names = (
+        "model",
+        "batch_size",
+        "noise_multiplier",
+        "steps",
+        "learning_rate",
+        "views",
+        "augment",
+    )
     settings, _ = make_settings({k: given[k] for k in names})
     console = Console(highlight=False)
 
@@ -158,24 +276,37 @@ def simulate(images: Path, data_is: str, runs: int, factors: tuple[float, ...], 
 
     def tell(one: Any) -> None:
         console.print(
-            f"B {one.batch_size:g}  sigma {one.noise_multiplier:.4g}  seed {one.seed}: {100 * one.accuracy:.2f} %"
+            f"B {one.batch_size:g}  sigma {one.noise_multiplier:.4g}  seed {one.seed}: "
+            f"{100 * one.accuracy:.2f} %"
         )
 
-    found = run_simulations(settings, factors, range(runs), train, data_is_public=True, done=tell)
+    found = run_simulations(
+        settings, factors, range(runs), train, data_is_public=True, done=tell
+    )
     prediction = predict(found, given["batch_size"])
     middle, low, high, slope = (100 * value for value in prediction)
     console.print(
-        f"\npredicted at B {given['batch_size']}, sigma {given['noise_multiplier']:g}: {middle:.2f} % "
-        f"(95 % of runs: {low:.2f} to {high:.2f}; {slope:+.2f} a doubling)"
+        f"\npredicted at B {given['batch_size']}, sigma {given['noise_multiplier']:g}: "
+        f"{middle:.2f} % (95 % of runs: {low:.2f} to {high:.2f}; {slope:+.2f} a "
+        "doubling)"
     )
-    console.print("Simulated runs on public data: they cost no budget, and none of them is private.")
+    console.print(
+        "Simulated runs on public data: they cost no budget, and none of them is "
+        "private."
+    )
     if out is not None:
         rows = [vars(one) for one in found]
-        out.write_text(json.dumps({"runs": rows, "prediction": prediction._asdict()}, indent=2) + "\n")
+        out.write_text(
+            json.dumps({"runs": rows, "prediction": prediction._asdict()}, indent=2)
+            + "\n"
+        )
 
 
 def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) -> float:
-    """Test accuracy of one training on public images, which spends a vast epsilon. given: of `simulate`."""
+    """Test accuracy of one training on public images, which spends a vast epsilon.
+
+    given: of `simulate`.
+    """
     import tempfile
 
     from dphead.endtoend.run import FinetuneOptions, finetune

@@ -1,6 +1,7 @@
 """End-to-end training of whole networks, which needs `pip install 'dphead[endtoend]'`.
 
-`DPFinetuneClassifier` is imported on first use, so that planning (`choose`, `tan`) loads no torch.
+`DPFinetuneClassifier` is imported on first use, so that planning (`choose`, `tan`)
+loads no torch.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,6 @@
-"""A network's training for `dphead audit`: the same chunks, clips and sums, on the few rows that an audit has."""
+"""A network's training for `dphead audit`: the same chunks, clips and sums, on the few
+rows that an audit has.
+"""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -35,7 +37,9 @@ class UsedRows:
         """The block itself."""
         return block
 
-    def add(self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def add(
+        self, ask: Ask, rows: Block, y: np.ndarray, used: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
         """Add the clipped gradients of the rows that have a class."""
         place = np.flatnonzero(used & (y >= 0))
         block = Block(place, rows.x[place], y[place])
@@ -47,7 +51,9 @@ class UsedRows:
 
 @dataclass(frozen=True)
 class AuditedGradient(ModelGradient):
-    """`ModelGradient` that brings its own block sum, since an audit asks a query for it. sums: of the network."""
+    """`ModelGradient` that brings its own block sum, since an audit asks a query for
+    it. sums: of the network.
+    """
 
     sums: TorchSums | None = field(default=None, repr=False, compare=False)
 
@@ -66,10 +72,23 @@ def audited(
     groups: int = 16,
     **settings: Any,
 ) -> NetworkDescent:
-    """A solver for `dphead.analysis.audit`. shape: (channels, h, w) of a row. settings: of `NetworkDescent`."""
+    """A solver for `dphead.analysis.audit`. shape: (channels, h, w) of a row.
+
+    settings: of `NetworkDescent`.
+    """
     if int(np.prod(shape)) != facts.n_features:
-        raise ValueError(f"n_features must be the shape's, got n_features={facts.n_features}, {shape=}. Correct one.")
-    network = Network(NetworkSpec(ModelSpec(model, shape[0], groups=groups), shape, facts.n_classes, pixels=False))
+        raise ValueError(
+            f"n_features must be the shape's, got n_features={facts.n_features}, "
+            f"{shape=}. Correct one."
+        )
+    network = Network(
+        NetworkSpec(
+            ModelSpec(model, shape[0], groups=groups),
+            shape,
+            facts.n_classes,
+            pixels=False,
+        )
+    )
     own = {f.name: getattr(network.query, f.name) for f in fields(ModelGradient)}
     query = AuditedGradient(**own, sums=TorchSums(network, engine=engine, chunk=16))
     return NetworkDescent(query, network.start, **settings)

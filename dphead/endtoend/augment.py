@@ -25,12 +25,18 @@ def row_keys(x: np.ndarray) -> np.ndarray:
 
 
 def uniforms(seed: int, step: int, keys: np.ndarray, views: int) -> np.ndarray:
-    """(k, views, NUMBERS) float32 in [0, 1) for row keys (k,), by splitmix64 (Steele et al. 2014)."""
+    """(k, views, NUMBERS) float32 in [0, 1) for row keys (k,), by splitmix64 (Steele et
+    al. 2014).
+    """
     with np.errstate(over="ignore"):
         start = _mixed(_mixed(np.uint64(seed % 2**64)) + np.uint64(step))
         row = _mixed(start + keys.astype(np.uint64))[:, None]
         bits = _mixed(row + np.arange(views * NUMBERS, dtype=np.uint64))
-    return ((bits >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(len(keys), views, NUMBERS)
+    return (
+        ((bits >> np.uint64(40)) * 2.0**-24)
+        .astype(np.float32)
+        .reshape(len(keys), views, NUMBERS)
+    )
 
 
 def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
@@ -41,7 +47,9 @@ def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
 
 
 def crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
-    """Random crop after padding by reflection, and flip [De22 C.2: 4 pixels; here an eighth of the side by default]."""
+    """Random crop after padding by reflection, and flip [De22 C.2: 4 pixels; here an
+    eighth of the side by default].
+    """
     n, _, h, w = x.shape
     pad = max(1, round(h / 8)) if pad is None else pad
     shift = (u[:, :2] * (2 * pad + 1)).long() - pad
@@ -58,23 +66,33 @@ def _reflected(index: Tensor, size: int) -> Tensor:
 
 
 def resized_crop(x: Tensor, u: Tensor) -> Tensor:
-    """RRC: a box of 8 % to 100 % of the area, aspect ratio 3/4 to 4/3, resized bilinearly; flip [TAN23 section 4.2]."""
+    """RRC: a box of 8 % to 100 % of the area, aspect ratio 3/4 to 4/3, resized
+    bilinearly; flip [TAN23 section 4.2].
+    """
     n, _, h, w = x.shape
     area, ratio = 0.08 + 0.92 * u[:, 0], torch.exp((2 * u[:, 1] - 1) * np.log(4 / 3))
     tall, wide = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
     top, left = (2 * u[:, 2] - 1) * (1 - tall), (2 * u[:, 3] - 1) * (1 - wide)
     wide = torch.where(u[:, 4] < 0.5, -wide, wide)
     zero = torch.zeros_like(wide)
-    theta = torch.stack([torch.stack([wide, zero, left], 1), torch.stack([zero, tall, top], 1)], 1)
+    theta = torch.stack(
+        [torch.stack([wide, zero, left], 1), torch.stack([zero, tall, top], 1)], 1
+    )
     grid = F.affine_grid(theta, [n, 1, h, w], align_corners=False)
-    return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    return F.grid_sample(
+        x, grid, mode="bilinear", padding_mode="reflection", align_corners=False
+    )
 
 
 def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
-    """Brightness, contrast and saturation times 1 - light to 1 + light, hue turned by up to `hue` turns (YIQ)."""
+    """Brightness, contrast and saturation times 1 - light to 1 + light, hue turned by
+    up to `hue` turns (YIQ).
+    """
     scale = (1 + light * (2 * u[:, :3] - 1))[:, :, None, None, None]
     x = (x * scale[:, 0]).clamp(0, 1)
-    x = (_grey(x).mean(dim=(2, 3), keepdim=True) * (1 - scale[:, 1]) + x * scale[:, 1]).clamp(0, 1)
+    x = (
+        _grey(x).mean(dim=(2, 3), keepdim=True) * (1 - scale[:, 1]) + x * scale[:, 1]
+    ).clamp(0, 1)
     if x.shape[1] != 3:
         return x
     x = (_grey(x) * (1 - scale[:, 2]) + x * scale[:, 2]).clamp(0, 1)
@@ -82,9 +100,16 @@ def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
         return x
     angle = 2 * np.pi * hue * (2 * u[:, 3] - 1)
     yiq = x.new_tensor([GREY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
-    one, zero, c, s = torch.ones_like(angle), torch.zeros_like(angle), angle.cos(), angle.sin()
+    one, zero, c, s = (
+        torch.ones_like(angle),
+        torch.zeros_like(angle),
+        angle.cos(),
+        angle.sin(),
+    )
     turn = torch.stack([one, zero, zero, zero, c, -s, zero, s, c], 1).reshape(-1, 3, 3)
-    return torch.einsum("nij,njhw->nihw", torch.linalg.inv(yiq) @ turn @ yiq, x).clamp(0, 1)
+    return torch.einsum("nij,njhw->nihw", torch.linalg.inv(yiq) @ turn @ yiq, x).clamp(
+        0, 1
+    )
 
 
 def _grey(x: Tensor) -> Tensor:
@@ -94,7 +119,9 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def _blurred(x: Tensor, sd: Tensor) -> Tensor:
-    """Gaussian blur, one standard deviation (n,) in pixels for each image, with a kernel of a tenth of the side."""
+    """Gaussian blur, one standard deviation (n,) in pixels for each image, with a
+    kernel of a tenth of the side.
+    """
     radius = max(1, x.shape[2] // 20)
     at = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
     kernel = torch.exp(-(at**2) / (2 * sd[:, None] ** 2))
@@ -107,17 +134,22 @@ def _blurred(x: Tensor, sd: Tensor) -> Tensor:
 
 
 def ours(x: Tensor, u: Tensor) -> Tensor:
-    """ "OURS": crop after padding by reflection (20 pixels of 224), flip, light colour jitter [TAN23 section 4.2].
+    """ "OURS": crop after padding by reflection (20 pixels of 224), flip, light colour
+    jitter [TAN23 section 4.2].
 
     The paper does not print the strength of its jitter; it is 0.2 here.
     """
-    return jitter(crop_flip(x, u, max(4, round(20 * x.shape[2] / 224))), u[:, 4:], 0.2, 0.0)
+    return jitter(
+        crop_flip(x, u, max(4, round(20 * x.shape[2] / 224))), u[:, 4:], 0.2, 0.0
+    )
 
 
 def simclr(x: Tensor, u: Tensor) -> Tensor:
-    """ "SimCLR": resized crop, flip, strong colour jitter (odds 0.8), grey (0.2), blur (0.5, from 64 pixels on).
+    """ "SimCLR": resized crop, flip, strong colour jitter (odds 0.8), grey (0.2), blur
+    (0.5, from 64 pixels on).
 
-    Source: Chen et al. 2020, appendix A; jitter strength 0.5 below 64 pixels as its CIFAR-10 experiments, else 1.
+    Source: Chen et al. 2020, appendix A; jitter strength 0.5 below 64 pixels as its
+        CIFAR-10 experiments, else 1.
     """
     small = x.shape[2] < 64
     strength = 0.5 if small else 1.0
@@ -139,8 +171,11 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def views_of(x: Tensor, keys: np.ndarray, views: int, augment: str, seed: int, step: int) -> Tensor:
-    """(k, max(views, 1), c, h, w) views of images x (k, c, h, w) in [0, 1] with `row_keys`.
+def views_of(
+    x: Tensor, keys: np.ndarray, views: int, augment: str, seed: int, step: int
+) -> Tensor:
+    """(k, max(views, 1), c, h, w) views of images x (k, c, h, w) in [0, 1] with
+    `row_keys`.
 
     0 views: the images as they are.
     """

@@ -1,4 +1,6 @@
-"""Whichever of noise, batch size and steps was left out, from the budget and the other two. No data is needed."""
+"""Whichever of noise, batch size and steps was left out, from the budget and the other
+two. No data is needed.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,9 @@ MOST_STEPS = 2**20
 
 @dataclass(frozen=True)
 class Schedule:
-    """noise_multiplier sigma, expected batch_size B and steps T of a training, and the epsilon that they cost."""
+    """noise_multiplier sigma, expected batch_size B and steps T of a training, and the
+    epsilon that they cost.
+    """
 
     noise_multiplier: float
     batch_size: int
@@ -32,58 +36,84 @@ def schedule(
     accountant: str = "auto",
     others: Sequence[GaussianEvent] = (),
 ) -> Schedule:
-    """Complete a schedule: the least noise, the largest batch or the most steps that (epsilon, delta) allows.
+    """Complete a schedule: the least noise, the largest batch or the most steps that
+    (epsilon, delta) allows.
 
-    others: further releases of the same fit. epsilon = inf: no noise, batch size and steps must be given.
-    Raises ValueError unless exactly two (or all three, within the budget) are given, or where none fits.
+    others: further releases of the same fit. epsilon = inf: no noise, batch size and
+        steps must be given.
+    Raises ValueError unless exactly two (or all three, within the budget) are given, or
+    where none fits.
     """
     check_budget(epsilon, delta)
-    given = {"noise_multiplier": noise_multiplier, "batch_size": batch_size, "steps": steps}
+    given = {
+        "noise_multiplier": noise_multiplier,
+        "batch_size": batch_size,
+        "steps": steps,
+    }
     missing = [name for name, value in given.items() if value is None]
     if len(missing) > 1:
         raise ValueError(
-            f"two of noise_multiplier, batch_size and steps must be given, got none of {missing}. Give one."
+            "two of noise_multiplier, batch_size and steps must be given, got none of "
+            f"{missing}. Give one."
         )
     for name, value in given.items():
         if value is not None and not value > 0:
-            raise ValueError(f"{name} must be positive, got {name}={value}. Correct it.")
+            raise ValueError(
+                f"{name} must be positive, got {name}={value}. Correct it."
+            )
     if batch_size is not None and batch_size > n_rows:
-        raise ValueError(f"batch_size must be at most n_rows={n_rows}, got {batch_size=}. Use n_rows for a full batch.")
+        raise ValueError(
+            f"batch_size must be at most n_rows={n_rows}, got {batch_size=}. Use "
+            "n_rows for a full batch."
+        )
 
     def event(sigma: float, batch: int, count: int) -> GaussianEvent:
         return GaussianEvent(sigma, batch / n_rows, count)
 
     def cost(sigma: float, batch: int, count: int) -> float:
-        return epsilon_by(accountant, [*others, event(sigma, batch, count)], delta, relation)
+        return epsilon_by(
+            accountant, [*others, event(sigma, batch, count)], delta, relation
+        )
 
     if missing == ["noise_multiplier"]:
         assert batch_size is not None and steps is not None
         if epsilon == float("inf"):
             return Schedule(0.0, batch_size, steps, epsilon)
         events = [*others, event(1.0, batch_size, steps)]
-        sigma = calibrate(events, epsilon, delta, relation, accountant, fixed=range(len(others)))
+        sigma = calibrate(
+            events, epsilon, delta, relation, accountant, fixed=range(len(others))
+        )
         return Schedule(sigma, batch_size, steps, cost(sigma, batch_size, steps))
     assert noise_multiplier is not None
     sigma = noise_multiplier
     if batch_size is None:
         assert steps is not None
         count = steps
-        batch_size = _largest(lambda b: cost(sigma, b, count) <= epsilon, n_rows, "batch_size", epsilon)
+        batch_size = _largest(
+            lambda b: cost(sigma, b, count) <= epsilon, n_rows, "batch_size", epsilon
+        )
     elif steps is None:
         batch = batch_size
-        steps = _largest(lambda t: cost(sigma, batch, t) <= epsilon, MOST_STEPS, "steps", epsilon)
+        steps = _largest(
+            lambda t: cost(sigma, batch, t) <= epsilon, MOST_STEPS, "steps", epsilon
+        )
     found = Schedule(sigma, batch_size, steps, cost(sigma, batch_size, steps))
     if found.epsilon > epsilon * (1 + 1e-9):
         raise ValueError(
-            f"epsilon must be at least {found.epsilon:.6g} for these settings, got {epsilon=}. Leave one of them out."
+            f"epsilon must be at least {found.epsilon:.6g} for these settings, got "
+            f"{epsilon=}. Leave one of them out."
         )
     return found
 
 
 def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) -> int:
-    """The largest whole number that fits, by doubling and bisection; `fits` holds below some number and not above."""
+    """The largest whole number that fits, by doubling and bisection; `fits` holds below
+    some number and not above.
+    """
     if not fits(1):
-        raise ValueError(f"the budget must allow {name} = 1, got {epsilon=}. Raise it, or the noise.")
+        raise ValueError(
+            f"the budget must allow {name} = 1, got {epsilon=}. Raise it, or the noise."
+        )
     low, high = 1, 2
     while high <= most and fits(high):
         low, high = high, 2 * high

@@ -1,4 +1,6 @@
-"""`DPFinetuneClassifier`: a network trained with a guarantee, as a scikit-learn classifier of images."""
+"""`DPFinetuneClassifier`: a network trained with a guarantee, as a scikit-learn
+classifier of images.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -29,17 +31,22 @@ from dphead.sums.door import Door
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
-    """A network on images, trained from `weights` or from nothing by DP-SGD or DP-Adam [De22].
+    """A network on images, trained from `weights` or from nothing by DP-SGD or DP-Adam
+    [De22].
 
-    X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a guarantee; a row with another label
-    counts zero. model, layers, weights, norm, groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one
-    that is None is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public; None takes the model's own.
-    ledger, preset, relation, nominal_n, random_state, allow_large_delta: as for `DPClassifier`. protect: "image"
-    confirms that each image is protected for itself alone although `fit` is given groups. engine: of the per-example
-    gradients; None takes the fastest by trying, so that a seeded fit repeats to the last bit only where it is given.
-    The rest: `dphead.endtoend.settings.Settings`.
+    X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a
+    guarantee; a row with another label counts zero. model, layers, weights, norm,
+    groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one that is None
+    is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public; None takes
+    the model's own.
+    ledger, preset, relation, nominal_n, random_state, allow_large_delta: as for
+    `DPClassifier`. protect: "image" confirms that each image is protected for itself
+    alone although `fit` is given groups. engine: of the per-example gradients; None
+    takes the fastest by trying, so that a seeded fit repeats to the last bit only where
+    it is given. The rest: `dphead.endtoend.settings.Settings`.
 
-    After `fit`: classes_, network_, weights_ (flat, averaged), privacy_ (`Privacy`) and ledger_ (`Ledger`).
+    After `fit`: classes_, network_, weights_ (flat, averaged), privacy_ (`Privacy`) and
+    ledger_ (`Ledger`).
     """
 
     model: str = "wrn-16-4"
@@ -81,13 +88,16 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, groups: Any = None) -> "DPFinetuneClassifier":
         """Charge the ledger, then train. groups: which images belong together (people).
 
-        Raises ValueError, with nothing charged, for what cannot be used; also for groups,
-        which a network does not protect, unless protect="image" confirms it.
+        Raises ValueError, with nothing charged, for what cannot be used; also for
+        groups, which a network does not protect, unless protect="image" confirms it.
         """
         seed = seed_of(self.random_state)
         noise = NoiseSource(seed)
         if self.classes is None:
-            raise ValueError("classes must be declared, got classes=None. Pass the public list of classes.")
+            raise ValueError(
+                "classes must be declared, got classes=None. Pass the public list of "
+                "classes."
+            )
         names, given_labels = declared(self.classes), column(y)
         require_same_kind(given_labels, names)
         x = _images(X)
@@ -101,36 +111,68 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             nominal_n=self.nominal_n,
             accountant=self.accountant,
         )
-        # From here on the number of rows is facts.n_rows: under add_remove len(x) is private.
+        # From here on the number of rows is facts.n_rows: under add_remove len(x) is
+        # private.
         facts = public_facts(fit, rows, len(names))
-        ungrouped = check_protection(groups is not None, self.protect, self.epsilon, "groups", "protect='image'")
-        large = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
+        ungrouped = check_protection(
+            groups is not None, self.protect, self.epsilon, "groups", "protect='image'"
+        )
+        large = confirmed_delta(
+            self.epsilon, self.delta, facts.n_rows, self.allow_large_delta
+        )
         warning = " ".join(filter(None, [large, *ungrouped]))
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
         default = next(f.default for f in fields(self) if f.name == "model")
         given["model"] = None if self.preset and self.model == default else self.model
         settings, _ = make_settings(given, self.preset, self.epsilon)
         spec = ModelSpec(
-            settings.model, x.shape[1], self.norm, self.groups, trainable=tuple(self.layers), weights=self.weights
+            settings.model,
+            x.shape[1],
+            self.norm,
+            self.groups,
+            trainable=tuple(self.layers),
+            weights=self.weights,
         )
         shape: Any = x.shape[1:]
         mean, std = pixel_scale(settings.model, x.shape[1], self.mean, self.std)
         network = Network(
-            NetworkSpec(spec, shape, len(names), True, mean, std, settings.views, settings.augment),
+            NetworkSpec(
+                spec,
+                shape,
+                len(names),
+                True,
+                mean,
+                std,
+                settings.views,
+                settings.augment,
+            ),
             self.device,
             self.bf16,
         )
         options = FinetuneOptions(fit, settings)
         method, plan, _ = make_training(options, facts, network)
-        sums = TorchSums(network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows)
+        sums = TorchSums(
+            network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows
+        )
         door = Door(sums)
         check_fit(door, method.solver, rows, plan, facts)
         ledger = self._open_ledger()
-        charged = reserve(method.solver, plan, ledger, seed=seed, description=f"finetune {settings.model}")
+        charged = reserve(
+            method.solver,
+            plan,
+            ledger,
+            seed=seed,
+            description=f"finetune {settings.model}",
+        )
         run = Run(charged=charged, noise=noise, summer=door)
         result = fit_head(method.solver, rows, facts, plan, run)
         head: Any = result.head
-        self.classes_, self.network_, self.weights_, self._ledger = names, network, head.average, ledger
+        self.classes_, self.network_, self.weights_, self._ledger = (
+            names,
+            network,
+            head.average,
+            ledger,
+        )
         self.privacy_: Privacy = privacy_of(
             plan,
             n_rows=facts.n_rows,
@@ -142,7 +184,9 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Scores: (n, n_classes), or (n,) for two classes: the second's minus the first's."""
+        """Scores: (n, n_classes), or (n,) for two classes: the second's minus the
+        first's.
+        """
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
@@ -163,5 +207,8 @@ def _images(x: Any) -> np.ndarray:
     """(n, channels, h, w) uint8 of images (n, h, w) or (n, h, w, channels) uint8."""
     x = np.asarray(x)
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
-        raise ValueError(f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.shape=}, {x.dtype=}. Convert.")
+        raise ValueError(
+            f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.shape=}, "
+            f"{x.dtype=}. Convert."
+        )
     return x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))

@@ -1,4 +1,6 @@
-"""Image sources as 8-bit arrays of one size, in the order that `dphead extract` gives rows."""
+"""Image sources as 8-bit arrays of one size, in the order that `dphead extract` gives
+rows.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,8 @@ from extract.images import Classes, UnreadableImage, open_source
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """x: (n, channels, h, w) uint8; y: (n,) int, -1 for none; classes: the declared ones; declared: how.
+    """x: (n, channels, h, w) uint8; y: (n,) int, -1 for none; classes: the declared
+    ones; declared: how.
 
     grouped: whether the source says which images belong together (a group column).
     """
@@ -32,35 +35,71 @@ def load_images(
     channels: int | None = None,
     layout: str | None = None,
 ) -> LabelledImages:
-    """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.images`) into memory.
+    """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.images`)
+    into memory.
 
-    size: side of the square, or (h, w), that images are resized to; needed for files, which may differ in size.
-    channels: 1 or 3 (default: that of an array; 3 for files). An image that cannot be read has no label, so that it
-    counts zero. layout: what the folders of the files' paths are (`extract.layout`).
-    Raises ValueError for a source without public classes or with several splits and none named.
+    size: side of the square, or (h, w), that images are resized to; needed for files,
+    which may differ in size.
+    channels: 1 or 3 (default: that of an array; 3 for files). An image that cannot be
+    read has no label, so that it counts zero. layout: what the folders of the files'
+    paths are (`extract.layout`).
+    Raises ValueError for a source without public classes or with several splits and
+    none named.
     """
     source = open_source(path, classes, split or "all", layout)
     if split is None and len(source.split_names) > 1:
-        raise ValueError(f"a source with several splits needs --split, got splits={source.split_names}. Name one.")
+        raise ValueError(
+            "a source with several splits needs --split, got "
+            f"splits={source.split_names}. Name one."
+        )
     if source.class_names is None:
-        raise ValueError("the classes must be declared public, got classes=None. Pass --classes a,b,c.")
+        raise ValueError(
+            "the classes must be declared public, got classes=None. Pass --classes "
+            "a,b,c."
+        )
     labels = source.labels.astype(np.int64)
     grouped = source.group is not None
     if source.arrays is not None and size is None and channels is None:
-        x = source.arrays[:, None] if source.arrays.ndim == 3 else source.arrays.transpose(0, 3, 1, 2)
-        return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names, grouped)
+        x = (
+            source.arrays[:, None]
+            if source.arrays.ndim == 3
+            else source.arrays.transpose(0, 3, 1, 2)
+        )
+        return LabelledImages(
+            x,
+            labels,
+            source.class_names,
+            source.classes_declared,
+            source.split_names,
+            grouped,
+        )
     if size is None and source.arrays is None:
-        raise ValueError(f"image files need one size, got {size=} for {path}. Pass --image-size.")
-    own: tuple[int, int] = source.arrays.shape[1:3] if source.arrays is not None else (0, 0)
+        raise ValueError(
+            f"image files need one size, got {size=} for {path}. Pass --image-size."
+        )
+    own: tuple[int, int] = (
+        source.arrays.shape[1:3] if source.arrays is not None else (0, 0)
+    )
     height, width = (size, size) if isinstance(size, int) else size or own
-    channels = channels or (1 if source.arrays is not None and source.arrays.ndim == 3 else 3)
+    channels = channels or (
+        1 if source.arrays is not None and source.arrays.ndim == 3 else 3
+    )
     x = np.zeros((source.n_rows, channels, height, width), np.uint8)
     for row in range(source.n_rows):
         try:
-            image = Image.fromarray(source.image(row)).convert("L" if channels == 1 else "RGB")
+            image = Image.fromarray(source.image(row)).convert(
+                "L" if channels == 1 else "RGB"
+            )
         except UnreadableImage:
             labels[row] = -1
             continue
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-    return LabelledImages(x, labels, source.class_names, source.classes_declared, source.split_names, grouped)
+    return LabelledImages(
+        x,
+        labels,
+        source.class_names,
+        source.classes_declared,
+        source.split_names,
+        grouped,
+    )

@@ -1,7 +1,7 @@
 """Networks for end-to-end training, and the refusal of those that mix rows.
 
-Wide-ResNets as De22 C.1 (group norm, weight standardisation), the tanh CNNs of TB21 Tables 6 to 9, and timm's models
-without batch normalisation.
+Wide-ResNets as De22 C.1 (group norm, weight standardisation), the tanh CNNs of TB21
+Tables 6 to 9, and timm's models without batch normalisation.
 """
 
 import math
@@ -14,18 +14,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Layers whose output for a row depends on the other rows of its batch, or that remember rows from call to call.
+# Layers whose output for a row depends on the other rows of its batch, or that remember
+# rows from call to call.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
 OURS = ("wrn-", "tb21-")  # how names begin that are not timm's
 
 
 class WSConv2d(nn.Conv2d):
-    """A convolution whose weights are standardised over the fan-in, differentiably [De22 C.1; Qiao et al. 2019]."""
+    """A convolution whose weights are standardised over the fan-in, differentiably
+    [De22 C.1; Qiao et al. 2019].
+    """
 
     def standardised(self, weight: Tensor) -> Tensor:
-        """(W - mean) / (sd sqrt(fan_in)) of weight (out, in, kh, kw), for each output channel."""
+        """(W - mean) / (sd sqrt(fan_in)) of weight (out, in, kh, kw), for each output
+        channel.
+        """
         fan_in = weight[0].numel()
-        variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
+        variance, mean = torch.var_mean(
+            weight, dim=(1, 2, 3), keepdim=True, correction=0
+        )
         return (weight - mean) * torch.rsqrt(torch.clamp(variance * fan_in, min=1e-4))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,12 +43,27 @@ class WSConv2d(nn.Conv2d):
 class _Block(nn.Module):
     """conv(pre(x)), conv(pre(.)), plus the shortcut [Zagoruyko and Komodakis 2016]."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, conv: Any, pre: Callable[[int], nn.Module]) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        conv: Any,
+        pre: Callable[[int], nn.Module],
+    ) -> None:
         super().__init__()
-        self.pre1, self.conv1 = pre(inputs), conv(inputs, outputs, 3, stride, 1, bias=False)
-        self.pre2, self.conv2 = pre(outputs), conv(outputs, outputs, 3, 1, 1, bias=False)
+        self.pre1, self.conv1 = (
+            pre(inputs),
+            conv(inputs, outputs, 3, stride, 1, bias=False),
+        )
+        self.pre2, self.conv2 = (
+            pre(outputs),
+            conv(outputs, outputs, 3, 1, 1, bias=False),
+        )
         same = inputs == outputs and stride == 1
-        self.shortcut = None if same else conv(inputs, outputs, 1, stride, 0, bias=False)
+        self.shortcut = (
+            None if same else conv(inputs, outputs, 1, stride, 0, bias=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.pre1(x)
@@ -50,9 +72,11 @@ class _Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-width [De22 C.1]: group norm with `groups` groups (0: none), weight standardisation, no dropout.
+    """WRN-depth-width [De22 C.1]: group norm with `groups` groups (0: none), weight
+    standardisation, no dropout.
 
-    norm: "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5]. depth is 6k + 4.
+    norm: "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5].
+        depth is 6k + 4.
     """
 
     def __init__(
@@ -67,22 +91,37 @@ class WideResNet(nn.Module):
     ) -> None:
         super().__init__()
         if depth < 10 or (depth - 4) % 6 or width < 1:
-            raise ValueError(f"a Wide-ResNet has depth 6k + 4 and a width of 1 or more, got {depth=}, {width=}.")
+            raise ValueError(
+                "a Wide-ResNet has depth 6k + 4 and a width of 1 or more, got "
+                f"{depth=}, {width=}."
+            )
         if norm not in ("before", "after"):
-            raise ValueError(f"norm must be 'before' or 'after' the activation, got {norm=}. Choose one.")
+            raise ValueError(
+                f"norm must be 'before' or 'after' the activation, got {norm=}. Choose "
+                "one."
+            )
         conv = WSConv2d if standardise else nn.Conv2d
 
         def pre(channels: int) -> nn.Module:
-            layers = [nn.GroupNorm(groups, channels) if groups else nn.Identity(), nn.ReLU()]
+            layers = [
+                nn.GroupNorm(groups, channels) if groups else nn.Identity(),
+                nn.ReLU(),
+            ]
             return nn.Sequential(*(layers if norm == "before" else layers[::-1]))
 
         self.stem = conv(channels, 16, 3, 1, 1, bias=False)
         blocks, inputs = [], 16
         for stage, outputs in enumerate((16 * width, 32 * width, 64 * width)):
             for k in range((depth - 4) // 6):
-                blocks.append(_Block(inputs, outputs, 2 if stage and not k else 1, conv, pre))
+                blocks.append(
+                    _Block(inputs, outputs, 2 if stage and not k else 1, conv, pre)
+                )
                 inputs = outputs
-        self.blocks, self.final, self.head = nn.Sequential(*blocks), pre(inputs), nn.Linear(inputs, n_classes)
+        self.blocks, self.final, self.head = (
+            nn.Sequential(*blocks),
+            pre(inputs),
+            nn.Linear(inputs, n_classes),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores (n, n_classes) of images (n, channels, h, w)."""
@@ -90,31 +129,48 @@ class WideResNet(nn.Module):
 
 
 def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
-    """A tanh CNN of TB21: "mnist" (Table 6), "cifar10", "cifar10-small" (7), "sn-mnist" (8), "sn-cifar10" (9).
+    """A tanh CNN of TB21: "mnist" (Table 6), "cifar10", "cifar10-small" (7), "sn-mnist"
+    (8), "sn-cifar10" (9).
 
-    The sn- ones take ScatterNet maps, (81, 7, 7) and (243, 8, 8). Tables 8 and 9 as printed have 20,778 and 179,530
-    parameters; the counts that TB21 states, 33,066 and 187,210, need Table 8 without poolings and Table 9 without its
-    second.
+    The sn- ones take ScatterNet maps, (81, 7, 7) and (243, 8, 8). Tables 8 and 9 as
+    printed have 20,778 and 179,530 parameters; the counts that TB21 states, 33,066 and
+    187,210, need Table 8 without poolings and Table 9 without its second.
     """
 
-    def conv(inputs: int, outputs: int, size: int, stride: int, padding: int) -> list[nn.Module]:
+    def conv(
+        inputs: int, outputs: int, size: int, stride: int, padding: int
+    ) -> list[nn.Module]:
         return [nn.Conv2d(inputs, outputs, size, stride, padding), nn.Tanh()]
 
     def dense(inputs: int, units: int) -> list[nn.Module]:
-        return [nn.Flatten(), nn.Linear(inputs, units), nn.Tanh(), nn.Linear(units, n_classes)]
+        return [
+            nn.Flatten(),
+            nn.Linear(inputs, units),
+            nn.Tanh(),
+            nn.Linear(units, n_classes),
+        ]
 
     def halve() -> nn.Module:
         return nn.MaxPool2d(2, 2)
 
     if name == "mnist":
         first, second = conv(1, 16, 8, 2, 2), conv(16, 32, 4, 2, 0)
-        return nn.Sequential(*first, nn.MaxPool2d(2, 1), *second, nn.MaxPool2d(2, 1), *dense(512, 32))
+        return nn.Sequential(
+            *first, nn.MaxPool2d(2, 1), *second, nn.MaxPool2d(2, 1), *dense(512, 32)
+        )
     if name == "sn-mnist":
-        return nn.Sequential(*conv(81, 16, 3, 2, 1), *conv(16, 32, 3, 1, 1), *dense(512, 32))
+        return nn.Sequential(
+            *conv(81, 16, 3, 2, 1), *conv(16, 32, 3, 1, 1), *dense(512, 32)
+        )
     if name == "sn-cifar10":
         first, second = conv(243, 64, 3, 1, 1), conv(64, 64, 3, 1, 1)
-        return nn.Sequential(*first, halve(), *second, nn.Flatten(), nn.Linear(1024, n_classes))
-    plans = {"cifar10": [[32, 32], [64, 64], [128, 128]], "cifar10-small": [[16, 16], [32, 32], [64]]}
+        return nn.Sequential(
+            *first, halve(), *second, nn.Flatten(), nn.Linear(1024, n_classes)
+        )
+    plans = {
+        "cifar10": [[32, 32], [64, 64], [128, 128]],
+        "cifar10-small": [[16, 16], [32, 32], [64]],
+    }
     if name not in plans:
         known = ["mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10"]
         raise ValueError(f"a TB21 CNN must be one of {known}, got {name=}. Choose one.")
@@ -131,9 +187,9 @@ def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
 class ModelSpec:
     """Which network: "wrn-D-W", "tb21-NAME" or a timm name, and its options.
 
-    channels: image channels (timm and Wide-ResNets). norm, groups, standardise: of Wide-ResNets. seed: of the initial
-    weights, which are public. trainable: regular expressions, one of which a trained parameter's name holds; () trains
-    all.
+    channels: image channels (timm and Wide-ResNets). norm, groups, standardise: of
+    Wide-ResNets. seed: of the initial weights, which are public. trainable: regular
+    expressions, one of which a trained parameter's name holds; () trains all.
     weights: a local file of public weights (safetensors or a state dict), or None.
     """
 
@@ -147,9 +203,11 @@ class ModelSpec:
     weights: str | None = None
 
     def build(self, n_classes: int) -> nn.Module:
-        """The network in training mode, float32, on the CPU, its untrained parameters frozen.
+        """The network in training mode, float32, on the CPU, its untrained parameters
+        frozen.
 
-        Raises ValueError for an unknown name, a layer that mixes rows, or names that no parameter has.
+        Raises ValueError for an unknown name, a layer that mixes rows, or names that no
+        parameter has.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -167,34 +225,66 @@ class ModelSpec:
             try:
                 depth, width = (int(part) for part in self.name.split("-")[1:])
             except ValueError:
-                raise ValueError(f"a Wide-ResNet is wrn-DEPTH-WIDTH, got name={self.name!r}. Try wrn-16-4.") from None
-            return WideResNet(depth, width, n_classes, self.channels, self.groups, self.standardise, self.norm)
+                raise ValueError(
+                    f"a Wide-ResNet is wrn-DEPTH-WIDTH, got name={self.name!r}. Try "
+                    "wrn-16-4."
+                ) from None
+            return WideResNet(
+                depth,
+                width,
+                n_classes,
+                self.channels,
+                self.groups,
+                self.standardise,
+                self.norm,
+            )
         if self.name.startswith("tb21-"):
             return tb21_cnn(self.name.removeprefix("tb21-"), n_classes)
         import timm
 
         if not timm.is_model(self.name):
-            raise ValueError(f"model must be wrn-D-W, tb21-NAME or a timm model, got name={self.name!r}. Check it.")
-        model = timm.create_model(self.name, num_classes=n_classes, in_chans=self.channels)
-        for module in model.modules():  # dropout and stochastic depth: De22 C.1 removes explicit regularisers
+            raise ValueError(
+                "model must be wrn-D-W, tb21-NAME or a timm model, got "
+                f"name={self.name!r}. Check it."
+            )
+        model = timm.create_model(
+            self.name, num_classes=n_classes, in_chans=self.channels
+        )
+        # dropout and stochastic depth: De22 C.1 removes explicit regularisers
+        for module in model.modules():
             if hasattr(module, "fused_attn"):
-                vars(module)["fused_attn"] = False  # vmap would fall back to a loop over rows
+                # vmap would fall back to a loop over rows
+                vars(module)["fused_attn"] = False
             for field in ("p", "drop_prob"):
-                if isinstance(getattr(module, field, None), float) and "drop" in type(module).__name__.lower():
+                if (
+                    isinstance(getattr(module, field, None), float)
+                    and "drop" in type(module).__name__.lower()
+                ):
                     setattr(module, field, 0.0)
         return model
 
 
 def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Leave trainable the parameters whose names hold one of the patterns; all if there are none."""
+    """Leave trainable the parameters whose names hold one of the patterns; all if there
+    are none.
+    """
     names = [name for name, _ in model.named_parameters()]
     try:
-        found = {pattern: {name for name in names if re.search(pattern, name)} for pattern in patterns}
+        found = {
+            pattern: {name for name in names if re.search(pattern, name)}
+            for pattern in patterns
+        }
     except re.error as error:
-        raise ValueError(f"layers must be regular expressions, got {list(patterns)} ({error}). Correct them.") from None
+        raise ValueError(
+            f"layers must be regular expressions, got {list(patterns)} ({error}). "
+            "Correct them."
+        ) from None
     unknown = [pattern for pattern, of in found.items() if not of]
     if unknown:
-        raise ValueError(f"layers must name parameters of the model, got {unknown}. It has {names[:4]}, ...")
+        raise ValueError(
+            f"layers must name parameters of the model, got {unknown}. It has "
+            f"{names[:4]}, ..."
+        )
     chosen = set().union(*found.values()) if patterns else set(names)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
@@ -203,40 +293,55 @@ def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
 Scale = float | tuple[float, ...]
 
 
-def pixel_scale(name: str, channels: int, mean: Scale | None = None, std: Scale | None = None) -> tuple[Scale, Scale]:
-    """(mean, std) of pixels in [0, 1]: those given, or a model's own, one each channel: timm's, else 0.5 and 0.25."""
+def pixel_scale(
+    name: str, channels: int, mean: Scale | None = None, std: Scale | None = None
+) -> tuple[Scale, Scale]:
+    """(mean, std) of pixels in [0, 1]: those given, or a model's own, one each channel:
+    timm's, else 0.5 and 0.25.
+    """
     config: Any = None
     if not name.startswith(OURS):
         import timm
 
         config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     own = ((0.5,), (0.25,)) if config is None else (config.mean, config.std)
-    own = [tuple(v) if len(v) == channels else (sum(v) / len(v),) * channels for v in own]
+    own = [
+        tuple(v) if len(v) == channels else (sum(v) / len(v),) * channels for v in own
+    ]
     found = own[0] if mean is None else mean, own[1] if std is None else std
-    if any(isinstance(value, tuple) and len(value) not in (1, channels) for value in found):
+    if any(
+        isinstance(value, tuple) and len(value) not in (1, channels) for value in found
+    ):
         raise ValueError(
-            f"mean and std must be one number, or one for each of {channels} channels, got {mean=}, {std=}."
+            f"mean and std must be one number, or one for each of {channels} channels, "
+            f"got {mean=}, {std=}."
         )
     return found
 
 
 def refuse_mixing(model: nn.Module) -> None:
-    """ValueError, with the layer's name, if a layer mixes the rows of a batch or keeps statistics of them.
+    """ValueError, with the layer's name, if a layer mixes the rows of a batch or keeps
+    statistics of them.
 
-    Known kinds are named; any other is found by moving one row of a random batch and looking at the others' scores
-    (`moves_other_rows`), which the caller does once the image size is known.
+    Known kinds are named; any other is found by moving one row of a random batch and
+    looking at the others' scores (`moves_other_rows`), which the caller does once the
+    image size is known.
     """
     for name, module in model.named_modules():
         tracking = bool(getattr(module, "track_running_stats", False))
         if isinstance(module, MIXING) or tracking:
             raise ValueError(
-                f"a private model must treat each row on its own, got layer={name or 'model'} "
-                f"({type(module).__name__}). Use group norm, or a model without batch normalisation."
+                "a private model must treat each row on its own, got "
+                f"layer={name or 'model'} ({type(module).__name__}). Use group norm, "
+                "or a model without batch normalisation."
             )
 
 
-def refuse_moving(model: nn.Module, shape: tuple[int, ...], device: torch.device | str = "cpu") -> None:
-    """ValueError, with the layer's name, if some layer's output for a public random row depends on the other rows.
+def refuse_moving(
+    model: nn.Module, shape: tuple[int, ...], device: torch.device | str = "cpu"
+) -> None:
+    """ValueError, with the layer's name, if some layer's output for a public random row
+    depends on the other rows.
 
     shape: (channels, h, w) of an image. It finds what `refuse_mixing` has no name for.
     """
@@ -247,10 +352,12 @@ def refuse_moving(model: nn.Module, shape: tuple[int, ...], device: torch.device
     first, second = _outputs(model, x), _outputs(model, other)
     for name in first:
         a, b = first[name], second[name]
-        if a.shape[0] == 3 and not torch.allclose(a[0], b[0], rtol=1e-3, atol=1e-4):  # far above float32's rounding
+        # far above float32's rounding
+        if a.shape[0] == 3 and not torch.allclose(a[0], b[0], rtol=1e-3, atol=1e-4):
             raise ValueError(
-                f"a private model must treat each row on its own, got layer={name}, whose output for a row moves with "
-                "the others (or is random). Remove it."
+                f"a private model must treat each row on its own, got layer={name}, "
+                "whose output for a row moves with the others (or is random). Remove "
+                "it."
             )
 
 
@@ -275,7 +382,9 @@ def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str) -> None:
-    """Public weights from a safetensors file or a state dict. Only the last linear layer may be another's, or missing.
+    """Public weights from a safetensors file or a state dict.
+
+    Only the last linear layer may be another's, or missing.
 
     ValueError if another parameter is missing or has another shape.
     """
@@ -288,13 +397,19 @@ def load_weights(model: nn.Module, path: str) -> None:
         state = state.get("state_dict", state)
     own = model.state_dict()
     fitting = {k: v for k, v in state.items() if k in own and own[k].shape == v.shape}
-    head = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1:]
+    head = [
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    ][-1:]
     free = {f"{name}.{kind}" for name in head for kind in ("weight", "bias")}
-    missing = [name for name, _ in model.named_parameters() if name not in fitting and name not in free]
+    missing = [
+        name
+        for name, _ in model.named_parameters()
+        if name not in fitting and name not in free
+    ]
     if missing:
         raise ValueError(
-            f"weights must fit the model, got weights={path!r} without {missing[:3]} in its shape. Check the model's "
-            "name and the image size."
+            f"weights must fit the model, got weights={path!r} without {missing[:3]} "
+            "in its shape. Check the model's name and the image size."
         )
     model.load_state_dict(fitting, strict=False)
 

@@ -1,4 +1,6 @@
-"""From rows to a network's scores and clipped gradient sums: the block sum that `release` is given."""
+"""From rows to a network's scores and clipped gradient sums: the block sum that
+`release` is given.
+"""
 
 import time
 from collections.abc import Iterator
@@ -10,8 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from dphead.endtoend.augment import AUGMENTATIONS, row_keys, views_of
-from dphead.endtoend.gradients import ENGINES, Engine, ModelGradient, Part, PerExample, clipped, squared_norms
-from dphead.endtoend.models import ModelSpec, Scale, count_parameters, flat, refuse_moving, trained
+from dphead.endtoend.gradients import (
+    ENGINES,
+    Engine,
+    ModelGradient,
+    Part,
+    PerExample,
+    clipped,
+    squared_norms,
+)
+from dphead.endtoend.models import (
+    ModelSpec,
+    Scale,
+    count_parameters,
+    flat,
+    refuse_moving,
+    trained,
+)
 from dphead.privacy.contract import Block
 from dphead.privacy.statistics import Params, Query
 from dphead.privacy.transform import RowTransform, transformed
@@ -19,7 +36,8 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask
 
 MOST_ROWS = 256  # of a chunk: more rows than this no longer make it faster
-SCORED = 2**21  # numbers that go through the network at a time: 682 images of 3 x 32 x 32
+# numbers that go through the network at a time: 682 images of 3 x 32 x 32
+SCORED = 2**21
 
 
 @dataclass(frozen=True)
@@ -31,11 +49,14 @@ class StepParams(Params):
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A network and what it is fed: everything that decides the statistic of a row, all of it public.
+    """A network and what it is fed: everything that decides the statistic of a row, all
+    of it public.
 
-    shape: (channels, h, w) of an image. pixels: rows are 8-bit images, divided by 255, augmented, (x - mean) / std,
-    numbers for all channels or one each; otherwise rows are feature maps, taken as the release's transform left them.
-    views: De22's augmentation multiplicity K, 0 for none; augment: "none", "crop", "rrc", "ours" or "simclr".
+    shape: (channels, h, w) of an image. pixels: rows are 8-bit images, divided by 255,
+    augmented, (x - mean) / std, numbers for all channels or one each; otherwise rows
+    are feature maps, taken as the release's transform left them.
+    views: De22's augmentation multiplicity K, 0 for none; augment: "none", "crop",
+    "rrc", "ours" or "simclr".
     """
 
     model: ModelSpec
@@ -50,24 +71,38 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         if self.augment != "none" and self.augment not in AUGMENTATIONS:
-            raise ValueError(f"augment must be none or one of {sorted(AUGMENTATIONS)}, got augment={self.augment!r}.")
+            raise ValueError(
+                f"augment must be none or one of {sorted(AUGMENTATIONS)}, got "
+                f"augment={self.augment!r}."
+            )
         if (self.augment == "none") != (self.views == 0):
             raise ValueError(
-                f"views and an augmentation belong together, got views={self.views}, augment={self.augment!r}. "
-                "Give both, or neither."
+                f"views and an augmentation belong together, got views={self.views}, "
+                f"augment={self.augment!r}. Give both, or neither."
             )
         if self.augment != "none" and not self.pixels:
-            raise ValueError(f"feature maps are not augmented, got augment={self.augment!r}. Leave it out.")
+            raise ValueError(
+                f"feature maps are not augmented, got augment={self.augment!r}. Leave "
+                "it out."
+            )
 
     def check_vote(self, vote: int) -> None:
         """ValueError for a vote of the views of a network that has none."""
         if vote and self.augment == "none":
-            raise ValueError(f"a vote needs a network trained on views, got augment='none', {vote=}. Leave --vote out.")
+            raise ValueError(
+                "a vote needs a network trained on views, got augment='none', "
+                f"{vote=}. Leave --vote out."
+            )
 
     def query(self, model: nn.Module) -> ModelGradient:
         """What is released at each step."""
-        words = f"{self.model.name} {self.model.norm} groups={self.model.groups} ws={self.model.standardise}"
-        return ModelGradient(self.n_classes, count_parameters(model), words, self.views, self.augment)
+        words = (
+            f"{self.model.name} {self.model.norm} groups={self.model.groups} "
+            f"ws={self.model.standardise}"
+        )
+        return ModelGradient(
+            self.n_classes, count_parameters(model), words, self.views, self.augment
+        )
 
     def inputs(
         self,
@@ -77,66 +112,91 @@ class NetworkSpec:
     ) -> Tensor:
         """(k, views, channels, h, w) on `device` of rows x (k, channels h w) float32.
 
-        A row's views follow its own numbers, never its place: under add_remove, and in a
-        sample, the place of a row tells of others.
+        A row's views follow its own numbers, never its place: under add_remove, and in
+        a sample, the place of a row tells of others.
         """
         images = torch.from_numpy(x).to(device).reshape(-1, *self.shape)
         if not self.pixels:
             return images[:, None]
         keys = row_keys(x) if self.views else np.zeros(len(x), np.uint64)
         views = views_of(images / 255, keys, self.views, self.augment, self.seed, step)
-        mean, std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (self.mean, self.std))
+        mean, std = (
+            torch.tensor(value, device=device).view(-1, 1, 1)
+            for value in (self.mean, self.std)
+        )
         return (views - mean) / std
 
 
 class Network:
-    """A network on a device. weights: flat, from the model's own initial ones (`start`)."""
+    """A network on a device.
 
-    def __init__(self, spec: NetworkSpec, device: str = "cpu", bf16: bool = False) -> None:
+    weights: flat, from the model's own initial ones (`start`).
+    """
+
+    def __init__(
+        self, spec: NetworkSpec, device: str = "cpu", bf16: bool = False
+    ) -> None:
         self.spec, self.device, self.bf16 = spec, torch.device(device), bf16
         self.model = spec.model.build(spec.n_classes).to(self.device)
         try:
             refuse_moving(self.model, spec.shape, self.device)
-        except (AssertionError, RuntimeError) as error:  # what timm and torch say of a wrong size
+        # what timm and torch say of a wrong size
+        except (AssertionError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
-                f"the model must take images of shape={spec.shape}, got name={spec.model.name!r}: {reason} Choose "
-                "another --image-size or model."
+                f"the model must take images of shape={spec.shape}, got "
+                f"name={spec.model.name!r}: {reason} Choose another --image-size or "
+                "model."
             ) from error
         self.query = spec.query(self.model)
         self.start = flat(self.model).double().cpu().numpy()
 
     def scores(self, weights: np.ndarray, x: np.ndarray, vote: int = 0) -> np.ndarray:
-        """Scores (n, n_classes) float32 of rows x (n, ...). vote: number of augmented views that vote [TAN23 4.2].
+        """Scores (n, n_classes) float32 of rows x (n, ...).
 
-        The scores of a vote are the shares of the views, plus a thousandth of their mean probabilities to break ties.
+        vote: number of augmented views that vote [TAN23 4.2].
+
+        The scores of a vote are the shares of the views, plus a thousandth of their
+        mean probabilities to break ties.
         """
         self.spec.check_vote(vote)
         PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
-        spec = replace(self.spec, views=vote, augment=self.spec.augment if vote else "none")
+        spec = replace(
+            self.spec, views=vote, augment=self.spec.augment if vote else "none"
+        )
         out = np.empty((len(x), self.spec.n_classes), np.float32)
         batch = max(1, SCORED // (max(1, vote) * int(np.prod(spec.shape))))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
                 rows = np.ascontiguousarray(x[i : i + batch], np.float32)
                 views = spec.inputs(rows, 0, self.device)
-                scores = self.model(views.flatten(0, 1)).float().unflatten(0, views.shape[:2])
-                out[i : i + batch] = (_votes(scores) if vote else scores[:, 0]).cpu().numpy()
+                scores = (
+                    self.model(views.flatten(0, 1))
+                    .float()
+                    .unflatten(0, views.shape[:2])
+                )
+                out[i : i + batch] = (
+                    (_votes(scores) if vote else scores[:, 0]).cpu().numpy()
+                )
         return out
 
 
 def _votes(scores: Tensor) -> Tensor:
-    """(k, n_classes) shares of the views (k, views, n_classes) that choose each class."""
+    """(k, n_classes) shares of the views (k, views, n_classes) that choose each
+    class.
+    """
     choices = torch.nn.functional.one_hot(scores.argmax(dim=2), scores.shape[2]).float()
     return choices.mean(dim=1) + 1e-3 * scores.softmax(dim=2).mean(dim=1)
 
 
 class TorchSums:
-    """The `BlockSum` of a network: chunks of a fixed number of rows, whatever the sample holds.
+    """The `BlockSum` of a network: chunks of a fixed number of rows, whatever the
+    sample holds.
 
-    memory: bytes that a chunk may take; batch: rows expected of a pass, of which a chunk takes a quarter (and 32 where
-    there are as many), since the last chunk is filled up. engine: None times the engines on random rows, once, and
-    keeps the fastest.
+    memory: bytes that a chunk may take; batch: rows expected of a pass, of which a
+    chunk takes a quarter (and 32 where there are as many), since the last chunk is
+    filled up. engine: None times the engines on random rows, once, and keeps the
+    fastest.
     """
 
     parallel = False
@@ -150,9 +210,13 @@ class TorchSums:
         batch: int = MOST_ROWS,
     ) -> None:
         self.network = network
-        self.chunk = chunk or min(batch, max(32, batch // 4), chunk_rows(network, memory))
+        self.chunk = chunk or min(
+            batch, max(32, batch // 4), chunk_rows(network, memory)
+        )
         if engine not in (None, *ENGINES):
-            raise ValueError(f"engine must be one of {ENGINES}, got {engine=}. Leave it out.")
+            raise ValueError(
+                f"engine must be one of {ENGINES}, got {engine=}. Leave it out."
+            )
         self.engine: Engine = engine or fastest(network, min(self.chunk, 32))
         self._gradients = PerExample(network.model, self.engine, network.bf16)
         self._params: StepParams | None = None  # those that the network has
@@ -160,7 +224,9 @@ class TorchSums:
         self._try()
 
     def _try(self) -> None:
-        """ValueError unless a row of zeros has a gradient: to be found before a charge."""
+        """ValueError unless a row of zeros has a gradient: to be found before a
+        charge.
+        """
         spec, device = self.network.spec, self.network.device
         row = np.zeros((1, int(np.prod(spec.shape))), np.float32)
         y = torch.zeros(1, dtype=torch.long, device=device)
@@ -171,11 +237,14 @@ class TorchSums:
             reason = str(error).split("\n")[0]
             raise ValueError(
                 "the engine must give the model's per-example gradients, got "
-                f"engine={self.engine!r}, name={spec.model.name!r}: {reason} Leave the engine out."
+                f"engine={self.engine!r}, name={spec.model.name!r}: {reason} Leave the "
+                "engine out."
             ) from error
 
     def is_exact(self, query: Query) -> bool:
-        """Heads' queries are; a network's rows have no second way that gives the same bits."""
+        """Heads' queries are; a network's rows have no second way that gives the same
+        bits.
+        """
         return not isinstance(query, ModelGradient)
 
     def rows(self, ask: Ask, block: Block) -> Any:
@@ -194,30 +263,47 @@ class TorchSums:
             found.append(torch.where(torch.isfinite(norms), norms, 0.0).cpu().numpy())
         return np.concatenate(found)[: len(block.x)]
 
-    def add(self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def add(
+        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
         """Add the rows' clipped gradients to `out` (size,) int64."""
         if self.is_exact(ask.query):
             return self._heads.add(ask, rows, y, used, out)
         self._take(ask)
         for i, part in enumerate(self._chunks(ask, rows)):
-            keep = np.pad(used[i * self.chunk : (i + 1) * self.chunk], (0, self.chunk))[: self.chunk]
+            keep = np.pad(used[i * self.chunk : (i + 1) * self.chunk], (0, self.chunk))[
+                : self.chunk
+            ]
             if keep.any():
                 parts, keep = self._parts(ask, part, keep)
-                total = clipped(parts, torch.from_numpy(keep).to(self.network.device), ask.clip_norm)
+                total = clipped(
+                    parts, torch.from_numpy(keep).to(self.network.device), ask.clip_norm
+                )
                 out += total.cpu().numpy().astype(np.int64)
         return out
 
     def _take(self, ask: Ask) -> None:
         """Give the network the weights that are asked at."""
         params = ask.params
-        if ask.query != self.network.query or not isinstance(params, StepParams) or params.weights is None:
-            raise ValueError(f"the query must be the network's own, got {ask.query}. This is a defect in the solver.")
+        if (
+            ask.query != self.network.query
+            or not isinstance(params, StepParams)
+            or params.weights is None
+        ):
+            raise ValueError(
+                f"the query must be the network's own, got {ask.query}. This is a "
+                "defect in the solver."
+            )
         if params is not self._params:
-            self._gradients.set(torch.from_numpy(params.weights).to(self.network.device))
+            self._gradients.set(
+                torch.from_numpy(params.weights).to(self.network.device)
+            )
             self._params = params
 
     def _chunks(self, ask: Ask, block: Block) -> Iterator[Block]:
-        """The block's rows transformed, `chunk` at a time; missing ones are filled up with zeros."""
+        """The block's rows transformed, `chunk` at a time; missing ones are filled up
+        with zeros.
+        """
         x = network_rows(ask.params.transform, block.x)
         for i in range(0, len(x), self.chunk):
             part = slice(i, i + self.chunk)
@@ -226,10 +312,17 @@ class TorchSums:
             y = np.pad(block.y[part], (0, missing), constant_values=-1)
             yield Block(index, np.pad(x[part], ((0, missing), (0, 0))), y)
 
-    def _parts(self, ask: Ask, part: Block, used: np.ndarray) -> tuple[list[Part], np.ndarray]:
+    def _parts(
+        self, ask: Ask, part: Block, used: np.ndarray
+    ) -> tuple[list[Part], np.ndarray]:
         """A chunk's gradients, and (chunk,) bool: its rows that count."""
         spec, device = self.network.spec, self.network.device
-        keep = used & (part.y >= 0) & (part.y < spec.n_classes) & np.isfinite(part.x).all(axis=1)
+        keep = (
+            used
+            & (part.y >= 0)
+            & (part.y < spec.n_classes)
+            & np.isfinite(part.x).all(axis=1)
+        )
         x = np.where(keep[:, None], part.x, np.float32(0))
         assert isinstance(ask.params, StepParams)
         inputs = spec.inputs(x, ask.params.step, device)
@@ -238,7 +331,9 @@ class TorchSums:
 
 
 def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
-    """Rows (k, n_features) float32 as a network is fed; not finite where a row is not."""
+    """Rows (k, n_features) float32 as a network is fed; not finite where a row is
+    not.
+    """
     if not transform.unit_norm and transform.center is None and transform.scale is None:
         return x
     rows = transformed(transform, x)
@@ -247,15 +342,18 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
 
 
 def chunk_rows(network: Network, memory: int) -> int:
-    """Rows of a chunk that keep its gradients and activations within `memory` bytes (an estimate, at least 1).
+    """Rows of a chunk that keep its gradients and activations within `memory` bytes (an
+    estimate, at least 1).
 
-    A row has its gradients in float32, the largest of them a few times more, and three floats and a half for
-    each activation of each view.
+    A row has its gradients in float32, the largest of them a few times more, and three
+    floats and a half for each activation of each view.
     """
     model, views = network.model, max(1, network.spec.views)
     outputs = [0]
     hooks = [
-        m.register_forward_hook(lambda _, __, o: outputs.append(o.numel() if isinstance(o, Tensor) else 0))
+        m.register_forward_hook(
+            lambda _, __, o: outputs.append(o.numel() if isinstance(o, Tensor) else 0)
+        )
         for m in model.modules()
         if not list(m.children())
     ]
@@ -269,9 +367,13 @@ def chunk_rows(network: Network, memory: int) -> int:
 
 
 def fastest(network: Network, chunk: int) -> Engine:
-    """The engine that takes least time for so many random rows, the best of two tries after a first."""
+    """The engine that takes least time for so many random rows, the best of two tries
+    after a first.
+    """
     spec, generator = network.spec, torch.Generator().manual_seed(0)
-    x = torch.rand((chunk, max(1, spec.views), *spec.shape), generator=generator).to(network.device)
+    x = torch.rand((chunk, max(1, spec.views), *spec.shape), generator=generator).to(
+        network.device
+    )
     y = torch.zeros(chunk, dtype=torch.long, device=x.device)
     times: dict[Engine, float] = {}
     for engine in ENGINES:
@@ -280,11 +382,16 @@ def fastest(network: Network, chunk: int) -> Engine:
             for attempt in range(3):
                 start = time.perf_counter()
                 clipped(gradients.parts(x, y), y == 0, 1.0).cpu()
-                times[engine] = min(times.get(engine, np.inf) if attempt > 1 else np.inf, time.perf_counter() - start)
-        except (ValueError, RuntimeError, NotImplementedError):  # a layer that this engine does not know
+                times[engine] = min(
+                    times.get(engine, np.inf) if attempt > 1 else np.inf,
+                    time.perf_counter() - start,
+                )
+        # a layer that this engine does not know
+        except (ValueError, RuntimeError, NotImplementedError):
             times.pop(engine, None)
     if not times:
         raise ValueError(
-            f"the model must allow per-example gradients, got name={spec.model.name!r}, which no engine can do."
+            "the model must allow per-example gradients, got "
+            f"name={spec.model.name!r}, which no engine can do."
         )
     return min(times, key=lambda e: times[e])

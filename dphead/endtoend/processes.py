@@ -1,7 +1,9 @@
-"""One training on many processes (`torchrun`): the first samples, charges and adds noise; all sum gradients.
+"""One training on many processes (`torchrun`): the first samples, charges and adds
+noise; all sum gradients.
 
-De22 Algorithm 1 draws each device's share of the noise on that device; here one process makes the one draw, so the
-result is that of one process. Rows are sent to the processes block by block.
+De22 Algorithm 1 draws each device's share of the noise on that device; here one process
+makes the one draw, so the result is that of one process. Rows are sent to the processes
+block by block.
 """
 
 import os
@@ -19,7 +21,10 @@ from dphead.sums.reference import Ask
 
 
 def join() -> int:
-    """This process's rank under torchrun, 0 without it. Gradients travel over gloo, on every device."""
+    """This process's rank under torchrun, 0 without it.
+
+    Gradients travel over gloo, on every device.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return 0
     if not dist.is_initialized():
@@ -34,7 +39,9 @@ def local_device(device: str) -> str:
 
 
 def agreed(value: Any) -> Any:
-    """The first process's value, on all: a row's gradient must be the same bits on whichever process it is made."""
+    """The first process's value, on all: a row's gradient must be the same bits on
+    whichever process it is made.
+    """
     if not dist.is_initialized():
         return value
     shared = [value]
@@ -43,7 +50,9 @@ def agreed(value: Any) -> Any:
 
 
 class SharedSums:
-    """The `BlockSum` of the first process: each process gets an equal part of a block's slots."""
+    """The `BlockSum` of the first process: each process gets an equal part of a block's
+    slots.
+    """
 
     parallel = False
 
@@ -59,22 +68,36 @@ class SharedSums:
         return self._part.sums.rows(ask, block)
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """As `TorchSums`, on this process alone: only fits without privacy ask for them."""
+        """As `TorchSums`, on this process alone: only fits without privacy ask for
+        them.
+        """
         return self._part.sums.norms(ask, block)
 
-    def add(self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def add(
+        self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
         """Add the block's clipped gradients to `out` (size,) int64."""
         sums = self._part.sums
         if sums.is_exact(ask.query):
             return sums.add(ask, rows, y, used, out)
         params = ask.params
-        if ask.query != sums.network.query or not isinstance(params, StepParams) or params.weights is None:
-            raise ValueError(f"the query must be the network's own, got {ask.query}. This is a defect in the solver.")
+        if (
+            ask.query != sums.network.query
+            or not isinstance(params, StepParams)
+            or params.weights is None
+        ):
+            raise ValueError(
+                f"the query must be the network's own, got {ask.query}. This is a "
+                "defect in the solver."
+            )
         x = network_rows(params.transform, rows.x)
         weights = None if params is self._sent else params.weights
         self._sent = params
         slots = np.array_split(np.arange(len(x)), dist.get_world_size())
-        parts = [(weights, params.step, ask.clip_norm, x[s], y[s], rows.index[s], used[s]) for s in slots]
+        parts = [
+            (weights, params.step, ask.clip_norm, x[s], y[s], rows.index[s], used[s])
+            for s in slots
+        ]
         mine: list[Any] = [None]
         dist.scatter_object_list(mine, parts, src=0)
         out += self._part(*mine[0])
@@ -127,7 +150,9 @@ class _PartSum:
             self._params = StepParams(RowTransform(), weights, step)
         query = self.sums.network.query
         ask = Ask(query, self._params, None, clip_norm)
-        out = self.sums.add(ask, Block(index, x, y), y, keep, np.zeros(query.size, np.int64))
+        out = self.sums.add(
+            ask, Block(index, x, y), y, keep, np.zeros(query.size, np.int64)
+        )
         total = torch.from_numpy(out)
         dist.reduce(total, dst=0)
         return total.numpy()

@@ -9,32 +9,53 @@ from dphead.rows.data import BLOCK_ROWS, ArrayRows
 
 
 class ImageRows:
-    """Images (n, channels, h, w) uint8 in memory with labels (n,) int; a label that is not a class counts zero.
+    """Images (n, channels, h, w) uint8 in memory with labels (n,) int; a label that is
+    not a class counts zero.
 
-    n_features is 1: a network's statistic has the size of its parameters, whatever the pixels. groups, group_cap: as in
-    `dphead.rows.data.ArrayRows`.
+    n_features is 1: a network's statistic has the size of its parameters, whatever the
+    pixels. groups, group_cap: as in `dphead.rows.data.ArrayRows`.
     """
 
     n_features = 1
 
     def __init__(
-        self, images: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None, group_cap: int | None = None
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        groups: np.ndarray | None = None,
+        group_cap: int | None = None,
     ) -> None:
-        if images.ndim != 4 or images.dtype != np.uint8 or labels.shape != images.shape[:1]:
+        if (
+            images.ndim != 4
+            or images.dtype != np.uint8
+            or labels.shape != images.shape[:1]
+        ):
             raise ValueError(
-                f"images must be uint8 (n, channels, h, w) with labels (n,), got {images.shape=}, {images.dtype=}, "
-                f"{labels.shape=}. Convert them."
+                "images must be uint8 (n, channels, h, w) with labels (n,), got "
+                f"{images.shape=}, {images.dtype=}, {labels.shape=}. Convert them."
             )
         if (groups is None) != (group_cap is None):
-            raise ValueError(f"groups and group_cap must be given together, got {group_cap=}. Give both, or neither.")
+            raise ValueError(
+                f"groups and group_cap must be given together, got {group_cap=}. Give "
+                "both, or neither."
+            )
         self._x = images.reshape(len(images), int(np.prod(images.shape[1:])))
-        # The labels, and what a group's cap leaves of them, are those that heads are fitted with.
+        # The labels, and what a group's cap leaves of them, are those that heads are
+        # fitted with.
         slots = np.zeros((len(images), 1), np.float32)
         self._slots = ArrayRows(slots, labels, BLOCK_ROWS, groups, group_cap)
-        self.n_rows, self.group_cap, self.within = len(images), group_cap, self._slots.within
+        self.n_rows, self.group_cap, self.within = (
+            len(images),
+            group_cap,
+            self._slots.within,
+        )
 
-    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
-        """Blocks that hold each image (or each of `indices`) once; the last is padded with index -1."""
+    def blocks(
+        self, indices: np.ndarray | None = None, known: Known | None = None
+    ) -> Iterator[Block]:
+        """Blocks that hold each image (or each of `indices`) once; the last is padded
+        with index -1.
+        """
         for block in self._slots.blocks(indices):
             x = self._x[np.maximum(block.index, 0)].astype(np.float32)
             yield Block(block.index, x, block.y)

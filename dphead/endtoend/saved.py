@@ -1,4 +1,6 @@
-"""A trained network in its run folder: written, read back, measured, and used on new rows."""
+"""A trained network in its run folder: written, read back, measured, and used on new
+rows.
+"""
 
 import json
 from dataclasses import asdict
@@ -21,20 +23,35 @@ from extract.images import Classes
 FORMAT = 1
 
 
-def save_network(out: Path, network: Network, state: Progress, facts: dict[str, Any]) -> None:
-    """model.safetensors (all weights, the averaged ones where trained, and the rows' transform) and model.json."""
+def save_network(
+    out: Path, network: Network, state: Progress, facts: dict[str, Any]
+) -> None:
+    """model.safetensors (all weights, the averaged ones where trained, and the rows'
+    transform) and model.json.
+    """
     from safetensors.numpy import save_file
 
     PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
-    tensors = {f"model.{k}": v.detach().cpu().numpy() for k, v in network.model.state_dict().items()}
-    tensors |= {k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None}
-    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, out / "model.safetensors")
+    tensors = {
+        f"model.{k}": v.detach().cpu().numpy()
+        for k, v in network.model.state_dict().items()
+    }
+    tensors |= {
+        k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None
+    }
+    save_file(
+        {k: np.ascontiguousarray(v) for k, v in tensors.items()},
+        out / "model.safetensors",
+    )
     meta = {"format": FORMAT, "network": asdict(network.spec), **facts}
     (out / "model.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
 
 
-def load_network(folder: str | Path, device: str = "cpu") -> tuple[Network, Progress, dict[str, Any]]:
-    """(network, its weights and transform, model.json) of a run folder; `scores` predicts. device: "auto" takes a GPU.
+def load_network(
+    folder: str | Path, device: str = "cpu"
+) -> tuple[Network, Progress, dict[str, Any]]:
+    """(network, its weights and transform, model.json) of a run folder; `scores`
+    predicts. device: "auto" takes a GPU.
 
     Raises ValueError if the folder does not hold a network of this format.
     """
@@ -46,21 +63,43 @@ def load_network(folder: str | Path, device: str = "cpu") -> tuple[Network, Prog
         facts = json.loads((folder / "model.json").read_text())
         tensors = load_file(folder / "model.safetensors")
         if facts["format"] != FORMAT:
-            raise ValueError(f"the model's format must be {FORMAT}, got format={facts['format']}. Update dphead.")
+            raise ValueError(
+                f"the model's format must be {FORMAT}, got format={facts['format']}. "
+                "Update dphead."
+            )
         spec = dict(facts["network"])
-    except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        json.JSONDecodeError,
+        SafetensorError,
+    ) as error:
         raise ValueError(
-            f"a run folder must hold model.json and model.safetensors, got path={folder} ({error!r}). Train first."
+            "a run folder must hold model.json and model.safetensors, got "
+            f"path={folder} ({error!r}). Train first."
         ) from error
     model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
-    spec |= {key: tuple(value) for key, value in spec.items() if isinstance(value, list)}  # shape, mean, std
+    # shape, mean, std
+    spec |= {
+        key: tuple(value) for key, value in spec.items() if isinstance(value, list)
+    }
     cuda = device == "auto" and torch.cuda.is_available()
-    network = Network(NetworkSpec(model, **spec), "cuda" if cuda else "cpu" if device == "auto" else device)
-    state = {k.removeprefix("model."): torch.from_numpy(v) for k, v in tensors.items() if k.startswith("model.")}
+    network = Network(
+        NetworkSpec(model, **spec),
+        "cuda" if cuda else "cpu" if device == "auto" else device,
+    )
+    state = {
+        k.removeprefix("model."): torch.from_numpy(v)
+        for k, v in tensors.items()
+        if k.startswith("model.")
+    }
     network.model.load_state_dict(state)
     weights = flat(network.model).double().cpu().numpy()
     empty = np.zeros(0)
-    progress = Progress(0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale"))
+    progress = Progress(
+        0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale")
+    )
     return network, progress, facts
 
 
@@ -72,50 +111,77 @@ def open_rows(
     layout: str | None = None,
     measured: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(x (n, ...), y (n,)) of images, brought to the network's size and channels, or of a features file, its maps.
+    """(x (n, ...), y (n,)) of images, brought to the network's size and channels, or of
+    a features file, its maps.
 
-    facts: model.json. measured: only rows with a label of the network's classes; ValueError if there are none.
+    facts: model.json. measured: only rows with a label of the network's classes;
+        ValueError if there are none.
     """
     spec, names = network.spec, facts["class_names"]
     if not source.exists():
-        raise ValueError(f"images or a features file must exist, got {source}. Check the path.")
+        raise ValueError(
+            f"images or a features file must exist, got {source}. Check the path."
+        )
     if is_features_file(source) == spec.pixels:
         wanted = "images" if spec.pixels else "a features file"
-        raise ValueError(f"the network was trained on {wanted}, got {source}. Give the same kind of source.")
+        raise ValueError(
+            f"the network was trained on {wanted}, got {source}. Give the same kind of "
+            "source."
+        )
     if spec.pixels:
         channels, *size = spec.shape
         classes = Classes(names, ignore_labels=not measured)
-        images = load_images(source, classes, split, (size[0], size[1]), channels, layout)
+        images = load_images(
+            source, classes, split, (size[0], size[1]), channels, layout
+        )
         x, y = images.x, images.y
     else:
         check_layout(layout, source)
         rows, file = load_features(source, split, memory=0)
         with file:
             if file.feature_space != facts["feature_space"]:
-                raise ValueError(f"features must be the network's own, got features={source}. Extract them alike.")
+                raise ValueError(
+                    f"features must be the network's own, got features={source}. "
+                    "Extract them alike."
+                )
             if measured:
                 check_labels(file, rows, names, source)
             x, y = rows.features(), rows.labels()
     return labelled(x, y, len(names), source) if measured else (x, y)
 
 
-def labelled(x: np.ndarray, y: np.ndarray, n_classes: int, source: Path) -> tuple[np.ndarray, np.ndarray]:
+def labelled(
+    x: np.ndarray, y: np.ndarray, n_classes: int, source: Path
+) -> tuple[np.ndarray, np.ndarray]:
     """The rows that have a class. ValueError if none has."""
     known = (y >= 0) & (y < n_classes)
     if not known.any():
-        raise ValueError(f"rows to measure on need labels of the classes, got none in {source}. Check the source.")
+        raise ValueError(
+            f"rows to measure on need labels of the classes, got none in {source}. "
+            "Check the source."
+        )
     return x[known], y[known]
 
 
-def scores(network: Network, state: Progress, x: np.ndarray, vote: int = 0) -> np.ndarray:
-    """Scores (n, n_classes) of the averaged weights on rows x, through the rows' transform. vote: views that vote."""
+def scores(
+    network: Network, state: Progress, x: np.ndarray, vote: int = 0
+) -> np.ndarray:
+    """Scores (n, n_classes) of the averaged weights on rows x, through the rows'
+    transform. vote: views that vote.
+    """
     x = x if network.spec.pixels else network_rows(state.transform, x)
     return network.scores(state.average, x, vote=vote)
 
 
-def evaluate(network: Network, state: Progress, x: np.ndarray, y: np.ndarray, vote: int = 0) -> dict[str, Any]:
-    """Metrics of the averaged weights on labelled rows; with `vote`, "vote_accuracy" besides."""
+def evaluate(
+    network: Network, state: Progress, x: np.ndarray, y: np.ndarray, vote: int = 0
+) -> dict[str, Any]:
+    """Metrics of the averaged weights on labelled rows; with `vote`, "vote_accuracy"
+    besides.
+    """
     metrics = evaluate_scores(scores(network, state, x), y)
     if vote:
-        metrics["vote_accuracy"] = float((scores(network, state, x, vote).argmax(axis=1) == y).mean())
+        metrics["vote_accuracy"] = float(
+            (scores(network, state, x, vote).argmax(axis=1) == y).mean()
+        )
     return metrics

@@ -10,10 +10,14 @@ from dphead.planning import presets
 
 @dataclass(frozen=True)
 class Settings(Step):
-    """How a network is trained. None: solved for (noise_multiplier, batch_size, steps), or left to the model.
+    """How a network is trained.
 
-    epochs, base_learning_rate: instead of steps (epochs n / batch) and learning_rate (times batch / 512), as TB21.
-    views: De22's augmentation multiplicity K. normalization: `ChannelNormalization`'s settings. The rest: `Step`.
+    None: solved for (noise_multiplier, batch_size, steps), or left to the model.
+
+    epochs, base_learning_rate: instead of steps (epochs n / batch) and learning_rate
+        (times batch / 512), as TB21.
+    views: De22's augmentation multiplicity K. normalization: `ChannelNormalization`'s
+        settings. The rest: `Step`.
     """
 
     model: str = "wrn-16-4"
@@ -27,31 +31,58 @@ class Settings(Step):
     normalization: dict[str, Any] | None = None
 
     def resolved(self, n_rows: int) -> "Settings":
-        """With epochs and base_learning_rate turned into steps and learning_rate, and ranges checked."""
+        """With epochs and base_learning_rate turned into steps and learning_rate, and
+        ranges checked.
+        """
         found = self
         if self.epochs is not None:
             if self.steps is not None or self.batch_size is None:
                 raise ValueError(
-                    f"epochs need a batch_size and no steps, got {self.steps=}, {self.batch_size=}. Correct."
+                    f"epochs need a batch_size and no steps, got {self.steps=}, "
+                    f"{self.batch_size=}. Correct."
                 )
-            found = replace(found, steps=max(1, round(self.epochs * n_rows / self.batch_size)), epochs=None)
+            found = replace(
+                found,
+                steps=max(1, round(self.epochs * n_rows / self.batch_size)),
+                epochs=None,
+            )
         if self.base_learning_rate is not None:
             if self.batch_size is None:
-                raise ValueError("base_learning_rate needs a batch_size, got none. Give learning_rate instead.")
+                raise ValueError(
+                    "base_learning_rate needs a batch_size, got none. Give "
+                    "learning_rate instead."
+                )
             rate = self.base_learning_rate * self.batch_size / 512
             found = replace(found, learning_rate=rate, base_learning_rate=None)
-        if not (found.learning_rate > 0 and 0 <= found.momentum < 1 and found.weight_decay >= 0 and found.views >= 0):
+        if not (
+            found.learning_rate > 0
+            and 0 <= found.momentum < 1
+            and found.weight_decay >= 0
+            and found.views >= 0
+        ):
             raise ValueError(
-                "learning_rate must be positive, momentum in [0, 1), weight_decay and views at least 0, got "
-                f"{found.learning_rate=}, {found.momentum=}, {found.weight_decay=}, {found.views=}. Correct them."
+                "learning_rate must be positive, momentum in [0, 1), weight_decay and "
+                f"views at least 0, got {found.learning_rate=}, {found.momentum=}, "
+                f"{found.weight_decay=}, {found.views=}. Correct them."
             )
         return found
 
 
 NAMES = {f.name for f in fields(Settings)}
 RENAMED = {"augmentation_multiplicity": "views"}
-HEADS = {"normalize": False, "average": "last", "momentum": 0.9}  # what a preset's table means by leaving them out
-OF_HEADS = {"loss", "intercept", "unit_norm", "left_to_the_user", "dampening", "search", "groups", "dataset", "epsilon"}
+# what a preset's table means by leaving them out
+HEADS = {"normalize": False, "average": "last", "momentum": 0.9}
+OF_HEADS = {
+    "loss",
+    "intercept",
+    "unit_norm",
+    "left_to_the_user",
+    "dampening",
+    "search",
+    "groups",
+    "dataset",
+    "epsilon",
+}
 
 
 def make_settings(
@@ -59,15 +90,23 @@ def make_settings(
 ) -> tuple[Settings, str]:
     """(settings, where they come from). options: the user's, None values ignored.
 
-    preset: "NAME", or "NAME/COLUMN" for one whose table has several columns: COLUMN is the data set or epsilon that
-    heads it, by default this `epsilon`. Raises ValueError for names that do not exist and presets that cannot be run.
+    preset: "NAME", or "NAME/COLUMN" for one whose table has several columns: COLUMN is
+    the data set or epsilon that heads it, by default this `epsilon`. Raises ValueError
+    for names that do not exist and presets that cannot be run.
     """
     given = {k: v for k, v in options.items() if v is not None}
     unknown = sorted(set(given) - NAMES)
     if unknown:
-        raise ValueError(f"settings must be a network's, got {unknown}. It has {sorted(NAMES)}.")
-    known, source = ({}, "dphead's defaults") if preset is None else _from_preset(preset, epsilon)
-    for one, other in {"steps": "epochs", "learning_rate": "base_learning_rate"}.items():
+        raise ValueError(
+            f"settings must be a network's, got {unknown}. It has {sorted(NAMES)}."
+        )
+    known, source = (
+        ({}, "dphead's defaults") if preset is None else _from_preset(preset, epsilon)
+    )
+    for one, other in {
+        "steps": "epochs",
+        "learning_rate": "base_learning_rate",
+    }.items():
         if one in given or other in given:
             known.pop(one, None)
             known.pop(other, None)
@@ -75,7 +114,10 @@ def make_settings(
     if merged.get("views") and merged.get("augment") is None:
         merged["augment"] = "crop"
     if merged.get("augment") not in (None, "none", *AUGMENTATIONS):
-        raise ValueError(f"augment must be none or one of {sorted(AUGMENTATIONS)}, got {merged['augment']!r}.")
+        raise ValueError(
+            f"augment must be none or one of {sorted(AUGMENTATIONS)}, got "
+            f"{merged['augment']!r}."
+        )
     if merged.get("augment") not in (None, "none") and not merged.get("views"):
         merged["views"] = 1
     return Settings(**merged), source
@@ -86,16 +128,27 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
     data = presets.load(base)
     table, columns = HEADS | data.get("dp-sgd", {}), data.get("columns", {})
     if "network" not in data:
-        raise ValueError(f"preset must be one that trains a network, got preset={base!r}. Use it with `dphead fit`.")
+        raise ValueError(
+            f"preset must be one that trains a network, got preset={base!r}. Use it "
+            "with `dphead fit`."
+        )
     if columns:
         first = next(iter(columns))
         value: Any = wanted or epsilon
-        if columns[first] and isinstance(columns[first][0], float) and value is not None:
+        if (
+            columns[first]
+            and isinstance(columns[first][0], float)
+            and value is not None
+        ):
             value = float(value)
         table |= presets.column(base, **{first: value})
     network = data["network"]
     table["model"] = network[table["dataset"]] if isinstance(network, dict) else network
     if table.pop("data_norm", "none") != "none":
-        table["normalization"] = presets.load(f"tb21-{table['dataset']}")["dp-sgd"]["normalization"]
-    found = {RENAMED.get(str(k), str(k)): v for k, v in table.items() if k not in OF_HEADS}
+        table["normalization"] = presets.load(f"tb21-{table['dataset']}")["dp-sgd"][
+            "normalization"
+        ]
+    found = {
+        RENAMED.get(str(k), str(k)): v for k, v in table.items() if k not in OF_HEADS
+    }
     return found, data["source"]

@@ -1,4 +1,6 @@
-"""De22's training of a whole network as a solver: it asks for noisy clipped gradients and post-processes them."""
+"""De22's training of a whole network as a solver: it asks for noisy clipped gradients
+and post-processes them.
+"""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -16,10 +18,14 @@ from dphead.solvers.normalization import ChannelNormalization
 
 @dataclass
 class Progress:
-    """Where a training stands after `step` steps: all that is needed to go on. Everything is post-processing.
+    """Where a training stands after `step` steps: all that is needed to go on.
 
-    weights, average, first, second: (size,) float64 (average: the moving average; first, second: the moments).
-    center, scale: of the rows' transform, or None. estimate: as of a `LinearHead`; no accuracy was asked for.
+    Everything is post-processing.
+
+    weights, average, first, second: (size,) float64 (average: the moving average;
+        first, second: the moments).
+    center, scale: of the rows' transform, or None. estimate: as of a `LinearHead`; no
+        accuracy was asked for.
     """
 
     estimate: ClassVar[None] = None
@@ -42,9 +48,10 @@ class Progress:
 class Step:
     """How a step is made of a released gradient.
 
-    learning_rate multiplies the mean clipped gradient over the expected batch size, also divided by the clip norm if
-    `normalize` (De22). average: "last" or "ema", with De22's warm-up min(ema_decay, (1 + t) / (10 + t)). weight_decay:
-    decoupled from the gradient (AdamW) if `decoupled`.
+    learning_rate multiplies the mean clipped gradient over the expected batch size,
+    also divided by the clip norm if `normalize` (De22). average: "last" or "ema", with
+    De22's warm-up min(ema_decay, (1 + t) / (10 + t)). weight_decay: decoupled from the
+    gradient (AdamW) if `decoupled`.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -61,10 +68,13 @@ class Step:
 
 @dataclass(frozen=True)
 class NetworkDescent(Step):
-    """DP-SGD (with momentum) or DP-Adam(W) on a network's weights [De22 equation 3; TB21 Algorithm 1].
+    """DP-SGD (with momentum) or DP-Adam(W) on a network's weights [De22 equation 3;
+    TB21 Algorithm 1].
 
-    start: initial weights (size,), public. noise_multiplier: fixed, or None for what the budget allows.
-    normalization: private data normalisation of feature maps [TB21 Algorithm 2]. after: called after each step.
+    start: initial weights (size,), public. noise_multiplier: fixed, or None for what
+        the budget allows.
+    normalization: private data normalisation of feature maps [TB21 Algorithm 2]. after:
+        called after each step.
     """
 
     query: ModelGradient
@@ -73,7 +83,9 @@ class NetworkDescent(Step):
     sampling_prob: float = 1.0
     noise_multiplier: float | None = None
     normalization: ChannelNormalization | None = None
-    after: Callable[[Progress], None] | None = field(default=None, repr=False, compare=False)
+    after: Callable[[Progress], None] | None = field(
+        default=None, repr=False, compare=False
+    )
     resumed: Progress | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -82,9 +94,21 @@ class NetworkDescent(Step):
         return f"dp-{self.optimizer} network"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The data normalisation's releases, if any, and `steps` gradients of equal noise."""
-        step = PlannedRelease("gradient", self.query, self.clip_norm, 1.0, self.sampling_prob, self.noise_multiplier)
-        return [*(self.normalization.plan(facts, 0.0) if self.normalization else []), *[step] * self.steps]
+        """The data normalisation's releases, if any, and `steps` gradients of equal
+        noise.
+        """
+        step = PlannedRelease(
+            "gradient",
+            self.query,
+            self.clip_norm,
+            1.0,
+            self.sampling_prob,
+            self.noise_multiplier,
+        )
+        return [
+            *(self.normalization.plan(facts, 0.0) if self.normalization else []),
+            *[step] * self.steps,
+        ]
 
     def before(self) -> int:
         """Number of releases before the first gradient."""
@@ -99,18 +123,36 @@ class NetworkDescent(Step):
                 transform = yield from self.normalization.solve(facts, 0.0)
             zero = np.zeros_like(self.start)
             state = Progress(
-                0, self.start.copy(), self.start.copy(), zero, zero.copy(), transform.center, transform.scale
+                0,
+                self.start.copy(),
+                self.start.copy(),
+                zero,
+                zero.copy(),
+                transform.center,
+                transform.scale,
             )
         moments, transform = Moments(self.start.shape), state.transform
         moments.first, moments.second, moments.t = state.first, state.second, state.step
-        scale = 1.0 / (facts.n_rows * self.sampling_prob * (self.clip_norm if self.normalize else 1.0))
+        scale = 1.0 / (
+            facts.n_rows
+            * self.sampling_prob
+            * (self.clip_norm if self.normalize else 1.0)
+        )
         for t in range(state.step, self.steps):
             params = StepParams(transform, state.weights.astype(np.float32), t)
             answer = yield Ask("gradient", self.query, params)
             gradient, decay = answer.value * scale, self.weight_decay * state.weights
-            direction = moments.direction(self, gradient if self.decoupled else gradient + decay)
-            state.weights = state.weights - self.learning_rate * (direction + (decay if self.decoupled else 0.0))
-            warm = min(self.ema_decay, (1 + t) / (10 + t)) if self.average == "ema" else 0.0
+            direction = moments.direction(
+                self, gradient if self.decoupled else gradient + decay
+            )
+            state.weights = state.weights - self.learning_rate * (
+                direction + (decay if self.decoupled else 0.0)
+            )
+            warm = (
+                min(self.ema_decay, (1 + t) / (10 + t))
+                if self.average == "ema"
+                else 0.0
+            )
             state.average = warm * state.average + (1 - warm) * state.weights
             state.first, state.second, state.step = moments.first, moments.second, t + 1
             if self.after is not None:

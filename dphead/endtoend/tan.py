@@ -1,4 +1,6 @@
-"""TAN23's way to tune at a fraction of the price: plan in the flat region, simulate at a constant amount of noise."""
+"""TAN23's way to tune at a fraction of the price: plan in the flat region, simulate at
+a constant amount of noise.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dphead.analysis.tan import MIN_SIGMA, Prediction, predict_with_interval, require_public, simulate
+from dphead.analysis.tan import (
+    MIN_SIGMA,
+    Prediction,
+    predict_with_interval,
+    require_public,
+    simulate,
+)
 from dphead.endtoend.choose import Schedule, schedule
 from dphead.endtoend.settings import Settings
 
@@ -20,16 +28,25 @@ def plans(
     noise_multiplier: float = MIN_SIGMA,
     accountant: str = "rdp",
 ) -> list[Schedule]:
-    """For each number of steps the cheapest batch in the flat region (sigma >= 2) that spends the budget.
+    """For each number of steps the cheapest batch in the flat region (sigma >= 2) that
+    spends the budget.
 
-    A run costs B T rows; at constant eta that is n sigma eta sqrt(2 T), so sigma = 2 is the cheapest of the region and
-    more steps cost more. Steps at which even one row a batch, or all of them, miss the budget are left out.
+    A run costs B T rows; at constant eta that is n sigma eta sqrt(2 T), so sigma = 2 is
+    the cheapest of the region and more steps cost more. Steps at which even one row a
+    batch, or all of them, miss the budget are left out.
     """
     if noise_multiplier < MIN_SIGMA:
-        raise ValueError(f"the flat region begins at sigma = {MIN_SIGMA:g}, got {noise_multiplier=}. Use more noise.")
+        raise ValueError(
+            f"the flat region begins at sigma = {MIN_SIGMA:g}, got "
+            f"{noise_multiplier=}. Use more noise."
+        )
     found = []
     for count in steps:
-        options: dict[str, Any] = {"noise_multiplier": noise_multiplier, "steps": count, "accountant": accountant}
+        options: dict[str, Any] = {
+            "noise_multiplier": noise_multiplier,
+            "steps": count,
+            "accountant": accountant,
+        }
         try:
             one = schedule(n_rows, epsilon=epsilon, delta=delta, **options)
         except ValueError:
@@ -37,7 +54,10 @@ def plans(
         if one.batch_size < n_rows:
             found.append(one)
     if not found:
-        raise ValueError(f"no number of steps spends this budget at sigma >= 2, got {epsilon=}, steps={list(steps)}.")
+        raise ValueError(
+            f"no number of steps spends this budget at sigma >= 2, got {epsilon=}, "
+            f"steps={list(steps)}."
+        )
     return found
 
 
@@ -48,7 +68,9 @@ def cheapest(found: Sequence[Schedule]) -> Schedule:
 
 @dataclass(frozen=True)
 class Simulated:
-    """One simulated run: its factor k, settings, seed, accuracy on public rows, and the vast epsilon it would cost."""
+    """One simulated run: its factor k, settings, seed, accuracy on public rows, and the
+    vast epsilon it would cost.
+    """
 
     factor: float
     batch_size: float
@@ -58,9 +80,18 @@ class Simulated:
 
 
 def simulated_settings(settings: Settings, factor: float) -> Settings:
-    """The settings at (B / k, sigma / k), same steps and learning rate [TAN23 section 3.4]."""
-    if settings.noise_multiplier is None or settings.batch_size is None or settings.steps is None:
-        raise ValueError("a simulation needs noise_multiplier, batch_size and steps, got one missing. Plan first.")
+    """The settings at (B / k, sigma / k), same steps and learning rate [TAN23 section
+    3.4].
+    """
+    if (
+        settings.noise_multiplier is None
+        or settings.batch_size is None
+        or settings.steps is None
+    ):
+        raise ValueError(
+            "a simulation needs noise_multiplier, batch_size and steps, got one "
+            "missing. Plan first."
+        )
     sigma, batch = simulate(settings.noise_multiplier, settings.batch_size, factor)
     return replace(settings, noise_multiplier=sigma, batch_size=max(1, round(batch)))
 
@@ -74,26 +105,45 @@ def run_simulations(
     data_is_public: bool,
     done: Callable[[Simulated], None] | None = None,
 ) -> list[Simulated]:
-    """Train at each factor and seed. train: (settings, seed) to an accuracy on rows that were not trained on.
+    """Train at each factor and seed.
 
-    Raises ValueError unless the data are public: at sigma / k a run spends a vast epsilon.
+    train: (settings, seed) to an accuracy on rows that were not trained on.
+
+    Raises ValueError unless the data are public: at sigma / k a run spends a vast
+    epsilon.
     """
     require_public(data_is_public)
     if len(set(factors)) < 2 or min(factors) <= 1:
-        raise ValueError(f"a line needs at least two factors above 1, got factors={list(factors)}. Give more.")
+        raise ValueError(
+            f"a line needs at least two factors above 1, got factors={list(factors)}. "
+            "Give more."
+        )
     found = []
     for factor in sorted(factors, reverse=True):
         small = simulated_settings(settings, factor)
         for seed in seeds:
             accuracy = train(small, seed)
-            one = Simulated(factor, float(small.batch_size or 0), small.noise_multiplier or 0.0, seed, accuracy)
+            one = Simulated(
+                factor,
+                float(small.batch_size or 0),
+                small.noise_multiplier or 0.0,
+                seed,
+                accuracy,
+            )
             found.append(one)
             if done is not None:
                 done(one)
     return found
 
 
-def predict(runs: Sequence[Simulated], batch_size: float, confidence: float = 0.95) -> Prediction:
-    """The full run's accuracy from the line through the simulated ones, with a prediction interval."""
-    sizes, accuracies = np.array([r.batch_size for r in runs]), np.array([r.accuracy for r in runs])
+def predict(
+    runs: Sequence[Simulated], batch_size: float, confidence: float = 0.95
+) -> Prediction:
+    """The full run's accuracy from the line through the simulated ones, with a
+    prediction interval.
+    """
+    sizes, accuracies = (
+        np.array([r.batch_size for r in runs]),
+        np.array([r.accuracy for r in runs]),
+    )
     return predict_with_interval(sizes, accuracies, batch_size, confidence)

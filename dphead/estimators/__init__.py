@@ -1,4 +1,7 @@
-"""scikit-learn estimators. Each names a method; its settings default to the preset's or the solver's own."""
+"""scikit-learn estimators.
+
+Each names a method; its settings default to the preset's or the solver's own.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -25,11 +28,14 @@ __all__ = [
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAutoClassifier(DPClassifier):
-    """Nothing to choose: gradient steps that follow from the sizes and the budget, and the accuracy to expect.
+    """Nothing to choose: gradient steps that follow from the sizes and the budget, and
+    the accuracy to expect.
 
-    estimate: release the count of correct training rows, for `expected_accuracy_` (`dphead.solvers.Auto`).
-    prior: public weights (n_features, n_classes) to start from, for rows as they are, such as the backbone's own head
-    for these classes. The other parameters, and the attributes after `fit`: `DPClassifier`.
+    estimate: release the count of correct training rows, for `expected_accuracy_`
+    (`dphead.solvers.Auto`).
+    prior: public weights (n_features, n_classes) to start from, for rows as they are,
+    such as the backbone's own head for these classes. The other parameters, and the
+    attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "auto"
@@ -40,12 +46,14 @@ class DPAutoClassifier(DPClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPLeastSquaresClassifier(DPClassifier):
-    """DP-LS: least squares from one noisy Gram matrix and noisy class sums [FC23 Algorithm 3].
+    """DP-LS: least squares from one noisy Gram matrix and noisy class sums [FC23
+    Algorithm 3].
 
-    ridge, gram_share, class_grams, alpha, feature_clip, intercept: `dphead.solvers.LeastSquares`. error_bars: after the
-    fit `coef_std_`, `intercept_std_` and `decision_std` say how far the privacy noise moves what they are named after
-    (one standard error; not the error from having few rows). The other parameters, and the attributes after `fit`:
-    `DPClassifier`.
+    ridge, gram_share, class_grams, alpha, feature_clip, intercept:
+    `dphead.solvers.LeastSquares`. error_bars: after the fit `coef_std_`,
+    `intercept_std_` and `decision_std` say how far the privacy noise moves what they
+    are named after (one standard error; not the error from having few rows). The other
+    parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-ls"
@@ -58,8 +66,12 @@ class DPLeastSquaresClassifier(DPClassifier):
     intercept: float | None = None
     error_bars: bool | None = None
 
-    def fit(self, X: Any, y: Any = None, groups: Any = None) -> "DPLeastSquaresClassifier":
-        """As `DPClassifier.fit`, then coef_std_ and intercept_std_, shaped like coef_ and intercept_, if asked for."""
+    def fit(
+        self, X: Any, y: Any = None, groups: Any = None
+    ) -> "DPLeastSquaresClassifier":
+        """As `DPClassifier.fit`, then coef_std_ and intercept_std_, shaped like coef_
+        and intercept_, if asked for.
+        """
         super().fit(X, y, groups)
         if self.error_bars:
             weights, self.intercept_std_ = self.head_.weights_std(self._differences())
@@ -67,12 +79,18 @@ class DPLeastSquaresClassifier(DPClassifier):
         return self
 
     def decision_std(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Standard errors of `decision_function` due to the privacy noise, of its shape. X as there."""
-        found = self._scores(X, split, lambda x: self.head_.scores_std(x, self._differences()))
+        """Standard errors of `decision_function` due to the privacy noise, of its
+        shape. X as there.
+        """
+        found = self._scores(
+            X, split, lambda x: self.head_.scores_std(x, self._differences())
+        )
         return found[:, 0] if len(self.classes_) == 2 else found
 
     def _differences(self) -> np.ndarray | None:
-        """What `coef_` is of the classes' weights: the second minus the first of two, else each one."""
+        """What `coef_` is of the classes' weights: the second minus the first of two,
+        else each one.
+        """
         return np.array([[-1.0], [1.0]]) if len(self.classes_) == 2 else None
 
 
@@ -80,8 +98,9 @@ class DPLeastSquaresClassifier(DPClassifier):
 class DPFeatureCovarianceClassifier(DPClassifier):
     """DP-FC: gradient steps preconditioned by one noisy Gram matrix [FC23 Algorithm 4].
 
-    steps, learning_rate, ridge, gram_share, loss, clip_norm, feature_clip, intercept, initial_bias:
-    `dphead.solvers.DPFC`. The other parameters, and the attributes after `fit`: `DPClassifier`.
+    steps, learning_rate, ridge, gram_share, loss, clip_norm, feature_clip, intercept,
+    initial_bias: `dphead.solvers.DPFC`. The other parameters, and the attributes after
+    `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-fc"
@@ -99,10 +118,12 @@ class DPFeatureCovarianceClassifier(DPClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPNewtonClassifier(DPClassifier):
-    """DP-Newton: noisy Newton steps for one-vs-rest logistic regression [FC23 Algorithm 2].
+    """DP-Newton: noisy Newton steps for one-vs-rest logistic regression [FC23 Algorithm
+    2].
 
-    steps, learning_rate, ridge, feature_clip, intercept, initial_bias, hessian_share: `dphead.solvers.Newton`. The
-    other parameters, and the attributes after `fit`: `DPClassifier`.
+    steps, learning_rate, ridge, feature_clip, intercept, initial_bias, hessian_share:
+    `dphead.solvers.Newton`. The other parameters, and the attributes after `fit`:
+    `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-newton"
@@ -135,9 +156,11 @@ class _GradientClassifier(DPClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPSGDClassifier(_GradientClassifier):
-    """DP-SGD with momentum, full batches or Poisson batches (`sampling_prob` < 1) [FC23 Algorithm 1; TB21; De22].
+    """DP-SGD with momentum, full batches or Poisson batches (`sampling_prob` < 1) [FC23
+    Algorithm 1; TB21; De22].
 
-    steps, learning_rate, momentum, loss, clip_norm, sampling_prob, ...: `dphead.solvers.GradientDescent`.
+    steps, learning_rate, momentum, loss, clip_norm, sampling_prob, ...:
+        `dphead.solvers.GradientDescent`.
     The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
@@ -146,10 +169,12 @@ class DPSGDClassifier(_GradientClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAdamClassifier(_GradientClassifier):
-    """DP-Adam, full batches or Poisson batches (`sampling_prob` < 1) [FC23 Algorithm 1 with Adam's step].
+    """DP-Adam, full batches or Poisson batches (`sampling_prob` < 1) [FC23 Algorithm 1
+    with Adam's step].
 
-    steps, learning_rate, momentum (β₁), beta2, loss, clip_norm, sampling_prob, ...: `dphead.solvers.GradientDescent`.
-    The other parameters, and the attributes after `fit`: `DPClassifier`.
+    steps, learning_rate, momentum (β₁), beta2, loss, clip_norm, sampling_prob, ...:
+    `dphead.solvers.GradientDescent`. The other parameters, and the attributes after
+    `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-adam"
@@ -159,8 +184,8 @@ class DPAdamClassifier(_GradientClassifier):
 class DPPrototypeClassifier(DPClassifier):
     """One noisy mean for each class; the nearest wins, by angle or by distance.
 
-    rule, intercept, feature_clip: `dphead.solvers.Prototypes`. The other parameters, and the attributes after `fit`:
-    `DPClassifier`.
+    rule, intercept, feature_clip: `dphead.solvers.Prototypes`. The other parameters,
+    and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "prototypes"

@@ -17,7 +17,13 @@ from dphead.estimators.guarantee import privacy_of
 from dphead.estimators.inputs import TrainingData, from_arrays, from_file, is_path
 from dphead.estimators.ledger import LedgerMixin
 from dphead.planning.methods import make_method
-from dphead.planning.plan import check_budget, check_facts, large_delta, make_plan, unprotected_groups
+from dphead.planning.plan import (
+    check_budget,
+    check_facts,
+    large_delta,
+    make_plan,
+    unprotected_groups,
+)
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.data import load_features
@@ -32,12 +38,16 @@ class PrivacyWarning(UserWarning):
 
 
 def confirmed_delta(epsilon: float, delta: float, n_rows: int, allow: bool) -> str:
-    """A delta of 1/n or more is an error, or a warning to the caller of `fit` once allowed; "" below it."""
+    """A delta of 1/n or more is an error, or a warning to the caller of `fit` once
+    allowed; "" below it.
+    """
     text = large_delta(epsilon, delta, n_rows)
     if text is None:
         return ""
     if not allow:
-        raise ValueError(f"{text} Use a smaller one, or confirm with allow_large_delta=True.")
+        raise ValueError(
+            f"{text} Use a smaller one, or confirm with allow_large_delta=True."
+        )
     warnings.warn(text, PrivacyWarning, stacklevel=3)
     return text
 
@@ -52,36 +62,51 @@ def seed_of(random_state: Any) -> int | None:
     if isinstance(random_state, Integral):
         return int(random_state)
     raise ValueError(
-        f"random_state must be None or an int, got {random_state!r}. None is private, an int is for tests."
+        f"random_state must be None or an int, got {random_state!r}. None is private, "
+        "an int is for tests."
     )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
-    """A private linear head on features. Parameters of the guarantee; a subclass adds its method's settings.
+    """A private linear head on features.
+
+    Parameters of the guarantee; a subclass adds its method's settings.
 
     Every setting that is None takes the preset's value, or else the solver's default.
 
-    epsilon, delta: the budget of this fit; epsilon = inf turns clipping and noise off: not private.
-    classes: the public classes, needed for a guarantee; a row with another label counts zero. classes_ are these,
-        sorted. A features file brings its own, in its order.
+    epsilon, delta: the budget of this fit; epsilon = inf turns clipping and noise off:
+        not private.
+    classes: the public classes, needed for a guarantee; a row with another label counts
+        zero. classes_ are these, sorted. A features file brings its own, in its order.
     relation: the neighbouring relation, "zero_out", "add_remove" or "replace_one".
-    nominal_n: a public number in place of the number of rows, which is private under add_remove, and only there.
-    group_cap: None protects each row. An int protects groups of rows (patients), of which the first so many count.
-    accountant: "auto" is the preset's, else exact for full batches and PLD for Poisson ones.
-    ledger: the data set's ledger, a path or a `Ledger`. None: a features file's own; for arrays, only this fit counts.
-        A `Ledger` is shared by clones, and cannot be sent to another process: give a path there.
-    split: which rows of a features file to fit. preset: a paper's settings, such as "fc23".
-    allow_large_delta: confirm a delta of 1/n or more, which lets a mechanism publish whole rows.
-    random_state: None for a guarantee. An int fixes the noise: reproducible, not private.
-    unit_norm, center_share, normalization: how rows are brought to one scale (`dphead.planning.methods.make_method`).
+    nominal_n: a public number in place of the number of rows, which is private under
+        add_remove, and only there.
+    group_cap: None protects each row. An int protects groups of rows (patients), of
+        which the first so many count.
+    accountant: "auto" is the preset's, else exact for full batches and PLD for Poisson
+        ones.
+    ledger: the data set's ledger, a path or a `Ledger`. None: a features file's own;
+        for arrays, only this fit counts. A `Ledger` is shared by clones, and cannot be
+        sent to another process: give a path there.
+    split: which rows of a features file to fit. preset: a paper's settings, such as
+        "fc23".
+    allow_large_delta: confirm a delta of 1/n or more, which lets a mechanism publish
+        whole rows.
+    random_state: None for a guarantee. An int fixes the noise: reproducible, not
+        private.
+    unit_norm, center_share, normalization: how rows are brought to one scale
+        (`dphead.planning.methods.make_method`).
 
-    After `fit`: classes_, coef_ and intercept_ (one row of coefficients for two classes, else one for each; they apply
-    to rows after `head_.transform`), n_features_in_, head_, privacy_ (`Privacy`), ledger_ (`Ledger`) and
-    expected_accuracy_ (`AccuracyEstimate`, private like the head; None for a method that does not ask for one).
+    After `fit`: classes_, coef_ and intercept_ (one row of coefficients for two
+    classes, else one for each; they apply to rows after `head_.transform`),
+    n_features_in_, head_, privacy_ (`Privacy`), ledger_ (`Ledger`) and
+    expected_accuracy_ (`AccuracyEstimate`, private like the head; None for a method
+    that does not ask for one).
 
-    A private fit does not look at a row's value except through a noisy release: a row that is not finite counts zero
-    and nothing is reported about it. X may be an array, a data frame, or the path of a features file (then y is None).
+    A private fit does not look at a row's value except through a noisy release: a row
+    that is not finite counts zero and nothing is reported about it. X may be an array,
+    a data frame, or the path of a features file (then y is None).
     """
 
     method: ClassVar[str]
@@ -103,24 +128,36 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     normalization: dict[str, Any] | None = None
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> "DPClassifier":
-        """Charge the ledger, then fit. X: (n, d) numbers and y: (n,) labels, or X the path of a features file.
+        """Charge the ledger, then fit.
 
-        groups: (n,) whole numbers, one for each patient or other group, negative for a row on its own; needed with
-        group_cap, and no use without. A features file brings its own; without group_cap they are not
-        protected, which is a `PrivacyWarning` and a note in privacy_.
-        Raises ValueError, with nothing charged, for settings, shapes or dtypes that cannot be used, fewer rows than
-        classes, a delta of 1/n or more, and (LedgerError) a budget that would be exceeded.
+        X: (n, d) numbers and y: (n,) labels, or X the path of a features file.
+
+        groups: (n,) whole numbers, one for each patient or other group, negative for a
+        row on its own; needed with group_cap, and no use without. A features file
+        brings its own; without group_cap they are not protected, which is a
+        `PrivacyWarning` and a note in privacy_.
+        Raises ValueError, with nothing charged, for settings, shapes or dtypes that
+        cannot be used, fewer rows than classes, a delta of 1/n or more, and
+        (LedgerError) a budget that would be exceeded.
         """
         check_budget(self.epsilon, self.delta)
         seed = seed_of(self.random_state)
         noise = NoiseSource(seed)
         with self._training_data(X, y, groups) as data:
             facts = self._public_facts(data)
-            large = confirmed_delta(self.epsilon, self.delta, facts.n_rows, self.allow_large_delta)
-            ungrouped = unprotected_groups(data.grouped, self.group_cap, self.epsilon, "group_cap=")
+            large = confirmed_delta(
+                self.epsilon, self.delta, facts.n_rows, self.allow_large_delta
+            )
+            ungrouped = unprotected_groups(
+                data.grouped, self.group_cap, self.epsilon, "group_cap="
+            )
             if ungrouped is not None:
                 warnings.warn(ungrouped, PrivacyWarning, stacklevel=2)
-            options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _GUARANTEE}
+            options = {
+                f.name: getattr(self, f.name)
+                for f in fields(self)
+                if f.name not in _GUARANTEE
+            }
             method = make_method(self.method, facts, options, self.preset)
             plan = make_plan(
                 method.solver,
@@ -128,17 +165,28 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
                 epsilon=self.epsilon,
                 delta=self.delta,
                 relation=self.relation,
-                accountant=method.accountant if self.accountant == "auto" else self.accountant,
+                accountant=method.accountant
+                if self.accountant == "auto"
+                else self.accountant,
                 group_cap=self.group_cap,
             )
             summer = door_for(method.solver, plan, facts)
             ledger = self._open_ledger(data.dataset_id)
             charged = reserve(
-                method.solver, plan, ledger, feature_space=data.feature_space, seed=seed, description=self.method
+                method.solver,
+                plan,
+                ledger,
+                feature_space=data.feature_space,
+                seed=seed,
+                description=self.method,
             )
             run = Run(charged=charged, noise=noise, summer=summer)
             result = fit_head(method.solver, data.rows(), facts, plan, run)
-        self.classes_, self.n_features_in_, self.head_ = data.classes, data.n_features, result.head
+        self.classes_, self.n_features_in_, self.head_ = (
+            data.classes,
+            data.n_features,
+            result.head,
+        )
         self.expected_accuracy_ = result.head.estimate
         self._ledger, self._feature_space = ledger, data.feature_space
         self.privacy_ = privacy_of(
@@ -156,9 +204,11 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Scores: (n, n_classes), or (n,) for two classes: the second's minus the first's. X as in `fit`.
+        """Scores: (n, n_classes), or (n,) for two classes: the second's minus the
+        first's. X as in `fit`.
 
-        A row that is not finite scores the intercept (after a fit without privacy it is refused, as scikit-learn does).
+        A row that is not finite scores the intercept (after a fit without privacy it is
+        refused, as scikit-learn does).
         """
         scores = self._scores(X, split)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
@@ -169,17 +219,22 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         return self.classes_[scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Probabilities (n, n_classes): softmax, or normalised sigmoids (`dphead.analysis.metrics.probabilities`).
+        """Probabilities (n, n_classes): softmax, or normalised sigmoids
+        (`dphead.analysis.metrics.probabilities`).
 
         Those of a squared loss and of prototypes are right in order and not calibrated.
         """
         scores = self._scores(X, split)
         return probabilities(scores, self.head_.loss)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None) -> float:
-        """Accuracy on rows X and labels y, or on those rows of a features file that have a label.
+    def score(
+        self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None
+    ) -> float:
+        """Accuracy on rows X and labels y, or on those rows of a features file that
+        have a label.
 
-        It is an exact function of these rows. On the training rows it is private: do not publish it.
+        It is an exact function of these rows. On the training rows it is private: do
+        not publish it.
         """
         if not is_path(X):
             return super().score(X, y, sample_weight)
@@ -187,11 +242,20 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         known = (labels >= 0) & (labels < len(self.classes_))
         return accuracy(labels[known], scores.argmax(axis=1)[known])[0]
 
-    def _training_data(self, X: Any, y: Any, groups: Any) -> AbstractContextManager[TrainingData]:
+    def _training_data(
+        self, X: Any, y: Any, groups: Any
+    ) -> AbstractContextManager[TrainingData]:
         if not is_path(X):
-            return nullcontext(from_arrays(self, X, y, groups, self.classes, bool(np.isfinite(self.epsilon))))
+            return nullcontext(
+                from_arrays(
+                    self, X, y, groups, self.classes, bool(np.isfinite(self.epsilon))
+                )
+            )
         if y is not None or groups is not None:
-            raise ValueError("a features file has its own labels and groups, got y or groups besides. Leave them out.")
+            raise ValueError(
+                "a features file has its own labels and groups, got y or groups "
+                "besides. Leave them out."
+            )
         vars(self).pop("feature_names_in_", None)
         options = (self.split, self.classes, self.group_cap, self.relation)
         return from_file(X, *options)
@@ -199,16 +263,21 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     def _public_facts(self, data: TrainingData) -> PublicFacts:
         if (self.relation == "add_remove") != (self.nominal_n is not None):
             raise ValueError(
-                "nominal_n must be given exactly when the number of rows is private, got "
-                f"relation={self.relation!r}, nominal_n={self.nominal_n}. Correct one of them."
+                "nominal_n must be given exactly when the number of rows is private, "
+                f"got relation={self.relation!r}, nominal_n={self.nominal_n}. Correct "
+                "one of them."
             )
         n_rows = self.nominal_n if self.nominal_n is not None else data.n_rows
         facts = PublicFacts(n_rows, data.n_features, len(data.classes))
         check_facts(facts)
         return facts
 
-    def _scores(self, X: Any, split: str | None, scores_of: RowScores | None = None) -> np.ndarray:
-        """Scores (n, n_classes) of rows or of a features file, or what `scores_of` says instead."""
+    def _scores(
+        self, X: Any, split: str | None, scores_of: RowScores | None = None
+    ) -> np.ndarray:
+        """Scores (n, n_classes) of rows or of a features file, or what `scores_of` says
+        instead.
+        """
         check_is_fitted(self)
         if is_path(X):
             return self._file_scores(X, split, scores_of)[0]
@@ -226,7 +295,8 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         with file:
             if self._feature_space and file.feature_space != self._feature_space:
                 raise ValueError(
-                    f"features must be of the head's own network and settings, got {path}. Extract them alike."
+                    "features must be of the head's own network and settings, got "
+                    f"{path}. Extract them alike."
                 )
             scores = np.empty((rows.n_rows, len(self.classes_)), np.float32)
             for block in rows.blocks():
@@ -240,4 +310,8 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         return tags
 
 
-_GUARANTEE = {f.name for f in fields(DPClassifier)} - {"unit_norm", "center_share", "normalization"}
+_GUARANTEE = {f.name for f in fields(DPClassifier)} - {
+    "unit_norm",
+    "center_share",
+    "normalization",
+}

@@ -7,21 +7,31 @@ from typing import Any
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
-SEEDED = "Reproducible, not private: random_state is fixed, and whoever knows it can remove the noise."
+SEEDED = (
+    "Reproducible, not private: random_state is fixed, and whoever knows it can remove "
+    "the noise."
+)
 NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
 CLASSES_SEEN = "Not private: the classes were read off the labels."
-ONE_FIT = "Only this fit is counted: arrays carry no data set id. Give ledger= to count all fits on the same data."
+ONE_FIT = (
+    "Only this fit is counted: arrays carry no data set id. Give ledger= to count all "
+    "fits on the same data."
+)
 OUT_OF_SIGHT = (
-    "A step that was fitted to the same data before this one (in a Pipeline), and settings chosen by comparing fits "
-    "(a grid search), cannot be seen from inside: the ledger counts each fit, not the choice between them."
+    "A step that was fitted to the same data before this one (in a Pipeline), and "
+    "settings chosen by comparing fits (a grid search), cannot be seen from inside: "
+    "the ledger counts each fit, not the choice between them."
 )
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """The guarantee of one fit. It is a guarantee only if `private` is true; `notes` say what to know besides.
+    """The guarantee of one fit.
 
-    mu and rho are None unless every release is a full-batch Gaussian. releases: one row for each kind of release.
+    It is a guarantee only if `private` is true; `notes` say what to know besides.
+
+    mu and rho are None unless every release is a full-batch Gaussian. releases: one row
+    for each kind of release.
     """
 
     private: bool
@@ -38,7 +48,9 @@ class Privacy:
 
     @cached_property
     def profiles(self) -> dict[str, Any]:
-        """The same releases' epsilon under the papers' accountants, computed on first use; empty without noise."""
+        """The same releases' epsilon under the papers' accountants, computed on first
+        use; empty without noise.
+        """
         if not self._plan.private:
             return {}
         from dphead.analysis.profiles import all_profiles
@@ -46,7 +58,15 @@ class Privacy:
         return all_profiles(self._plan.events(), self.delta, self.neighboring_relation)
 
 
-def privacy_of(plan: Plan, *, n_rows: int, seeded: bool, counted: bool, classes_seen: bool, warning: str) -> Privacy:
+def privacy_of(
+    plan: Plan,
+    *,
+    n_rows: int,
+    seeded: bool,
+    counted: bool,
+    classes_seen: bool,
+    warning: str,
+) -> Privacy:
     """The guarantee of a finished plan. counted: a ledger counts other fits too.
 
     warning: about delta and groups, or "".

@@ -1,4 +1,6 @@
-"""What a fit may look at before it is charged: shapes, dtypes and declared facts, never a row's values."""
+"""What a fit may look at before it is charged: shapes, dtypes and declared facts, never
+a row's values.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +12,22 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    check_consistent_length,
+    column_or_1d,
+    validate_data,
+)
 
 from dphead.privacy.contract import Rows
-from dphead.rows.data import ArrayRows, FeaturesRows, check_groups, check_views, group_ids, open_features, split_slots
+from dphead.rows.data import (
+    ArrayRows,
+    FeaturesRows,
+    check_groups,
+    check_views,
+    group_ids,
+    open_features,
+    split_slots,
+)
 
 _PLAIN = {bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {
     np.object_,
@@ -25,9 +39,12 @@ _PLAIN = {bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Rows not read yet. classes: (n_classes,), by position. rows: reads them, so it is called after the charge.
+    """Rows not read yet. classes: (n_classes,), by position.
 
-    dataset_id and feature_space: a features file's, None and "" for arrays. classes_seen: the labels gave the classes.
+    rows: reads them, so it is called after the charge.
+
+    dataset_id and feature_space: a features file's, None and "" for arrays.
+        classes_seen: the labels gave the classes.
     grouped: the features file says which rows belong together.
     """
 
@@ -46,22 +63,37 @@ def is_path(x: Any) -> bool:
     return isinstance(x, str | PathLike)
 
 
-def from_arrays(estimator: Any, x: Any, y: Any, groups: Any, classes: Any, private: bool) -> TrainingData:
-    """Arrays or data frames. private: no check may depend on a value; otherwise scikit-learn's own checks run."""
+def from_arrays(
+    estimator: Any, x: Any, y: Any, groups: Any, classes: Any, private: bool
+) -> TrainingData:
+    """Arrays or data frames.
+
+    private: no check may depend on a value; otherwise scikit-learn's own checks run.
+    """
     cap = estimator.group_cap
     if (groups is None) != (cap is None):
-        raise ValueError(f"groups and group_cap must be given together, got group_cap={cap}. Give both, or neither.")
+        raise ValueError(
+            f"groups and group_cap must be given together, got group_cap={cap}. Give "
+            "both, or neither."
+        )
     if y is None:
-        raise ValueError("This estimator requires y to be passed, but the target y is None. Pass the labels.")
+        raise ValueError(
+            "This estimator requires y to be passed, but the target y is None. Pass "
+            "the labels."
+        )
     if classes is None and private:
         raise ValueError(
-            "classes must be declared for a guarantee, got classes=None. Pass the public list of classes: reading it "
-            "off the labels would reveal which labels occur. (epsilon=inf allows None.)"
+            "classes must be declared for a guarantee, got classes=None. Pass the "
+            "public list of classes: reading it off the labels would reveal which "
+            "labels occur. (epsilon=inf allows None.)"
         )
     if private:
         x = _numbers(x)
-        fewest = 0 if estimator.relation == "add_remove" else 1  # a private n may be any
-        x = validate_data(estimator, x, ensure_all_finite=False, ensure_min_samples=fewest)
+        # a private n may be any
+        fewest = 0 if estimator.relation == "add_remove" else 1
+        x = validate_data(
+            estimator, x, ensure_all_finite=False, ensure_min_samples=fewest
+        )
         y = column(y)
         check_consistent_length(x, y)
     else:
@@ -89,16 +121,33 @@ def from_file(
     group_cap: int | None,
     relation: str = "zero_out",
 ) -> Iterator[TrainingData]:
-    """A split of a features file. classes: the file's declared ones, or, if it declares none, one for each position."""
+    """A split of a features file.
+
+    classes: the file's declared ones, or, if it declares none, one for each position.
+    """
     with open_features(Path(path)) as file:
         check_groups(file, group_cap)
         check_views(file, relation)
-        names = classes if classes is not None else file.class_names if file.classes_public else None
+        names = (
+            classes
+            if classes is not None
+            else file.class_names
+            if file.classes_public
+            else None
+        )
         if names is None:
-            raise ValueError(f"classes must be declared public, got {file.classes_public=}. Pass classes=.")
-        if classes is not None and file.class_names and [str(c) for c in classes] != file.class_names:
             raise ValueError(
-                f"classes must equal the file's, in its order, got {list(classes)[:5]}. It has {file.class_names[:5]}."
+                f"classes must be declared public, got {file.classes_public=}. Pass "
+                "classes=."
+            )
+        if (
+            classes is not None
+            and file.class_names
+            and [str(c) for c in classes] != file.class_names
+        ):
+            raise ValueError(
+                "classes must equal the file's, in its order, got "
+                f"{list(classes)[:5]}. It has {file.class_names[:5]}."
             )
         yield TrainingData(
             len(split_slots(file, split)),
@@ -112,7 +161,10 @@ def from_file(
 
 
 def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """(n,) positions of labels in sorted `classes`, -1 for any other value. Never raises because of a value."""
+    """(n,) positions of labels in sorted `classes`, -1 for any other value.
+
+    Never raises because of a value.
+    """
     if y.dtype.kind == "O":
         table = {c: i for i, c in enumerate(classes.tolist())}
         return np.array([_look_up(table, label) for label in y], np.int64)
@@ -121,7 +173,9 @@ def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def _look_up(table: dict[Any, int], label: Any) -> int:
-    """A label may be anything, and no code of its own runs: hashed or compared, it could stop a fit."""
+    """A label may be anything, and no code of its own runs: hashed or compared, it
+    could stop a fit.
+    """
     return table.get(label, -1) if type(label) in _PLAIN else -1
 
 
@@ -130,25 +184,37 @@ def declared(classes: Any) -> np.ndarray:
     given = np.asarray(list(classes))
     names = np.unique(given)
     if given.ndim != 1 or given.dtype.kind not in "biufUS" or len(names) != len(given):
-        raise ValueError(f"classes must be distinct numbers or strings, got classes={list(classes)[:8]}. Correct them.")
+        raise ValueError(
+            "classes must be distinct numbers or strings, got "
+            f"classes={list(classes)[:8]}. Correct them."
+        )
     return names
 
 
 def _numbers(x: Any) -> Any:
-    """Features whose numbers are each turned into float32 in one way, whatever the other rows hold.
+    """Features whose numbers are each turned into float32 in one way, whatever the
+    other rows hold.
 
-    Lists and columns have the type that all their numbers give them, so they go through float64 first; only what is
-    float16, 32 or 64 as a whole stays. ValueError for what is no number.
+    Lists and columns have the type that all their numbers give them, so they go through
+    float64 first; only what is float16, 32 or 64 as a whole stays. ValueError for what
+    is no number.
     """
     if issparse(x):
         return x  # scikit-learn's own check refuses it, and says how to convert
-    dtypes: list[Any] = list(x.dtypes) if hasattr(x, "iloc") and np.ndim(x) == 2 else [getattr(x, "dtype", None)]
+    dtypes: list[Any] = (
+        list(x.dtypes)
+        if hasattr(x, "iloc") and np.ndim(x) == 2
+        else [getattr(x, "dtype", None)]
+    )
     if dtypes == [None]:
         x = _listed(x)
         dtypes = [x.dtype]
     wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
     if wrong:
-        raise ValueError(f"features must have a real numeric dtype, got dtype={wrong[0]}. Convert them first.")
+        raise ValueError(
+            f"features must have a real numeric dtype, got dtype={wrong[0]}. Convert "
+            "them first."
+        )
     exact = all(d.kind == "f" and d.itemsize <= 8 for d in dtypes)
     return x if exact else x.astype(np.float64)
 
@@ -158,7 +224,9 @@ def _listed(x: Any) -> np.ndarray:
     array = np.asarray(x)
     if array.dtype.kind not in "biufO":
         return array
-    if array.dtype.kind == "O" and any(isinstance(item, str | bytes) for item in array.ravel()):
+    if array.dtype.kind == "O" and any(
+        isinstance(item, str | bytes) for item in array.ravel()
+    ):
         raise ValueError("features must be numbers, got a text in a list. Convert it.")
     try:
         return np.asarray(x, np.float64)
@@ -167,16 +235,29 @@ def _listed(x: Any) -> np.ndarray:
 
 
 def column(y: Any) -> np.ndarray:
-    """Labels as one column. Lists keep their items as they are: the dtype of a converted list depends on each item."""
-    if hasattr(y, "__len__") and not hasattr(y, "__array__") and not isinstance(y, str | bytes):
+    """Labels as one column.
+
+    Lists keep their items as they are: the dtype of a converted list depends on each
+    item.
+    """
+    if (
+        hasattr(y, "__len__")
+        and not hasattr(y, "__array__")
+        and not isinstance(y, str | bytes)
+    ):
         y = np.fromiter(y, object, len(y))
     return column_or_1d(np.asarray(y), warn=True)
 
 
 def require_same_kind(y: np.ndarray, classes: np.ndarray) -> None:
-    """Numbers against numbers or strings against strings: otherwise every row would silently count zero."""
+    """Numbers against numbers or strings against strings: otherwise every row would
+    silently count zero.
+    """
     kinds = ["biuf", "U", "S"]
-    if y.dtype.kind != "O" and not any(y.dtype.kind in k and classes.dtype.kind in k for k in kinds):
+    if y.dtype.kind != "O" and not any(
+        y.dtype.kind in k and classes.dtype.kind in k for k in kinds
+    ):
         raise ValueError(
-            f"labels and classes must be of one kind, got dtypes {y.dtype} and {classes.dtype}. Convert one of them."
+            f"labels and classes must be of one kind, got dtypes {y.dtype} and "
+            f"{classes.dtype}. Convert one of them."
         )

@@ -27,7 +27,10 @@ class LedgerMixin:
         A pickled estimator opens the file again; one in memory is gone.
         """
         if "_ledger" not in vars(self):
-            raise AttributeError("ledger_ is there after a fit, and in a copy only if the ledger is a file.")
+            raise AttributeError(
+                "ledger_ is there after a fit, and in a copy only if the ledger is a "
+                "file."
+            )
         if isinstance(self._ledger, str):
             self._ledger = Ledger(self._ledger)
         return self._ledger
@@ -39,7 +42,8 @@ class LedgerMixin:
         theirs = self.ledger.meta("dataset_id")
         if dataset_id is not None and theirs not in (None, dataset_id):
             raise LedgerError(
-                f"the ledger must be this data set's, got dataset_id={theirs}. The file says {dataset_id}."
+                f"the ledger must be this data set's, got dataset_id={theirs}. The "
+                f"file says {dataset_id}."
             )
         return self.ledger
 

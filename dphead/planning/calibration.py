@@ -1,7 +1,8 @@
 """From a budget to the noise that meets it, by the accountant that a paper used.
 
-An error here cannot hide: the charge and the reported epsilon are computed from the noise
-by `privacy.accounting`, whose accountants the looser ones here (`epsilon_by`) never are.
+An error here cannot hide: the charge and the reported epsilon are computed from the
+noise by `privacy.accounting`, whose accountants the looser ones here (`epsilon_by`)
+never are.
 """
 
 import math
@@ -27,30 +28,46 @@ from dphead.privacy.accounting import (
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
 
 
-def epsilon_by(accountant: str, events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out") -> float:
+def epsilon_by(
+    accountant: str,
+    events: Sequence[GaussianEvent],
+    delta: float,
+    relation: str = "zero_out",
+) -> float:
     """Epsilon of the composition at `delta`, by any of ACCOUNTANTS.
 
-    `rdp-classic` is RDP with the conversion of `classic_rdp_epsilon`; `zcdp`, for full batches,
-    rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016, Proposition 1.3); the others are those of
-    `accounting.epsilon`. ValueError where an accountant does not apply. Infinite when a release
-    has no noise. All are upper bounds; the two of this module are looser than need be and serve
-    to spend a budget as a paper did.
+    `rdp-classic` is RDP with the conversion of `classic_rdp_epsilon`; `zcdp`, for full
+    batches, rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016, Proposition 1.3); the
+    others are those of `accounting.epsilon`. ValueError where an accountant does not
+    apply. Infinite when a release has no noise. All are upper bounds; the two of this
+    module are looser than need be and serve to spend a budget as a paper did.
     """
     check(delta, relation)
-    require(accountant in ACCOUNTANTS, f"accountant must be one of {ACCOUNTANTS}", "accountant", accountant)
+    require(
+        accountant in ACCOUNTANTS,
+        f"accountant must be one of {ACCOUNTANTS}",
+        "accountant",
+        accountant,
+    )
     if accountant in accounting.ACCOUNTANTS:
         return accounting.epsilon(events, delta, relation, accountant)
     mu = total_mu(events)
     if accountant == "zcdp" and mu is None:
-        raise ValueError("zcdp needs full batches, got events='Poisson batches'. Use pld or rdp.")
+        raise ValueError(
+            "zcdp needs full batches, got events='Poisson batches'. Use pld or rdp."
+        )
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
     if accountant == "zcdp" and mu is not None:
         return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
-    return classic_rdp_epsilon(RDP_ORDERS, rdp_curve(events, RDP_ORDERS, relation), delta)
+    return classic_rdp_epsilon(
+        RDP_ORDERS, rdp_curve(events, RDP_ORDERS, relation), delta
+    )
 
 
-def classic_rdp_epsilon(orders: Sequence[float], rdp: np.ndarray, delta: float) -> float:
+def classic_rdp_epsilon(
+    orders: Sequence[float], rdp: np.ndarray, delta: float
+) -> float:
     """The least rdp + ln(1/delta) / (order - 1) over the orders.
 
     Source: Mironov 2017, Proposition 3; TB21, Lemma B.4.
@@ -63,9 +80,12 @@ def classic_rdp_epsilon(orders: Sequence[float], rdp: np.ndarray, delta: float) 
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Largest mu whose GDP guarantee implies (epsilon, delta)-DP. Source: Balle, Wang 2018, Theorem 8.
+    """Largest mu whose GDP guarantee implies (epsilon, delta)-DP.
 
-    Guarantee: epsilon_from_mu(result, delta) <= epsilon; infinite only for an infinite epsilon.
+    Source: Balle, Wang 2018, Theorem 8.
+
+    Guarantee: epsilon_from_mu(result, delta) <= epsilon; infinite only for an infinite
+        epsilon.
     """
     require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
     check(delta)
@@ -76,7 +96,9 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     while log_delta(high, epsilon) <= target:
         low, high = high, 2 * high
     while low < (middle := (low + high) / 2) < high and high > 1e-150:
-        low, high = (middle, high) if log_delta(middle, epsilon) <= target else (low, middle)
+        low, high = (
+            (middle, high) if log_delta(middle, epsilon) <= target else (low, middle)
+        )
     while epsilon_from_mu(low, delta) > epsilon:
         low, step = low * (1 - step), 2 * step
     return low
@@ -102,7 +124,13 @@ def smallest_scale(
     sign = 1 if excess(low) > 0 else -1
     while (excess(high := low + sign * step) > 0) == (sign > 0):
         low, step = high, min(4 * step, 0.5)
-        require(abs(low) < 200, "the budget must be reachable by scaling the noise", "epsilon", target, "Change it.")
+        require(
+            abs(low) < 200,
+            "the budget must be reachable by scaling the noise",
+            "epsilon",
+            target,
+            "Change it.",
+        )
     root = float(brentq(excess, low, high, xtol=tolerance / 8)) + tolerance / 8  # type: ignore[arg-type]
     while cost(math.exp(root)) > target:
         root += tolerance / 4
@@ -117,29 +145,48 @@ def calibrate(
     accountant: str = "auto",
     fixed: Collection[int] = (),
 ) -> float:
-    """Smallest s such that multiplying every noise multiplier not in `fixed` (indices) by s meets the budget.
+    """Smallest s such that multiplying every noise multiplier not in `fixed` (indices)
+    by s meets the budget.
 
-    0 for an infinite epsilon. Relative error 1e-7 (1e-4 with pld). ValueError if `fixed` leaves nothing.
-    Source: bracketing and Brent's method on log epsilon against log s; full batches have a closed form.
-    Guarantee: `epsilon` of the scaled events, with the same accountant, is at most the target.
+    0 for an infinite epsilon. Relative error 1e-7 (1e-4 with pld). ValueError if
+    `fixed` leaves nothing.
+    Source: bracketing and Brent's method on log epsilon against log s; full batches
+        have a closed form.
+    Guarantee: `epsilon` of the scaled events, with the same accountant, is at most the
+        target.
     """
     check(delta, relation)
-    require(epsilon > 0, "epsilon must be positive to calibrate noise", "epsilon", epsilon)
+    require(
+        epsilon > 0, "epsilon must be positive to calibrate noise", "epsilon", epsilon
+    )
     held = [e for i, e in enumerate(events) if i in fixed]
     free = [e for i, e in enumerate(events) if i not in fixed and e.count]
-    require(bool(free), "at least one release must be free to scale", "fixed", tuple(fixed))
+    require(
+        bool(free), "at least one release must be free to scale", "fixed", tuple(fixed)
+    )
     if math.isinf(epsilon):
         return 0.0
     sigmas = [e.noise_multiplier for e in free]
     require(
-        0 < min(sigmas) <= max(sigmas) < math.inf, "noise to be scaled must be positive and finite", "noise", sigmas
+        0 < min(sigmas) <= max(sigmas) < math.inf,
+        "noise to be scaled must be positive and finite",
+        "noise",
+        sigmas,
     )
     held_cost = epsilon_by(accountant, held, delta, relation)
     hint = f"The fixed ones cost {held_cost:.6g}: raise the budget or their noise."
-    require(held_cost < epsilon, "the budget must exceed what the fixed releases cost", "epsilon", epsilon, hint)
+    require(
+        held_cost < epsilon,
+        "the budget must exceed what the fixed releases cost",
+        "epsilon",
+        epsilon,
+        hint,
+    )
 
     def scaled(scale: float) -> list[GaussianEvent]:
-        return held + [replace(e, noise_multiplier=e.noise_multiplier * scale) for e in free]
+        return held + [
+            replace(e, noise_multiplier=e.noise_multiplier * scale) for e in free
+        ]
 
     def cost(scale: float) -> float:
         return epsilon_by(accountant, scaled(scale), delta, relation)
@@ -147,14 +194,19 @@ def calibrate(
     mu_free, mu_held = total_mu(free), total_mu(held)
     if accountant in ("auto", "exact") and mu_free is not None and mu_held is not None:
         target = mu_from_epsilon(epsilon, delta)
-        scale, step = mu_free / math.sqrt((target - mu_held) * (target + mu_held)), 1e-15
+        scale, step = (
+            mu_free / math.sqrt((target - mu_held) * (target + mu_held)),
+            1e-15,
+        )
         while cost(scale) > epsilon:
             scale, step = scale * (1 + step), 2 * step
         return scale
     if accountant in ("auto", "pld"):
 
         def roughly(scale: float) -> float:
-            return accounting.epsilon(scaled(scale), delta, relation, accountant, coarser=10)
+            return accounting.epsilon(
+                scaled(scale), delta, relation, accountant, coarser=10
+            )
 
         guess = smallest_scale(roughly, epsilon, 1.0, 1e-2)
         return smallest_scale(cost, epsilon, guess, 1e-4, step=4e-4)

@@ -1,4 +1,6 @@
-"""Solver + public sizes + budget → every release with its noise, before any data is read."""
+"""Solver + public sizes + budget → every release with its noise, before any data is
+read.
+"""
 
 import hashlib
 import json
@@ -17,7 +19,9 @@ from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
 
 @dataclass(frozen=True)
 class Plan:
-    """The releases of one fit. delta, relation and accountant are those that the noise was calibrated for."""
+    """The releases of one fit. delta, relation and accountant are those that the noise
+    was calibrated for.
+    """
 
     specs: list[ReleaseSpec]
     epsilon: float
@@ -53,17 +57,33 @@ class Plan:
         return accounting.epsilon(self.events(), self.delta, self.relation)
 
     def digest(self, solver: Solver, feature_space: str, seed: int | None) -> str:
-        """Identifies the plan for a resume: the solver's settings, every release, the features and the test seed."""
-        text = json.dumps([repr(solver), [s.row() for s in self.specs], feature_space, seed, repr(self.epsilon)])
+        """Identifies the plan for a resume: the solver's settings, every release, the
+        features and the test seed.
+        """
+        text = json.dumps(
+            [
+                repr(solver),
+                [s.row() for s in self.specs],
+                feature_space,
+                seed,
+                repr(self.epsilon),
+            ]
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
     def summary(self) -> list[dict[str, Any]]:
-        """One row for each kind of release: label, count, query, clip_norm, noise_multiplier, sampling_prob, mu."""
+        """One row for each kind of release: label, count, query, clip_norm,
+        noise_multiplier, sampling_prob, mu.
+        """
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         for s in self.specs:
             row = s.row()
             key = tuple(row.values())
-            mu = (s.group_cap or 1) / s.noise_multiplier if s.noise_multiplier and s.sampling_prob == 1 else None
+            mu = (
+                (s.group_cap or 1) / s.noise_multiplier
+                if s.noise_multiplier and s.sampling_prob == 1
+                else None
+            )
             rows.setdefault(key, {**row, "count": 0, "mu": mu})["count"] += 1
         return list(rows.values())
 
@@ -78,20 +98,28 @@ def make_plan(
     accountant: str = "auto",
     group_cap: int | None = None,
 ) -> Plan:
-    """Calibrate the solver's releases to (epsilon, delta). epsilon = inf turns noise and clipping off.
+    """Calibrate the solver's releases to (epsilon, delta). epsilon = inf turns noise
+    and clipping off.
 
-    group_cap: None protects a row; otherwise a group, of which at most so many rows count.
-    accountant: what the calibration uses ("auto": exact for full batches, PLD for Poisson ones).
-    Raises ValueError for an epsilon or delta outside its range, or if fixed noise alone exceeds the budget.
+    group_cap: None protects a row; otherwise a group, of which at most so many rows
+        count.
+    accountant: what the calibration uses ("auto": exact for full batches, PLD for
+        Poisson ones).
+    Raises ValueError for an epsilon or delta outside its range, or if fixed noise alone
+    exceeds the budget.
     """
     check_budget(epsilon, delta)
     if group_cap is not None and group_cap < 1:
-        raise ValueError(f"a group must keep at least one row, got {group_cap=}. Use 1 or more.")
+        raise ValueError(
+            f"a group must keep at least one row, got {group_cap=}. Use 1 or more."
+        )
     wanted = solver.plan(_budgeted(facts, epsilon, delta, relation, group_cap))
     if np.isinf(epsilon):
         sigmas = [0.0] * len(wanted)
     else:
-        sigmas = _calibrated(wanted, epsilon, delta, relation, accountant, group_cap or 1)
+        sigmas = _calibrated(
+            wanted, epsilon, delta, relation, accountant, group_cap or 1
+        )
     specs = [
         ReleaseSpec(
             p.label,
@@ -110,7 +138,13 @@ def make_plan(
     return Plan(specs, epsilon, delta, relation, accountant, group_cap)
 
 
-def _budgeted(facts: PublicFacts, epsilon: float, delta: float, relation: str, group_cap: int | None) -> PublicFacts:
+def _budgeted(
+    facts: PublicFacts,
+    epsilon: float,
+    delta: float,
+    relation: str,
+    group_cap: int | None,
+) -> PublicFacts:
     rows = (group_cap or 1) * (2 if relation == "replace_one" else 1)
     return replace(facts, mu=mu_from_epsilon(epsilon, delta) / rows)
 
@@ -118,30 +152,45 @@ def _budgeted(facts: PublicFacts, epsilon: float, delta: float, relation: str, g
 def check_budget(epsilon: float, delta: float) -> None:
     """Raise ValueError unless epsilon > 0 (inf allowed) and 0 < delta < 1."""
     if not epsilon > 0:
-        raise ValueError(f"epsilon must be > 0, got {epsilon=}. Use a positive number, or inf for no privacy.")
+        raise ValueError(
+            f"epsilon must be > 0, got {epsilon=}. Use a positive number, or inf for "
+            "no privacy."
+        )
     if not 0 < delta < 1:
-        raise ValueError(f"delta must be in (0, 1), got {delta=}. A value well below 1/n is usual.")
+        raise ValueError(
+            f"delta must be in (0, 1), got {delta=}. A value well below 1/n is usual."
+        )
 
 
 def check_facts(facts: PublicFacts) -> None:
-    """Raise ValueError unless there are at least two classes and as many rows as classes."""
+    """Raise ValueError unless there are at least two classes and as many rows as
+    classes.
+    """
     n_classes = facts.n_classes
     if n_classes < 2:
-        raise ValueError(f"a classifier needs at least two classes, got {n_classes} class. Declare the others.")
+        raise ValueError(
+            f"a classifier needs at least two classes, got {n_classes} class. Declare "
+            "the others."
+        )
     if facts.n_rows < n_classes:
         raise ValueError(
-            f"there must be a row for each class, got n_samples={facts.n_rows}, {n_classes=}. Use more rows."
+            f"there must be a row for each class, got n_samples={facts.n_rows}, "
+            f"{n_classes=}. Use more rows."
         )
 
 
 def large_delta(epsilon: float, delta: float, n_rows: int) -> str | None:
-    """What to say of a delta at or above 1/n, with which a mechanism may publish a whole row; None below it."""
+    """What to say of a delta at or above 1/n, with which a mechanism may publish a
+    whole row; None below it.
+    """
     if np.isinf(epsilon) or delta < 1 / n_rows:
         return None
     return f"delta must be below 1/n = {1 / n_rows:.3g}, got delta={delta:g}."
 
 
-def unprotected_groups(grouped: bool, group_cap: int | None, epsilon: float, option: str) -> str | None:
+def unprotected_groups(
+    grouped: bool, group_cap: int | None, epsilon: float, option: str
+) -> str | None:
     """What to say of a features file's groups that a fit does not protect, or None.
 
     option: what to type to protect them. That there are groups is a public fact of the
@@ -149,23 +198,44 @@ def unprotected_groups(grouped: bool, group_cap: int | None, epsilon: float, opt
     """
     if not grouped or group_cap is not None or np.isinf(epsilon):
         return None
-    return f"the features file has groups, and each image is protected for itself alone: {option} protects groups."
+    return (
+        "the features file has groups, and each image is protected for itself alone: "
+        f"{option} protects groups."
+    )
 
 
 def _calibrated(
-    wanted: list[PlannedRelease], epsilon: float, delta: float, relation: str, accountant: str, rows_per_unit: int
+    wanted: list[PlannedRelease],
+    epsilon: float,
+    delta: float,
+    relation: str,
+    accountant: str,
+    rows_per_unit: int,
 ) -> list[float]:
     """Noise multipliers: proportional to 1/sqrt(weight), except the fixed ones."""
     kinds: dict[tuple[float, float, bool], list[int]] = {}
     for i, p in enumerate(wanted):
         fixed = p.noise_multiplier is not None
-        relative = p.noise_multiplier if p.noise_multiplier is not None else 1 / np.sqrt(p.weight)
+        relative = (
+            p.noise_multiplier
+            if p.noise_multiplier is not None
+            else 1 / np.sqrt(p.weight)
+        )
         kinds.setdefault((float(relative), p.sampling_prob, fixed), []).append(i)
-    events = [GaussianEvent(relative, prob, len(where), rows_per_unit) for (relative, prob, _), where in kinds.items()]
+    events = [
+        GaussianEvent(relative, prob, len(where), rows_per_unit)
+        for (relative, prob, _), where in kinds.items()
+    ]
     frozen = [k for k, (_, _, fixed) in enumerate(kinds) if fixed]
     if len(frozen) == len(kinds):
         cost = epsilon_by(accountant, events, delta, relation)
-        accounting.require(cost <= epsilon * (1 + 1e-9), f"its noise costs {cost:.6g}", "epsilon", epsilon, "Raise it.")
+        accounting.require(
+            cost <= epsilon * (1 + 1e-9),
+            f"its noise costs {cost:.6g}",
+            "epsilon",
+            epsilon,
+            "Raise it.",
+        )
         return [float(p.noise_multiplier or 0.0) for p in wanted]
     scale = calibrate(events, epsilon, delta, relation, accountant, fixed=frozen)
     sigmas = [0.0] * len(wanted)

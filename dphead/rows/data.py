@@ -1,4 +1,6 @@
-"""Arrays or features.h5 as private rows: blocks of fixed shape, padded, in order, read ahead where they are on disk."""
+"""Arrays or features.h5 as private rows: blocks of fixed shape, padded, in order, read
+ahead where they are on disk.
+"""
 
 from collections import deque
 from collections.abc import Iterator
@@ -16,22 +18,30 @@ from extract.format import FeaturesFile, FormatError, group_ids, open_features
 
 CHUNK = 128  # rows that kernels add at a time: blocks have a multiple of it
 BLOCK_ROWS = 2048
-# of a streamed block. First passes over 50,000 x 15,552 rows took 7.3, 6.5, 4.3 s with 32, 16, 8 MB (larger memory is
-# taken from the system anew for each block), further ones 0.44, 0.51, 0.60 s; with blocks of 127 MB 10.6 and 0.70 s.
+# of a streamed block. First passes over 50,000 x 15,552 rows took 7.3, 6.5, 4.3 s with
+# 32, 16, 8 MB (larger memory is taken from the system anew for each block), further
+# ones 0.44, 0.51, 0.60 s; with blocks of 127 MB 10.6 and 0.70 s.
 BLOCK_BYTES = 16 << 20
-TOGETHER = 4  # blocks of rows in memory that are one, where there are so many for each core: fewer calls
+# blocks of rows in memory that are one, where there are so many for each core: fewer
+# calls
+TOGETHER = 4
 SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample
 AHEAD = 2  # blocks that are read while others are summed
 GAP = 4  # rows that are read and dropped rather than asked for apart
 
 
 class ArrayRows:
-    """Rows in memory. x: (n_rows, n_features) float; y: (n_rows,) int class positions, anything else counts zero.
+    """Rows in memory.
 
-    groups: (n_rows,) integers that int64 holds (`group_ids`), negative for a row on its own; with group_cap only the
-    first so many rows of each count.
-    Kept as float32: a float64 value beyond float32's range becomes infinite, and its row counts zero.
-    block_rows: rows of a block; by default 2,048, and more together where each core has enough.
+    x: (n_rows, n_features) float; y: (n_rows,) int class positions, anything else
+    counts zero.
+
+    groups: (n_rows,) integers that int64 holds (`group_ids`), negative for a row on its
+    own; with group_cap only the first so many rows of each count.
+    Kept as float32: a float64 value beyond float32's range becomes infinite, and its
+    row counts zero.
+    block_rows: rows of a block; by default 2,048, and more together where each core has
+    enough.
     """
 
     def __init__(
@@ -43,57 +53,88 @@ class ArrayRows:
         group_cap: int | None = None,
     ) -> None:
         if x.ndim != 2 or y.shape != (x.shape[0],):
-            raise ValueError(f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape them.")
+            raise ValueError(
+                f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape "
+                "them."
+            )
         with np.errstate(over="ignore"):
-            self._x = np.require(x, np.float32, ["C", "A"])  # masked or not, a chunk goes to the same kernel
-        self._y = np.where((y >= 0) & (y < 2**31), y, -1).astype(np.int32)  # 2**32 must not come round to class 0
+            # masked or not, a chunk goes to the same kernel
+            self._x = np.require(x, np.float32, ["C", "A"])
+        # 2**32 must not come round to class 0
+        self._y = np.where((y >= 0) & (y < 2**31), y, -1).astype(np.int32)
         self.within = _within(groups, group_cap, y.shape)
         self._y[~self.within] = -1
         self.group_cap = group_cap
-        self._most, self._together = (block_rows, 1) if block_rows else (BLOCK_ROWS, TOGETHER)
+        self._most, self._together = (
+            (block_rows, 1) if block_rows else (BLOCK_ROWS, TOGETHER)
+        )
         self.n_rows, self.n_features = x.shape
 
-    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
-        """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1."""
+    def blocks(
+        self, indices: np.ndarray | None = None, known: Known | None = None
+    ) -> Iterator[Block]:
+        """Blocks that hold each row (or each of `indices`) once; the last is padded
+        with index -1.
+        """
         size = _block_rows(self._most, self.n_rows, indices is not None)
         if indices is not None:
             for chosen in (indices[i : i + size] for i in range(0, len(indices), size)):
                 yield _padded(chosen, self._x[chosen], self._y[chosen], size)
             return
         large = self._together * size
-        end = self.n_rows // (large * cores()) * large * cores()  # each core has as many large blocks
+        # each core has as many large blocks
+        end = self.n_rows // (large * cores()) * large * cores()
         for first, last, rows in ((0, end, large), (end, self.n_rows, size)):
             for i in range(first, last, rows):
                 part = slice(i, min(i + rows, last))  # views, but for the last block
-                yield _padded(np.arange(part.start, part.stop), self._x[part], self._y[part], rows)
+                yield _padded(
+                    np.arange(part.start, part.stop), self._x[part], self._y[part], rows
+                )
 
 
 class FeaturesRows:
-    """Rows of one split of a features.h5, streamed from disk with blocks read ahead, or loaded if they fit.
+    """Rows of one split of a features.h5, streamed from disk with blocks read ahead, or
+    loaded if they fit.
 
-    split: the name of the split to use. memory: bytes that the loaded features may take; beyond it they are streamed.
-    group_cap: only the first so many rows of each of the file's groups count; FormatError if it has none.
-    Unreadable images are rows that count zero, so n_rows stays the public number of images.
+    split: the name of the split to use. memory: bytes that the loaded features may
+        take; beyond it they are streamed.
+    group_cap: only the first so many rows of each of the file's groups count;
+        FormatError if it has none.
+    Unreadable images are rows that count zero, so n_rows stays the public number of
+    images.
     """
 
     def __init__(
-        self, file: FeaturesFile, split: str | None = None, memory: int = 2 << 30, group_cap: int | None = None
+        self,
+        file: FeaturesFile,
+        split: str | None = None,
+        memory: int = 2 << 30,
+        group_cap: int | None = None,
     ) -> None:
         self._file = file
         self._slots = split_slots(file, split)
         self.n_rows, self.n_features = len(self._slots), file.n_features
         self._y = np.where(file.valid, file.labels, -1).astype(np.int32)[self._slots]
         check_groups(file, group_cap)
-        self.within = _within(None if file.group is None else file.group[self._slots], group_cap, self._y.shape)
+        self.within = _within(
+            None if file.group is None else file.group[self._slots],
+            group_cap,
+            self._y.shape,
+        )
         self._y[~self.within] = -1
         self.group_cap = group_cap
         self._loaded = None
         self._load(memory)
 
     def part(self, start: int, stop: int, memory: int) -> "FeaturesRows":
-        """Rows start to stop - 1 as rows of their own, loaded if they fit in `memory`. The cap is that of the whole."""
+        """Rows start to stop - 1 as rows of their own, loaded if they fit in `memory`.
+
+        The cap is that of the whole.
+        """
         own = copy(self)
-        own._slots, own._y, own.within = (a[start:stop] for a in (self._slots, self._y, self.within))
+        own._slots, own._y, own.within = (
+            a[start:stop] for a in (self._slots, self._y, self.within)
+        )
         own.n_rows, own._loaded = len(own._slots), None
         own._load(memory)
         return own
@@ -115,8 +156,11 @@ class FeaturesRows:
         """Class positions, (n_rows,) int32, -1 where there is none."""
         return self._y
 
-    def blocks(self, indices: np.ndarray | None = None, known: Known | None = None) -> Iterator[Block]:
-        """Blocks that hold each row (or each of `indices`) once; the last is padded with index -1.
+    def blocks(
+        self, indices: np.ndarray | None = None, known: Known | None = None
+    ) -> Iterator[Block]:
+        """Blocks that hold each row (or each of `indices`) once; the last is padded
+        with index -1.
 
         Features that the pass knows are not read.
         """
@@ -124,12 +168,19 @@ class FeaturesRows:
             yield from self._loaded.blocks(indices)
             return
         order = np.arange(self.n_rows) if indices is None else indices
-        size = _block_rows(streamed_rows(self.n_features), self.n_rows, indices is not None)
-        parts, raw = (order[i : i + size] for i in range(0, len(order), size)), self._buffer()
+        size = _block_rows(
+            streamed_rows(self.n_features), self.n_rows, indices is not None
+        )
+        parts, raw = (
+            (order[i : i + size] for i in range(0, len(order), size)),
+            self._buffer(),
+        )
         ahead: deque[Block | Future[Block]] = deque()
         with ThreadPoolExecutor(1) as reader:
             for part in parts:
-                unread = _padded(part, np.empty((len(part), 0), np.float32), self._y[part], size)
+                unread = _padded(
+                    part, np.empty((len(part), 0), np.float32), self._y[part], size
+                )
                 if known is not None and known(unread.index):
                     ahead.append(unread)
                 else:
@@ -141,7 +192,8 @@ class FeaturesRows:
 
     def _load(self, memory: int) -> None:
         if self.n_rows * self.n_features * 4 <= memory:
-            self._loaded = ArrayRows(self.features(), self._y)  # the cap is in the labels
+            # the cap is in the labels
+            self._loaded = ArrayRows(self.features(), self._y)
 
     def _buffer(self) -> np.ndarray:
         return np.empty((BLOCK_ROWS, self.n_features), self._file.dtype)
@@ -152,13 +204,22 @@ class FeaturesRows:
         return _padded(index, x, self._y[index], size)
 
     def _read(self, index: np.ndarray, raw: np.ndarray, out: np.ndarray) -> None:
-        """Features of increasing rows `index` into out (k, n_features) float32: each run of near slots in one read."""
+        """Features of increasing rows `index` into out (k, n_features) float32: each
+        run of near slots in one read.
+        """
         slots = self._slots[index]
-        apart = (np.diff(slots) > GAP) | (np.diff(slots // BLOCK_ROWS) > 0)  # so that no run is longer than `raw`
-        for start, stop in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(slots)]):
+        # so that no run is longer than `raw`
+        apart = (np.diff(slots) > GAP) | (np.diff(slots // BLOCK_ROWS) > 0)
+        for start, stop in pairwise(
+            [0, *(np.flatnonzero(apart) + 1).tolist(), len(slots)]
+        ):
             first, end = int(slots[start]), int(slots[stop - 1]) + 1
             self._file.features.read_direct(raw, np.s_[first:end], np.s_[: end - first])
-            run = raw[: end - first] if end - first == stop - start else raw[slots[start:stop] - first]
+            run = (
+                raw[: end - first]
+                if end - first == stop - start
+                else raw[slots[start:stop] - first]
+            )
             to_float32(run, out[start:stop])
 
 
@@ -172,7 +233,9 @@ def _read_block(block: Block | Future[Block]) -> Block:
 
 
 def to_float32(x: np.ndarray, out: np.ndarray) -> None:
-    """out[...] = x, (k, d) float16 or float32. Seven times numpy's own speed for float16, bit for bit the same.
+    """out[...] = x, (k, d) float16 or float32.
+
+    Seven times numpy's own speed for float16, bit for bit the same.
 
     A value that is not finite may come out as another that is not finite.
     """
@@ -185,7 +248,9 @@ def to_float32(x: np.ndarray, out: np.ndarray) -> None:
             values = out[i : i + 64]
             bits = values.view(np.int32)
             bits[...] = x[i : i + 64].view(np.int16)
-            bits <<= 13  # exponent and fraction to their places; the sign is also in the three bits below its own
+            # exponent and fraction to their places; the sign is also in the three bits
+            # below its own
+            bits <<= 13
             bits &= np.int32(-0x70002000)
             values *= huge  # the exponents' biases differ by 112; denormal numbers too
             values *= huge  # what was not finite becomes infinite
@@ -195,15 +260,20 @@ def to_float32(x: np.ndarray, out: np.ndarray) -> None:
 def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
     """FormatError if groups are to be capped and the file has none."""
     if group_cap is not None and file.group is None:
-        raise FormatError(f"group_cap needs a file with groups, got {group_cap=}. Extract with a group column.")
+        raise FormatError(
+            f"group_cap needs a file with groups, got {group_cap=}. Extract with a "
+            "group column."
+        )
 
 
 def check_views(file: FeaturesFile, relation: str) -> None:
-    """FormatError for views that followed the slot where a row less moves all later slots."""
+    """FormatError for views that followed the slot where a row less moves all later
+    slots.
+    """
     if relation == "add_remove" and file.views.get("keyed_by") == "slot":
         raise FormatError(
-            "under add_remove a row's views must follow its image, got a features file of an "
-            f"earlier version with views={file.views}. Extract it again."
+            "under add_remove a row's views must follow its image, got a features "
+            f"file of an earlier version with views={file.views}. Extract it again."
         )
 
 
@@ -212,37 +282,51 @@ def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
     if split is None:
         if len(file.split_names) > 1:
             raise FormatError(
-                f"a file with several splits needs --split, got splits={file.split_names}. Name the one to use."
+                "a file with several splits needs --split, got "
+                f"splits={file.split_names}. Name the one to use."
             )
         return np.arange(file.n_rows)
     if split not in file.split_names:
-        raise FormatError(f"split must be one of {file.split_names}, got {split=}. Choose one of them.")
+        raise FormatError(
+            f"split must be one of {file.split_names}, got {split=}. Choose one of "
+            "them."
+        )
     return np.flatnonzero(file.split == file.split_names.index(split))
 
 
 def load_features(
-    path: str | Path, split: str | None = None, memory: int = 2 << 30, group_cap: int | None = None
+    path: str | Path,
+    split: str | None = None,
+    memory: int = 2 << 30,
+    group_cap: int | None = None,
 ) -> tuple[FeaturesRows, FeaturesFile]:
     """Open a features file and one of its splits."""
     file = open_features(path)
     return FeaturesRows(file, split, memory, group_cap), file
 
 
-def _within(groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, ...]) -> np.ndarray:
+def _within(
+    groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, ...]
+) -> np.ndarray:
     """(n,) bool: the rows within the cap of their group, all of them without a cap."""
     if group_cap is None:
         return np.ones(shape, bool)
     if groups is None:
-        raise ValueError(f"group_cap needs a group for each row, got {group_cap=} and no groups. Give them.")
+        raise ValueError(
+            f"group_cap needs a group for each row, got {group_cap=} and no groups. "
+            "Give them."
+        )
     groups = group_ids(groups, shape[0])
     return within_cap(groups, group_cap)
 
 
 def _block_rows(wanted: int, n_rows: int, sampled: bool) -> int:
-    """A multiple of CHUNK, no larger than all n_rows need; for a sample one size for all, whatever there is.
+    """A multiple of CHUNK, no larger than all n_rows need; for a sample one size for
+    all, whatever there is.
 
-    So no shape, and no message about memory, tells the size of a sample. That of a full batch tells a small n to 128
-    rows, also where n is private: as the number of blocks does, to this process alone (AUDIT.md, "Not protected").
+    So no shape, and no message about memory, tells the size of a sample. That of a full
+    batch tells a small n to 128 rows, also where n is private: as the number of blocks
+    does, to this process alone (AUDIT.md, "Not protected").
     """
     most = min(wanted, SAMPLE_ROWS) if sampled else min(wanted, n_rows)
     return CHUNK * max(1, -(-most // CHUNK))
@@ -252,7 +336,8 @@ def _padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block
     missing = rows - len(index)
     if missing:
         index = np.concatenate([index, np.full(missing, -1)])
-        x, given = np.zeros((rows, x.shape[1]), np.float32), x  # zeros that nobody reads take no memory
+        # zeros that nobody reads take no memory
+        x, given = np.zeros((rows, x.shape[1]), np.float32), x
         x[: len(given)] = given
         y = np.concatenate([y, np.full(missing, -1, np.int32)])
     return Block(index, x, y)

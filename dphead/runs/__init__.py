@@ -1,1 +1,4 @@
-"""A fit from files to files: charge, loop, resume, report. Decides no noise of its own."""
+"""A fit from files to files: charge, loop, resume, report.
+
+Decides no noise of its own.
+"""

@@ -13,9 +13,13 @@ FORMAT = 1
 
 
 def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> None:
-    """Write a head. facts: JSON data kept beside it: class_names, feature_space, backbone, ... (all public).
+    """Write a head.
 
-    Of error bars, the weights' standard errors are written; those of scores need the fitted head itself.
+    facts: JSON data kept beside it: class_names, feature_space, backbone, ... (all
+    public).
+
+    Of error bars, the weights' standard errors are written; those of scores need the
+    fitted head itself.
     """
     from safetensors.numpy import save_file
 
@@ -27,8 +31,16 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> No
         if value is not None:
             tensors[name] = value
     folder = Path(folder)
-    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, folder / "head.safetensors")
-    meta = {"format": FORMAT, "loss": head.loss, "unit_norm": head.transform.unit_norm, **facts}
+    save_file(
+        {k: np.ascontiguousarray(v) for k, v in tensors.items()},
+        folder / "head.safetensors",
+    )
+    meta = {
+        "format": FORMAT,
+        "loss": head.loss,
+        "unit_norm": head.transform.unit_norm,
+        **facts,
+    }
     (folder / "head.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
 
 
@@ -42,10 +54,24 @@ def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
         facts = json.loads((folder / "head.json").read_text())
         tensors = load_file(folder / "head.safetensors")
         if facts["format"] != FORMAT:
-            raise ValueError(f"the head's format must be {FORMAT}, got format={facts['format']}. Update dphead.")
-        transform = RowTransform(facts["unit_norm"], tensors.get("center"), tensors.get("scale"))
-        return LinearHead(tensors["weights"], tensors["intercept"], transform, facts["loss"]), facts
-    except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
+            raise ValueError(
+                f"the head's format must be {FORMAT}, got format={facts['format']}. "
+                "Update dphead."
+            )
+        transform = RowTransform(
+            facts["unit_norm"], tensors.get("center"), tensors.get("scale")
+        )
+        return LinearHead(
+            tensors["weights"], tensors["intercept"], transform, facts["loss"]
+        ), facts
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        json.JSONDecodeError,
+        SafetensorError,
+    ) as error:
         raise ValueError(
-            f"a run folder must hold head.json and head.safetensors, got path={folder} ({error!r}). Fit first."
+            f"a run folder must hold head.json and head.safetensors, got path={folder} "
+            f"({error!r}). Fit first."
         ) from error

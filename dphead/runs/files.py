@@ -1,4 +1,6 @@
-"""Features files beside heads: classes, rows to measure or predict on, and images made into the same features."""
+"""Features files beside heads: classes, rows to measure or predict on, and images made
+into the same features.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,47 +23,73 @@ def is_features_file(path: Path) -> bool:
 
 
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
-    """The public classes: those of the file, or those given. They are never read off the labels."""
+    """The public classes: those of the file, or those given.
+
+    They are never read off the labels.
+    """
     if file.class_names and given and list(given) != file.class_names:
         raise ValueError(
-            f"--classes must equal the file's, got {list(given)[:5]}. The file says {file.class_names[:5]}."
+            f"--classes must equal the file's, got {list(given)[:5]}. The file says "
+            f"{file.class_names[:5]}."
         )
-    classes = list(given or ()) or (file.class_names if file.classes_public else None) or []
+    classes = (
+        list(given or ()) or (file.class_names if file.classes_public else None) or []
+    )
     if len(set(classes)) < max(2, len(classes)):
         raise ValueError(
-            f"a fit needs at least two public classes, distinct, got classes={classes}. Give them with --classes."
+            "a fit needs at least two public classes, distinct, got "
+            f"classes={classes}. Give them with --classes."
         )
     return classes
 
 
 def classes_declared(file: FeaturesFile) -> str:
-    """Who declared the classes public: the file ("classes-flag", "folder-names-flag") or the fit ("fit-flag")."""
+    """Who declared the classes public: the file ("classes-flag", "folder-names-flag")
+    or the fit ("fit-flag").
+    """
     declared = file.class_names and file.classes_public
     return file.attrs["classes_declared"] if declared else "fit-flag"
 
 
 def extraction(file: FeaturesFile) -> dict[str, Any]:
-    """What `dphead predict` needs to turn images into the same features, and `views` of the training rows."""
-    keys = ("backbone", "backbone_kwargs", "weights_sha256", "transform", "normalization", "library_versions")
+    """What `dphead predict` needs to turn images into the same features, and `views` of
+    the training rows.
+    """
+    keys = (
+        "backbone",
+        "backbone_kwargs",
+        "weights_sha256",
+        "transform",
+        "normalization",
+        "library_versions",
+    )
     return {k: file.attrs.get(k) for k in keys} | {"views": file.views}
 
 
-def check_labels(file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path) -> None:
-    """ValueError unless rows to measure on have the head's classes, and at least one of them a label."""
+def check_labels(
+    file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path
+) -> None:
+    """ValueError unless rows to measure on have the head's classes, and at least one of
+    them a label.
+    """
     if file.class_names and file.class_names != classes:
         raise ValueError(
-            f"test classes must equal the head's, in its order, got {file.class_names[:5]}. Extract them alike."
+            "test classes must equal the head's, in its order, got "
+            f"{file.class_names[:5]}. Extract them alike."
         )
     if not np.any((rows.labels() >= 0) & (rows.labels() < len(classes))):
         raise ValueError(
-            f"rows to measure on need labels of the classes, got none in {path}. Extract them with labels."
+            f"rows to measure on need labels of the classes, got none in {path}. "
+            "Extract them with labels."
         )
 
 
 def test_origin(same_data: bool, split: str, test_split: str) -> str:
-    """Whether test rows are "training rows", "another split" of their data, or "another data set".
+    """Whether test rows are "training rows", "another split" of their data, or "another
+    data set".
 
-    split, test_split: of the data, "all" for those that have one alone or are taken whole.
+    split, test_split: of the data, "all" for those that have one alone or are taken
+        whole.
     """
     if not same_data:
         return "another data set"
@@ -70,16 +98,21 @@ def test_origin(same_data: bool, split: str, test_split: str) -> str:
 
 
 def check_public(origin: str, test_is: str) -> None:
-    """ValueError if figures on the training rows, exact functions of them, are to be published."""
+    """ValueError if figures on the training rows, exact functions of them, are to be
+    published.
+    """
     if test_is == "public" and origin == "training rows":
         raise ValueError(
-            "test rows that are declared public must not be training rows, whose exact accuracy the report would "
-            f"hold, got {test_is=} and the rows of the fit. Name other rows, or leave --test-is out: then the "
-            "figures are on your screen alone."
+            "test rows that are declared public must not be training rows, whose "
+            f"exact accuracy the report would hold, got {test_is=} and the rows of the "
+            "fit. Name other rows, or leave --test-is out: then the figures are on "
+            "your screen alone."
         )
 
 
-def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int) -> dict[str, Any]:
+def evaluate(
+    head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int
+) -> dict[str, Any]:
     """Metrics of a head on test rows whose label is one of the classes."""
     x, y = test
     known = (y >= 0) & (y < n_classes)
@@ -89,17 +122,20 @@ def evaluate(head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: i
 def open_matching(
     run: Path, features: Path, split: str | None, labelled: bool = False
 ) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
-    """(head, its facts, x, y) of a run folder and a features file of the same feature space, or ValueError.
+    """(head, its facts, x, y) of a run folder and a features file of the same feature
+    space, or ValueError.
 
-    labelled: the rows are to be measured on, so they must also have labels of the head's classes.
+    labelled: the rows are to be measured on, so they must also have labels of the
+        head's classes.
     """
     head, facts = load_head(run)
     rows, file = load_features(features, split, memory=0)
     with file:
         if file.feature_space != facts["feature_space"]:
             raise ValueError(
-                f"features must come from the head's own network and settings ({facts['extraction']['backbone']}), got "
-                f"features={features} ({file.attrs['backbone']}). Extract them alike."
+                "features must come from the head's own network and settings "
+                f"({facts['extraction']['backbone']}), got features={features} "
+                f"({file.attrs['backbone']}). Extract them alike."
             )
         if labelled:
             check_labels(file, rows, facts["class_names"], features)
@@ -109,7 +145,10 @@ def open_matching(
 def check_layout(layout: str | None, path: Path) -> None:
     """ValueError for a layout of folders where the rows are a features file's."""
     if layout is not None:
-        raise ValueError(f"a layout says what folders of image files are, got {layout=} for {path}. Leave it out.")
+        raise ValueError(
+            f"a layout says what folders of image files are, got {layout=} for {path}. "
+            "Leave it out."
+        )
 
 
 def extract_like(
@@ -121,14 +160,18 @@ def extract_like(
     split: str | None = None,
     layout: str | None = None,
 ) -> Path:
-    """Turn images into a features file with the network and settings that the head in `run` belongs to."""
+    """Turn images into a features file with the network and settings that the head in
+    `run` belongs to.
+    """
     from extract.images import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions, extract
 
     facts = load_head(run)[1]["extraction"]
     if not source.exists():
-        raise ValueError(f"images or a features file must exist, got {source}. Check the path.")
+        raise ValueError(
+            f"images or a features file must exist, got {source}. Check the path."
+        )
     normalization = facts["normalization"]
     extract(
         ExtractOptions(
@@ -147,20 +190,40 @@ def extract_like(
 
 
 def _network(facts: dict[str, Any], weights: Path | None) -> Any:
-    """`BackboneOptions` of the network and image transform that a head's `extraction` records."""
+    """`BackboneOptions` of the network and image transform that a head's `extraction`
+    records.
+    """
     from extract.backbones import BackboneOptions
 
-    name, arguments, t = facts["backbone"], dict(facts["backbone_kwargs"]), dict(facts["transform"])
+    name, arguments, t = (
+        facts["backbone"],
+        dict(facts["backbone_kwargs"]),
+        dict(facts["transform"]),
+    )
     if "mean" not in t:
-        raise ValueError(f"images need a head of features that were extracted from images, got backbone={name!r}.")
+        raise ValueError(
+            "images need a head of features that were extracted from images, got "
+            f"backbone={name!r}."
+        )
     own: dict[str, Any]
     if name == "scatternet":
-        own = {"scatter_j": tuple(np.atleast_1d(arguments["J"]).tolist()), "scatter_l": arguments["L"]}
+        own = {
+            "scatter_j": tuple(np.atleast_1d(arguments["J"]).tolist()),
+            "scatter_l": arguments["L"],
+        }
         own["colours"] = t.get("colour_space", "rgb")
         own["image_size"], own["channels"] = tuple(t["image_size"]), t["colours"]
     else:
         own = {"weights": weights, "model_args": arguments}
         own |= {"crop_pct": t["crop_pct"], "image_size": tuple(t["input_size"][1:])}
     mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
-    interpolation = t["interpolation"] or "none"  # they were taken at their size, and must have it
-    return BackboneOptions(name, mean=mean, std=std, interpolation=interpolation, mirror=t.get("mirror", False), **own)
+    # they were taken at their size, and must have it
+    interpolation = t["interpolation"] or "none"
+    return BackboneOptions(
+        name,
+        mean=mean,
+        std=std,
+        interpolation=interpolation,
+        mirror=t.get("mirror", False),
+        **own,
+    )

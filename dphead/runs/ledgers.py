@@ -17,16 +17,23 @@ def ledger_home() -> Path:
 
 
 def default_ledger_path(dataset_id: str) -> Path:
-    """The ledger of a data set, for features of any backbone. Raises LedgerError for an id that is not a plain name."""
+    """The ledger of a data set, for features of any backbone.
+
+    Raises LedgerError for an id that is not a plain name.
+    """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
         raise LedgerError(
-            f"dataset_id must be letters, digits, - and _, got {dataset_id=}. Extract the features again."
+            f"dataset_id must be letters, digits, - and _, got {dataset_id=}. Extract "
+            "the features again."
         )
     return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
 
 
-def open_ledger(path: str | Path | None = None, dataset_id: str | None = None) -> Ledger:
-    """Open a ledger: the one at `path`, else the data set's default one, else one in memory that counts a single fit.
+def open_ledger(
+    path: str | Path | None = None, dataset_id: str | None = None
+) -> Ledger:
+    """Open a ledger: the one at `path`, else the data set's default one, else one in
+    memory that counts a single fit.
 
     Raises LedgerError if the file is another data set's ledger, or none.
     """

@@ -44,7 +44,10 @@ class Run:
 
 @dataclass(frozen=True)
 class FitResult:
-    """A head, the plan that was carried out, and how it went. seconds: wall time of the releases and the solver."""
+    """A head, the plan that was carried out, and how it went.
+
+    seconds: wall time of the releases and the solver.
+    """
 
     head: LinearHead
     plan: Plan
@@ -82,22 +85,37 @@ def fit_head(
             ask = steps.send(answer) if answer is not None else next(steps)
         except StopIteration as stop:
             if spec is not None:
-                raise RuntimeError(f"a solver must ask for all its plan, got {i} of {len(plan.specs)} asks.") from stop
+                raise RuntimeError(
+                    f"a solver must ask for all its plan, got {i} of {len(plan.specs)} "
+                    "asks."
+                ) from stop
             seconds = time.perf_counter() - start
-            return FitResult(stop.value, plan, charged.ledger, charged.fit_id, noise.private, seconds)
+            return FitResult(
+                stop.value, plan, charged.ledger, charged.fit_id, noise.private, seconds
+            )
         if spec is None or ask.label != spec.label:
-            raise RuntimeError(f"a solver must ask for its plan, got label={ask.label!r} at release {i}.")
+            raise RuntimeError(
+                f"a solver must ask for its plan, got label={ask.label!r} at release "
+                f"{i}."
+            )
         released = release(
-            ask.query, ask.params, rows, spec,
-            ledger=charged, noise=noise, summer=summer,
-        )  # fmt: skip
+            ask.query,
+            ask.params,
+            rows,
+            spec,
+            ledger=charged,
+            noise=noise,
+            summer=summer,
+        )
         answer = Answer(released.value, released.noise_sd)
         if run.progress is not None:
             run.progress(i + 1, len(plan.specs), spec.label)
     raise AssertionError("unreachable")
 
 
-def check_fit(door: Door, solver: Solver, rows: Rows, plan: Plan, facts: PublicFacts) -> None:
+def check_fit(
+    door: Door, solver: Solver, rows: Rows, plan: Plan, facts: PublicFacts
+) -> None:
     """What a fit's rows and sums must meet before the charge.
 
     ValueError unless the rows have the public sizes that were planned with; under
@@ -115,7 +133,9 @@ def check_fit(door: Door, solver: Solver, rows: Rows, plan: Plan, facts: PublicF
 
 
 def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
-    """How a fit's rows are summed on this host, tried on hostile rows: to be called before the charge."""
+    """How a fit's rows are summed on this host, tried on hostile rows: to be called
+    before the charge.
+    """
     door = Door(CpuSums(), memory=KEEP)
     check_sums(door, solver, plan, facts)
     return door
@@ -136,15 +156,21 @@ def reserve(
     store: Path | None = None,
     description: str | None = None,
 ) -> FitLedger:
-    """Charge every release of the plan in the ledger, or raise `LedgerError` with nothing charged."""
+    """Charge every release of the plan in the ledger, or raise `LedgerError` with
+    nothing charged.
+    """
     if seed is not None and ledger.budget() is not None:
-        raise LedgerError(f"a ledger with a budget takes private fits only, got {seed=}. Use no seed, or no budget.")
+        raise LedgerError(
+            f"a ledger with a budget takes private fits only, got {seed=}. Use no "
+            "seed, or no budget."
+        )
     return ledger.reserve(
         [s.row() for s in plan.specs],
         epsilon=plan.epsilon,
         delta=plan.delta,
         relation=plan.relation,
-        description=(description or solver.name) + ("" if seed is None else f" (seed {seed}: not private)"),
+        description=(description or solver.name)
+        + ("" if seed is None else f" (seed {seed}: not private)"),
         plan_hash=plan.digest(solver, feature_space, seed),
         store=store,
     )

@@ -1,6 +1,8 @@
-"""One fit on many processes by `jax.distributed`: messages through its key-value store, sums through gloo.
+"""One fit on many processes by `jax.distributed`: messages through its key-value store,
+sums through gloo.
 
-What travels is private: sums without noise, and each process's own sample. Nothing is encrypted (docs/many-hosts.md).
+What travels is private: sums without noise, and each process's own sample. Nothing is
+encrypted (docs/many-hosts.md).
 """
 
 import io
@@ -29,7 +31,11 @@ from dphead.sums.reference import BlockSum, GramAndSums
 
 FOREVER = 10**9  # ms
 LINGER = 2.0  # seconds in which the others read why a run ends
-QUERIES = {name: c for name, c in vars(statistics).items() if isinstance(c, type) and issubclass(c, statistics.Query)}
+QUERIES = {
+    name: c
+    for name, c in vars(statistics).items()
+    if isinstance(c, type) and issubclass(c, statistics.Query)
+}
 QUERIES["GramAndSums"] = GramAndSums
 
 
@@ -37,8 +43,8 @@ QUERIES["GramAndSums"] = GramAndSums
 class Place:
     """This process among those of a run. coordinator: host:port of process 0.
 
-    "auto": what `jax.distributed` finds, from SLURM for one; then count and index may be None. timeout: seconds in
-    which all must have come.
+    "auto": what `jax.distributed` finds, from SLURM for one; then count and index may
+    be None. timeout: seconds in which all must have come.
     """
 
     coordinator: str
@@ -48,13 +54,22 @@ class Place:
 
     def __post_init__(self) -> None:
         given = self.count is not None and self.index is not None
-        if self.coordinator != "auto" and (not given or not 0 <= (self.index or 0) < (self.count or 0)):
+        if self.coordinator != "auto" and (
+            not given or not 0 <= (self.index or 0) < (self.count or 0)
+        ):
             raise ValueError(
-                "a process needs its number and how many there are, 0 <= process_id < num_processes, got "
-                f"num_processes={self.count}, process_id={self.index}. Give both."
+                "a process needs its number and how many there are, 0 <= process_id < "
+                f"num_processes, got num_processes={self.count}, "
+                f"process_id={self.index}. Give both."
             )
-        if self.coordinator != "auto" and not self.coordinator.rpartition(":")[2].isdecimal():
-            raise ValueError(f"coordinator must be host:port or auto, got {self.coordinator!r}. Add the port.")
+        if (
+            self.coordinator != "auto"
+            and not self.coordinator.rpartition(":")[2].isdecimal()
+        ):
+            raise ValueError(
+                f"coordinator must be host:port or auto, got {self.coordinator!r}. Add "
+                "the port."
+            )
 
 
 class LostProcess(OSError):
@@ -62,9 +77,11 @@ class LostProcess(OSError):
 
 
 class Group:
-    """The processes of a run, which this one has joined: the first asks, the others serve. Use it as a context manager.
+    """The processes of a run, which this one has joined: the first asks, the others
+    serve. Use it as a context manager.
 
-    An exception inside ends the run on all processes with its text, and this process, with exit code 1 or 2.
+    An exception inside ends the run on all processes with its text, and this process,
+    with exit code 1 or 2.
     """
 
     def __init__(self, place: Place, only_cpu: bool) -> None:
@@ -77,21 +94,30 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Whether this process holds the ledger, draws sample and noise, and writes the run folder."""
+        """Whether this process holds the ledger, draws sample and noise, and writes the
+        run folder.
+        """
         return self.index == 0
 
     def agree(self, facts: dict[str, str]) -> None:
-        """Raise ValueError with the differing field unless all processes hold the same facts; connect them all."""
+        """Raise ValueError with the differing field unless all processes hold the same
+        facts; connect them all.
+        """
         host = socket.gethostname()
-        self._store.key_value_set(f"facts/{self.index}", json.dumps(facts | {"host": host}))
+        self._store.key_value_set(
+            f"facts/{self.index}", json.dumps(facts | {"host": host})
+        )
         for i in range(1, self.count) if self.first else ():
-            theirs = json.loads(self._store.blocking_key_value_get(f"facts/{i}", FOREVER))
+            theirs = json.loads(
+                self._store.blocking_key_value_get(f"facts/{i}", FOREVER)
+            )
             for name, ours in facts.items():
                 if theirs[name] != ours:
                     values = "" if name == "features" else f"{ours} and {theirs[name]} "
                     raise ValueError(
-                        f"all processes must have the same {name}, got {values}on process 0 ({host}) and process {i} "
-                        f"({theirs['host']}). Give them the same file, settings and software."
+                        f"all processes must have the same {name}, got {values}on "
+                        f"process 0 ({host}) and process {i} ({theirs['host']}). Give "
+                        "them the same file, settings and software."
                     )
         if self.first:
             self._store.key_value_set("agreed", "")
@@ -115,8 +141,16 @@ class Group:
             "spec": ask.spec.row(),
             "clip_norm": ask.clip_norm,
         }
-        facts |= {"n_rows": ask.n_rows, "transform": [self._transforms, t.unit_norm, t.append]}
-        arrays = {"center": t.center, "scale": t.scale, "weights": ask.params.weights, "indices": ask.indices}
+        facts |= {
+            "n_rows": ask.n_rows,
+            "transform": [self._transforms, t.unit_norm, t.append],
+        }
+        arrays = {
+            "center": t.center,
+            "scale": t.scale,
+            "weights": ask.params.weights,
+            "indices": ask.indices,
+        }
         self._tell(process, facts, arrays)
 
     def receive(self, process: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -133,14 +167,24 @@ class Group:
             self._head = _unpack_head(facts, arrays)
             return None
         number, unit_norm, append = facts["transform"]
-        if number != self._transforms:  # the same object again, so that the rows it made are used again
-            self._transform = RowTransform(unit_norm, arrays.get("center"), arrays.get("scale"), append)
+        # the same object again, so that the rows it made are used again
+        if number != self._transforms:
+            self._transform = RowTransform(
+                unit_norm, arrays.get("center"), arrays.get("scale"), append
+            )
             self._transforms = number
         assert self._transform is not None
         params = Params(self._transform, arrays.get("weights"))
         query = QUERIES[facts["query"]](**facts["fields"])
         spec = ReleaseSpec(**facts["spec"])
-        return PartAsk(query, params, spec, facts["clip_norm"], facts["n_rows"], arrays.get("indices"))
+        return PartAsk(
+            query,
+            params,
+            spec,
+            facts["clip_norm"],
+            facts["n_rows"],
+            arrays.get("indices"),
+        )
 
     def answer(self, value: np.ndarray) -> None:
         """`parts.Asked.answer`."""
@@ -157,9 +201,17 @@ class Group:
         """Give all other processes the head, and let them end. Called by the first."""
         t = head.transform
         estimate = None if head.estimate is None else asdict(head.estimate)
-        facts = {"loss": head.loss, "transform": [t.unit_norm, t.append], "estimate": estimate}
+        facts = {
+            "loss": head.loss,
+            "transform": [t.unit_norm, t.append],
+            "estimate": estimate,
+        }
         for i in range(1, self.count):
-            self._tell(i, facts, {"weights": head.weights, "intercept": head.intercept} | _of(t))
+            self._tell(
+                i,
+                facts,
+                {"weights": head.weights, "intercept": head.intercept} | _of(t),
+            )
 
     def __enter__(self) -> "Group":
         return self
@@ -175,10 +227,14 @@ class Group:
         self._watcher.join()
         jax.distributed.shutdown()
 
-    def _tell(self, process: int, facts: dict[str, Any], arrays: dict[str, Any]) -> None:
+    def _tell(
+        self, process: int, facts: dict[str, Any], arrays: dict[str, Any]
+    ) -> None:
         if process == 1:
             self._asked += 1
-        self._store.key_value_set_bytes(f"ask/{process}/{self._asked - 1}", _pack(facts, arrays))
+        self._store.key_value_set_bytes(
+            f"ask/{process}/{self._asked - 1}", _pack(facts, arrays)
+        )
 
     def _send(self, process: int, value: np.ndarray) -> np.ndarray:
         """A process's int64 value on the first process. All processes call it alike."""
@@ -187,17 +243,27 @@ class Group:
         except Exception as error:  # what jax raises has no public name
             lost = process if self.first else 0
             raise LostProcess(
-                f"process {lost} of {self.count} was lost ({str(error).splitlines()[0][:200]}). What was charged stays "
-                "charged: give the same command again, and it continues under that charge."
+                f"process {lost} of {self.count} was lost "
+                f"({str(error).splitlines()[0][:200]}). What was charged stays "
+                "charged: give the same command again, and it continues under that "
+                "charge."
             ) from error
 
     def _fail(self, error: BaseException) -> None:
         """Tell all processes why the run ends, and end this one."""
         self._over.acquire()
-        code = 1 if isinstance(error, LostProcess) or not isinstance(error, ValueError | OSError) else 2
+        code = (
+            1
+            if isinstance(error, LostProcess)
+            or not isinstance(error, ValueError | OSError)
+            else 2
+        )
         text = str(error) or type(error).__name__
         if not self.first and not isinstance(error, LostProcess):
-            text = f"process {self.index} of {self.count} ({socket.gethostname()}) ended the run: {text}"
+            text = (
+                f"process {self.index} of {self.count} ({socket.gethostname()}) ended "
+                f"the run: {text}"
+            )
         try:
             self._store.key_value_set("stop", json.dumps([code, text]))
             time.sleep(LINGER)
@@ -206,18 +272,25 @@ class Group:
         _die(code, text)
 
     def _watch(self) -> None:
-        """End this process when another one ends the run, whatever this one is doing."""
+        """End this process when another one ends the run, whatever this one is
+        doing.
+        """
         try:
             said = self._store.blocking_key_value_get("stop", FOREVER)
         except Exception:
-            said = json.dumps([1, f"process 0 of {self.count} ({self.address}) was lost."])
+            said = json.dumps(
+                [1, f"process 0 of {self.count} ({self.address}) was lost."]
+            )
         if said and self._over.acquire(blocking=False):
             time.sleep(LINGER if self.first else 0)  # the others must read it too
             _die(*json.loads(said))
 
 
 def _connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
-    """(jax's store, number of processes, index, address). Ends this process if not all come in time."""
+    """(jax's store, number of processes, index, address).
+
+    Ends this process if not all come in time.
+    """
     import jax
     from jax._src.distributed import global_state  # the store has no public name
 
@@ -226,27 +299,45 @@ def _connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
         jax.config.update("jax_platforms", "cpu")
     known: dict[str, Any] = {}
     if place.coordinator != "auto":
-        known = {"coordinator_address": place.coordinator, "num_processes": place.count, "process_id": place.index}
+        known = {
+            "coordinator_address": place.coordinator,
+            "num_processes": place.count,
+            "process_id": place.index,
+        }
     failed: list[Exception] = []
 
     def initialize() -> None:
         try:
-            jax.distributed.initialize(**known, initialization_timeout=int(place.timeout) + 3600)
+            jax.distributed.initialize(
+                **known, initialization_timeout=int(place.timeout) + 3600
+            )
         except Exception as error:
             failed.append(error)
 
-    thread = threading.Thread(target=initialize, daemon=True)  # jax itself would abort without a word of the address
+    # jax itself would abort without a word of the address
+    thread = threading.Thread(target=initialize, daemon=True)
     thread.start()
     thread.join(place.timeout)
     address = global_state.coordinator_address or place.coordinator
     if thread.is_alive():
-        why = "process 0 does not answer there" if not _answers(address) else "not all have come"
+        why = (
+            "process 0 does not answer there"
+            if not _answers(address)
+            else "not all have come"
+        )
         count = place.count or global_state.num_processes
-        _die(2, f"{count} processes must reach {address} within {place.timeout:g} s: {why}. Check host, port, network.")
+        _die(
+            2,
+            (
+                f"{count} processes must reach {address} within {place.timeout:g} s: "
+                f"{why}. Check host, port, network."
+            ),
+        )
     if failed:
         raise ValueError(
-            f"processes need a coordinator, which auto finds under SLURM or Open MPI, got {place} ({failed[0]}). Give "
-            "--coordinator host:port, --num-processes and --process-id."
+            "processes need a coordinator, which auto finds under SLURM or Open MPI, "
+            f"got {place} ({failed[0]}). Give --coordinator host:port, --num-processes "
+            "and --process-id."
         )
     return global_state.client, jax.process_count(), jax.process_index(), str(address)
 
@@ -276,15 +367,23 @@ def _to_first(source: int, value: np.ndarray, index: int, count: int) -> np.ndar
     with jax.enable_x64(True):
         mine = jax.device_put(value[None], devices[index])
         whole = jax.make_array_from_single_device_arrays(
-            (count, *value.shape), NamedSharding(mesh, one_each), [mine], dtype=value.dtype
+            (count, *value.shape),
+            NamedSharding(mesh, one_each),
+            [mine],
+            dtype=value.dtype,
         )
-        moved = jax.jit(jax.shard_map(move, mesh=mesh, in_specs=one_each, out_specs=one_each))(whole)
+        moved = jax.jit(
+            jax.shard_map(move, mesh=mesh, in_specs=one_each, out_specs=one_each)
+        )(whole)
         return np.asarray(moved.addressable_data(0))[0]
 
 
 def _die(code: int, text: str) -> None:
-    """End the process at once: an orderly end of jax would wait for processes that are gone."""
-    shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar may have hidden the cursor
+    """End the process at once: an orderly end of jax would wait for processes that are
+    gone.
+    """
+    # a progress bar may have hidden the cursor
+    shown = "\x1b[?25h" if sys.stderr.isatty() else ""
     print(f"{shown}\nError: {' '.join(text.split())}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(code)
@@ -297,7 +396,11 @@ def software() -> dict[str, str]:
     """
     from importlib.metadata import version
 
-    return {"version": " ".join(f"{name} {version(name)}" for name in ("dphead", "numpy", "jax"))}
+    return {
+        "version": " ".join(
+            f"{name} {version(name)}" for name in ("dphead", "numpy", "jax")
+        )
+    }
 
 
 def _pack(facts: dict[str, Any], arrays: dict[str, Any]) -> bytes:
@@ -319,41 +422,70 @@ def _of(t: RowTransform) -> dict[str, Any]:
 
 def _unpack_head(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> LinearHead:
     unit_norm, append = facts["transform"]
-    transform = RowTransform(unit_norm, arrays.get("center"), arrays.get("scale"), append)
-    estimate = None if facts["estimate"] is None else AccuracyEstimate(**facts["estimate"])
-    return LinearHead(arrays["weights"], arrays["intercept"], transform, facts["loss"], estimate)
+    transform = RowTransform(
+        unit_norm, arrays.get("center"), arrays.get("scale"), append
+    )
+    estimate = (
+        None if facts["estimate"] is None else AccuracyEstimate(**facts["estimate"])
+    )
+    return LinearHead(
+        arrays["weights"], arrays["intercept"], transform, facts["loss"], estimate
+    )
 
 
 def launch(count: int, command: list[str]) -> int:
-    """Run `command` as `count` processes of this host, each on its share of the cores, and return their exit code.
+    """Run `command` as `count` processes of this host, each on its share of the cores,
+    and return their exit code.
 
     The first one's output is shown. If one ends with an error, the others are stopped.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = ["--coordinator", f"127.0.0.1:{free.getsockname()[1]}", "--num-processes", str(count)]
+        place = [
+            "--coordinator",
+            f"127.0.0.1:{free.getsockname()[1]}",
+            "--num-processes",
+            str(count),
+        ]
     cores = sorted(os.sched_getaffinity(0))
     running: list[subprocess.Popen[Any]] = []
     said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115 (until the processes have ended)
     try:
         for i in range(count):
             mine = cores[i::count] or cores
-            quiet: dict[str, Any] = {} if i == 0 else {"stdout": said[i], "stderr": said[i]}
+            quiet: dict[str, Any] = (
+                {} if i == 0 else {"stdout": said[i], "stderr": said[i]}
+            )
             arguments = [*command, *place, "--process-id", str(i)]
-            running.append(subprocess.Popen(arguments, preexec_fn=partial(os.sched_setaffinity, 0, mine), **quiet))
-        while any(p.poll() is None for p in running) and not any(p.poll() for p in running):
+            running.append(
+                subprocess.Popen(
+                    arguments,
+                    preexec_fn=partial(os.sched_setaffinity, 0, mine),
+                    **quiet,
+                )
+            )
+        while any(p.poll() is None for p in running) and not any(
+            p.poll() for p in running
+        ):
             time.sleep(0.05)
         bad = next((i for i, p in enumerate(running) if p.returncode), None)
         if bad is None:
             return 0
-        _wait(running, 3 * LINGER)  # those that know of it end by themselves, the first with a message
+        # those that know of it end by themselves, the first with a message
+        _wait(running, 3 * LINGER)
         code = running[bad].returncode
         if code < 0:
-            print(f"Error: process {bad} of {count} was killed by signal {-code}.", file=sys.stderr)
+            print(
+                f"Error: process {bad} of {count} was killed by signal {-code}.",
+                file=sys.stderr,
+            )
         elif running[0].poll() is None:
             said[bad].seek(0)
             text = said[bad].read().decode(errors="replace").strip()
-            print(f"Error: process {bad} of {count} ended with exit code {code}: {text}", file=sys.stderr)
+            print(
+                f"Error: process {bad} of {count} ended with exit code {code}: {text}",
+                file=sys.stderr,
+            )
         return code if code > 0 else 1
     finally:
         for p in running:

@@ -1,4 +1,7 @@
-"""`report.json` and the paragraph that states the guarantee. The schema is in docs/report.md."""
+"""`report.json` and the paragraph that states the guarantee.
+
+The schema is in docs/report.md.
+"""
 
 import json
 import os
@@ -16,7 +19,10 @@ from dphead.runs.loop import FitResult
 
 SCHEMA = 1
 RELATION_MEANING = {
-    "zero_out": "one image's contribution replaced by nothing, the number of images being public",
+    "zero_out": (
+        "one image's contribution replaced by nothing, the number of images being "
+        "public"
+    ),
     "add_remove": "one image added or removed, the number of images being private",
     "replace_one": "one image replaced by any other, the number of images being public",
 }
@@ -24,10 +30,11 @@ TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
 
 
 def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
-    """What a plan guarantees: epsilon, delta, mu, rho, relation, releases, the other accountants' epsilon.
+    """What a plan guarantees: epsilon, delta, mu, rho, relation, releases, the other
+    accountants' epsilon.
 
-    mu and rho are None unless every release is a full-batch Gaussian. private is False without noise or with a fixed
-    seed; epsilon is then not a guarantee.
+    mu and rho are None unless every release is a full-batch Gaussian. private is False
+    without noise or with a fixed seed; epsilon is then not a guarantee.
     """
     events = plan.events()
     return {
@@ -42,67 +49,101 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
         "group_cap": plan.group_cap,
         "calibrated_with": plan.accountant,
         "target_epsilon": plan.epsilon,
-        "profiles": all_profiles(events, plan.delta, plan.relation) if plan.private else {},
+        "profiles": all_profiles(events, plan.delta, plan.relation)
+        if plan.private
+        else {},
         "releases": plan.summary(),
     }
 
 
-def statement(g: dict[str, Any], *, n_rows: int, ledger: dict[str, Any], seeded: bool, test_is: str | None) -> str:
+def statement(
+    g: dict[str, Any],
+    *,
+    n_rows: int,
+    ledger: dict[str, Any],
+    seeded: bool,
+    test_is: str | None,
+) -> str:
     """The guarantee as a paragraph for a reader who is not an engineer."""
     if np.isinf(g["target_epsilon"]):
         return (
-            "Not private: noise and clipping were off (epsilon = inf). Do not publish this head if images are private."
+            "Not private: noise and clipping were off (epsilon = inf). Do not publish "
+            "this head if images are private."
         )
     if seeded:
         return (
-            "Reproducible, not private: the noise was drawn from a fixed seed, for tests. Whoever knows the seed can "
-            "remove the noise. Do not publish this head."
+            "Reproducible, not private: the noise was drawn from a fixed seed, for "
+            "tests. Whoever knows the seed can remove the noise. Do not publish this "
+            "head."
         )
-    relation, grouped = RELATION_MEANING[g["neighboring_relation"]], g["group_cap"] is not None
-    unit, people = "one row (image) of the features file", "people with several images have the guarantee for each "
+    relation, grouped = (
+        RELATION_MEANING[g["neighboring_relation"]],
+        g["group_cap"] is not None,
+    )
+    unit, people = (
+        "one row (image) of the features file",
+        "people with several images have the guarantee for each ",
+    )
     people += "image, not for all of them together"
     if grouped:
         relation = relation.replace("one image", "one group")
-        unit, people = f"{g['protected_unit']}, as the features file's group column says", "nor is a wrong group column"
-    count = "" if g["neighboring_relation"] == "add_remove" else f" The number of training images, {n_rows}, is public."
+        unit, people = (
+            f"{g['protected_unit']}, as the features file's group column says",
+            "nor is a wrong group column",
+        )
+    count = (
+        ""
+        if g["neighboring_relation"] == "add_remove"
+        else f" The number of training images, {n_rows}, is public."
+    )
     across = _across_fits(ledger)
     test = {
-        "private": " The test accuracy is an exact function of the test images and is not covered: it was shown to the "
-        "data holder and is not in this report.",
-        "public": " The test images were declared public; the figures on them are exact.",
+        "private": (
+            " The test accuracy is an exact function of the test images and is not "
+            "covered: it was shown to the data holder and is not in this report."
+        ),
+        "public": (
+            " The test images were declared public; the figures on them are exact."
+        ),
         None: "",
     }[test_is]
     return (
-        f"The head is ({g['epsilon']:.4g}, {g['delta']:g})-differentially private with respect to the training images "
-        f"and their labels. Protected unit: {unit}; neighbouring data sets differ in "
-        f"{relation}. Whoever sees the head and this report, with any other knowledge and any computing power, can "
-        f"tell the two cases apart only as well as this bound allows. Everything that was computed from the training "
-        f"rows was released with Gaussian noise by the releases listed here, and no other number that depends on them "
-        f"leaves the run.{count} The class names, the settings and the frozen network are public and are not "
-        f"protected; {people}. "
-        f"Hyper-parameters: see `tuning`. {across}{test} The run's noisy releases, head and report may be published; "
-        f"features, row digests, timings and the machine's memory may not."
+        f"The head is ({g['epsilon']:.4g}, {g['delta']:g})-differentially private with "
+        f"respect to the training images and their labels. Protected unit: {unit}; "
+        f"neighbouring data sets differ in {relation}. Whoever sees the head and this "
+        "report, with any other knowledge and any computing power, can tell the two "
+        "cases apart only as well as this bound allows. Everything that was computed "
+        "from the training rows was released with Gaussian noise by the releases "
+        f"listed here, and no other number that depends on them leaves the run.{count} "
+        "The class names, the settings and the frozen network are public and are not "
+        f"protected; {people}. Hyper-parameters: see `tuning`. {across}{test} The "
+        "run's noisy releases, head and report may be published; features, row "
+        "digests, timings and the machine's memory may not."
     )
 
 
 def _across_fits(ledger: dict[str, Any]) -> str:
-    """What holds for all fits of a ledger together: its budget, and not the sum so far."""
+    """What holds for all fits of a ledger together: its budget, and not the sum so
+    far.
+    """
     if ledger["path"] == ":memory:":
         return "Only this fit is counted: other fits from the same data add to it."
-    counted = f"Other fits from the same data are counted in the ledger {ledger['path']}."
+    counted = (
+        f"Other fits from the same data are counted in the ledger {ledger['path']}."
+    )
     total = f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}"
     if budget := ledger["budget"]:
         limit = f"epsilon = {budget['epsilon']:.4g} at delta = {budget['delta']:g}"
         return (
             f"{counted} The guarantee for all of them together is {limit}, the budget "
-            "that was fixed before the first of them and is never exceeded, whatever was "
-            f"chosen after seeing earlier results. Their plain sum so far is {total}; it "
-            "is a count and no guarantee by itself."
+            "that was fixed before the first of them and is never exceeded, whatever "
+            "was chosen after seeing earlier results. Their plain sum so far is "
+            f"{total}; it is a count and no guarantee by itself."
         )
     return (
         f"{counted} Their plain sum so far is {total}. No budget was fixed before the "
-        "first of them, so this sum is a guarantee for all of them together only if the "
-        "settings of each were fixed without regard to the results of the others."
+        "first of them, so this sum is a guarantee for all of them together only if "
+        "the settings of each were fixed without regard to the results of the others."
     )
 
 
@@ -117,7 +158,11 @@ def build(
     test_is: str | None,
     test_rows: str | None = None,
 ) -> dict[str, Any]:
-    """The whole report. test: metrics on the test rows, kept only if they are public; test_rows: their origin."""
+    """The whole report.
+
+    test: metrics on the test rows, kept only if they are public; test_rows: their
+    origin.
+    """
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
     g = guarantee(result.plan, result.private_noise)
@@ -127,7 +172,9 @@ def build(
         "path": result.ledger.path,
         "fit_id": result.fit_id,
         "fits": len(result.ledger.fits()),
-        "total_epsilon": plain_sum_epsilon(result.ledger.events(), delta, result.plan.relation),
+        "total_epsilon": plain_sum_epsilon(
+            result.ledger.events(), delta, result.plan.relation
+        ),
         "total_is": "plain sum",
         "delta": delta,
         "budget": budget,
@@ -137,12 +184,18 @@ def build(
         "dphead": __version__,
         "guarantee": g,
         "statement": statement(
-            g, n_rows=data["n_rows"], ledger=ledger, seeded=not result.private_noise, test_is=test_is
+            g,
+            n_rows=data["n_rows"],
+            ledger=ledger,
+            seeded=not result.private_noise,
+            test_is=test_is,
         ),
         "method": method,
         "data": data,
         "ledger": ledger,
-        "expected_accuracy": None if result.head.estimate is None else asdict(result.head.estimate),
+        "expected_accuracy": None
+        if result.head.estimate is None
+        else asdict(result.head.estimate),
         "tuning": tuning,
         "warnings": warnings,
         "test": test if test_is == "public" else None,
@@ -152,9 +205,14 @@ def build(
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write JSON with `inf` as a string, since JSON has none. The file is there whole or not at all."""
+    """Write JSON with `inf` as a string, since JSON has none.
+
+    The file is there whole or not at all.
+    """
     partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(plain(report), indent=2, sort_keys=True, allow_nan=False) + "\n")
+    partial.write_text(
+        json.dumps(plain(report), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    )
     os.replace(partial, path)
 
 

@@ -1,4 +1,7 @@
-"""Solvers ask for releases and post-process them. They never see rows, keys or the ledger."""
+"""Solvers ask for releases and post-process them.
+
+They never see rows, keys or the ledger.
+"""
 
 from dphead.solvers.auto import Auto
 from dphead.solvers.base import Ask, LinearHead, PlannedRelease, PublicFacts, Solver

@@ -28,12 +28,14 @@ from dphead.solvers.stein import WIDEST, SpectralRidge, candidates
 class LeastSquares:
     """θ_j = [Ã_j + αG̃ + λI]⁻¹ b̃_j [FC23 Algorithm 3].
 
-    class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them (the default: for many classes
-    they cost a third of the budget for little) W = (G̃ + λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j.
-    ridge: λ in units of the mean Gram matrix; None sets it from the noise alone (`ridge_for`); "stein" from what was
-    released (`SpectralRidge`). gram_share: share of mu² of the Gram matrix, or None for equal noise in every release.
-    error_bars: keep what the head's standard errors due to the noise are made from (`ErrorBars`). This and "stein" need
-    at most 4,096 columns and no class_grams.
+    class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them
+    (the default: for many classes they cost a third of the budget for little) W = (G̃ +
+    λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j.
+    ridge: λ in units of the mean Gram matrix; None sets it from the noise alone
+    (`ridge_for`); "stein" from what was released (`SpectralRidge`). gram_share: share
+    of mu² of the Gram matrix, or None for equal noise in every release.
+    error_bars: keep what the head's standard errors due to the noise are made from
+    (`ErrorBars`). This and "stein" need at most 4,096 columns and no class_grams.
     """
 
     ridge: float | Literal["stein"] | None = None
@@ -47,19 +49,28 @@ class LeastSquares:
     name: str = "dp-ls"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, G, S, and the class Gram matrices if asked for."""
+        """The feature mean, if rows are centred, G, S, and the class Gram matrices if
+        asked for.
+        """
         width = facts.n_features + (1 if self.intercept else 0)
-        if (self.ridge == "stein" or self.error_bars) and (self.class_grams or width > WIDEST):
+        if (self.ridge == "stein" or self.error_bars) and (
+            self.class_grams or width > WIDEST
+        ):
             raise ValueError(
-                f"ridge='stein' and error_bars need at most {WIDEST} columns and no class_grams, got {width} columns, "
-                f"ridge={self.ridge!r}, error_bars={self.error_bars}, class_grams={self.class_grams}. Leave them out."
+                f"ridge='stein' and error_bars need at most {WIDEST} columns and no "
+                f"class_grams, got {width} columns, ridge={self.ridge!r}, "
+                f"error_bars={self.error_bars}, class_grams={self.class_grams}. Leave "
+                "them out."
             )
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip
         parts = 3 if self.class_grams else 2
         share = 1 / parts if self.gram_share is None else self.gram_share
         rest = (1 - share) / (parts - 1)
-        plan = [PlannedRelease("gram", Gram(m), clip, share), PlannedRelease("class sums", ClassSums(m), clip, rest)]
+        plan = [
+            PlannedRelease("gram", Gram(m), clip, share),
+            PlannedRelease("class sums", ClassSums(m), clip, rest),
+        ]
         if self.class_grams:
             plan.append(PlannedRelease("class grams", ClassGrams(m), clip, rest))
         return [*self.centering.plan(facts, 1.0), *plan]
@@ -82,15 +93,27 @@ class LeastSquares:
         else:
             weights, ridge, floor = self._shared(facts, gram, sums)
             if self.error_bars:
-                errors = ErrorBars(gram.value, gram.noise_sd, sums.value, sums.noise_sd, ridge, floor)
+                errors = ErrorBars(
+                    gram.value, gram.noise_sd, sums.value, sums.noise_sd, ridge, floor
+                )
         coefficients, intercept = split_intercept(weights, transform.append)
-        return LinearHead(coefficients, intercept, transform, "squared", error_bars=errors)
+        return LinearHead(
+            coefficients, intercept, transform, "squared", error_bars=errors
+        )
 
-    def _shared(self, facts: PublicFacts, gram: Answer, sums: Answer) -> tuple[np.ndarray, float, float]:
-        """(weights, λ, the floor of the spectrum) of one Gram matrix for all classes."""
+    def _shared(
+        self, facts: PublicFacts, gram: Answer, sums: Answer
+    ) -> tuple[np.ndarray, float, float]:
+        """(weights, λ, the floor of the spectrum) of one Gram matrix for all
+        classes.
+        """
         if self.ridge == "stein":
-            spectral = SpectralRidge(gram.value, gram.noise_sd, sums.value, sums.noise_sd)
-            ridge = spectral.best(candidates(facts.n_rows, gram.noise_sd, len(gram.value)))
+            spectral = SpectralRidge(
+                gram.value, gram.noise_sd, sums.value, sums.noise_sd
+            )
+            ridge = spectral.best(
+                candidates(facts.n_rows, gram.noise_sd, len(gram.value))
+            )
             return spectral.weights(ridge), ridge, spectral.floor(ridge)
         solver = RidgeSolver(gram.value, ridge_for(facts, gram.noise_sd, self.ridge))
         return solver(center_classes(sums.value)), solver.ridge, solver.floor

@@ -21,9 +21,11 @@ from dphead.solvers.ridge import RidgeSolver, ridge_for
 
 @dataclass(frozen=True)
 class Newton:
-    """θ_j ← θ_j - η (H̃_j + λ)⁻¹ g̃_j for each class j, features clipped, sigmoid loss [FC23 Algorithm 2].
+    """θ_j ← θ_j - η (H̃_j + λ)⁻¹ g̃_j for each class j, features clipped, sigmoid loss
+    [FC23 Algorithm 2].
 
-    ridge: λ in units of the mean Hessian; None sets it from the noise alone. learning_rate: η.
+    ridge: λ in units of the mean Hessian; None sets it from the noise alone.
+        learning_rate: η.
     """
 
     steps: int = 1
@@ -37,12 +39,16 @@ class Newton:
     name: str = "dp-newton"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, then a gradient and m Hessians a step."""
+        """The feature mean, if rows are centred, then a gradient and m Hessians a
+        step.
+        """
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         gradient, hessians = self._queries(facts)
         share = self.hessian_share / self.steps
         step = [
-            PlannedRelease("gradient", gradient, self.feature_clip, 1 / self.steps - share),
+            PlannedRelease(
+                "gradient", gradient, self.feature_clip, 1 / self.steps - share
+            ),
             PlannedRelease("hessians", hessians, self.feature_clip, share),
         ]
         return [*self.centering.plan(facts, 1.0), *step * self.steps]
@@ -60,9 +66,13 @@ class Newton:
             h = yield Ask("hessians", hessians, params)
             ridge = ridge_for(facts, h.noise_sd, self.ridge)
             for j in range(facts.n_classes):
-                weights[:, j] -= self.learning_rate * RidgeSolver(h.value[j], ridge)(g.value[:, j])
+                weights[:, j] -= self.learning_rate * RidgeSolver(h.value[j], ridge)(
+                    g.value[:, j]
+                )
         coefficients, intercept = split_intercept(weights, transform.append)
         return LinearHead(coefficients, intercept, transform, "sigmoid")
 
     def _queries(self, facts: PublicFacts) -> tuple[Gradient, SigmoidHessians]:
-        return Gradient(facts.n_classes, "sigmoid", "features"), SigmoidHessians(facts.n_classes)
+        return Gradient(facts.n_classes, "sigmoid", "features"), SigmoidHessians(
+            facts.n_classes
+        )

@@ -1,4 +1,6 @@
-"""Private data normalisation: channel means and variances as ordinary releases [TB21 Algorithm 2]."""
+"""Private data normalisation: channel means and variances as ordinary releases [TB21
+Algorithm 2].
+"""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -15,8 +17,9 @@ from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
 class ChannelNormalization:
     """Rows become (x - mean_c) / sqrt(max(var_c, threshold)), channel by channel.
 
-    n_channels: channels of the feature map, channel-major. mean_clip, square_clip: C₁ and C₂, public. noise_multiplier:
-    σ_norm of each of the two releases, fixed and charged.
+    n_channels: channels of the feature map, channel-major. mean_clip, square_clip: C₁
+    and C₂, public. noise_multiplier: σ_norm of each of the two releases, fixed and
+    charged.
     """
 
     n_channels: int
@@ -31,25 +34,44 @@ class ChannelNormalization:
         means, squares = self._queries(facts)
         sigma = self.noise_multiplier
         return [
-            PlannedRelease("channel means", means, self.mean_clip, noise_multiplier=sigma),
-            PlannedRelease("channel mean squares", squares, self.square_clip, noise_multiplier=sigma),
+            PlannedRelease(
+                "channel means", means, self.mean_clip, noise_multiplier=sigma
+            ),
+            PlannedRelease(
+                "channel mean squares",
+                squares,
+                self.square_clip,
+                noise_multiplier=sigma,
+            ),
         ]
 
-    def solve(self, facts: PublicFacts, append: float) -> Generator[Ask, Answer, RowTransform]:
+    def solve(
+        self, facts: PublicFacts, append: float
+    ) -> Generator[Ask, Answer, RowTransform]:
         """The transform of every later release."""
         means, squares = self._queries(facts)
         first = yield Ask("channel means", means, Params())
         second = yield Ask("channel mean squares", squares, Params())
         mean = first.value[:, 0] / facts.n_rows
-        variance = np.maximum(second.value[:, 0] / facts.n_rows - mean**2, self.threshold)
+        variance = np.maximum(
+            second.value[:, 0] / facts.n_rows - mean**2, self.threshold
+        )
         repeat = facts.n_features // self.n_channels
-        center, scale = np.repeat(mean, repeat), np.repeat(1 / np.sqrt(variance), repeat)
-        return RowTransform(False, center.astype(np.float32), scale.astype(np.float32), append)
+        center, scale = (
+            np.repeat(mean, repeat),
+            np.repeat(1 / np.sqrt(variance), repeat),
+        )
+        return RowTransform(
+            False, center.astype(np.float32), scale.astype(np.float32), append
+        )
 
     def _queries(self, facts: PublicFacts) -> tuple[ChannelMoment, ChannelMoment]:
         if facts.n_features % self.n_channels:
             raise ValueError(
                 f"n_channels must divide n_features, got n_channels={self.n_channels}, "
-                f"n_features={facts.n_features}. Give the feature map's number of channels."
+                f"n_features={facts.n_features}. Give the feature map's number of "
+                "channels."
             )
-        return ChannelMoment(facts.n_classes, 1, self.n_channels), ChannelMoment(facts.n_classes, 2, self.n_channels)
+        return ChannelMoment(facts.n_classes, 1, self.n_channels), ChannelMoment(
+            facts.n_classes, 2, self.n_channels
+        )

@@ -1,4 +1,6 @@
-"""A public head to start from: what is known of the classes before a private row is read."""
+"""A public head to start from: what is known of the classes before a private row is
+read.
+"""
 
 import hashlib
 from dataclasses import InitVar, dataclass, field
@@ -9,15 +11,18 @@ import numpy as np
 
 from dphead.privacy.transform import RowTransform
 
-LENGTH = 8.0  # of a class's start, in logits of unit rows; chosen on training rows of CIFAR-10
+# of a class's start, in logits of unit rows; chosen on training rows of CIFAR-10
+LENGTH = 8.0
 
 
 @dataclass(frozen=True)
 class PublicPrior:
-    """Weights (n_features, n_classes) for rows as they are, from public data: a backbone's own head, text embeddings.
+    """Weights (n_features, n_classes) for rows as they are, from public data: a
+    backbone's own head, text embeddings.
 
-    Only their directions count: differences between classes, each brought to length LENGTH. digest stands for them in
-    plans and reports. ValueError for weights that are not finite, or not two-dimensional.
+    Only their directions count: differences between classes, each brought to length
+    LENGTH. digest stands for them in plans and reports. ValueError for weights that are
+    not finite, or not two-dimensional.
     """
 
     weights: InitVar[np.ndarray]
@@ -28,28 +33,36 @@ class PublicPrior:
         weights = np.ascontiguousarray(weights, np.float64)
         if weights.ndim != 2 or not np.isfinite(weights).all():
             raise ValueError(
-                f"a prior must be a finite (n_features, n_classes) array, got shape {weights.shape}. Correct it."
+                "a prior must be a finite (n_features, n_classes) array, got shape "
+                f"{weights.shape}. Correct it."
             )
         object.__setattr__(self, "_weights", weights)
-        object.__setattr__(self, "digest", hashlib.sha256(weights.tobytes()).hexdigest()[:16])
+        object.__setattr__(
+            self, "digest", hashlib.sha256(weights.tobytes()).hexdigest()[:16]
+        )
 
     def check(self, n_features: int, n_classes: int) -> None:
         """ValueError unless it is for so many features and classes."""
         if self._weights.shape != (n_features, n_classes):
             raise ValueError(
-                f"a prior must have shape (n_features, n_classes) = {(n_features, n_classes)}, got shape "
-                f"{self._weights.shape}. Make it for these features and classes, in their order."
+                "a prior must have shape (n_features, n_classes) = "
+                f"{(n_features, n_classes)}, got shape {self._weights.shape}. Make it "
+                "for these features and classes, in their order."
             )
 
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
-        """Where to begin, for transformed rows: shape is (n_features, and 1 if a constant is appended; n_classes)."""
+        """Where to begin, for transformed rows: shape is (n_features, and 1 if a
+        constant is appended; n_classes).
+        """
         features = shape[0] - (1 if transform.append else 0)
         self.check(features, shape[1])
         between = self._weights - self._weights.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(between, axis=0)
         between = LENGTH * between / np.where(norms > 0, norms, 1)
         start = np.zeros(shape)
-        start[:features] = between if transform.scale is None else between / transform.scale[:, None]
+        start[:features] = (
+            between if transform.scale is None else between / transform.scale[:, None]
+        )
         return start
 
 
@@ -60,6 +73,7 @@ def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
             return PublicPrior(np.load(prior, allow_pickle=False))
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"a prior must be a .npy file of an array, got {prior} ({error}). Use numpy.save."
+                f"a prior must be a .npy file of an array, got {prior} ({error}). Use "
+                "numpy.save."
             ) from error
     return PublicPrior(prior)

@@ -6,16 +6,25 @@ from typing import Literal
 import numpy as np
 
 from dphead.privacy.statistics import ClassSums, Params
-from dphead.solvers.base import Ask, Centering, LinearHead, PlannedRelease, PublicFacts, Steps, check_clip
+from dphead.solvers.base import (
+    Ask,
+    Centering,
+    LinearHead,
+    PlannedRelease,
+    PublicFacts,
+    Steps,
+    check_clip,
+)
 from dphead.solvers.normalization import ChannelNormalization
 
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Class means from one release of class sums, with the counts in an appended constant.
+    """Class means from one release of class sums, with the counts in an appended
+    constant.
 
-    rule: "cosine" scores by the angle to the mean, "nearest" by the squared distance. intercept: the constant whose
-    class sums give the counts.
+    rule: "cosine" scores by the angle to the mean, "nearest" by the squared distance.
+    intercept: the constant whose class sums give the counts.
     """
 
     rule: Literal["cosine", "nearest"] = "cosine"
@@ -29,7 +38,8 @@ class Prototypes:
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         if self.intercept == 0:
             raise ValueError(
-                "prototypes count the rows of a class by the constant, got intercept=0. Use a positive one."
+                "prototypes count the rows of a class by the constant, got "
+                "intercept=0. Use a positive one."
             )
         return [
             *self.centering.plan(facts, 1.0),
@@ -37,10 +47,14 @@ class Prototypes:
         ]
 
     def solve(self, facts: PublicFacts) -> Steps:
-        """Divide the sums by the noisy counts (never below one noise deviation) and score."""
+        """Divide the sums by the noisy counts (never below one noise deviation) and
+        score.
+        """
         transform = yield from self.centering.solve(facts, self.intercept)
         sums = yield Ask("class sums", ClassSums(facts.n_classes), Params(transform))
-        counts = np.maximum(sums.value[-1] / self.intercept, max(1.0, sums.noise_sd / self.intercept))
+        counts = np.maximum(
+            sums.value[-1] / self.intercept, max(1.0, sums.noise_sd / self.intercept)
+        )
         means = sums.value[:-1] / counts
         if self.rule == "cosine":
             weights = means / np.maximum(np.linalg.norm(means, axis=0), 1e-12)

@@ -7,14 +7,18 @@ from dphead.solvers.base import PublicFacts
 
 FLOOR = 1e-4  # of n_rows: the mean Gram matrix of unit rows has trace 1
 SPECTRAL_MAX = 2048  # widest Gram matrix whose spectrum is computed
-EDGE, EDGE_WIDE = 0.6, 1.2  # of the noise's spectral edge; chosen on training rows of CIFAR-10 and digits
+# of the noise's spectral edge; chosen on training rows of CIFAR-10 and digits
+EDGE, EDGE_WIDE = 0.6, 1.2
 
 
 def ridge_for(facts: PublicFacts, gram_sd: float, ridge: float | None) -> float:
-    """Ridge in units of the summed Gram matrix. ridge: the user's, in units of the mean one, or None for the rule.
+    """Ridge in units of the summed Gram matrix.
 
-    The rule is a share of sd sqrt(2d), the edge of the spectrum of symmetric noise (Wigner), known before any data:
-    below the edge where eigenvalues that noise made negative are raised one by one, above it for wide matrices.
+    ridge: the user's, in units of the mean one, or None for the rule.
+
+    The rule is a share of sd sqrt(2d), the edge of the spectrum of symmetric noise
+    (Wigner), known before any data: below the edge where eigenvalues that noise made
+    negative are raised one by one, above it for wide matrices.
     """
     if ridge is not None:
         return ridge * facts.n_rows
@@ -23,10 +27,13 @@ def ridge_for(facts: PublicFacts, gram_sd: float, ridge: float | None) -> float:
 
 
 class RidgeSolver:
-    """Solves (gram + ridge I) w = right, with what noise made negative raised. gram: (d, d) symmetric.
+    """Solves (gram + ridge I) w = right, with what noise made negative raised.
 
-    Up to SPECTRAL_MAX columns, eigenvalues of gram below -ridge/2 count as -ridge/2; beyond, the ridge grows until the
-    sum is positive definite. ridge and floor: what it solves with, w = right / (max(e, floor) + ridge) on the spectrum.
+    gram: (d, d) symmetric.
+
+    Up to SPECTRAL_MAX columns, eigenvalues of gram below -ridge/2 count as -ridge/2;
+    beyond, the ridge grows until the sum is positive definite. ridge and floor: what it
+    solves with, w = right / (max(e, floor) + ridge) on the spectrum.
     """
 
     def __init__(self, gram: np.ndarray, ridge: float) -> None:
@@ -37,7 +44,9 @@ class RidgeSolver:
             gram = (vectors * np.maximum(values, self.floor)) @ vectors.T
         while True:
             try:
-                self._factor = cho_factor(gram + ridge * eye, overwrite_a=True, check_finite=False)
+                self._factor = cho_factor(
+                    gram + ridge * eye, overwrite_a=True, check_finite=False
+                )
                 self.ridge = ridge
                 return
             except LinAlgError:

@@ -1,8 +1,10 @@
-"""λ of noisy least squares from what was released: a loss whose noise is taken out by Stein's lemma.
+"""λ of noisy least squares from what was released: a loss whose noise is taken out by
+Stein's lemma.
 
-Plugging the released G̃ and S̃ into the training loss fits their noise. For W = h(G̃) S̃ H, H = I - 11ᵀ/m, and any bounded
-Lipschitz h, `risks` is unbiased for the training loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums
-[privacy/proofs/choices.md, claim S; Stein 1981]. Everything here is post-processing.
+Plugging the released G̃ and S̃ into the training loss fits their noise. For W = h(G̃)
+S̃ H, H = I - 11ᵀ/m, and any bounded Lipschitz h, `risks` is unbiased for the training
+loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [privacy/proofs/choices.md, claim S; Stein
+1981]. Everything here is post-processing.
 """
 
 import numpy as np
@@ -15,11 +17,15 @@ GRID, WIDEST = 25, 4096  # candidates, and the widest matrix whose spectrum is c
 class SpectralRidge:
     """The released sums in the eigenbasis of G̃, where every λ is cheap.
 
-    gram: (d, d) symmetric with symmetric noise of gram_sd (that of its diagonal); sums: (d, m), noise of sums_sd.
-    h(e) = 1 / (max(e, -λ/2) + λ): the inverse of G̃ + λ, but bounded by 2/λ where noise made G̃ indefinite.
+    gram: (d, d) symmetric with symmetric noise of gram_sd (that of its diagonal); sums:
+        (d, m), noise of sums_sd.
+    h(e) = 1 / (max(e, -λ/2) + λ): the inverse of G̃ + λ, but bounded by 2/λ where noise
+    made G̃ indefinite.
     """
 
-    def __init__(self, gram: np.ndarray, gram_sd: float, sums: np.ndarray, sums_sd: float) -> None:
+    def __init__(
+        self, gram: np.ndarray, gram_sd: float, sums: np.ndarray, sums_sd: float
+    ) -> None:
         self._values, self._vectors = np.linalg.eigh(gram)
         self._sums = self._vectors.T @ center_classes(sums)
         self._energy = (self._sums**2).sum(axis=1)
@@ -33,12 +39,18 @@ class SpectralRidge:
         """Unbiased for the training loss at one λ, up to a constant."""
         h = self._inverse(ridge)
         spent = 2 * self._sums_sd**2 * (self._sums.shape[1] - 1) * h.sum()
-        return self.plug_in(ridge) - self._gram_sd**2 * self._divergence(h, ridge) + spent
+        return (
+            self.plug_in(ridge) - self._gram_sd**2 * self._divergence(h, ridge) + spent
+        )
 
     def plug_in(self, ridge: float) -> float:
-        """The loss with released sums in place of exact ones: it rewards fitting their noise."""
+        """The loss with released sums in place of exact ones: it rewards fitting their
+        noise.
+        """
         h = self._inverse(ridge)
-        return float((self._values * h**2 * self._energy).sum() - 2 * (h * self._energy).sum())
+        return float(
+            (self._values * h**2 * self._energy).sum() - 2 * (h * self._energy).sum()
+        )
 
     def best(self, ridges: np.ndarray) -> float:
         """The λ of the least risk."""
@@ -53,10 +65,11 @@ class SpectralRidge:
         return 1 / (np.maximum(self._values, self.floor(ridge)) + ridge)
 
     def _divergence(self, h: np.ndarray, ridge: float) -> float:
-        """Σ_ij ∂M_ij/∂G̃_ij over symmetric directions, M = WWᵀ (proofs/choices.md, claim S, equation 2).
+        """Σ_ij ∂M_ij/∂G̃_ij over symmetric directions, M = WWᵀ (proofs/choices.md,
+        claim S, equation 2).
 
-        Quotients (h_i - h_j)/(e_i - e_j) are -q_ij h_i h_j, where q is 1 between eigenvalues above the floor, 0 between
-        those below, and in [0, 1] across.
+        Quotients (h_i - h_j)/(e_i - e_j) are -q_ij h_i h_j, where q is 1 between
+        eigenvalues above the floor, 0 between those below, and in [0, 1] across.
         """
         floor = self.floor(ridge)
         low = self._values < floor
@@ -64,13 +77,17 @@ class SpectralRidge:
         inner = np.zeros_like(h)  # Σ_i q_ij h_i
         inner[up] = h[up].sum()
         if low.any():
-            across = (self._values[up] - floor)[None, :] / (self._values[up][None, :] - self._values[low][:, None])
+            across = (self._values[up] - floor)[None, :] / (
+                self._values[up][None, :] - self._values[low][:, None]
+            )
             inner[up] += h[low] @ across
             inner[low] = across @ h[up]
         return -float((inner * pull).sum() + (h[up] * pull[up]).sum())
 
 
 def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
-    """λ from 0.3 of the edge of the noise's spectrum (or 1e-4 n) up to n, where W is the class-sum head."""
+    """λ from 0.3 of the edge of the noise's spectrum (or 1e-4 n) up to n, where W is
+    the class-sum head.
+    """
     low = max(1e-4 * n_rows, 0.3 * gram_sd * np.sqrt(2.0 * n_features))
     return np.geomspace(low, max(float(n_rows), 10 * low), GRID)

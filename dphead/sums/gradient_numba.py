@@ -79,9 +79,17 @@ def _add(q, y, rate, factor, weights, table, one, longest, lowest, bound, size, 
             l[:] = 0
         at = slice(start, stop)
         _residuals(
-            z[:, :k], y[at], rate[at], factor[at], table, one, longest, lowest, bound,
+            z[:, :k],
+            y[at],
+            rate[at],
+            factor[at],
+            table,
+            one,
+            longest,
+            lowest,
+            bound,
             l[:m, :k],
-        )  # fmt: skip
+        )
         pairs = l.view(np.int32)
         if k == size:
             _add_products(pairs, q, start, stop, out)

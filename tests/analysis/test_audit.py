@@ -1,4 +1,6 @@
-"""The audit: its bounds against exact probabilities, its score against every method, and the defects it must see."""
+"""The audit: its bounds against exact probabilities, its score against every method,
+and the defects it must see.
+"""
 
 import math
 
@@ -29,25 +31,52 @@ from dphead.solvers.base import PublicFacts
 
 SMALL = PublicFacts(16, 2, 2)
 FLAT = {"center_share": 0.0}
-SURE = 1 - 1e-7  # a correct mechanism fails a test at this confidence with odds of at most 1e-7
+# a correct mechanism fails a test at this confidence with odds of at most 1e-7
+SURE = 1 - 1e-7
 
 
 def gaussian_claim(epsilon, delta=1e-5):
-    return Claim(epsilon, delta, "zero_out", (GaussianEvent(1 / mu_from_epsilon(epsilon, delta)),))
+    return Claim(
+        epsilon,
+        delta,
+        "zero_out",
+        (GaussianEvent(1 / mu_from_epsilon(epsilon, delta)),),
+    )
 
 
 def planned(method, settings, epsilon=8.0, facts=SMALL, relation="zero_out"):
     solver = make_method(method, facts, dict(settings)).solver
     if "batch_size" not in settings:
-        return solver, make_plan(solver, facts, epsilon=epsilon, delta=1e-5, relation=relation)
-    specs = [  # calibrating Poisson batches takes seconds; two steps of sigma = 1 cost less than epsilon = 8
-        ReleaseSpec(p.label, p.query.name, p.clip_norm, 1.0, facts.n_rows, p.sampling_prob, relation)
+        return solver, make_plan(
+            solver, facts, epsilon=epsilon, delta=1e-5, relation=relation
+        )
+    # calibrating Poisson batches takes seconds; two steps of sigma = 1 cost less than
+    # epsilon = 8
+    specs = [
+        ReleaseSpec(
+            p.label,
+            p.query.name,
+            p.clip_norm,
+            1.0,
+            facts.n_rows,
+            p.sampling_prob,
+            relation,
+        )
         for p in solver.plan(facts)
     ]
     return solver, Plan(specs, epsilon, 1e-5, relation, "pld")
 
 
-def audited(method, settings, fits, epsilon=8.0, relation="zero_out", agree=False, confidence=SURE, facts=SMALL):
+def audited(
+    method,
+    settings,
+    fits,
+    epsilon=8.0,
+    relation="zero_out",
+    agree=False,
+    confidence=SURE,
+    facts=SMALL,
+):
     solver, plan = planned(method, settings, epsilon, facts, relation)
     problem = audit.worst_case(facts, plan, agree=agree)
     counts = audit.count(solver, plan, problem, fits, confidence=confidence)
@@ -56,7 +85,9 @@ def audited(method, settings, fits, epsilon=8.0, relation="zero_out", agree=Fals
 
 def advantages(fits, error):
     """The bound on the advantage for each number of mistakes."""
-    return np.array([advantage_lower_bound(m, fits, error) for m in range(2 * fits + 1)])
+    return np.array(
+        [advantage_lower_bound(m, fits, error) for m in range(2 * fits + 1)]
+    )
 
 
 def test_rate_bounds_are_clopper_pearsons():
@@ -66,19 +97,26 @@ def test_rate_bounds_are_clopper_pearsons():
 
 
 def test_null_scores_give_zero_with_the_stated_coverage():
-    """Exact: over all counts of scores that tell nothing, the bounds exceed 0 with at most the stated probability."""
+    """Exact: over all counts of scores that tell nothing, the bounds exceed 0 with at
+    most the stated probability.
+    """
     n, error = 150, 0.05
     for rate in (0.5, 0.2, 0.03):
         k = np.arange(n + 1)
         above = binom.pmf(k, n, rate)
-        joint = above[:, None] * above[None, :]  # false positives, true positives: the same law in both worlds
+        # false positives, true positives: the same law in both worlds
+        joint = above[:, None] * above[None, :]
         bounds = epsilon_bound(k[:, None], n - k[None, :], n, 0.0, error)
         assert joint[bounds > 0].sum() <= error
-        assert joint[advantages(n, error)[k[:, None] + n - k[None, :]] > 0].sum() <= error
+        assert (
+            joint[advantages(n, error)[k[:, None] + n - k[None, :]] > 0].sum() <= error
+        )
 
 
 def test_bounds_on_gaussians_and_randomised_response_keep_their_coverage():
-    """Exact, as above, where the claim is just met: Gaussian scores at their middle, and randomised response."""
+    """Exact, as above, where the claim is just met: Gaussian scores at their middle,
+    and randomised response.
+    """
     n, error, k = 150, 0.05, np.arange(151)
     miss = norm.cdf(-0.5)  # mu = 1
     p = binom.pmf(k, n, miss)
@@ -91,11 +129,16 @@ def test_bounds_on_gaussians_and_randomised_response_keep_their_coverage():
 
 
 def test_null_worlds_give_zero_through_release():
-    """Two worlds without a canary: odds of a false alarm 1e-4 for both bounds together."""
+    """Two worlds without a canary: odds of a false alarm 1e-4 for both bounds
+    together.
+    """
     solver, plan = planned("prototypes", FLAT)
     problem = audit.worst_case(SMALL, plan)
-    empty = audit.Problem(SMALL, "zero_out", problem.x, problem.y, (problem.canary[0], -1))
-    scorer = audit._Witness(problem)  # the score of the real canary on transcripts that never saw it
+    empty = audit.Problem(
+        SMALL, "zero_out", problem.x, problem.y, (problem.canary[0], -1)
+    )
+    # the score of the real canary on transcripts that never saw it
+    scorer = audit._Witness(problem)
     values = np.zeros((2, 1500))
     specs, noise = plan.specs, audit.NoiseSource()
     for world in (0, 1):
@@ -105,35 +148,66 @@ def test_null_worlds_give_zero_through_release():
             values[world, i] = sum(scorer.score(*s)[0] for s in seen)
     claim = audit.claim_of(plan)
     found = statements(
-        Counts.of(values, np.zeros((2, 1500)), claim.thresholds(1500, 0.9999), bin_edges(claim)), claim, 0.9999
+        Counts.of(
+            values,
+            np.zeros((2, 1500)),
+            claim.thresholds(1500, 0.9999),
+            bin_edges(claim),
+        ),
+        claim,
+        0.9999,
     )
-    assert found["epsilon_lower_bound"] == found["mu_lower_bound"] == 0 and found["passed"]
+    assert (
+        found["epsilon_lower_bound"] == found["mu_lower_bound"] == 0 and found["passed"]
+    )
     assert abs(found["advantage"]) < 5 * found["advantage_standard_error"] + 1e-9
 
 
 def test_ceilings_are_what_perfect_scores_reach():
-    """Gaussian scores from a fixed seed: each bound lies by its ceiling, AUC and advantage by their exact values."""
+    """Gaussian scores from a fixed seed: each bound lies by its ceiling, AUC and
+    advantage by their exact values.
+    """
     for epsilon in (1.0, 8.0):
         claim, n = gaussian_claim(epsilon), 100_000
         mu, rng = claim.equivalent_mu, np.random.default_rng(5)
         scores = mu * rng.standard_normal((2, n)) + np.array([[-1], [1]]) * mu**2 / 2
-        counts = Counts.of(scores, np.full((2, n), mu**2), claim.thresholds(n, 0.9999), bin_edges(claim))
+        counts = Counts.of(
+            scores,
+            np.full((2, n), mu**2),
+            claim.thresholds(n, 0.9999),
+            bin_edges(claim),
+        )
         found = statements(counts, claim, 0.9999)
         ceilings = found["ceilings"]
-        for name in ("epsilon_lower_bound", "epsilon_lower_bound_95", "mu_lower_bound", "epsilon_from_mu"):
+        for name in (
+            "epsilon_lower_bound",
+            "epsilon_lower_bound_95",
+            "mu_lower_bound",
+            "epsilon_from_mu",
+        ):
             assert found[name] == pytest.approx(ceilings[name], rel=0.12), name
-        assert found["passed"] and found["auc"] == pytest.approx(ceilings["auc"], abs=4 * found["auc_standard_error"])
+        assert found["passed"] and found["auc"] == pytest.approx(
+            ceilings["auc"], abs=4 * found["auc_standard_error"]
+        )
         assert ceilings["advantage"] == pytest.approx(2 * norm.cdf(mu / 2) - 1)
-        assert found["advantage"] == pytest.approx(ceilings["advantage"], abs=4 * found["advantage_standard_error"])
+        assert found["advantage"] == pytest.approx(
+            ceilings["advantage"], abs=4 * found["advantage_standard_error"]
+        )
 
 
 def test_the_ceilings_at_95_percent_are_the_published_ones():
-    """A perfect audit of a tight Gaussian with 10^5 draws in each world: 0.022, 0.60, 4.7; Table 9's 0.46 and 1.00."""
+    """A perfect audit of a tight Gaussian with 10^5 draws in each world: 0.022, 0.60,
+    4.7; Table 9's 0.46 and 1.00.
+    """
     for epsilon, bound in ((0.1, 0.022), (1.0, 0.60), (8.0, 4.7)):
-        assert gaussian_claim(epsilon).best(1e5, 0.05)[1] == pytest.approx(bound, rel=0.06)
+        assert gaussian_claim(epsilon).best(1e5, 0.05)[1] == pytest.approx(
+            bound, rel=0.06
+        )
     table = {1: 0.46, 2: 0.76, 4: 0.96, 8: 1.00}  # De22, Table 9, |D| = 60K
     for epsilon, advantage in table.items():
-        found = gaussian_claim(float(epsilon), 1 / 60_000).ceilings(1000, 1e-3)["advantage_of_epsilon_delta"]
+        found = gaussian_claim(float(epsilon), 1 / 60_000).ceilings(1000, 1e-3)[
+            "advantage_of_epsilon_delta"
+        ]
         assert found == pytest.approx(advantage, abs=0.006)
 
 
@@ -141,10 +215,15 @@ def test_counts_of_chunks_add_up():
     claim, rng = gaussian_claim(1.0), np.random.default_rng(0)
     scores, own = rng.standard_normal((2, 60)), rng.random((2, 60))
     whole = Counts.of(scores, own, np.array([0.5, 0.2]), bin_edges(claim))
-    parts = [Counts.of(scores[:, i], own[:, i], whole.thresholds, whole.edges) for i in (slice(25), slice(25, 60))]
+    parts = [
+        Counts.of(scores[:, i], own[:, i], whole.thresholds, whole.edges)
+        for i in (slice(25), slice(25, 60))
+    ]
     total = parts[0] + parts[1]
     assert total.fits == 60 and np.array_equal(total.histograms, whole.histograms)
-    assert np.array_equal(total.above, whole.above) and total.own_mu2 == pytest.approx(whole.own_mu2)
+    assert np.array_equal(total.above, whole.above) and total.own_mu2 == pytest.approx(
+        whole.own_mu2
+    )
     with pytest.raises(ValueError, match="chunks must share thresholds"):
         _ = total + Counts.of(scores, own, np.array([0.4, 0.2]), whole.edges)
 
@@ -158,14 +237,20 @@ REACHED = [  # method, settings, relation, the canary's share of the claim's mu
     ("dp-sgd", {"steps": 2, "clip_norm": 0.5}, "zero_out", 1.0),
     ("dp-sgd", {"steps": 2, "unit_norm": False, "clip_norm": 2.0}, "zero_out", 0.5),
     ("dp-adam", FLAT | {"steps": 2, "clip_norm": 0.5}, "add_remove", 1.0),
-    ("dp-ls", FLAT, "replace_one", math.sqrt(0.75)),  # opposite rows have one Gram matrix: 120 degrees
-    ("dp-newton", FLAT, "zero_out", math.sqrt(0.8 / 4 + 0.2)),  # the gradient's bound needs infinite weights
+    # opposite rows have one Gram matrix: 120 degrees
+    ("dp-ls", FLAT, "replace_one", math.sqrt(0.75)),
+    # the gradient's bound needs infinite weights
+    ("dp-newton", FLAT, "zero_out", math.sqrt(0.8 / 4 + 0.2)),
 ]
 
 
 @pytest.mark.parametrize(("method", "settings", "relation", "share"), REACHED)
-def test_every_method_passes_and_its_canary_reaches_its_share(method, settings, relation, share):
-    """Odds of a false alarm 1e-7 each; the canary's own mu is exact, and never above the claim."""
+def test_every_method_passes_and_its_canary_reaches_its_share(
+    method, settings, relation, share
+):
+    """Odds of a false alarm 1e-7 each; the canary's own mu is exact, and never above
+    the claim.
+    """
     found = audited(method, settings, 50, relation=relation)
     assert found["passed"]
     assert found["canary_mu"]["largest"] <= found["mu"]
@@ -179,47 +264,67 @@ def test_every_method_passes_and_its_canary_reaches_its_share(method, settings, 
 
 
 def test_poisson_batches_are_audited_with_the_mixture():
-    """Odds of a false alarm 1e-7; the canary's advantage lies near its ceiling but for odds of 1e-6."""
+    """Odds of a false alarm 1e-7; the canary's advantage lies near its ceiling but for
+    odds of 1e-6.
+    """
     settings = FLAT | {"steps": 2, "clip_norm": 0.5, "batch_size": 8}
     found = audited("dp-sgd", settings, 600)
     assert found["passed"] and found["mu"] is None and found["epsilon_from_mu"] is None
     ceiling = found["ceilings"]["advantage"]
-    assert found["advantage"] == pytest.approx(ceiling, abs=0.05 + 5 * found["advantage_standard_error"])
+    assert found["advantage"] == pytest.approx(
+        ceiling, abs=0.05 + 5 * found["advantage_standard_error"]
+    )
 
 
 def test_the_noise_passes_the_audit_and_would_not_at_nine_tenths():
-    """Odds of a false alarm 1e-7. With noise at 0.9 sigma mu is 1.85 instead of 1.67: missed with odds below 1e-4."""
+    """Odds of a false alarm 1e-7.
+
+    With noise at 0.9 sigma mu is 1.85 instead of 1.67: missed with odds below 1e-4.
+    """
     found = audited("dp-sgd", FLAT | {"steps": 1, "clip_norm": 0.5}, 10_000)
     assert found["passed"]
     assert found["epsilon_from_mu"] > 0.8 * 8
     honest, claim = gaussian_claim(8.0).equivalent_mu, gaussian_claim(8.0)
     mistakes = 2 * 10_000 * norm.cdf(-honest / 0.9 / 2)
-    assert advantage_lower_bound(mistakes + 3.7 * math.sqrt(mistakes * 0.82), 10_000, 5e-8) > max_advantage(
-        claim.events
-    )
+    assert advantage_lower_bound(
+        mistakes + 3.7 * math.sqrt(mistakes * 0.82), 10_000, 5e-8
+    ) > max_advantage(claim.events)
 
 
 @pytest.mark.parametrize("shared", ["classes", "steps"])
 def test_noise_that_would_cancel_if_shared_passes_the_audit(shared):
-    """Odds of a false alarm 1e-7. Each canary makes noise that is shared cancel, and its score certain.
+    """Odds of a false alarm 1e-7.
 
-    classes: a softmax gradient adds up to 0 over classes. steps: the others overshoot, so that the canary's second
-    squared-loss gradient is the opposite of its first.
+    Each canary makes noise that is shared cancel, and its score certain.
+
+    classes: a softmax gradient adds up to 0 over classes. steps: the others overshoot,
+    so that the canary's second squared-loss gradient is the opposite of its first.
     """
     if shared == "classes":
         found = audited("dp-sgd", FLAT | {"steps": 1, "clip_norm": 0.5}, 400)
     else:
-        settings = FLAT | {"steps": 2, "clip_norm": 0.5, "loss": "squared", "learning_rate": 4.0}
+        settings = FLAT | {
+            "steps": 2,
+            "clip_norm": 0.5,
+            "loss": "squared",
+            "learning_rate": 4.0,
+        }
         found = audited("dp-sgd", settings, 400, agree=True)
     assert found["passed"]
 
 
 def test_the_audit_sees_noise_that_is_too_small(monkeypatch):
-    """The defects of the mutants, here beside the code: 0.6 sigma with 500 fits; missed with odds below 1e-6."""
+    """The defects of the mutants, here beside the code: 0.6 sigma with 500 fits; missed
+    with odds below 1e-6.
+    """
     from dphead.privacy import release
 
     real = release.rounded_noise
-    monkeypatch.setattr(release, "rounded_noise", lambda g, shape, sd, symmetric: real(g, shape, 0.6 * sd, symmetric))
+    monkeypatch.setattr(
+        release,
+        "rounded_noise",
+        lambda g, shape, sd, symmetric: real(g, shape, 0.6 * sd, symmetric),
+    )
     assert not audited("prototypes", FLAT, 500, confidence=0.9999)["passed"]
 
 
@@ -228,8 +333,14 @@ def test_public_rows_take_the_place_of_synthetic_ones():
     facts, rng = PublicFacts(300, 5, 3), np.random.default_rng(2)
     solver, plan = planned("dp-ls", {}, facts=facts)
     problem = audit.worst_case(facts, plan)
-    problem = audit.among(problem, plan, rng.standard_normal((300, 5)), rng.integers(0, 3, 300))
-    found = statements(audit.count(solver, plan, problem, 50, confidence=SURE), audit.claim_of(plan), SURE)
+    problem = audit.among(
+        problem, plan, rng.standard_normal((300, 5)), rng.integers(0, 3, 300)
+    )
+    found = statements(
+        audit.count(solver, plan, problem, 50, confidence=SURE),
+        audit.claim_of(plan),
+        SURE,
+    )
     assert found["passed"] and found["canary_share"] == pytest.approx(1, abs=3e-3)
     _, poisson = planned("dp-sgd", {"batch_size": 30}, facts=facts)
     with pytest.raises(ValueError, match="need synthetic rows"):
@@ -237,10 +348,14 @@ def test_public_rows_take_the_place_of_synthetic_ones():
 
 
 def test_many_rows_without_a_class_are_slots_of_the_release():
-    """Sizes as a user's, of which only the last block is read: n = 5,000 under add_remove and with Poisson batches."""
+    """Sizes as a user's, of which only the last block is read: n = 5,000 under
+    add_remove and with Poisson batches.
+    """
     facts = PublicFacts(5000, 6, 3)
     for settings, relation in (({}, "add_remove"), ({"batch_size": 50}, "zero_out")):
-        solver, plan = planned("dp-sgd", {"steps": 2, **settings}, facts=facts, relation=relation)
+        solver, plan = planned(
+            "dp-sgd", {"steps": 2, **settings}, facts=facts, relation=relation
+        )
         ratios, own = audit.scores(solver, plan, audit.worst_case(facts, plan), 3)
         assert np.isfinite(ratios).all() and (own > 0).all()
 
@@ -252,16 +367,22 @@ def test_a_plan_without_noise_is_refused():
 
 
 def test_one_run_p_values_are_those_of_the_theorem():
-    assert one_run_p_value(100, 60, 45, 1.0, 0.0) == pytest.approx(binom.sf(44, 60, 1 / (1 + math.exp(-1))))
+    assert one_run_p_value(100, 60, 45, 1.0, 0.0) == pytest.approx(
+        binom.sf(44, 60, 1 / (1 + math.exp(-1)))
+    )
     w = binom(60, 1 / (1 + math.exp(-1)))
     slack = max((w.sf(45 - i - 1) - w.sf(44)) / i for i in range(1, 46))
-    assert one_run_p_value(100, 60, 45, 1.0, 1e-3) == pytest.approx(w.sf(44) + 2 * 100 * 1e-3 * slack)
+    assert one_run_p_value(100, 60, 45, 1.0, 1e-3) == pytest.approx(
+        w.sf(44) + 2 * 100 * 1e-3 * slack
+    )
     with pytest.raises(ValueError, match="correct <= guesses <= canaries"):
         one_run_p_value(10, 5, 6, 1.0, 0.0)
 
 
 def test_one_run_bounds_keep_their_coverage_on_randomised_response():
-    """Exact: m coins told truly with probability e/(1+e); the bound exceeds epsilon = 1 with at most the error."""
+    """Exact: m coins told truly with probability e/(1+e); the bound exceeds epsilon = 1
+    with at most the error.
+    """
     m, error = 200, 0.05
     v = np.arange(m + 1)
     bounds = np.array([one_run_epsilon(m, m, int(k), 0.0, 1 - error) for k in v])
@@ -271,11 +392,17 @@ def test_one_run_bounds_keep_their_coverage_on_randomised_response():
 
 
 def test_one_run_of_a_method_stays_under_its_claim_and_comes_near_its_ceiling():
-    """One fit with 256 canaries: odds of a false alarm 1e-4; too few right guesses with odds below 1e-6."""
+    """One fit with 256 canaries: odds of a false alarm 1e-4; too few right guesses with
+    odds below 1e-6.
+    """
     facts = PublicFacts(400, 256, 4)
     solver, plan = planned("prototypes", FLAT, facts=facts)
     found = audit.one_run(solver, plan, facts, 256)
-    assert found["passed"] and found["guesses"] == one_run_plan(256, mu_from_epsilon(8.0, 1e-5), 1e-5, 0.9999)[0]
+    assert (
+        found["passed"]
+        and found["guesses"]
+        == one_run_plan(256, mu_from_epsilon(8.0, 1e-5), 1e-5, 0.9999)[0]
+    )
     assert found["correct_95"] > 0.75 * found["guesses_95"]
     with pytest.raises(ValueError, match="canaries must be from 2 to"):
         audit.one_run(solver, plan, facts, 257)

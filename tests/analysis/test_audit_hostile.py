@@ -1,6 +1,8 @@
-"""Hostile rows: mechanisms that keep their clips pass, and each way to lose one is seen.
+"""Hostile rows: mechanisms that keep their clips pass, and each way to lose one is
+seen.
 
-A defect is seeded at the name that the trusted code looks it up by, so that `release` and the audit both have it.
+A defect is seeded at the name that the trusted code looks it up by, so that `release`
+and the audit both have it.
 """
 
 from dataclasses import replace
@@ -22,13 +24,22 @@ from dphead.sums.cpu import CpuSums
 
 FACTS = PublicFacts(40, 3, 2)
 RAW = {"unit_norm": False, "steps": 1, "clip_norm": 0.5}
-LOST = 64  # times the clip norm: the canary of fits does not reach it, and the grid still shows it
-SURE = 1 - 1e-7  # a correct mechanism fails a test at this confidence with odds of at most 1e-7
+# times the clip norm: the canary of fits does not reach it, and the grid still shows it
+LOST = 64
+# a correct mechanism fails a test at this confidence with odds of at most 1e-7
+SURE = 1 - 1e-7
 
 
 def planned(method, settings, relation="zero_out", group_cap=None, epsilon=1.0):
     solver = make_method(method, FACTS, dict(settings)).solver
-    plan = make_plan(solver, FACTS, epsilon=epsilon, delta=1e-5, relation=relation, group_cap=group_cap)
+    plan = make_plan(
+        solver,
+        FACTS,
+        epsilon=epsilon,
+        delta=1e-5,
+        relation=relation,
+        group_cap=group_cap,
+    )
     return solver, plan
 
 
@@ -37,7 +48,9 @@ def measured(method="dp-sgd", settings=RAW, relation="zero_out", group_cap=None)
     return audit_hostile.measure(solver, plan, FACTS)
 
 
-def attacked(method="dp-sgd", settings=RAW, relation="zero_out", group_cap=None, fits=100):
+def attacked(
+    method="dp-sgd", settings=RAW, relation="zero_out", group_cap=None, fits=100
+):
     """What fits with the worst-case canary show."""
     solver, plan = planned(method, settings, relation, group_cap)
     problem = audit.worst_case(FACTS, plan)
@@ -56,17 +69,29 @@ def attacked(method="dp-sgd", settings=RAW, relation="zero_out", group_cap=None,
         ("dp-newton", {}, None),
     ],
 )
-def test_honest_mechanisms_pass_and_hostile_rows_reach_their_clips(method, settings, group_cap, relation):
+def test_honest_mechanisms_pass_and_hostile_rows_reach_their_clips(
+    method, settings, group_cap, relation
+):
     found = measured(method, settings, relation, group_cap)
     assert found["passed"], found
     assert found["largest_disagreement"] == 0  # integers: one sum, whatever the way
-    assert 0.99 < found["largest_share"] <= 1  # rows are brought to a little less than the clip, and rounded
+    # rows are brought to a little less than the clip, and rounded
+    assert 0.99 < found["largest_share"] <= 1
 
 
 def test_poisson_batches_of_groups_are_measured():
     solver = make_method("dp-sgd", FACTS, RAW | {"batch_size": 10}).solver
     specs = [  # calibrating them takes minutes
-        ReleaseSpec(p.label, p.query.name, p.clip_norm, 1.0, FACTS.n_rows, p.sampling_prob, "add_remove", 2)
+        ReleaseSpec(
+            p.label,
+            p.query.name,
+            p.clip_norm,
+            1.0,
+            FACTS.n_rows,
+            p.sampling_prob,
+            "add_remove",
+            2,
+        )
         for p in solver.plan(FACTS)
     ]
     plan = Plan(specs, 8.0, 1e-5, "add_remove", "pld", 2)
@@ -78,12 +103,16 @@ def test_poisson_batches_of_groups_are_measured():
 
 
 def trusting(monkeypatch):
-    """Sums that nothing compares with the reference: what an audit sees where that check is lost as well."""
+    """Sums that nothing compares with the reference: what an audit sees where that
+    check is lost as well.
+    """
     monkeypatch.setattr(passes, "_compare", lambda *_: None)
 
 
 def clip_at(monkeypatch, factor):
-    """Sums in which rows are clipped at `factor` times the planned norm, in the planned units."""
+    """Sums in which rows are clipped at `factor` times the planned norm, in the planned
+    units.
+    """
     trusting(monkeypatch)
     rows_of, add_to = CpuSums.rows, CpuSums.add
 
@@ -105,15 +134,25 @@ def clip_at(monkeypatch, factor):
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
-@pytest.mark.parametrize(("method", "settings", "factor"), [("dp-sgd", RAW, LOST), ("dp-ls", {}, 2)])
-def test_a_mechanism_without_its_clip_fails(monkeypatch, method, settings, factor, relation):
-    """Rows of dp-ls are brought to the unit sphere, which a clip of 1 need not touch."""
+@pytest.mark.parametrize(
+    ("method", "settings", "factor"), [("dp-sgd", RAW, LOST), ("dp-ls", {}, 2)]
+)
+def test_a_mechanism_without_its_clip_fails(
+    monkeypatch, method, settings, factor, relation
+):
+    """Rows of dp-ls are brought to the unit sphere, which a clip of 1 need not
+    touch.
+    """
     clip_at(monkeypatch, factor)
     found = measured(method, settings, relation)
     if method == "dp-ls":
-        assert found["largest_share"] < 1.002  # on a grid of twice the step a unit row may be rounded up
+        # on a grid of twice the step a unit row may be rounded up
+        assert found["largest_share"] < 1.002
     else:
-        assert found["largest_share"] == pytest.approx(LOST, rel=0.01) and not found["passed"]
+        assert (
+            found["largest_share"] == pytest.approx(LOST, rel=0.01)
+            and not found["passed"]
+        )
 
 
 def test_sums_that_lost_their_clip_do_not_pass_the_reference(monkeypatch):
@@ -134,7 +173,10 @@ def test_a_clip_at_twice_its_norm_fails(monkeypatch):
 
 @pytest.mark.parametrize("factor", [2, LOST])
 def test_the_bound_of_fits_exceeds_the_claim_without_a_clip(monkeypatch, factor):
-    """The canary is ten clip norms long. At 2 C mu is 0.52: 3,000 fits miss it with odds below 1e-6."""
+    """The canary is ten clip norms long.
+
+    At 2 C mu is 0.52: 3,000 fits miss it with odds below 1e-6.
+    """
     assert attacked()["passed"]
     clip_at(monkeypatch, factor)
     found = attacked(fits=3000 if factor == 2 else 100)
@@ -146,19 +188,31 @@ def test_the_bound_of_fits_exceeds_the_claim_without_a_clip(monkeypatch, factor)
 
 @pytest.mark.parametrize(("method", "share"), [("dp-sgd", 2), ("dp-ls", 4)])
 def test_integers_that_nothing_keeps_within_the_clip_fail(monkeypatch, method, share):
-    """Rows twice as long as allowed, on every way but the compiled one; a Gram matrix has their squares."""
+    """Rows twice as long as allowed, on every way but the compiled one; a Gram matrix
+    has their squares.
+    """
     real = transform.within
     monkeypatch.setattr(
-        transform, "within", lambda integers, factor, last, bound: real(integers, 2 * factor, last, 4 * bound)
+        transform,
+        "within",
+        lambda integers, factor, last, bound: real(
+            integers, 2 * factor, last, 4 * bound
+        ),
     )
     solver, plan = planned(method, RAW if method == "dp-sgd" else {})
-    found = audit_hostile.measure(solver, plan, FACTS, ("memory", "threads", "kept rows", "file"))
-    assert found["largest_share"] == pytest.approx(share, rel=0.01) and not found["passed"]
+    found = audit_hostile.measure(
+        solver, plan, FACTS, ("memory", "threads", "kept rows", "file")
+    )
+    assert (
+        found["largest_share"] == pytest.approx(share, rel=0.01) and not found["passed"]
+    )
 
 
 def test_a_group_cap_that_is_ignored_fails(monkeypatch):
     """Four rows of a group count instead of two."""
-    monkeypatch.setattr(dphead.rows.data, "_within", lambda groups, cap, shape: np.ones(shape, bool))
+    monkeypatch.setattr(
+        dphead.rows.data, "_within", lambda groups, cap, shape: np.ones(shape, bool)
+    )
     found = measured(group_cap=2)
     assert found["largest_share"] == pytest.approx(2, rel=0.01) and not found["passed"]
     assert not attacked(group_cap=2, fits=3000)["passed"]
@@ -173,7 +227,9 @@ def test_fits_of_groups_pass_and_their_canary_reaches_the_claim():
 
 @pytest.mark.parametrize("stale", ["slots", "transform"])
 def test_kept_rows_that_are_stale_fail(monkeypatch, stale):
-    """slots: each block is served the rows of the first; transform: those of an earlier one."""
+    """slots: each block is served the rows of the first; transform: those of an earlier
+    one.
+    """
     trusting(monkeypatch)
     kept = {}
 
@@ -183,7 +239,8 @@ def test_kept_rows_that_are_stale_fail(monkeypatch, stale):
         place = None if stale == "slots" else int(index[0])
         asked = (id(self), len(index), place, key[0] if stale == "slots" else None)
         if asked not in kept:
-            kept[asked] = self, make()  # the object as well, or another could have its id
+            # the object as well, or another could have its id
+            kept[asked] = self, make()
         return kept[asked][1]
 
     monkeypatch.setattr(KeptRows, "__call__", wrong)

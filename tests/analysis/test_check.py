@@ -20,13 +20,36 @@ from dphead.runs import report as reports
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """One private run of two classes of releases, with public test rows, and its features and ledger."""
+    """One private run of two classes of releases, with public test rows, and its
+    features and ledger.
+    """
     folder = tmp_path_factory.mktemp("made")
     features = features_file(folder / "train.h5", backbone="resnet18")
     test = features_file(folder / "test.h5", seed=1, backbone="resnet18")
     book = folder / "book.sqlite"
-    options = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--tuning", "public data", "--ledger", book)
-    fitted("fit", features, "-o", folder / "run", *options, "--test", test, "--test-is", "public")
+    options = (
+        "--method",
+        "dp-fc",
+        "--steps",
+        3,
+        "--backend",
+        "numpy",
+        "--tuning",
+        "public data",
+        "--ledger",
+        book,
+    )
+    fitted(
+        "fit",
+        features,
+        "-o",
+        folder / "run",
+        *options,
+        "--test",
+        test,
+        "--test-is",
+        "public",
+    )
     return folder
 
 
@@ -36,10 +59,14 @@ def run(made, tmp_path):
 
 
 def change(run, **parts):
-    """Write other values into the report; a value that is a dict replaces single entries."""
+    """Write other values into the report; a value that is a dict replaces single
+    entries.
+    """
     report = report_of(run)
     for name, value in parts.items():
-        report[name] = (report[name] or {}) | value if isinstance(value, dict) else value
+        report[name] = (
+            (report[name] or {}) | value if isinstance(value, dict) else value
+        )
     (run / "report.json").write_text(json.dumps(report))
 
 
@@ -50,17 +77,26 @@ def names(run, ledger=None):
 def test_a_run_with_nothing_to_say_is_clean(run):
     found = read_run(run)
     assert check(found) == [] and notes(found) == []
-    assert records.SCHEMA == reports.SCHEMA and len({c.__name__ for c in CHECKS}) == len(CHECKS)
+    assert records.SCHEMA == reports.SCHEMA and len(
+        {c.__name__ for c in CHECKS}
+    ) == len(CHECKS)
 
 
 def test_each_finding_is_one_line_of_what_why_and_what_to_do(run):
-    change(run, tuning="NOT ACCOUNTED", data={"classes_declared": "", "extraction": None})
+    change(
+        run, tuning="NOT ACCOUNTED", data={"classes_declared": "", "extraction": None}
+    )
     for finding in check(read_run(run)):
-        assert finding.what and finding.why and finding.todo and "\n" not in str(finding)
-        assert str(finding).startswith(finding.name + ": ") and str(finding).count(". ") >= 2
+        assert (
+            finding.what and finding.why and finding.todo and "\n" not in str(finding)
+        )
+        assert (
+            str(finding).startswith(finding.name + ": ")
+            and str(finding).count(". ") >= 2
+        )
 
 
-# --- no privacy, fixed seed, delta: the fits themselves ---------------------------------------------------------------
+# --- no privacy, fixed seed, delta: the fits themselves -------------------------------
 
 
 @pytest.mark.parametrize(
@@ -69,39 +105,67 @@ def test_each_finding_is_one_line_of_what_why_and_what_to_do(run):
         ("--epsilon inf", ["no privacy"]),
         ("--seed 0", ["fixed seed"]),
         ("--epsilon inf --seed 0", ["no privacy", "fixed seed"]),
-        ("--delta 0.00417 --allow-large-delta", ["delta >= 1/n"]),  # n = 240: 1/n = 0.004167
+        # n = 240: 1/n = 0.004167
+        ("--delta 0.00417 --allow-large-delta", ["delta >= 1/n"]),
         ("--delta 0.00416 --relation replace_one", []),
         ("--relation add_remove --nominal-n 200 --delta 0.00499", []),
-        ("--relation add_remove --nominal-n 200 --delta 0.005 --allow-large-delta", ["delta >= 1/n"]),
+        (
+            "--relation add_remove --nominal-n 200 --delta 0.005 --allow-large-delta",
+            ["delta >= 1/n"],
+        ),
     ],
 )
 def test_settings_of_the_guarantee(tmp_path, options, expected):
     features = features_file(tmp_path / "f.h5", backbone="resnet18")
-    fitted("fit", features, "-o", tmp_path / "run", "--method", "prototypes", *options.split())
+    fitted(
+        "fit",
+        features,
+        "-o",
+        tmp_path / "run",
+        "--method",
+        "prototypes",
+        *options.split(),
+    )
     assert names(tmp_path / "run") == expected
 
 
-# --- tuning and the test rows -----------------------------------------------------------------------------------------
+# --- tuning and the test rows ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("tuning", reports.TUNING)
 def test_unaccounted_tuning(run, tuning):
     """`charged` needs another fit in the ledger."""
     change(run, tuning=tuning, test_is=None, test=None)
-    assert names(run) == (["unaccounted tuning"] if tuning in ("NOT ACCOUNTED", "charged") else [])
+    assert names(run) == (
+        ["unaccounted tuning"] if tuning in ("NOT ACCOUNTED", "charged") else []
+    )
 
 
 def test_tuning_that_was_charged(tmp_path):
     features = features_file(tmp_path / "f.h5", backbone="resnet18")
     for i in range(2):
-        fitted("fit", features, "-o", tmp_path / f"run{i}", "--method", "prototypes", "--tuning", "charged")
-    assert names(tmp_path / "run0") == ["unaccounted tuning"] and names(tmp_path / "run1") == []
+        fitted(
+            "fit",
+            features,
+            "-o",
+            tmp_path / f"run{i}",
+            "--method",
+            "prototypes",
+            "--tuning",
+            "charged",
+        )
+    assert (
+        names(tmp_path / "run0") == ["unaccounted tuning"]
+        and names(tmp_path / "run1") == []
+    )
     (remark,) = notes(read_run(tmp_path / "run0"))
     total = report_of(tmp_path / "run1")["ledger"]["total_epsilon"]
     assert "1 later fits" in remark and f"{total:.5g}" in remark
 
 
-@pytest.mark.parametrize(("tuning", "fires"), [("NOT ACCOUNTED", True), ("public data", False)])
+@pytest.mark.parametrize(
+    ("tuning", "fires"), [("NOT ACCOUNTED", True), ("public data", False)]
+)
 def test_test_rows_used_for_selection(run, tuning, fires):
     change(run, tuning=tuning)
     assert ("test set used for selection" in names(run)) == fires
@@ -109,7 +173,7 @@ def test_test_rows_used_for_selection(run, tuning, fires):
     assert "test set used for selection" not in names(run)
 
 
-# --- classes and features ---------------------------------------------------------------------------------------------
+# --- classes and features -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -130,17 +194,44 @@ def test_inferred_classes(run, declared, fires):
 
 def test_classes_given_to_the_fit_are_declared(tmp_path):
     features = features_file(tmp_path / "f.h5", classes=None, backbone="resnet18")
-    fitted("fit", features, "-o", tmp_path / "run", "--method", "prototypes", "--classes", "cat,dog,owl")
-    assert report_of(tmp_path / "run")["data"]["classes_declared"] == "fit-flag" and names(tmp_path / "run") == []
+    fitted(
+        "fit",
+        features,
+        "-o",
+        tmp_path / "run",
+        "--method",
+        "prototypes",
+        "--classes",
+        "cat,dog,owl",
+    )
+    assert (
+        report_of(tmp_path / "run")["data"]["classes_declared"] == "fit-flag"
+        and names(tmp_path / "run") == []
+    )
 
 
 @pytest.mark.parametrize(
     ("extraction", "fires"),
     [
         ({}, False),
-        ({"backbone": "scatternet", "normalization": {"kind": "group", "groups": 9}}, False),
-        ({"normalization": {"kind": "unit"}, "transform": {"mean": [0.485, 0.456, 0.406]}}, False),
-        ({"backbone": "scatternet", "normalization": {"kind": "synthetic", "images": 400}}, False),
+        (
+            {"backbone": "scatternet", "normalization": {"kind": "group", "groups": 9}},
+            False,
+        ),
+        (
+            {
+                "normalization": {"kind": "unit"},
+                "transform": {"mean": [0.485, 0.456, 0.406]},
+            },
+            False,
+        ),
+        (
+            {
+                "backbone": "scatternet",
+                "normalization": {"kind": "synthetic", "images": 400},
+            },
+            False,
+        ),
         ({"backbone": "scatternet", "transform": {"mean": None}}, False),
         ({"backbone": "arrays"}, True),
         ({"normalization": {"kind": "standardize"}}, True),
@@ -161,18 +252,24 @@ def test_an_extraction_that_is_not_recorded(run):
 
 
 def test_a_centre_that_nothing_released(run):
-    """dp-fc centres by a released mean; with the release hidden under another name, the centre came for free."""
+    """dp-fc centres by a released mean; with the release hidden under another name, the
+    centre came for free.
+    """
     assert "center" in load_file(run / "head.safetensors")
     for name in ("report.json", "ledger.json"):
-        (run / name).write_text((run / name).read_text().replace("ChannelMoment", "ClassSums"))
+        (run / name).write_text(
+            (run / name).read_text().replace("ChannelMoment", "ClassSums")
+        )
     change(run, ledger={"path": "/nowhere"})
     assert names(run) == ["data-dependent preprocessing"]
-    tensors = {k: v for k, v in load_file(run / "head.safetensors").items() if k != "center"}
+    tensors = {
+        k: v for k, v in load_file(run / "head.safetensors").items() if k != "center"
+    }
     save_file(tensors, run / "head.safetensors")
     assert names(run) == []
 
 
-# --- private metrics --------------------------------------------------------------------------------------------------
+# --- private metrics ------------------------------------------------------------------
 
 
 def test_private_metrics(run):
@@ -183,7 +280,8 @@ def test_private_metrics(run):
     assert names(run) == [name]
     change(run, test_rows="another split")
     assert names(run) == []
-    change(run, expected_accuracy={"low": 0.8})  # dp-ls releases no count that it could come from
+    # dp-ls releases no count that it could come from
+    change(run, expected_accuracy={"low": 0.8})
     assert names(run) == [name]
     change(run, expected_accuracy=None)
     change(run, method={"train_accuracy": 0.9})
@@ -192,19 +290,31 @@ def test_private_metrics(run):
 
 def test_an_expected_accuracy_that_was_released_is_no_private_metric(tmp_path):
     features = features_file(tmp_path / "f.h5", backbone="resnet18")
-    fitted("fit", features, "-o", tmp_path / "run", "--method", "auto", "--ledger", tmp_path / "ledger.sqlite")
+    fitted(
+        "fit",
+        features,
+        "-o",
+        tmp_path / "run",
+        "--method",
+        "auto",
+        "--ledger",
+        tmp_path / "ledger.sqlite",
+    )
     assert report_of(tmp_path / "run")["expected_accuracy"] is not None
     assert names(tmp_path / "run") == []
 
 
 def test_files_beside_the_report(run):
     np.save(run / "scores.npy", np.zeros(3))
-    assert names(run) == ["private metrics stored"] and "scores.npy" in check(read_run(run))[0].what
+    assert (
+        names(run) == ["private metrics stored"]
+        and "scores.npy" in check(read_run(run))[0].what
+    )
     (run / "scores.npy").unlink()
     assert names(run) == []
 
 
-# --- the ledger -------------------------------------------------------------------------------------------------------
+# --- the ledger -----------------------------------------------------------------------
 
 
 def test_a_fit_that_counts_only_itself(run):
@@ -217,7 +327,10 @@ def test_a_fit_that_counts_only_itself(run):
 def test_a_fit_that_the_ledger_does_not_hold(run, made, tmp_path):
     other = tmp_path / "other.sqlite"
     Ledger(other).close()
-    assert names(run, other) == ["fit not in the ledger"] and names(run, made / "book.sqlite") == []
+    assert (
+        names(run, other) == ["fit not in the ledger"]
+        and names(run, made / "book.sqlite") == []
+    )
     change(run, ledger={"fits": 2})
     assert names(run, made / "book.sqlite") == ["fit not in the ledger"]
 
@@ -229,7 +342,7 @@ def test_another_data_sets_ledger_is_refused(run, tmp_path):
         read_run(run, ledger_of(other).path)
 
 
-# --- what was changed -------------------------------------------------------------------------------------------------
+# --- what was changed -----------------------------------------------------------------
 
 
 def lower_epsilon(report):
@@ -305,10 +418,25 @@ def newer(report):
 
 
 CHANGES = [
-    lower_epsilon, more_noise, fewer_releases, no_releases, negative_count, smaller_delta, smaller_mu, no_rho,
-    other_relation, smaller_total, other_fit, other_classes, other_text, not_private, seeded, missing,
-    text_for_a_number, newer,
-]  # fmt: skip
+    lower_epsilon,
+    more_noise,
+    fewer_releases,
+    no_releases,
+    negative_count,
+    smaller_delta,
+    smaller_mu,
+    no_rho,
+    other_relation,
+    smaller_total,
+    other_fit,
+    other_classes,
+    other_text,
+    not_private,
+    seeded,
+    missing,
+    text_for_a_number,
+    newer,
+]
 
 
 @pytest.mark.parametrize("damage", CHANGES, ids=lambda f: f.__name__)
@@ -322,7 +450,9 @@ def test_a_report_that_was_changed_is_an_input_error(run, damage):
 
 
 def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(run):
-    """Twice the noise of one release, and an epsilon and a statement that follow from it."""
+    """Twice the noise of one release, and an epsilon and a statement that follow from
+    it.
+    """
     report, copied = report_of(run), json.loads((run / "ledger.json").read_text())
     row = report["guarantee"]["releases"][0]
     row["noise_multiplier"] *= 2
@@ -331,7 +461,9 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     mu = accounting.total_mu(events)
     epsilon = accounting.epsilon_from_mu(mu, 1e-5)
     report["guarantee"] |= {"epsilon": epsilon, "mu": mu, "rho": mu * mu / 2}
-    report["statement"] = report["statement"].replace("(1, 1e-05)", f"({epsilon:.4g}, 1e-05)")
+    report["statement"] = report["statement"].replace(
+        "(1, 1e-05)", f"({epsilon:.4g}, 1e-05)"
+    )
     copied["fits"][0]["releases"][0]["noise_multiplier"] *= 2
     (run / "report.json").write_text(json.dumps(report))
     (run / "ledger.json").write_text(json.dumps(copied))
@@ -350,6 +482,8 @@ def test_what_is_no_report(tmp_path, text):
 
 
 def test_a_class_may_be_called_inf(tmp_path):
-    features = features_file(tmp_path / "f.h5", classes=["inf", "nan", "owl"], backbone="resnet18")
+    features = features_file(
+        tmp_path / "f.h5", classes=["inf", "nan", "owl"], backbone="resnet18"
+    )
     fitted("fit", features, "-o", tmp_path / "run", "--method", "prototypes")
     assert names(tmp_path / "run") == []

@@ -24,13 +24,18 @@ def test_accuracy_and_its_standard_error():
 
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_top_k_agrees_with_scikit_learn(rows, k):
-    assert metrics.top_k_accuracy(*rows, k) == pytest.approx(reference.top_k_accuracy_score(*rows, k=k))
+    assert metrics.top_k_accuracy(*rows, k) == pytest.approx(
+        reference.top_k_accuracy_score(*rows, k=k)
+    )
 
 
 def test_top_k_does_not_count_ties_or_nan_as_success():
     labels = np.array([0, 0])
     assert metrics.top_k_accuracy(labels, np.ones((2, 3)), 1) == 0
-    assert metrics.top_k_accuracy(labels, np.array([[np.nan, 0, 1], [2, 0, 1.0]]), 2) == 0.5
+    assert (
+        metrics.top_k_accuracy(labels, np.array([[np.nan, 0, 1], [2, 0, 1.0]]), 2)
+        == 0.5
+    )
 
 
 def test_confusion_and_per_class_agree_with_scikit_learn(rows):
@@ -50,8 +55,11 @@ def test_worst_class_skips_classes_without_rows():
 
 def test_calibration_error_of_a_hand_example():
     p = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.4, 0.6]])
-    labels = np.array([0, 1, 0, 1])  # confidence .9: accuracy 1/2; confidence .6: accuracy 1
-    assert metrics.expected_calibration_error(labels, p, bins=10) == pytest.approx(0.5 * 0.4 + 0.5 * 0.4)
+    # confidence .9: accuracy 1/2; confidence .6: accuracy 1
+    labels = np.array([0, 1, 0, 1])
+    assert metrics.expected_calibration_error(labels, p, bins=10) == pytest.approx(
+        0.5 * 0.4 + 0.5 * 0.4
+    )
 
 
 def test_calibration_error_is_zero_for_sure_and_right():
@@ -61,7 +69,9 @@ def test_calibration_error_is_zero_for_sure_and_right():
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "squared"])
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_probabilities_sum_to_one_and_keep_the_order(loss, n_classes):
-    scores = np.random.default_rng(1).normal(size=(50, n_classes)).astype(np.float32) * 5
+    scores = (
+        np.random.default_rng(1).normal(size=(50, n_classes)).astype(np.float32) * 5
+    )
     scores[0] = 1e30
     scores[1] = -1e30
     p = metrics.probabilities(scores, loss)
@@ -75,14 +85,17 @@ def test_sigmoid_probabilities_are_normalised_sigmoids():
     sigmoid = 1 / (1 + np.exp(-scores))
     assert_allclose(metrics.probabilities(scores, "sigmoid"), sigmoid / sigmoid.sum())
     pair = metrics.probabilities(np.array([[-0.7, 0.7]]), "sigmoid")
-    assert_allclose(pair[0, 1], 1 / (1 + np.exp(-0.7)))  # opposite scores: one logistic model, and its sigmoid
+    # opposite scores: one logistic model, and its sigmoid
+    assert_allclose(pair[0, 1], 1 / (1 + np.exp(-0.7)))
 
 
 def test_evaluate_scores_has_every_figure(rows):
     labels, scores = rows
     out = metrics.evaluate_scores(scores, labels)
     assert out["n"] == 400 and len(out["per_class_accuracy"]) == 7
-    assert out["accuracy"] == pytest.approx(reference.accuracy_score(labels, scores.argmax(axis=1)))
+    assert out["accuracy"] == pytest.approx(
+        reference.accuracy_score(labels, scores.argmax(axis=1))
+    )
     assert out["worst_class_accuracy"] == min(out["per_class_accuracy"])
     assert out["top5"] == metrics.top_k_accuracy(labels, scores, 5)
     assert metrics.evaluate_scores(scores[:, :5], np.minimum(labels, 4))["top5"] is None

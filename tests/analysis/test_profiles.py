@@ -4,7 +4,13 @@ import math
 
 import pytest
 
-from dphead.analysis.profiles import PROFILES, all_outcomes, all_profiles, profile_epsilon, shuffled_epsilon
+from dphead.analysis.profiles import (
+    PROFILES,
+    all_outcomes,
+    all_profiles,
+    profile_epsilon,
+    shuffled_epsilon,
+)
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, epsilon, epsilon_from_mu
 
 TB21 = [GaussianEvent(5.67, 8192 / 50_000, 360), GaussianEvent(8.0), GaussianEvent(8.0)]
@@ -15,20 +21,28 @@ def test_every_profile_of_a_full_batch_run_bounds_the_exact_one():
     for relation in RELATIONS:
         found = all_profiles(events, 1e-5, relation)
         assert list(found) == list(PROFILES)
-        assert all(value is not None and value >= found["exact"] * (1 - 1e-9) for value in found.values())
+        assert all(
+            value is not None and value >= found["exact"] * (1 - 1e-9)
+            for value in found.values()
+        )
 
 
 @pytest.mark.parametrize(
-    "name, expected", [("paper:tb21", 2.997), ("rdp", 2.591), ("paper:tan23", 2.591), ("pld", 2.382)]
+    "name, expected",
+    [("paper:tb21", 2.997), ("rdp", 2.591), ("paper:tan23", 2.591), ("pld", 2.382)],
 )
 def test_tb21_cifar10_linear_side_by_side(name, expected):
-    assert profile_epsilon(name, TB21, 1e-5).epsilon == pytest.approx(expected, abs=1e-3)
+    assert profile_epsilon(name, TB21, 1e-5).epsilon == pytest.approx(
+        expected, abs=1e-3
+    )
 
 
 def test_what_does_not_apply_says_why():
     found = all_outcomes(TB21, 1e-5)
     assert found["exact"].epsilon is None and "full batches" in found["exact"].reason
-    assert found["paper:fc23"].epsilon is None and found["paper:de22"].epsilon is not None
+    assert (
+        found["paper:fc23"].epsilon is None and found["paper:de22"].epsilon is not None
+    )
     replaced = all_outcomes(TB21, 1e-5, "replace_one")
     assert [n for n, o in replaced.items() if o.epsilon is not None] == ["pld"]
     assert all(o.reason for o in replaced.values() if o.epsilon is None)
@@ -43,13 +57,16 @@ def test_what_does_not_apply_says_why():
     "events, rho",
     [
         ([GaussianEvent(5.0)] * 3, 3 / 50),  # DP-LS: 3 / (2 sigma^2)
-        ([GaussianEvent(5.0), GaussianEvent(5.0, 1.0, 10)], 11 / 50),  # DP-FC: (T + 1) / (2 sigma^2)
+        # DP-FC: (T + 1) / (2 sigma^2)
+        ([GaussianEvent(5.0), GaussianEvent(5.0, 1.0, 10)], 11 / 50),
         ([GaussianEvent(5.0, 1.0, 8)], 4 / 25),  # DP-Newton, T = 4: T / sigma^2
     ],
 )
 def test_fc23_counts(events, rho):
     expected = rho + 2 * math.sqrt(rho * math.log(1e5))
-    assert profile_epsilon("paper:fc23", events, 1e-5).epsilon == pytest.approx(expected)
+    assert profile_epsilon("paper:fc23", events, 1e-5).epsilon == pytest.approx(
+        expected
+    )
 
 
 def test_shuffled_batches_of_tb21_cifar10():
@@ -58,11 +75,16 @@ def test_shuffled_batches_of_tb21_cifar10():
     assert found.epsilon == pytest.approx(6.37, abs=0.01)
     assert found.poisson_convention == epsilon(TB21, 1e-5) < found.epsilon
     double = shuffled_epsilon(5.67, 60, 1e-5, "replace_one")
-    assert double.mu == pytest.approx(2 * math.sqrt(60) / 5.67) and double.poisson_convention is None
+    assert (
+        double.mu == pytest.approx(2 * math.sqrt(60) / 5.67)
+        and double.poisson_convention is None
+    )
     assert double.epsilon == epsilon_from_mu(double.mu, 1e-5)
 
 
 def test_shuffled_batches_refuse_add_remove():
     for bad in (("add_remove", ()), ("zero_out", TB21)):
-        with pytest.raises(ValueError, match=r"shuffled batches need|must be full batches"):
+        with pytest.raises(
+            ValueError, match=r"shuffled batches need|must be full batches"
+        ):
             shuffled_epsilon(5.67, 60, 1e-5, *bad)

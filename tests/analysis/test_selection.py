@@ -1,4 +1,6 @@
-"""Choosing among runs: against dp_accounting, the theorems written out, and an exact calculation."""
+"""Choosing among runs: against dp_accounting, the theorems written out, and an exact
+calculation.
+"""
 
 import math
 
@@ -9,7 +11,12 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from dphead.analysis.selection import SHAPES, selection_calibrate, selection_epsilon, selection_rdp
+from dphead.analysis.selection import (
+    SHAPES,
+    selection_calibrate,
+    selection_epsilon,
+    selection_rdp,
+)
 from dphead.analysis.tradeoff import delta_from_mu
 from dphead.privacy.accounting import RDP_ORDERS, GaussianEvent, epsilon, rdp_epsilon
 
@@ -20,26 +27,44 @@ POISSON = [GaussianEvent(3.0, 0.05, 60), GaussianEvent(30.0)]
 
 
 @pytest.mark.parametrize("shape", [*SHAPES.values(), 0.5, 3.0])
-@pytest.mark.parametrize(("trial", "mean"), [(FULL, 1.0), (FULL, 4.0), (FULL, 100.0), (POISSON, 4.0)])
+@pytest.mark.parametrize(
+    ("trial", "mean"), [(FULL, 1.0), (FULL, 4.0), (FULL, 100.0), (POISSON, 4.0)]
+)
 def test_dp_accounting_says_the_same(trial, mean, shape):
-    """Through its public event. Our Poisson curve is 1e-13/(order-1) above its own: 1e-6 covers that."""
+    """Through its public event.
+
+    Our Poisson curve is 1e-13/(order-1) above its own: 1e-6 covers that.
+    """
     events = [
         dp_event.SelfComposedDpEvent(
-            dp_event.PoissonSampledDpEvent(e.sampling_prob, dp_event.GaussianDpEvent(e.noise_multiplier))
+            dp_event.PoissonSampledDpEvent(
+                e.sampling_prob, dp_event.GaussianDpEvent(e.noise_multiplier)
+            )
             if e.sampling_prob < 1
             else dp_event.GaussianDpEvent(e.noise_multiplier),
             e.count,
         )
         for e in trial
     ]
-    for relation in (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL):
+    for relation in (
+        NeighboringRelation.ADD_OR_REMOVE_ONE,
+        NeighboringRelation.REPLACE_SPECIAL,
+    ):
         oracle = RdpAccountant(RDP_ORDERS, relation)
-        oracle.compose(dp_event.RepeatAndSelectDpEvent(dp_event.ComposedDpEvent(events), mean, shape))
-        assert selection_epsilon(trial, mean, DELTA, shape) == pytest.approx(oracle.get_epsilon(DELTA), rel=1e-6)
+        oracle.compose(
+            dp_event.RepeatAndSelectDpEvent(
+                dp_event.ComposedDpEvent(events), mean, shape
+            )
+        )
+        assert selection_epsilon(trial, mean, DELTA, shape) == pytest.approx(
+            oracle.get_epsilon(DELTA), rel=1e-6
+        )
 
 
 def halting(mean, shape):
-    """gamma of the truncated negative binomial of this mean (Papernot, Steinke 2022, Definition 1)."""
+    """gamma of the truncated negative binomial of this mean (Papernot, Steinke 2022,
+    Definition 1).
+    """
 
     def excess(gamma):
         if shape == 0:
@@ -52,7 +77,9 @@ def halting(mean, shape):
 def over_orders(curve):
     """Least epsilon of a Renyi curve over all orders, not only those of a grid."""
     found = minimize_scalar(
-        lambda t: rdp_epsilon(1 + math.exp(t), curve(1 + math.exp(t)), DELTA), bounds=(-3, 8.9), method="bounded"
+        lambda t: rdp_epsilon(1 + math.exp(t), curve(1 + math.exp(t)), DELTA),
+        bounds=(-3, 8.9),
+        method="bounded",
     )
     return found.fun
 
@@ -60,32 +87,51 @@ def over_orders(curve):
 @pytest.mark.parametrize("shape", [1.0, 0.0, 0.5, 3.0])
 @pytest.mark.parametrize("mean", [2.0, 10.0, 1000.0])
 def test_theorem_2_of_papernot_and_steinke(shape, mean):
-    """Full batches: the best second order is sqrt(ln(1/gamma)/rho), in closed form. The grid of orders costs < 1 %."""
+    """Full batches: the best second order is sqrt(ln(1/gamma)/rho), in closed form.
+
+    The grid of orders costs < 1 %.
+    """
     log = -math.log(halting(mean, shape))
     extra = (1 + shape) * (2 * math.sqrt(RHO * log) - RHO)
     best = over_orders(lambda order: order * RHO + extra + math.log(mean) / (order - 1))
-    assert best * (1 - 1e-6) <= selection_epsilon(FULL, mean, DELTA, shape) <= best * 1.01
+    assert (
+        best * (1 - 1e-6) <= selection_epsilon(FULL, mean, DELTA, shape) <= best * 1.01
+    )
 
 
 @pytest.mark.parametrize("mean", [2.0, 10.0, 1000.0])
 def test_theorem_6_for_a_poisson_number_of_runs(mean):
-    """Its delta-hat is the trial's at ln(1 + 1/(order-1)), by Renyi (Canonne, Kamath, Steinke 2020, Proposition 12)."""
+    """Its delta-hat is the trial's at ln(1 + 1/(order-1)), by Renyi (Canonne, Kamath,
+    Steinke 2020, Proposition 12).
+    """
     inner = 1 + np.geomspace(0.02, 1e4, 20_000)
 
     def curve(order):
-        exponent = (inner - 1) * (RHO * inner - math.log1p(1 / (order - 1)) + np.log1p(-1 / inner)) - np.log(inner)
+        exponent = (inner - 1) * (
+            RHO * inner - math.log1p(1 / (order - 1)) + np.log1p(-1 / inner)
+        ) - np.log(inner)
         hat = min(math.exp(exponent.min()), math.sqrt(-math.expm1(-RHO)))
         return order * RHO + mean * hat + math.log(mean) / (order - 1)
 
     best = over_orders(curve)
-    assert best * (1 - 1e-4) <= selection_epsilon(FULL, mean, DELTA, math.inf) <= best * 1.02
-    exact = delta_from_mu(math.sqrt(2 * RHO), math.log1p(1 / 9))  # what Renyi's delta-hat is an upper bound on
-    assert selection_rdp(FULL, mean, math.inf, orders=[10.0])[0] >= 10 * RHO + mean * exact + math.log(mean) / 9
+    assert (
+        best * (1 - 1e-4)
+        <= selection_epsilon(FULL, mean, DELTA, math.inf)
+        <= best * 1.02
+    )
+    # what Renyi's delta-hat is an upper bound on
+    exact = delta_from_mu(math.sqrt(2 * RHO), math.log1p(1 / 9))
+    assert (
+        selection_rdp(FULL, mean, math.inf, orders=[10.0])[0]
+        >= 10 * RHO + mean * exact + math.log(mean) / 9
+    )
 
 
 @pytest.mark.parametrize("mean", [1.5, 5.0, 50.0])
 def test_an_exact_choice_costs_more_than_one_run_and_less_than_the_bound(mean):
-    """The best of a geometric number of N(0, 1) or N(mu, 1) scores has density f g/(1 - (1 - g) F)^2, g = 1/mean."""
+    """The best of a geometric number of N(0, 1) or N(mu, 1) scores has density f g/(1 -
+    (1 - g) F)^2, g = 1/mean.
+    """
     mu, g, x = 0.5, 1 / mean, np.linspace(-12, 14, 400_001)
 
     def density(shift):
@@ -113,16 +159,21 @@ def test_more_runs_cost_more_and_one_run_costs_itself():
 
 def test_without_noise_nothing_is_private():
     assert math.isinf(selection_epsilon([GaussianEvent(0.0)], 5, DELTA))
-    assert math.isinf(selection_epsilon([*FULL, GaussianEvent(0.0)], 5, DELTA, math.inf))
+    assert math.isinf(
+        selection_epsilon([*FULL, GaussianEvent(0.0)], 5, DELTA, math.inf)
+    )
 
 
-@pytest.mark.parametrize(("trial", "fixed"), [(FULL, ()), (FULL, (1,)), (POISSON, (1,))])
+@pytest.mark.parametrize(
+    ("trial", "fixed"), [(FULL, ()), (FULL, (1,)), (POISSON, (1,))]
+)
 def test_calibration_meets_the_total_from_below(trial, fixed):
     """1e-6 of the noise is about 1e-6 of epsilon."""
     scale = selection_calibrate(trial, 10, 3.0, DELTA, fixed=fixed)
     factors = [1.0 if i in fixed else scale for i in range(len(trial))]
     noisy = [
-        GaussianEvent(e.noise_multiplier * f, e.sampling_prob, e.count) for e, f in zip(trial, factors, strict=True)
+        GaussianEvent(e.noise_multiplier * f, e.sampling_prob, e.count)
+        for e, f in zip(trial, factors, strict=True)
     ]
     assert 3.0 * (1 - 1e-5) <= selection_epsilon(noisy, 10, DELTA) <= 3.0
 
@@ -134,13 +185,27 @@ def test_calibration_meets_the_total_from_below(trial, fixed):
         (lambda: selection_epsilon(FULL, math.nan, DELTA), "mean number of runs"),
         (lambda: selection_epsilon(FULL, 5, DELTA, -1.0), "shape must be"),
         (lambda: selection_epsilon(FULL, 5, 0.0), "delta must lie"),
-        (lambda: selection_epsilon(POISSON, 5, DELTA, relation="replace_one"), "zero_out or add_remove"),
+        (
+            lambda: selection_epsilon(POISSON, 5, DELTA, relation="replace_one"),
+            "zero_out or add_remove",
+        ),
         (lambda: selection_calibrate(FULL, 5, 0.0, DELTA), "epsilon must be positive"),
-        (lambda: selection_calibrate(FULL, 5, 1.0, DELTA, fixed=(0, 1)), "at least one release"),
-        (lambda: selection_calibrate([GaussianEvent(0.0)], 5, 1.0, DELTA), "noise to be scaled"),
-        (lambda: selection_calibrate([*FULL, GaussianEvent(1.0)], 5, 1.0, DELTA, fixed=(2,)), "fixed releases costs"),
+        (
+            lambda: selection_calibrate(FULL, 5, 1.0, DELTA, fixed=(0, 1)),
+            "at least one release",
+        ),
+        (
+            lambda: selection_calibrate([GaussianEvent(0.0)], 5, 1.0, DELTA),
+            "noise to be scaled",
+        ),
+        (
+            lambda: selection_calibrate(
+                [*FULL, GaussianEvent(1.0)], 5, 1.0, DELTA, fixed=(2,)
+            ),
+            "fixed releases costs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()

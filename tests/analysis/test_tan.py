@@ -18,26 +18,49 @@ from dphead.privacy.accounting import GaussianEvent, epsilon
 
 
 def test_definition_and_figure_2():
-    """Figure 2: eta = 0.13 and 0.95 are epsilon_TAN = 1 and 8 at delta = 1 / 1.2 million."""
+    """Figure 2: eta = 0.13 and 0.95 are epsilon_TAN = 1 and 8 at delta = 1 / 1.2
+    million.
+    """
     for eta, eps in ((0.13, 1.0), (0.95, 8.0)):
         found = total_amount_of_noise(4.0, eta * 4.0 / 30, 1800, 1 / 1.2e6)
-        assert found.eta == pytest.approx(eta) and found.total_noise == pytest.approx(1 / eta)
-        assert found.epsilon == pytest.approx(eta**2 + 2 * eta * math.sqrt(math.log(1.2e6)))
+        assert found.eta == pytest.approx(eta) and found.total_noise == pytest.approx(
+            1 / eta
+        )
+        assert found.epsilon == pytest.approx(
+            eta**2 + 2 * eta * math.sqrt(math.log(1.2e6))
+        )
         assert found.epsilon == pytest.approx(eps, rel=0.05)
 
 
 def test_the_rule_sigma_at_least_two():
     """At constant eta epsilon stays while sigma >= 2, and explodes below."""
-    fine, wall = total_amount_of_noise(2.5, 0.01, 10_000, 1e-6), total_amount_of_noise(0.5, 0.002, 10_000, 1e-6)
-    assert fine.eta == pytest.approx(wall.eta) and fine.valid and not wall.valid and "below 2" in wall.reason
-    spent = [epsilon([GaussianEvent(s, q, 10_000)], 1e-6, accountant="rdp") for s, q in ((2.5, 0.01), (0.5, 0.002))]
-    assert spent[0] == pytest.approx(fine.epsilon, rel=0.15) and spent[1] > 2 * fine.epsilon
+    fine, wall = (
+        total_amount_of_noise(2.5, 0.01, 10_000, 1e-6),
+        total_amount_of_noise(0.5, 0.002, 10_000, 1e-6),
+    )
+    assert (
+        fine.eta == pytest.approx(wall.eta)
+        and fine.valid
+        and not wall.valid
+        and "below 2" in wall.reason
+    )
+    spent = [
+        epsilon([GaussianEvent(s, q, 10_000)], 1e-6, accountant="rdp")
+        for s, q in ((2.5, 0.01), (0.5, 0.002))
+    ]
+    assert (
+        spent[0] == pytest.approx(fine.epsilon, rel=0.15)
+        and spent[1] > 2 * fine.epsilon
+    )
 
 
 def test_simulation_keeps_eta_and_is_for_public_data():
     sigma, batch = simulate(2.5, 16384, 128)
     assert (sigma, batch) == (2.5 / 128, 128)
-    full, small = (total_amount_of_noise(s, b / 1.2e6, 72_000, 1e-6) for s, b in ((2.5, 16384), (sigma, batch)))
+    full, small = (
+        total_amount_of_noise(s, b / 1.2e6, 72_000, 1e-6)
+        for s, b in ((2.5, 16384), (sigma, batch))
+    )
     assert full.eta == pytest.approx(small.eta)
     require_public(True)
     with pytest.raises(ValueError, match="needs public data"):
@@ -46,12 +69,22 @@ def test_simulation_keeps_eta_and_is_for_public_data():
 
 def test_prediction_is_the_line_in_log2():
     sizes = np.array([128, 256, 512, 1024])
-    assert predict_accuracy(sizes, 0.5 - 0.01 * np.log2(sizes), 16384) == pytest.approx(0.5 - 0.14)
+    assert predict_accuracy(sizes, 0.5 - 0.01 * np.log2(sizes), 16384) == pytest.approx(
+        0.5 - 0.14
+    )
     with pytest.raises(ValueError, match="at least 2 different"):
         predict_accuracy(np.array([128, 128]), np.array([0.1, 0.2]), 1024)
 
 
-@pytest.mark.parametrize("bad", [(0.0, 0.1, 10, 1e-5), (1.0, 0.0, 10, 1e-5), (1.0, 0.1, 0, 1e-5), (1.0, 0.1, 10, 1.0)])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (0.0, 0.1, 10, 1e-5),
+        (1.0, 0.0, 10, 1e-5),
+        (1.0, 0.1, 0, 1e-5),
+        (1.0, 0.1, 10, 1.0),
+    ],
+)
 def test_bad_input(bad):
     with pytest.raises(ValueError, match="must"):
         total_amount_of_noise(*bad)
@@ -63,24 +96,38 @@ def test_the_prediction_interval_is_students():
     """Against scipy's own regression, and covering new runs as often as it says."""
     from scipy.stats import linregress
 
-    sizes, values = np.array([64, 64, 128, 128, 256, 256]), np.array([0.50, 0.52, 0.53, 0.55, 0.55, 0.58])
-    found, line = predict_with_interval(sizes, values, 1024), linregress(np.log2(sizes), values)
-    assert found.accuracy == pytest.approx(line.intercept + 10 * line.slope) and found.slope == pytest.approx(
-        line.slope
+    sizes, values = (
+        np.array([64, 64, 128, 128, 256, 256]),
+        np.array([0.50, 0.52, 0.53, 0.55, 0.55, 0.58]),
     )
-    assert found.accuracy - found.low == pytest.approx(found.high - found.accuracy) and found.low < found.accuracy
+    found, line = (
+        predict_with_interval(sizes, values, 1024),
+        linregress(np.log2(sizes), values),
+    )
+    assert found.accuracy == pytest.approx(
+        line.intercept + 10 * line.slope
+    ) and found.slope == pytest.approx(line.slope)
+    assert (
+        found.accuracy - found.low == pytest.approx(found.high - found.accuracy)
+        and found.low < found.accuracy
+    )
     rng, covered, x = np.random.default_rng(0), 0, np.repeat([64, 128, 256], 3)
     for _ in range(2000):
         y = 0.3 + 0.02 * np.log2(x) + rng.normal(0, 0.01, 9)
         interval = predict_with_interval(x, y, 2048, 0.9)
-        covered += interval.low <= 0.3 + 0.02 * 11 + rng.normal(0, 0.01) <= interval.high
-    assert covered / 2000 == pytest.approx(0.9, abs=0.027)  # four binomial standard errors
+        covered += (
+            interval.low <= 0.3 + 0.02 * 11 + rng.normal(0, 0.01) <= interval.high
+        )
+    # four binomial standard errors
+    assert covered / 2000 == pytest.approx(0.9, abs=0.027)
     with pytest.raises(ValueError, match="three runs"):
         predict_with_interval(np.array([64, 128]), np.array([0.5, 0.6]), 1024)
 
 
 def test_more_data_keeps_n_eta_and_table_5s_epsilons_fall_with_it():
-    """TAN23 Table 5's rule at its own setting: sigma 3, B 4096, T 2500, from 5,000 rows on; delta = 1 / rows."""
+    """TAN23 Table 5's rule at its own setting: sigma 3, B 4096, T 2500, from 5,000 rows
+    on; delta = 1 / rows.
+    """
     base = (4096 / 5000, 1 / 5000)
     etas, spent = [], []
     for factor in (1, 2, 4):
@@ -94,7 +141,10 @@ def test_more_data_keeps_n_eta_and_table_5s_epsilons_fall_with_it():
 
 
 def test_the_figures_are_those_of_the_paper(tmp_path):
-    """Figure 2: flat from sigma = 2 on, a wall below 0.5. Figure 3: the ratio is 1 for large sigma."""
+    """Figure 2: flat from sigma = 2 on, a wall below 0.5.
+
+    Figure 3: the ratio is 1 for large sigma.
+    """
     sigmas = np.array([0.4, 2.0, 4.0, 8.0])
     curve = epsilon_curve(0.13, 2500, 1 / 1.2e6, sigmas)
     assert curve[1:].max() / curve[1:].min() < 1.25 and curve[0] > 10 * curve[1]

@@ -23,19 +23,27 @@ RATES = np.array([0.0, 1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
 
 def test_a_perfect_gaussian_attack_reaches_the_curve():
     threshold = norm.isf(RATES)
-    assert gaussian_tradeoff(1.3, RATES) == pytest.approx(norm.cdf(threshold, loc=1.3), abs=1e-12)
+    assert gaussian_tradeoff(1.3, RATES) == pytest.approx(
+        norm.cdf(threshold, loc=1.3), abs=1e-12
+    )
     assert gaussian_tradeoff(0.0, RATES) == pytest.approx(1 - RATES)
 
 
 def test_full_batches_use_the_closed_form_and_noiseless_hides_nothing():
-    assert tradeoff(FULL, RATES) == pytest.approx(gaussian_tradeoff(np.sqrt(1 / 16 + 1 / 9), RATES))
-    assert max_advantage(FULL) == pytest.approx(2 * ndtr(np.sqrt(1 / 16 + 1 / 9) / 2) - 1)
+    assert tradeoff(FULL, RATES) == pytest.approx(
+        gaussian_tradeoff(np.sqrt(1 / 16 + 1 / 9), RATES)
+    )
+    assert max_advantage(FULL) == pytest.approx(
+        2 * ndtr(np.sqrt(1 / 16 + 1 / 9) / 2) - 1
+    )
     assert tpr_bound([GaussianEvent(0.0)], 0.1) == 1.0
     assert max_advantage([]) == 0.0 and tpr_bound([], 0.25) == 0.25
 
 
 def test_the_pld_curve_lies_just_under_the_gaussian_one():
-    """An all but full Poisson batch is a Gaussian: the lines of its (epsilon, delta) pairs envelop the same curve."""
+    """An all but full Poisson batch is a Gaussian: the lines of its (epsilon, delta)
+    pairs envelop the same curve.
+    """
     nearly = [GaussianEvent(1.0, 1 - 1e-9, 1)]
     curve, exact = tradeoff(nearly, RATES), gaussian_tradeoff(1.0, RATES)
     assert np.all(curve <= exact + 1e-9) and np.all(curve >= exact - 1e-3)
@@ -45,7 +53,8 @@ def test_the_pld_curve_lies_just_under_the_gaussian_one():
 def test_poisson_curve_is_a_tradeoff_function(relation):
     grid = np.linspace(0, 1, 60)
     curve = tradeoff(SAMPLED, grid, relation)
-    assert np.all(np.diff(curve) <= 1e-12) and np.all(np.diff(curve, 2) >= -1e-9)  # falling and convex
+    # falling and convex
+    assert np.all(np.diff(curve) <= 1e-12) and np.all(np.diff(curve, 2) >= -1e-9)
     assert np.all(curve <= 1 - grid + 1e-12) and np.all(curve >= 0)
     assert 1 - curve[0] == pytest.approx(0, abs=1e-6)
     eps = epsilon(SAMPLED, 1e-5, relation)
@@ -56,7 +65,10 @@ def test_poisson_curve_is_a_tradeoff_function(relation):
 def test_delta_curve_is_the_distribution_s():
     found = delta_curve(SAMPLED, [2.0, 0.0, 1.0])
     distribution = loss_distribution(SAMPLED)
-    each = [max(float(losses.deltas(np.array([e]))[0]) for losses in distribution) for e in (2.0, 0.0, 1.0)]
+    each = [
+        max(float(losses.deltas(np.array([e]))[0]) for losses in distribution)
+        for e in (2.0, 0.0, 1.0)
+    ]
     assert found == pytest.approx(each, rel=1e-9)
     assert np.all(delta_curve([GaussianEvent(0.0, 0.5)], [1.0, 2.0]) == 1)
 

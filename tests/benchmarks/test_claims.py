@@ -1,4 +1,6 @@
-"""Every claimed number stands in its table's part of the paper's text, and no row is missing."""
+"""Every claimed number stands in its table's part of the paper's text, and no row is
+missing.
+"""
 
 import re
 from collections import Counter
@@ -37,7 +39,8 @@ COUNTS = {
     ("TAN23", "6"): (2, 6),
 }
 SCRAMBLED = {("De22", "11"), ("TAN23", "1")}  # the text merged cells of several rows
-NO_SETTINGS = {("De22", "9"), ("TB21", "11"), ("TB21", "16")}  # the paper prints none, or they cannot be read
+# the paper prints none, or they cannot be read
+NO_SETTINGS = {("De22", "9"), ("TB21", "11"), ("TB21", "16")}
 
 
 def tables(paper, table):
@@ -45,20 +48,28 @@ def tables(paper, table):
 
 
 def numbers(text):
-    """Numbers that stand alone: no part of a name, a year, a fraction or an exponent."""
+    """Numbers that stand alone: no part of a name, a year, a fraction or an
+    exponent.
+    """
     text = re.sub(r"\(?\b20\d\d[ab]?\)|\b\d+/\d+", " ", text)
     return re.findall(r"(?<![\w=.,-])\d+(?:[.,]\d+)*(?![\w]|\.\d)", text)
 
 
 def printed_rows(paper, table):
     """The numbers of each row of the file, from left to right."""
-    return [numbers(" | ".join(cells).replace("?", " ")) for t in tables(paper, table) for cells in claims.rows(t)]
+    return [
+        numbers(" | ".join(cells).replace("?", " "))
+        for t in tables(paper, table)
+        for cells in claims.rows(t)
+    ]
 
 
 @pytest.mark.parametrize(("paper", "table"), COUNTS)
 def test_the_file_has_every_row_and_number(paper, table):
     rows = sum(len(claims.rows(t)) for t in tables(paper, table))
-    assert (rows, sum(c.table == table for c in claims.load(paper))) == COUNTS[paper, table]
+    assert (rows, sum(c.table == table for c in claims.load(paper))) == COUNTS[
+        paper, table
+    ]
 
 
 def test_the_files_have_these_tables_and_no_other():
@@ -68,22 +79,34 @@ def test_the_files_have_these_tables_and_no_other():
 
 @pytest.mark.parametrize(("paper", "table"), COUNTS)
 def test_every_claimed_number_stands_in_its_table(paper, table):
-    """As often as it is claimed, a standard deviation too; an upper bound stands in the caption and as dashes."""
+    """As often as it is claimed, a standard deviation too; an upper bound stands in the
+    caption and as dashes.
+    """
     found = [c for c in claims.load(paper) if c.table == table]
     text = span(paper, table)
-    claimed = Counter(n.lstrip("+") for c in found if not c.at_most for n in (c.value, c.sd) if n)
+    claimed = Counter(
+        n.lstrip("+") for c in found if not c.at_most for n in (c.value, c.sd) if n
+    )
     assert not claimed - Counter(numbers(text))
     if any("at_most" in t for t in tables(paper, table)):
-        assert sum(c.at_most for c in found) == len(re.findall(r"(?<=[ \d])-(?= |\n)", text))
+        assert sum(c.at_most for c in found) == len(
+            re.findall(r"(?<=[ \d])-(?= |\n)", text)
+        )
         assert all(re.search(rf"≤\s{c.value}%", text) for c in found if c.at_most)
 
 
 @pytest.mark.parametrize(("paper", "table"), sorted(set(COUNTS) - SCRAMBLED))
 def test_every_row_stands_in_its_table_in_order(paper, table):
-    """The numbers of a row, labels included, follow one another in the text, and the rows follow one another."""
+    """The numbers of a row, labels included, follow one another in the text, and the
+    rows follow one another.
+    """
     text, start = numbers(span(paper, table)), 0
     for row in printed_rows(paper, table):
-        places = [i for i in range(start, len(text) - len(row) + 1) if text[i : i + len(row)] == row]
+        places = [
+            i
+            for i in range(start, len(text) - len(row) + 1)
+            if text[i : i + len(row)] == row
+        ]
         assert places, f"{row} must stand in {text[start:]}"
         start = places[0] + len(row)
 
@@ -96,7 +119,9 @@ def test_a_claim_says_what_is_needed_to_check_it(paper):
             continue
         assert claim.dataset and claim.features and claim.method and claim.metric, claim
         assert set(claim.needs) == {"data", "weights", "device"}, claim
-        assert claim.preset in presets.names() or (not claim.preset and (paper, claim.table) in NO_SETTINGS), claim
+        assert claim.preset in presets.names() or (
+            not claim.preset and (paper, claim.table) in NO_SETTINGS
+        ), claim
         if not claim.unreadable:
             assert claim.tolerance > 0 and float(claim.epsilon) > 0, claim
             assert claim.epsilon == "inf" or 0 < float(claim.delta) < 0.02, claim
@@ -105,13 +130,16 @@ def test_a_claim_says_what_is_needed_to_check_it(paper):
 def test_a_private_claim_names_the_column_of_its_preset():
     """Epsilon is one of the preset's, where its table has a column for each."""
     for claim in claims.load("De22"):
-        if claim.preset and claim.table not in ("7", "10"):  # Table 23 is cut off; Table 10 has no settings of its own
+        # Table 23 is cut off; Table 10 has no settings of its own
+        if claim.preset and claim.table not in ("7", "10"):
             epsilons = presets.load(claim.preset)["columns"]["epsilon"]
             assert claim.epsilon == "inf" or float(claim.epsilon) in epsilons, claim
 
 
 def test_damaged_numbers_are_marked_and_not_guessed():
-    damaged = {(c.paper, c.table, c.value, c.epsilon) for c in claims.load() if c.unreadable}
+    damaged = {
+        (c.paper, c.table, c.value, c.epsilon) for c in claims.load() if c.unreadable
+    }
     assert damaged == {
         ("TB21", "3", "988", "3"),
         ("TB21", "3", "887", "3"),
@@ -122,23 +150,50 @@ def test_damaged_numbers_are_marked_and_not_guessed():
 
 
 def test_a_claim_is_read_as_printed():
-    claim = next(c for c in claims.load("FC23") if c.table == "4" and c.method == "dp-newton" and c.epsilon == "0.05")
-    assert (claim.value, claim.row, claim.column) == ("48.6", "ImageNet-1K | DP-Newton | 1", "epsilon=0.05")
-    assert claim.settings == {"epochs": 1} and claim.delta == "1e-5" and claim.preset == "fc23"
-    assert claim.features == "ViT-B/16, ImageNet-1k" and "timm" in claim.needs["weights"]
-    assert claim.tolerance == pytest.approx(200 * (0.486 * 0.514 / 10_000) ** 0.5, abs=0.005)
+    claim = next(
+        c
+        for c in claims.load("FC23")
+        if c.table == "4" and c.method == "dp-newton" and c.epsilon == "0.05"
+    )
+    assert (claim.value, claim.row, claim.column) == (
+        "48.6",
+        "ImageNet-1K | DP-Newton | 1",
+        "epsilon=0.05",
+    )
+    assert (
+        claim.settings == {"epochs": 1}
+        and claim.delta == "1e-5"
+        and claim.preset == "fc23"
+    )
+    assert (
+        claim.features == "ViT-B/16, ImageNet-1k" and "timm" in claim.needs["weights"]
+    )
+    assert claim.tolerance == pytest.approx(
+        200 * (0.486 * 0.514 / 10_000) ** 0.5, abs=0.005
+    )
     bound = next(c for c in claims.load("FC23") if c.at_most)
-    assert (bound.value, bound.row, bound.epsilon) == ("20", "ImageNet-21K | DP-Adam | 1", "0.01")
+    assert (bound.value, bound.row, bound.epsilon) == (
+        "20",
+        "ImageNet-21K | DP-Adam | 1",
+        "0.01",
+    )
 
 
 def test_an_epsilon_that_is_claimed_is_also_its_rows():
     found = [c for c in claims.load("TAN23") if c.table == "5"]
-    assert [c.epsilon for c in found] == ["150.3"] * 2 + ["13.7"] * 2 + ["7.3"] * 2 + ["7.1"] * 2
-    assert found[0].settings == {"training_rows": 5000} and float(found[0].delta) == 1 / 5000
+    assert [c.epsilon for c in found] == ["150.3"] * 2 + ["13.7"] * 2 + ["7.3"] * 2 + [
+        "7.1"
+    ] * 2
+    assert (
+        found[0].settings == {"training_rows": 5000}
+        and float(found[0].delta) == 1 / 5000
+    )
 
 
 def test_an_unknown_paper_and_a_short_row_are_refused():
     with pytest.raises(ValueError, match="paper must be one of"):
         claims.load("FC24")
     with pytest.raises(ValueError, match="a cell for each of"):
-        claims.rows({"columns": ["epsilon", "metric=top-1 accuracy"], "rows": "1 | 2 | 3"})
+        claims.rows(
+            {"columns": ["epsilon", "metric=top-1 accuracy"], "rows": "1 | 2 | 3"}
+        )

@@ -22,17 +22,29 @@ def test_accuracy_against_epsilon(tmp_path):
 
 
 def test_the_noise_law(tmp_path):
-    assert figures.noise_law(tmp_path / "n.png", n_rows=60_000, powers=(14, 15)).exists()
+    assert figures.noise_law(
+        tmp_path / "n.png", n_rows=60_000, powers=(14, 15)
+    ).exists()
 
 
 def test_claims_beside_measurements_need_two_points(tmp_path):
     pairs = jobs.select("TB21/1/mnist")
-    rows = [{"key": job.key, "accuracy": 0.97 + 0.001 * i} for i, (_, job) in enumerate(pairs)]
+    rows = [
+        {"key": job.key, "accuracy": 0.97 + 0.001 * i}
+        for i, (_, job) in enumerate(pairs)
+    ]
     assert figures.claimed_and_measured(tmp_path / "c.png", rows[:1], "mnist") == []
-    assert figures.claimed_and_measured(tmp_path / "c.png", rows, "mnist") == [tmp_path / "c.png"]
+    assert figures.claimed_and_measured(tmp_path / "c.png", rows, "mnist") == [
+        tmp_path / "c.png"
+    ]
 
 
 @pytest.mark.parametrize("settings", [{}, {"normalization": {"n_channels": 81}}])
 def test_the_spread_of_a_search(tmp_path, settings):
-    job = jobs.Job("mnist", "scatternet-g27", "dp-sgd", 1.2, settings=settings).described()
-    assert figures.spread(tmp_path / "s.png", [{"job": job, "accuracy": 0.9}, {"job": job, "accuracy": 0.95}]).exists()
+    job = jobs.Job(
+        "mnist", "scatternet-g27", "dp-sgd", 1.2, settings=settings
+    ).described()
+    assert figures.spread(
+        tmp_path / "s.png",
+        [{"job": job, "accuracy": 0.9}, {"job": job, "accuracy": 0.95}],
+    ).exists()

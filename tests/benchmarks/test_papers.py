@@ -1,4 +1,6 @@
-"""The README's tables are what the stored rows say, and `auto`'s comparisons are computed as they are described."""
+"""The README's tables are what the stored rows say, and `auto`'s comparisons are
+computed as they are described.
+"""
 
 from pathlib import Path
 
@@ -19,35 +21,62 @@ def test_the_readmes_first_table_is_auto_beside_the_papers_from_stored_rows():
 
 @pytest.mark.parametrize("name", ["cifar10-mobilenetv2", "mnist-scatternet"])
 def test_the_readmes_accuracy_tables_are_the_stored_rows(name):
-    assert tables.accuracy_table(tables.read(tables.RESULTS / "heads" / f"{name}.jsonl")) in README
+    assert (
+        tables.accuracy_table(tables.read(tables.RESULTS / "heads" / f"{name}.jsonl"))
+        in README
+    )
 
 
 def test_each_paper_is_there_with_its_best_head_and_a_smaller_exact_epsilon():
-    """FC23's zCDP and TB21's classic RDP both overcount; FC23's DP-FC with 10 epochs is its best on ImageNet-1k."""
+    """FC23's zCDP and TB21's classic RDP both overcount; FC23's DP-FC with 10 epochs is
+    its best on ImageNet-1k.
+    """
     found = {(c.paper, c.dataset, c.epsilon): c for c in papers.chosen()}
     assert found["FC23", "cifar10", "1.0"].value == "90.4"
     assert found["TB21", "cifar10", "3.0"].value == "67.0"
     assert {c.paper for c in found.values()} == {"FC23", "De22", "TB21"}
-    stored = [{"job": {"dataset": "cifar10", "epsilon": "3.0", "accountant": "rdp-classic", "preset": "tb21-cifar10"}}]
+    stored = [
+        {
+            "job": {
+                "dataset": "cifar10",
+                "epsilon": "3.0",
+                "accountant": "rdp-classic",
+                "preset": "tb21-cifar10",
+            }
+        }
+    ]
     stored[0]["exact_epsilon"] = 2.39  # type: ignore[assignment]
     assert papers.exact_epsilon(found["TB21", "cifar10", "3.0"], stored) == 2.39
-    assert papers.exact_epsilon(found["FC23", "cifar10", "1.0"], []) == pytest.approx(0.742, abs=1e-3)
+    assert papers.exact_epsilon(found["FC23", "cifar10", "1.0"], []) == pytest.approx(
+        0.742, abs=1e-3
+    )
     assert papers.exact_epsilon(found["De22", "cifar10", "1"], []) is None
 
 
 def test_differences_are_paired_by_draw():
     rows = [
         {"variant": v, "epsilon": 1.0, "seed": s, "accuracy": a}
-        for v, s, a in (("auto", 0, 0.8), ("auto", 1, 0.9), ("less", 0, 0.79), ("less", 1, 0.88), ("less", 2, 0.1))
+        for v, s, a in (
+            ("auto", 0, 0.8),
+            ("auto", 1, 0.9),
+            ("less", 0, 0.79),
+            ("less", 1, 0.88),
+            ("less", 2, 0.1),
+        )
     ]
     line = ablation.table(rows, "auto").splitlines()[-1]
     assert "| -1.50 ± 0.50 |" in line and line.startswith("| less | — | — |")
-    cells = compare.by_epsilon([r | {"method": r["variant"]} for r in rows], lambda r: r["method"])[1.0]
+    cells = compare.by_epsilon(
+        [r | {"method": r["variant"]} for r in rows], lambda r: r["method"]
+    )[1.0]
     assert compare.paired(cells["auto"], cells["less"]) == pytest.approx([1.0, 2.0])
     assert compare.best(cells)[0] == "auto"
 
 
-@pytest.mark.parametrize("gaps, said", [([-0.4], "within"), ([-0.6], "below"), ([-2.0, 0.5], "within"), ([], "")])
+@pytest.mark.parametrize(
+    "gaps, said",
+    [([-0.4], "within"), ([-0.6], "below"), ([-2.0, 0.5], "within"), ([], "")],
+)
 def test_within_is_half_a_point_or_two_standard_errors(gaps, said):
     assert compare.verdict(gaps) == said
 

@@ -27,14 +27,20 @@ def test_prose_is_wrapped_and_all_else_stays():
     for line in TEXT.split("\n"):
         if line.startswith(("#", "|", "    ", "- another", "fenced")):
             assert line in lines
-    assert all(len(line) <= WIDTH or line.startswith(("#", "|", "    ", "fenced")) for line in lines)
+    assert all(
+        len(line) <= WIDTH or line.startswith(("#", "|", "    ", "fenced"))
+        for line in lines
+    )
     assert "  with words" in "\n".join(line[:12] for line in lines)  # below its item
-    assert wrapped(TEXT).split() == TEXT.split() and wrapped(wrapped(TEXT)) == wrapped(TEXT)
+    assert wrapped(TEXT).split() == TEXT.split() and wrapped(wrapped(TEXT)) == wrapped(
+        TEXT
+    )
 
 
-def test_what_is_short_is_as_it_was():
-    for text in ("", "\n", "one\ntwo\n\n- three\n  four\n"):
+def test_paragraphs_are_filled_however_they_were_wrapped():
+    for text in ("", "\n", "one two\n\n- three four\n"):
         assert wrapped(text) == text
+    assert wrapped("one\ntwo\n\n- three\n  four\n") == "one two\n\n- three four\n"
 
 
 def test_the_written_tables_are_wrapped():

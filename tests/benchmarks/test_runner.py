@@ -26,7 +26,14 @@ def tiny(monkeypatch):
 
 SMALL = [
     jobs.Job("digits", "scatternet", "dp-sgd", 1.0, settings={"steps": 3}, draws=2),
-    jobs.Job("digits", "scatternet", "dp-sgd", 3.0, settings={"steps": 3, "batch_size": 50}, draws=1),
+    jobs.Job(
+        "digits",
+        "scatternet",
+        "dp-sgd",
+        3.0,
+        settings={"steps": 3, "batch_size": 50},
+        draws=1,
+    ),
 ]
 
 
@@ -40,11 +47,15 @@ SMALL = [
 )
 def test_a_selector_names_claims_and_their_jobs(selector, tables, datasets):
     pairs = jobs.select(selector)
-    assert {c.table for c, _ in pairs} == tables and {j.dataset for _, j in pairs} == datasets
+    assert {c.table for c, _ in pairs} == tables and {
+        j.dataset for _, j in pairs
+    } == datasets
     assert all(j.features.startswith("scatternet") for _, j in pairs)
 
 
-@pytest.mark.parametrize("selector", ["TB22", "TB21/99", "TB21/1/imagenet", "TB21/1/mnist/x"])
+@pytest.mark.parametrize(
+    "selector", ["TB22", "TB21/99", "TB21/1/imagenet", "TB21/1/mnist/x"]
+)
 def test_an_unknown_selector_is_refused(selector):
     with pytest.raises(ValueError, match="a selector must be"):
         jobs.select(selector)
@@ -66,7 +77,11 @@ def test_our_row_stands_beside_fc23s_cifar10():
 def test_rows_of_the_heads_benchmark_are_not_run_again():
     jobs_ = {job.key: job for job in jobs.own()}
     rows = runner.reused()
-    assert {(jobs_[r["key"]].label) for r in rows} == {"dp-ls, 1", "dp-newton, 1", "dp-fc, 10"}
+    assert {(jobs_[r["key"]].label) for r in rows} == {
+        "dp-ls, 1",
+        "dp-newton, 1",
+        "dp-fc, 10",
+    }
     assert len([r for r in rows if r["method"] == "dp-fc" and r["epsilon"] == 1.0]) == 5
 
 
@@ -76,33 +91,48 @@ def test_each_private_row_is_run_under_both_accountings():
 
 
 def test_a_table_without_noise_clips_all_the_same():
-    job = next(j for c, j in jobs.select("TB21/2/mnist") if c.settings["normalization"] == "none")
+    job = next(
+        j
+        for c, j in jobs.select("TB21/2/mnist")
+        if c.settings["normalization"] == "none"
+    )
     assert job.clip_only and job.epsilon == float("inf")
     assert job.solver().clip_norm == 0.1 and job.solver().learning_rate == 2
 
 
 def test_jobs_on_the_same_batches_run_together_and_give_the_same_rows(tiny, tmp_path):
     settings = {"batch_size": 50, "steps": 3, "unit_norm": False, "clip_norm": 0.1}
-    alike = [jobs.Job("digits", "scatternet", "dp-sgd", e, settings=settings) for e in (1.0, 3.0)]
-    other = jobs.Job("digits", "scatternet", "dp-sgd", 3.0, settings=settings | {"batch_size": 60})
+    alike = [
+        jobs.Job("digits", "scatternet", "dp-sgd", e, settings=settings)
+        for e in (1.0, 3.0)
+    ]
+    other = jobs.Job(
+        "digits", "scatternet", "dp-sgd", 3.0, settings=settings | {"batch_size": 60}
+    )
     tasks = [(job, seed, "x") for job in (*alike, other) for seed in (0, 1)]
     assert sorted(len(g) for g in runner.groups(tasks)) == [1, 1, 2, 2]
     for job, row in zip(alike, runner.fit_together(alike, 0), strict=True):
-        assert row["accuracy"] == runner.fit(job, 0)["accuracy"] and row["key"] == job.key
+        assert (
+            row["accuracy"] == runner.fit(job, 0)["accuracy"] and row["key"] == job.key
+        )
 
 
 def test_a_sweep_is_a_fixed_part_of_the_whole_grid():
     every, part = jobs.sweep("cifar10", None), jobs.sweep("cifar10")
     assert len({job.key for job in every}) == 360 and len(part) == jobs.SWEEP == 36
-    assert {job.key for job in part} <= {job.key for job in every} and part == jobs.sweep("cifar10")
+    assert {job.key for job in part} <= {
+        job.key for job in every
+    } and part == jobs.sweep("cifar10")
     assert {job.draws for job in part} == {1} and {job.epsilon for job in part} == {3.0}
 
 
 def test_group_norm_in_memory_is_the_extractors():
     x = np.random.default_rng(0).normal(size=(5, 3969)).astype(np.float32)
     rows = features.grouped(x.copy(), "scatternet-g27").reshape(5, 27, -1)
-    np.testing.assert_allclose(rows.mean(axis=2), 0, atol=1e-5)  # float32 means of 147 values
-    np.testing.assert_allclose(rows.var(axis=2), 1, atol=1e-3)  # EPSILON is added to the variance
+    # float32 means of 147 values
+    np.testing.assert_allclose(rows.mean(axis=2), 0, atol=1e-5)
+    # EPSILON is added to the variance
+    np.testing.assert_allclose(rows.var(axis=2), 1, atol=1e-3)
     groups = x.reshape(5, 27, -1)
     one = (groups[2, 3] - groups[2, 3].mean()) / np.sqrt(groups[2, 3].var() + 1e-5)
     np.testing.assert_allclose(rows[2, 3], one, atol=1e-5)
@@ -118,8 +148,13 @@ def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
     assert len(runner.missing("quick", tmp_path)) == 3
     runner.run("quick", None, 1, False, tmp_path)
     rows = read(tmp_path / "quick.jsonl")
-    assert sorted((r["job"]["epsilon"], r["seed"]) for r in rows) == [("1.0", 0), ("1.0", 1), ("3.0", 0)]
-    assert [r["seed"] for r in rows] == [0, 0, 1]  # a first draw of everything comes first
+    assert sorted((r["job"]["epsilon"], r["seed"]) for r in rows) == [
+        ("1.0", 0),
+        ("1.0", 1),
+        ("3.0", 0),
+    ]
+    # a first draw of everything comes first
+    assert [r["seed"] for r in rows] == [0, 0, 1]
     assert not runner.missing("quick", tmp_path)
     lines = (tmp_path / "quick.jsonl").read_text().splitlines()
     (tmp_path / "quick.jsonl").write_text(lines[0] + "\n")  # a run that was killed
@@ -131,25 +166,51 @@ def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
 
 def test_a_row_says_how_it_came_about(tiny):
     row = runner.fit(SMALL[1], 4)
-    assert {"key", "seed", "solver", "features", "commit", "machine", "date", "accuracy", "worst_class"} <= set(row)
-    assert row["seed"] == 4 and row["seconds"] > 0 and row["peak_memory_mb"] > 0 and row["sums"] == "fused"
+    assert {
+        "key",
+        "seed",
+        "solver",
+        "features",
+        "commit",
+        "machine",
+        "date",
+        "accuracy",
+        "worst_class",
+    } <= set(row)
+    assert (
+        row["seed"] == 4
+        and row["seconds"] > 0
+        and row["peak_memory_mb"] > 0
+        and row["sums"] == "fused"
+    )
     assert row["profiles"]["pld"] <= 3 < row["profiles"]["paper:tb21"]
     assert row["profiles"]["pld"] == pytest.approx(row["exact_epsilon"])
 
 
 def test_clip_only_clips_and_adds_no_noise(tiny):
     loose, tight = (
-        jobs.Job("digits", "scatternet", "dp-sgd", float("inf"), settings={"steps": 3, "clip_norm": c}, clip_only=True)
+        jobs.Job(
+            "digits",
+            "scatternet",
+            "dp-sgd",
+            float("inf"),
+            settings={"steps": 3, "clip_norm": c},
+            clip_only=True,
+        )
         for c in (1e6, 1e-3)
     )
     rows = [runner.fit(job, seed) for job in (loose, tight) for seed in (0, 1)]
-    assert rows[0]["accuracy"] == rows[1]["accuracy"] and rows[0]["noise_multipliers"] == [0.0]
+    assert rows[0]["accuracy"] == rows[1]["accuracy"] and rows[0][
+        "noise_multipliers"
+    ] == [0.0]
 
 
 def test_a_dry_run_tells_hours_and_runs_nothing(tiny, tmp_path, capsys):
     runner.run("TB21/1", None, 1, True, tmp_path)
     said = capsys.readouterr().out
-    assert "hours" in said and "not runnable here" in said and not list(tmp_path.iterdir())
+    assert (
+        "hours" in said and "not runnable here" in said and not list(tmp_path.iterdir())
+    )
 
 
 def test_the_command_refuses_an_unknown_selector():
@@ -160,9 +221,20 @@ def test_the_command_refuses_an_unknown_selector():
 
 
 def test_options_of_an_extraction():
-    assert features.extract_options("mnist", "scatternet") == "--backbone scatternet --normalize none"
-    assert features.extract_options("cifar10", "scatternet").endswith("--std 0.229,0.224,0.225")
-    assert features.extract_options("mnist", "scatternet-synthetic") == "--backbone scatternet --normalize synthetic"
-    assert features.extract_options("cifar10", "scatternet-unscaled") == "--backbone scatternet --normalize none"
+    assert (
+        features.extract_options("mnist", "scatternet")
+        == "--backbone scatternet --normalize none"
+    )
+    assert features.extract_options("cifar10", "scatternet").endswith(
+        "--std 0.229,0.224,0.225"
+    )
+    assert (
+        features.extract_options("mnist", "scatternet-synthetic")
+        == "--backbone scatternet --normalize synthetic"
+    )
+    assert (
+        features.extract_options("cifar10", "scatternet-unscaled")
+        == "--backbone scatternet --normalize none"
+    )
     with pytest.raises(ValueError, match="features must be"):
         features.extract_options("mnist", "resnet")

@@ -6,7 +6,9 @@ from benchmarks import shared_noise as s
 
 
 def draws(noise, shape, sequence=0):
-    return s.noise_source(noise, 0, 10).generator(sequence, "noise").standard_normal(shape)
+    return (
+        s.noise_source(noise, 0, 10).generator(sequence, "noise").standard_normal(shape)
+    )
 
 
 def test_classes_share_a_vector_only_where_the_defect_is_simulated():
@@ -14,7 +16,8 @@ def test_classes_share_a_vector_only_where_the_defect_is_simulated():
     assert np.ptp(draws(s.HONEST, (7, 10)), axis=1).min() > 0
     grams = draws(s.CLASSES, (10, 7, 7))
     assert (grams == grams[0]).all() and len(np.unique(grams[0])) == 49
-    assert len(np.unique(draws(s.CLASSES, (7, 7)))) == 49  # one Gram matrix for all classes is not shared
+    # one Gram matrix for all classes is not shared
+    assert len(np.unique(draws(s.CLASSES, (7, 7)))) == 49
 
 
 def test_steps_share_it_only_where_that_is_simulated():
@@ -24,7 +27,11 @@ def test_steps_share_it_only_where_that_is_simulated():
 
 def test_a_shared_column_cannot_be_seen_by_an_argmax_of_a_common_matrix():
     rng = np.random.default_rng(0)
-    sums, inverse, x = rng.normal(size=(7, 10)), rng.normal(size=(7, 7)), rng.normal(size=(50, 7))
+    sums, inverse, x = (
+        rng.normal(size=(7, 10)),
+        rng.normal(size=(7, 7)),
+        rng.normal(size=(50, 7)),
+    )
     noisy = sums + 1e3 * draws(s.CLASSES, (7, 10))
     assert (np.argmax(x @ inverse @ noisy, 1) == np.argmax(x @ inverse @ sums, 1)).all()
 
@@ -36,4 +43,7 @@ def test_the_table_has_a_line_for_each_noise():
         for k in range(2)
     ]
     text = s.table(rows)
-    assert "| dp-fc | fresh | 80.50 ± 0.71 (2 draws) |" in text and len(text.splitlines()) == 4
+    assert (
+        "| dp-fc | fresh | 80.50 ± 0.71 (2 draws) |" in text
+        and len(text.splitlines()) == 4
+    )

@@ -26,12 +26,20 @@ def test_the_rule(values, sd, wanted):
 
 def fake(job, accuracy, seed=0):
     return {
-        "key": job.key, "seed": seed, "accuracy": accuracy, "exact_epsilon": 2.9, "profiles": {"paper:tb21": 3.01},
-    }  # fmt: skip
+        "key": job.key,
+        "seed": seed,
+        "accuracy": accuracy,
+        "exact_epsilon": 2.9,
+        "profiles": {"paper:tb21": 3.01},
+    }
 
 
 def test_a_table_has_a_line_for_each_run_and_each_reason():
-    claim = next(c for c in claims.load("TB21") if c.table == "19" and c.dataset == "mnist" and not jobs.why_not(c))
+    claim = next(
+        c
+        for c in claims.load("TB21")
+        if c.table == "19" and c.dataset == "mnist" and not jobs.why_not(c)
+    )
     job = jobs.jobs_of(claim)[0]
     rows = defaultdict(list, {job.key: [fake(job, 0.986), fake(job, 0.988, 1)]})
     found = [c for c in claims.load("TB21") if c.table == "19" and c.dataset == "mnist"]
@@ -44,38 +52,62 @@ def test_a_table_has_a_line_for_each_run_and_each_reason():
 
 
 def test_a_search_is_one_line_for_each_statistic():
-    claim = next(c for c in claims.load("TB21") if c.table == "3" and c.dataset == "cifar10" and c.metric == "MAD")
+    claim = next(
+        c
+        for c in claims.load("TB21")
+        if c.table == "3" and c.dataset == "cifar10" and c.metric == "MAD"
+    )
     run = jobs.jobs_of(claim)
     rows = {job.key: [fake(job, 0.60 + 0.001 * i)] for i, job in enumerate(run)}
-    assert "| cifar10, MAD | 3 | 0.9 | 0.90 |" in verdicts.claims_table([claim], rows)  # of 0, 0.1 ... 3.5 points
+    # of 0, 0.1 ... 3.5 points
+    assert "| cifar10, MAD | 3 | 0.9 | 0.90 |" in verdicts.claims_table([claim], rows)
     del rows[run[0].key]
     assert "| 35 of 36 run |" in verdicts.claims_table([claim], rows)
 
 
 def test_what_was_tried_is_told_best_first():
     jobs_ = [j for j in jobs.search("mnist") if j.epsilon == 1.2][:2]
-    text = verdicts.tried([{"job": j.described(), "accuracy": a} for j, a in zip(jobs_, (0.9, 0.95), strict=True)])
+    text = verdicts.tried(
+        [
+            {"job": j.described(), "accuracy": a}
+            for j, a in zip(jobs_, (0.9, 0.95), strict=True)
+        ]
+    )
     lines = text.splitlines()
-    assert len(lines) == 4 and lines[2].endswith("| 95.00 |") and lines[3].endswith("| 90.00 |")
+    assert (
+        len(lines) == 4
+        and lines[2].endswith("| 95.00 |")
+        and lines[3].endswith("| 90.00 |")
+    )
 
 
 @pytest.mark.parametrize("paper", claims.PAPERS)
 def test_a_paper_is_rendered_without_any_row(paper):
     text = verdicts.paper_section(paper, [])
-    assert all(f"Table {c.table}\n" in text for c in claims.load(paper)) and "reproduced" not in text
+    assert (
+        all(f"Table {c.table}\n" in text for c in claims.load(paper))
+        and "reproduced" not in text
+    )
 
 
 def test_every_below_is_explained_with_evidence():
     tables = {(c.paper, c.table) for c in claims.load()}
     notes = tomllib.loads(verdicts.NOTES.read_text())["note"]
     assert {(n["paper"], n["table"]) for n in notes} <= tables
-    assert all((verdicts.NOTES.parents[1] / "results" / n["evidence"]).exists() for n in notes)
+    assert all(
+        (verdicts.NOTES.parents[1] / "results" / n["evidence"]).exists() for n in notes
+    )
     for paper in claims.PAPERS:
         for section in verdicts.paper_section(paper, runner.stored()).split("### ")[1:]:
             table = section.split("\n")[0].removeprefix(f"{paper}, Table ")
-            below = [line for line in section.splitlines() if line.endswith("| below |")]
+            below = [
+                line for line in section.splitlines() if line.endswith("| below |")
+            ]
             named = " ".join(verdicts.notes(paper, table))
             missing = [
-                line for line in below if line.split("|")[1].split(",")[0].split()[0].lower() not in named.lower()
+                line
+                for line in below
+                if line.split("|")[1].split(",")[0].split()[0].lower()
+                not in named.lower()
             ]
             assert not missing, f"explain in notes.toml: {missing}"

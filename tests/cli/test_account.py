@@ -17,7 +17,10 @@ from dphead.planning.plan import make_plan
 from dphead.privacy import accounting
 from dphead.solvers.base import PublicFacts
 
-TB21 = "--delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 --steps 360 --gaussian 8 --gaussian 8"
+TB21 = (
+    "--delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 --steps 360 "
+    "--gaussian 8 --gaussian 8"
+)
 
 
 def run(text):
@@ -32,7 +35,10 @@ def test_noise_to_epsilon_prints_every_accountant():
 
 
 def test_budget_to_noise_meets_it_from_below():
-    result = run("--epsilon 3 --delta 1e-5 --sampling-prob 0.16384 --steps 360 --gaussian 8 --json")
+    result = run(
+        "--epsilon 3 --delta 1e-5 --sampling-prob 0.16384 --steps 360 --gaussian 8 "
+        "--json"
+    )
     found = json.loads(result.output)
     assert found["noise_multiplier"] > 4.4 and 2.997 <= found["epsilon"] <= 3
     assert found["mu"] is None and found["profiles"]["exact"]["reason"]
@@ -40,7 +46,9 @@ def test_budget_to_noise_meets_it_from_below():
 
 def test_full_batch_has_mu_and_rho():
     found = json.loads(run("--epsilon 1 --delta 1e-5 --steps 11 --json").output)
-    assert found["mu"] == pytest.approx(0.26805112321) and found["rho"] == pytest.approx(found["mu"] ** 2 / 2)
+    assert found["mu"] == pytest.approx(0.26805112321) and found[
+        "rho"
+    ] == pytest.approx(found["mu"] ** 2 / 2)
     assert found["noise_multiplier"] == pytest.approx(math.sqrt(11) / found["mu"])
     assert found["profiles"]["paper:fc23"]["epsilon"] > 1.3
     assert "mu  0.268051" in run("--epsilon 1 --delta 1e-5 --steps 11").output
@@ -49,10 +57,14 @@ def test_full_batch_has_mu_and_rho():
 def test_relation_accountant_and_shuffled_batches():
     double = json.loads(run(TB21 + " --relation replace_one --json").output)
     assert double["epsilon"] > 4 and double["profiles"]["rdp"]["epsilon"] is None
-    assert json.loads(run(TB21 + " --accountant rdp --json").output)["epsilon"] == pytest.approx(2.591, abs=1e-3)
+    assert json.loads(run(TB21 + " --accountant rdp --json").output)[
+        "epsilon"
+    ] == pytest.approx(2.591, abs=1e-3)
     shuffled = run(TB21 + " --shuffled-epochs 60").output
     assert "6.371" in shuffled and "not a guarantee" in shuffled
-    assert json.loads(run("--delta 1e-5 --epsilon inf --json").output)["epsilon"] == "inf"
+    assert (
+        json.loads(run("--delta 1e-5 --epsilon inf --json").output)["epsilon"] == "inf"
+    )
 
 
 FC23 = {"preset": "fc23", "learning_rate": 1, "ridge": 1}
@@ -64,24 +76,50 @@ METHOD = "--delta 1e-5 --epsilon 1 --n-rows 400 --n-features 6 --n-classes 3"
     [
         ("--method dp-ls", {}),
         ("--method dp-fc --steps 3 --relation replace_one", {"steps": 3}),
-        ("--method dp-sgd --set batch_size=40 --set steps=5 --accountant rdp", {"batch_size": 40, "steps": 5}),
+        (
+            "--method dp-sgd --set batch_size=40 --set steps=5 --accountant rdp",
+            {"batch_size": 40, "steps": 5},
+        ),
         ("--method dp-newton --preset fc23 --set learning_rate=1 --set ridge=1", FC23),
     ],
 )
 def test_a_methods_plan_is_the_one_that_a_fit_charges(options, expected):
-    facts, relation = PublicFacts(400, 6, 3), "replace_one" if "replace_one" in options else "zero_out"
+    facts, relation = (
+        PublicFacts(400, 6, 3),
+        "replace_one" if "replace_one" in options else "zero_out",
+    )
     settings = {name: value for name, value in expected.items() if name != "preset"}
     method = make_method(options.split()[1], facts, settings, expected.get("preset"))
     accountant = "rdp" if "rdp" in options else method.accountant
-    plan = make_plan(method.solver, facts, epsilon=1.0, delta=1e-5, relation=relation, accountant=accountant)
+    plan = make_plan(
+        method.solver,
+        facts,
+        epsilon=1.0,
+        delta=1e-5,
+        relation=relation,
+        accountant=accountant,
+    )
     found = json.loads(run(f"{METHOD} {options} --json").output)
-    assert found["releases"] == plan.summary() and found["epsilon"] == plan.epsilon_spent()
-    assert found["relation"] == relation and set(found["profiles"]) >= {"exact", "pld", "paper:fc23"}
+    assert (
+        found["releases"] == plan.summary() and found["epsilon"] == plan.epsilon_spent()
+    )
+    assert found["relation"] == relation and set(found["profiles"]) >= {
+        "exact",
+        "pld",
+        "paper:fc23",
+    }
 
 
 def test_a_methods_plan_is_a_table():
     text = run(METHOD + " --method dp-ls").output
-    for part in ("feature mean", "gram", "class sums", "dphead's defaults", "mu  0.268051", "paper:fc23"):
+    for part in (
+        "feature mean",
+        "gram",
+        "class sums",
+        "dphead's defaults",
+        "mu  0.268051",
+        "paper:fc23",
+    ):
         assert part in text, part
 
 
@@ -95,23 +133,52 @@ def test_the_limit_on_any_attack_is_printed_and_drawn(tmp_path):
     arguments = f"--epsilon 1 --delta 1e-5 --plot {tmp_path / 'curve.png'}"
     found = json.loads(run(arguments + " --json").output)
     for rate in (0.001, 0.01, 0.1):
-        assert found["tpr_at_fpr"][f"{rate:g}"] == pytest.approx(ndtr(ndtri(rate) + 0.26805112321), rel=1e-6)
-    assert "0.238 % at FPR 0.1 %, 1.98 % at FPR 1 %, 15.5 % at FPR 10 %" in run(arguments).output
+        assert found["tpr_at_fpr"][f"{rate:g}"] == pytest.approx(
+            ndtr(ndtri(rate) + 0.26805112321), rel=1e-6
+        )
+    assert (
+        "0.238 % at FPR 0.1 %, 1.98 % at FPR 1 %, 15.5 % at FPR 10 %"
+        in run(arguments).output
+    )
     assert (tmp_path / "curve.png").stat().st_size > 10_000
-    assert set(json.loads(run("--delta 1e-5 --epsilon inf --json").output)["tpr_at_fpr"].values()) == {1.0}
+    assert set(
+        json.loads(run("--delta 1e-5 --epsilon inf --json").output)[
+            "tpr_at_fpr"
+        ].values()
+    ) == {1.0}
 
 
 def test_a_choice_among_runs_shows_its_total():
     trial = "--delta 1e-5 --noise-multiplier 40 --steps 100 --gaussian 100"
     found = json.loads(run(trial + " --select-mean 10 --json").output)
     alone = json.loads(run(trial + " --json").output)
-    assert found["epsilon"] == pytest.approx(2.15541, abs=1e-4) and found["epsilon"] > 2 * alone["epsilon"]
-    assert found["every_run"]["runs"] == 10 and found["every_run"]["epsilon"] == pytest.approx(3.34446, abs=1e-4)
-    text = run(trial + " --select-mean 2").output  # two runs cost less in plain composition, and both may leave
-    assert "secret geometric number of runs, 2 on average" in text and "which is less" in text
-    assert "which is less" not in run(trial + " --select-mean 2 --select-distribution poisson").output
-    back = json.loads(run("--delta 1e-5 --epsilon 3 --steps 100 --gaussian 100 --select-mean 10 --json").output)
-    assert back["noise_multiplier"] == pytest.approx(28.7961, rel=1e-4) and 2.9999 < back["epsilon"] <= 3
+    assert (
+        found["epsilon"] == pytest.approx(2.15541, abs=1e-4)
+        and found["epsilon"] > 2 * alone["epsilon"]
+    )
+    assert found["every_run"]["runs"] == 10 and found["every_run"][
+        "epsilon"
+    ] == pytest.approx(3.34446, abs=1e-4)
+    # two runs cost less in plain composition, and both may leave
+    text = run(trial + " --select-mean 2").output
+    assert (
+        "secret geometric number of runs, 2 on average" in text
+        and "which is less" in text
+    )
+    assert (
+        "which is less"
+        not in run(trial + " --select-mean 2 --select-distribution poisson").output
+    )
+    back = json.loads(
+        run(
+            "--delta 1e-5 --epsilon 3 --steps 100 --gaussian 100 --select-mean 10 "
+            "--json"
+        ).output
+    )
+    assert (
+        back["noise_multiplier"] == pytest.approx(28.7961, rel=1e-4)
+        and 2.9999 < back["epsilon"] <= 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,14 +193,29 @@ def test_a_choice_among_runs_shows_its_total():
         ("--delta 0 --epsilon 1", "delta must lie in (0, 1)"),
         ("--delta 1 --noise-multiplier 1", "delta must lie in (0, 1)"),
         ("--delta 1e-5 --noise-multiplier -1", "noise_multiplier must be"),
-        ("--delta 1e-5 --noise-multiplier 1 --sampling-prob 0", "sampling_prob must lie"),
+        (
+            "--delta 1e-5 --noise-multiplier 1 --sampling-prob 0",
+            "sampling_prob must lie",
+        ),
         ("--delta 1e-5 --epsilon 1 --gaussian 1", "The fixed ones cost"),
         ("--delta 1e-5 --epsilon 1 --steps 0", "at least one release"),
-        ("--delta 1e-5 --epsilon 1 --sampling-prob .1 --accountant exact", "full batches"),
+        (
+            "--delta 1e-5 --epsilon 1 --sampling-prob .1 --accountant exact",
+            "full batches",
+        ),
         ("--delta 1e-5 --noise-multiplier 1 --relation swap", "swap"),
-        ("--delta 1e-5 --noise-multiplier 1 --relation add_remove --shuffled-epochs 3", "shuffled batches need"),
+        (
+            (
+                "--delta 1e-5 --noise-multiplier 1 --relation add_remove "
+                "--shuffled-epochs 3"
+            ),
+            "shuffled batches need",
+        ),
         ("--delta 1e-5 --noise-multiplier 1 --plot curve.txt", "a plot must be one of"),
-        ("--delta 1e-5 --epsilon 1 --method dp-ls", "missing=['n-rows', 'n-features', 'n-classes']"),
+        (
+            "--delta 1e-5 --epsilon 1 --method dp-ls",
+            "missing=['n-rows', 'n-features', 'n-classes']",
+        ),
         ("--delta 1e-5 --epsilon 1 --n-rows 50", "without it"),
         ("--delta 1e-5 --epsilon 1 --preset fc23", "without it"),
         ("--delta 1e-5 --epsilon 1 --set steps=3", "without it"),
@@ -146,9 +228,18 @@ def test_a_choice_among_runs_shows_its_total():
         (METHOD + " --method dp-ls --preset nobody", "nobody"),
         (METHOD + " --method dp-ls --n-classes 1", "at least two classes"),
         ("--delta 1e-5 --noise-multiplier 1 --select-mean 0.5", "mean number of runs"),
-        ("--delta 1e-5 --noise-multiplier 1 --select-mean 3 --accountant pld", "RDP bound only"),
-        ("--delta 1e-5 --noise-multiplier 1 --select-mean 3 --plot x.png", "RDP bound only"),
-        ("--delta 1e-5 --epsilon 1 --select-mean 3 --gaussian 1", "fixed releases costs"),
+        (
+            "--delta 1e-5 --noise-multiplier 1 --select-mean 3 --accountant pld",
+            "RDP bound only",
+        ),
+        (
+            "--delta 1e-5 --noise-multiplier 1 --select-mean 3 --plot x.png",
+            "RDP bound only",
+        ),
+        (
+            "--delta 1e-5 --epsilon 1 --select-mean 3 --gaussian 1",
+            "fixed releases costs",
+        ),
     ],
 )
 def test_wrong_arguments_exit_with_2(arguments, message):
@@ -160,21 +251,63 @@ def test_wrong_arguments_exit_with_2(arguments, message):
 def test_the_module_is_light_and_its_choices_are_the_accountants():
     assert RELATIONS == accounting.RELATIONS and ACCOUNTANTS == calibration.ACCOUNTANTS
     assert tuple(SOLVERS) == METHODS
-    heavy = "import sys, dphead.cli.account; print([m for m in ('numpy', 'scipy', 'rich', 'jax') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout.strip() == "[]"
+    heavy = (
+        "import sys, dphead.cli.account; print([m for m in ('numpy', 'scipy', 'rich', "
+        "'jax') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", heavy], capture_output=True, text=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_groups_cost_their_cap_times_the_mu_of_a_row():
-    one = json.loads(fitted("account", "--delta", "1e-5", "--noise-multiplier", 8, "--json").out)
-    four = json.loads(fitted("account", "--delta", "1e-5", "--noise-multiplier", 8, "--group-cap", 4, "--json").out)
-    assert four["mu"] == pytest.approx(4 * one["mu"]) and four["epsilon"] > 4 * one["epsilon"]
+    one = json.loads(
+        fitted("account", "--delta", "1e-5", "--noise-multiplier", 8, "--json").out
+    )
+    four = json.loads(
+        fitted(
+            "account",
+            "--delta",
+            "1e-5",
+            "--noise-multiplier",
+            8,
+            "--group-cap",
+            4,
+            "--json",
+        ).out
+    )
+    assert (
+        four["mu"] == pytest.approx(4 * one["mu"])
+        and four["epsilon"] > 4 * one["epsilon"]
+    )
     budget = ("account", "--delta", "1e-5", "--epsilon", 2, "--steps", 5)
-    noise = [json.loads(fitted(*budget, *more, "--json").out)["noise_multiplier"] for more in ((), ("--group-cap", 4))]
+    noise = [
+        json.loads(fitted(*budget, *more, "--json").out)["noise_multiplier"]
+        for more in ((), ("--group-cap", 4))
+    ]
     assert noise[1] == pytest.approx(4 * noise[0], rel=1e-6)
     plan = (
         "--method",
         "dp-ls",
-        *["--n-rows", "900", "--n-features", "8", "--n-classes", "3", "--delta", "1e-5", "--epsilon", "1"],
+        *[
+            "--n-rows",
+            "900",
+            "--n-features",
+            "8",
+            "--n-classes",
+            "3",
+            "--delta",
+            "1e-5",
+            "--epsilon",
+            "1",
+        ],
     )
-    assert "for groups of at most 3 rows" in " ".join(fitted("account", *plan, "--group-cap", 3).out.split())
-    assert "single rows" in refused(dphead(*budget, "--select-mean", 5, "--group-cap", 2))
+    assert "for groups of at most 3 rows" in " ".join(
+        fitted("account", *plan, "--group-cap", 3).out.split()
+    )
+    assert "single rows" in refused(
+        dphead(*budget, "--select-mean", 5, "--group-cap", 2)
+    )

@@ -10,12 +10,33 @@ SIZES = ("--n-rows", 32, "--n-features", 3, "--n-classes", 2)
 
 def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
     """Odds of a false alarm 1e-4."""
-    done = dphead("audit", "--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 300, "-o", tmp_path / "a")
+    done = dphead(
+        "audit",
+        "--method",
+        "prototypes",
+        "--epsilon",
+        8,
+        *SIZES,
+        "--fits",
+        300,
+        "-o",
+        tmp_path / "a",
+    )
     assert done.code == 0, done.err
-    for text in ("epsilon at least", "perfect attack", "advantage", "passed", "odds of at most 0.0001"):
+    for text in (
+        "epsilon at least",
+        "perfect attack",
+        "advantage",
+        "passed",
+        "odds of at most 0.0001",
+    ):
         assert text in done.out
     found = json.loads((tmp_path / "a" / "audit.json").read_text())
-    assert found["rows"] == "synthetic" and found["passed"] and found["epsilon_lower_bound"] <= 8
+    assert (
+        found["rows"] == "synthetic"
+        and found["passed"]
+        and found["epsilon_lower_bound"] <= 8
+    )
     assert found["false_alarm_odds"]["both"] == pytest.approx(1e-4)
     pytest.importorskip("matplotlib")
     assert (tmp_path / "a" / "audit.png").read_bytes().startswith(b"\x89PNG")
@@ -24,7 +45,17 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
 def test_one_run(tmp_path):
     """Odds of a false alarm 1e-4."""
     sizes = ("--n-rows", 200, "--n-features", 64, "--n-classes", 2)
-    done = dphead("audit", "--method", "dp-newton", "--epsilon", 8, *sizes, "--one-run", "-o", tmp_path)
+    done = dphead(
+        "audit",
+        "--method",
+        "dp-newton",
+        "--epsilon",
+        8,
+        *sizes,
+        "--one-run",
+        "-o",
+        tmp_path,
+    )
     assert done.code == 0, done.err
     assert "64 canaries" in done.out
     assert json.loads((tmp_path / "audit.json").read_text())["canaries"] == 64
@@ -35,8 +66,14 @@ def test_a_violation_ends_with_code_1(monkeypatch):
     from dphead.privacy import release
 
     real = release.rounded_noise
-    monkeypatch.setattr(release, "rounded_noise", lambda g, shape, sd, symmetric: real(g, shape, 0.3 * sd, symmetric))
-    done = dphead("audit", "--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 200)
+    monkeypatch.setattr(
+        release,
+        "rounded_noise",
+        lambda g, shape, sd, symmetric: real(g, shape, 0.3 * sd, symmetric),
+    )
+    done = dphead(
+        "audit", "--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 200
+    )
     assert done.code == 1 and "FAILED" in done.out
 
 
@@ -45,7 +82,11 @@ def test_private_rows_are_refused_and_public_ones_are_not(tmp_path):
     features = features_file(tmp_path / "x.h5", n=60, d=4)
     command = ("audit", "--method", "dp-ls", "--features", features, "--fits", 20)
     done = dphead(*command)
-    assert done.code == 2 and "must be public or synthetic" in done.err and "--public-rows" in done.err
+    assert (
+        done.code == 2
+        and "must be public or synthetic" in done.err
+        and "--public-rows" in done.err
+    )
     done = dphead(*command, "--public-rows")
     assert done.code == 0, done.err
 
@@ -57,16 +98,35 @@ def test_missing_sizes_and_a_silly_confidence_say_what_to_do():
     assert done.code == 2 and "confidence must lie in" in done.err
 
 
-def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(tmp_path, monkeypatch):
+def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(
+    tmp_path, monkeypatch
+):
     """One fit shows nothing: it is the distances without noise that fail."""
     from dphead.privacy import statistics
 
-    command = ("audit", "--method", "dp-sgd", "--steps", 1, *SIZES, "--fits", 1, "--group-cap", 2, "-o", tmp_path)
+    command = (
+        "audit",
+        "--method",
+        "dp-sgd",
+        "--steps",
+        1,
+        *SIZES,
+        "--fits",
+        1,
+        "--group-cap",
+        2,
+        "-o",
+        tmp_path,
+    )
     done = dphead(*command)
     assert done.code == 0 and "pairs of hostile rows" in done.out, done.err
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["group_cap"] == 2 and found["hostile_rows"]["passed"]
     assert 0.99 < found["hostile_rows"]["largest_share"] <= 1
-    monkeypatch.setattr(statistics.Gradient, "squared_sensitivity", lambda *_: statistics.RADIUS**4 // 4)
+    monkeypatch.setattr(
+        statistics.Gradient, "squared_sensitivity", lambda *_: statistics.RADIUS**4 // 4
+    )
     done = dphead(*command)
-    assert done.code == 1 and "FAILED: hostile rows move a sum too far" in done.out, done.out
+    assert done.code == 1 and "FAILED: hostile rows move a sum too far" in done.out, (
+        done.out
+    )

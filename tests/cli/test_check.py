@@ -23,8 +23,14 @@ def run(features, tmp_path):
 def test_a_clean_run_exits_with_0(run):
     before = contents(run)
     done = dphead("check", run)
-    assert done.code == 0 and done.out.startswith("epsilon 1 at delta 1e-05, zero_out: recomputed")
-    assert "nothing found" in done.out and "not covered" not in done.out and contents(run) == before
+    assert done.code == 0 and done.out.startswith(
+        "epsilon 1 at delta 1e-05, zero_out: recomputed"
+    )
+    assert (
+        "nothing found" in done.out
+        and "not covered" not in done.out
+        and contents(run) == before
+    )
     alone = dphead("check", run / "report.json")
     assert alone.code == 0 and "a report alone was checked" in alone.out
 
@@ -37,15 +43,22 @@ def test_a_clean_run_exits_with_0(run):
         ("--delta 0.01 --allow-large-delta", {"delta >= 1/n"}),
         ("--ridge 0.1", {"unaccounted tuning"}),
         ("--method dp-sgd --batch-size 60 --steps 2 --tuning none", set()),
-        ("--ridge 0.1 --test-split all", {"unaccounted tuning", "test set used for selection"}),
+        (
+            "--ridge 0.1 --test-split all",
+            {"unaccounted tuning", "test set used for selection"},
+        ),
     ],
 )
-def test_findings_are_listed_one_a_line_and_exit_with_1(features, tmp_path, options, names):
+def test_findings_are_listed_one_a_line_and_exit_with_1(
+    features, tmp_path, options, names
+):
     fitted("fit", features, "-o", tmp_path / "run", *LS, *options.split())
     done = dphead("check", tmp_path / "run")
     lines = [line for line in done.out.splitlines() if line.startswith("not covered")]
     assert {line.removeprefix("not covered  ").split(":")[0] for line in lines} == names
-    assert done.code == (1 if names else 0) and ("NOT PRIVATE" in done.out) == ("inf" in options or "seed" in options)
+    assert done.code == (1 if names else 0) and ("NOT PRIVATE" in done.out) == (
+        "inf" in options or "seed" in options
+    )
     found = json.loads(dphead("check", tmp_path / "run", "--json").out)
     assert {f["name"] for f in found["findings"]} == names
     assert all(set(f) == {"name", "what", "why", "todo"} for f in found["findings"])
@@ -62,7 +75,12 @@ def test_what_is_no_report_or_was_changed_exits_with_2(run, tmp_path):
         path.write_text(json.dumps(report | change))
         assert name in refused(dphead("check", path))
     (tmp_path / "text.json").write_text("no JSON")
-    for path in (tmp_path / "text.json", tmp_path / "missing", tmp_path, tmp_path / "train.h5"):
+    for path in (
+        tmp_path / "text.json",
+        tmp_path / "missing",
+        tmp_path,
+        tmp_path / "train.h5",
+    ):
         refused(dphead("check", path))
 
 
@@ -71,5 +89,10 @@ def test_a_ledger_that_was_moved_can_be_named(run, tmp_path):
     shutil.move(ledger, tmp_path / "moved.sqlite")
     done = dphead("check", run)
     assert done.code == 0 and "is not reachable" in done.out
-    assert "not reachable" not in fitted("check", run, "--ledger", tmp_path / "moved.sqlite").out
-    assert "must exist" in refused(dphead("check", run, "--ledger", tmp_path / "none.sqlite"))
+    assert (
+        "not reachable"
+        not in fitted("check", run, "--ledger", tmp_path / "moved.sqlite").out
+    )
+    assert "must exist" in refused(
+        dphead("check", run, "--ledger", tmp_path / "none.sqlite")
+    )

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import CLASSES, charges, contents, dphead, features_file, fitted, refused, rows
+from commands import (
+    CLASSES,
+    charges,
+    contents,
+    dphead,
+    features_file,
+    fitted,
+    refused,
+    rows,
+)
 
 from dphead.analysis.metrics import probabilities
 from dphead.runs.export import load_head
@@ -16,10 +25,24 @@ from extract.format import write_features
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """(run folder, test file): one fit for all tests of this file, which only read them."""
+    """(run folder, test file): one fit for all tests of this file, which only read
+    them.
+    """
     folder = tmp_path_factory.mktemp("evaluate")
-    features, test = features_file(folder / "train.h5"), features_file(folder / "test.h5", n=90, seed=5)
-    options = ("--method", "dp-ls", "--epsilon", 4, "--backend", "numpy", "--ledger", folder / "ledger.sqlite")
+    features, test = (
+        features_file(folder / "train.h5"),
+        features_file(folder / "test.h5", n=90, seed=5),
+    )
+    options = (
+        "--method",
+        "dp-ls",
+        "--epsilon",
+        4,
+        "--backend",
+        "numpy",
+        "--ledger",
+        folder / "ledger.sqlite",
+    )
     fitted("fit", features, "-o", folder / "run", *options)
     return folder / "run", test
 
@@ -40,7 +63,10 @@ def test_evaluate_measures_the_head_on_the_rows(made):
     assert found["accuracy"] == (z.argmax(1) == y).mean() and found["n"] == 90
     assert found["per_class_n"] == np.bincount(y).tolist() and found["top5"] is None
     text = fitted("evaluate", run, test).out
-    assert f"{100 * found['accuracy']:.2f}" in text and CLASSES[found["worst_class"]] in text
+    assert (
+        f"{100 * found['accuracy']:.2f}" in text
+        and CLASSES[found["worst_class"]] in text
+    )
     assert "guarantee does not cover them" in text
 
 
@@ -58,7 +84,10 @@ def test_rows_without_a_label_are_left_out(made, tmp_path):
     labels = np.where(np.arange(90) < 40, -1, y)
     write_features(tmp_path / "half.h5", x, labels, CLASSES)
     found = json.loads(fitted("evaluate", run, tmp_path / "half.h5", "--json").out)
-    assert found["n"] == 50 and found["accuracy"] == (scores(run)[0].argmax(1) == y)[40:].mean()
+    assert (
+        found["n"] == 50
+        and found["accuracy"] == (scores(run)[0].argmax(1) == y)[40:].mean()
+    )
 
 
 def test_predict_writes_a_row_for_each_row(made, tmp_path):
@@ -71,7 +100,10 @@ def test_predict_writes_a_row_for_each_row(made, tmp_path):
     assert [int(r["row"]) for r in found] == list(range(90))
     assert [r["class"] for r in found] == [CLASSES[k] for k in z.argmax(1)]
     top = probabilities(z, "squared").max(1)
-    np.testing.assert_allclose([float(r["probability"]) for r in found], top, atol=5.1e-5)  # four digits are printed
+    # four digits are printed
+    np.testing.assert_allclose(
+        [float(r["probability"]) for r in found], top, atol=5.1e-5
+    )
 
 
 def test_predict_needs_no_labels_or_classes(made, tmp_path):
@@ -89,7 +121,9 @@ def truncated(path):
 def test_unusable_input_is_refused(made, tmp_path, command):
     run, _ = made
     other = features_file(tmp_path / "other.h5", backbone="resnet18")
-    splits = features_file(tmp_path / "splits.h5", split=np.arange(240) % 2, split_names=("train", "test"))
+    splits = features_file(
+        tmp_path / "splits.h5", split=np.arange(240) % 2, split_names=("train", "test")
+    )
     cut = features_file(tmp_path / "cut.h5")
     truncated(cut)
     for arguments, message in (
@@ -111,7 +145,9 @@ def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path
     x, y = rows(90, seed=5)
     write_features(tmp_path / "renamed.h5", x, y, ["owl", "dog", "cat"])
     write_features(tmp_path / "bare.h5", x, None, CLASSES)
-    assert "classes must equal" in refused(dphead("evaluate", run, tmp_path / "renamed.h5"))
+    assert "classes must equal" in refused(
+        dphead("evaluate", run, tmp_path / "renamed.h5")
+    )
     assert "label" in refused(dphead("evaluate", run, tmp_path / "bare.h5"))
 
 
@@ -131,7 +167,15 @@ def test_predict_that_is_refused_writes_no_file(made, tmp_path):
     other = features_file(tmp_path / "other.h5", backbone="resnet18")
     refused(dphead("predict", run, other, "-o", tmp_path / "out.csv"))
     assert not Path(tmp_path / "out.csv").exists()
-    refused(dphead("predict", run, features_file(tmp_path / "f.h5"), "-o", tmp_path / "nowhere" / "out.csv"))
+    refused(
+        dphead(
+            "predict",
+            run,
+            features_file(tmp_path / "f.h5"),
+            "-o",
+            tmp_path / "nowhere" / "out.csv",
+        )
+    )
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict"])

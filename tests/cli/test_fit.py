@@ -10,7 +10,18 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from commands import CLASSES, charges, contents, dphead, features_file, fitted, ledger_of, refused, report_of, rows
+from commands import (
+    CLASSES,
+    charges,
+    contents,
+    dphead,
+    features_file,
+    fitted,
+    ledger_of,
+    refused,
+    report_of,
+    rows,
+)
 
 from dphead.runs.export import load_head
 from dphead.runs.ledgers import ledger_home
@@ -29,7 +40,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-# --- bad input: one line, exit code 2, nothing written, nothing charged ---------------------------------------------
+# --- bad input: one line, exit code 2, nothing written, nothing charged ---------------
 
 
 def truncated(path):
@@ -108,15 +119,22 @@ def test_bad_options_are_refused_before_the_charge(features, run, options, messa
 
 def test_fewer_rows_than_classes(tmp_path, run):
     few = features_file(tmp_path / "few.h5", n=2)
-    assert "a row for each class" in refused(dphead("fit", few, "-o", run, *LS, "--delta", 1e-9))
+    assert "a row for each class" in refused(
+        dphead("fit", few, "-o", run, *LS, "--delta", 1e-9)
+    )
     assert charges() == 0
 
 
 def test_classes_must_be_public_and_distinct(tmp_path, run):
     x, y = rows()
     write_features(tmp_path / "undeclared.h5", x, y)
-    for classes, message in (((), "at least two public classes"), (("--classes", "a,b,a"), "distinct")):
-        text = refused(dphead("fit", tmp_path / "undeclared.h5", "-o", run, *LS, *classes))
+    for classes, message in (
+        ((), "at least two public classes"),
+        (("--classes", "a,b,a"), "distinct"),
+    ):
+        text = refused(
+            dphead("fit", tmp_path / "undeclared.h5", "-o", run, *LS, *classes)
+        )
         assert message in text and charges() == 0
     fitted("fit", tmp_path / "undeclared.h5", "-o", run, *LS, "--classes", "a,b,c")
     assert report_of(run)["data"]["class_names"] == ["a", "b", "c"]
@@ -131,12 +149,16 @@ def test_class_names_that_were_not_declared_public_are_not_used(tmp_path, run):
 
 
 def test_a_large_delta_needs_its_flag_and_leaves_a_warning(features, run):
-    done = fitted("fit", features, "-o", run, *LS, "--delta", 0.01, "--allow-large-delta")
+    done = fitted(
+        "fit", features, "-o", run, *LS, "--delta", 0.01, "--allow-large-delta"
+    )
     assert "warning: delta must be below 1/n" in done.out
     assert any("below 1/n" in text for text in report_of(run)["warnings"])
 
 
-def test_test_files_of_another_network_or_other_classes_are_refused(features, run, tmp_path):
+def test_test_files_of_another_network_or_other_classes_are_refused(
+    features, run, tmp_path
+):
     other = features_file(tmp_path / "other.h5", backbone="resnet18")
     renamed = features_file(tmp_path / "renamed.h5", classes=["cat", "owl", "dog"])
     wide = features_file(tmp_path / "wide.h5", d=13)
@@ -148,13 +170,24 @@ def test_test_files_of_another_network_or_other_classes_are_refused(features, ru
         (wide, "width"),
         (unlabelled, "label"),
     ):
-        assert message in refused(dphead("fit", features, "-o", run, *LS, "--test", path))
+        assert message in refused(
+            dphead("fit", features, "-o", run, *LS, "--test", path)
+        )
     assert not run.exists() and charges() == 0
 
 
 def test_a_prior_of_another_width_is_refused_before_the_charge(features, run, tmp_path):
     np.save(tmp_path / "prior.npy", np.eye(13, 3))
-    done = dphead("fit", features, "-o", run, "--method", "auto", "--prior", tmp_path / "prior.npy")
+    done = dphead(
+        "fit",
+        features,
+        "-o",
+        run,
+        "--method",
+        "auto",
+        "--prior",
+        tmp_path / "prior.npy",
+    )
     assert "a prior must have shape" in refused(done)
     assert not run.exists() and charges() == 0
 
@@ -176,42 +209,56 @@ def test_the_run_folder_cannot_be_a_file(features, run):
 def test_an_unwritable_place_is_refused(features, run, monkeypatch):
     """The permission is patched: tests may run as root, who may write anywhere."""
     access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: mode != os.W_OK and access(path, mode)
+    )
     assert "must be writable" in refused(dphead("fit", features, "-o", run, *LS))
     assert not run.exists() and charges() == 0
 
 
 def test_a_full_disk_is_refused(features, run, monkeypatch):
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 10**6, 10**6))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 10**6, 10**6)
+    )
     assert "Make room" in refused(dphead("fit", features, "-o", run, *LS))
     assert not run.exists() and charges() == 0
 
 
-def test_a_budget_is_not_exceeded_and_the_refused_fit_leaves_nothing(features, run, tmp_path):
+def test_a_budget_is_not_exceeded_and_the_refused_fit_leaves_nothing(
+    features, run, tmp_path
+):
     fitted("ledger", "budget", features, "--epsilon", 1.3, "--delta", 1e-5)
     fitted("fit", features, "-o", run, *LS)
     before = ledger_of(features).fits()
     second = tmp_path / "second"
-    assert "budget must not be exceeded" in refused(dphead("fit", features, "-o", second, *LS))
+    assert "budget must not be exceeded" in refused(
+        dphead("fit", features, "-o", second, *LS)
+    )
     assert ledger_of(features).fits() == before and not second.exists()
     report = report_of(run)["ledger"]
-    assert report["budget"]["epsilon"] == 1.3 and report["total_epsilon"] == pytest.approx(1.0, rel=1e-6)
+    assert report["budget"]["epsilon"] == 1.3 and report[
+        "total_epsilon"
+    ] == pytest.approx(1.0, rel=1e-6)
 
 
 def test_another_data_sets_ledger_is_refused(features, run, tmp_path):
     book = tmp_path / "book.sqlite"
     fitted("fit", features, "-o", run, *LS, "--ledger", book)
     other = features_file(tmp_path / "other.h5", seed=1)
-    assert "data set" in refused(dphead("fit", other, "-o", tmp_path / "second", *LS, "--ledger", book))
+    assert "data set" in refused(
+        dphead("fit", other, "-o", tmp_path / "second", *LS, "--ledger", book)
+    )
     assert not (tmp_path / "second").exists()
 
 
-# --- what is printed and written ------------------------------------------------------------------------------------
+# --- what is printed and written ------------------------------------------------------
 
 
 def test_a_dry_run_prints_the_releases_and_touches_nothing(features, run):
-    done = fitted("fit", features, "-o", run, "--method", "dp-fc", "--steps", 7, "--dry-run")
+    done = fitted(
+        "fit", features, "-o", run, "--method", "dp-fc", "--steps", 7, "--dry-run"
+    )
     assert "To be released" in done.out and "gradient" in done.out and "7" in done.out
     assert not run.exists() and not ledger_home().exists()
 
@@ -221,9 +268,19 @@ def test_a_fit_prints_its_guarantee(features, run, tmp_path):
     done = fitted("fit", features, "-o", run, *LS, "--test", test)
     text = " ".join(done.out.split())
     for part in (
-        "To be released", "gram", "class sums", "epsilon 1 ", "delta 1e-05", "mu 0.268", "relation zero_out",
-        "paper:fc23", "test accuracy", "worst class", "differentially private", "report.json",
-    ):  # fmt: skip
+        "To be released",
+        "gram",
+        "class sums",
+        "epsilon 1 ",
+        "delta 1e-05",
+        "mu 0.268",
+        "relation zero_out",
+        "paper:fc23",
+        "test accuracy",
+        "worst class",
+        "differentially private",
+        "report.json",
+    ):
         assert part in text, part
     assert text.index("To be released") < text.index("test accuracy")
 
@@ -234,8 +291,15 @@ def test_the_run_folder_holds_a_head_a_report_and_a_ledger_and_no_pickle(feature
     assert set(files) == {"head.json", "head.safetensors", "report.json", "ledger.json"}
     for name in ("head.json", "report.json", "ledger.json"):
         json.loads(files[name])
-    assert not any(b"\x80\x04\x95" in data or data[:2] == b"PK" for data in files.values())  # pickle's, zip's mark
-    header = json.loads(files["head.safetensors"][8 : 8 + int.from_bytes(files["head.safetensors"][:8], "little")])
+    # pickle's, zip's mark
+    assert not any(
+        b"\x80\x04\x95" in data or data[:2] == b"PK" for data in files.values()
+    )
+    header = json.loads(
+        files["head.safetensors"][
+            8 : 8 + int.from_bytes(files["head.safetensors"][:8], "little")
+        ]
+    )
     assert set(header) - {"__metadata__"} == {"weights", "intercept", "center"}
     saved = json.loads(files["ledger.json"])["fits"]
     assert [r["state"] for r in saved[0]["releases"]] == ["committed"] * 3
@@ -246,15 +310,26 @@ def test_no_file_of_the_run_holds_what_is_private(features, run):
     fitted("fit", features, "-o", run, *LS, "--epsilon", 8)
     with open_features(features) as file:
         x, y = file.features[:], file.labels
-        secrets = [file.attrs["salt"], file.config_hash, file.attrs["config"]["source_digest"]]
-        raw = [d.tobytes() for d in (*file.row_digest, *file.block_digest)] + [row.tobytes() for row in x]
+        secrets = [
+            file.attrs["salt"],
+            file.config_hash,
+            file.attrs["config"]["source_digest"],
+        ]
+        raw = [d.tobytes() for d in (*file.row_digest, *file.block_digest)] + [
+            row.tobytes() for row in x
+        ]
     head, _ = load_head(run)
     accuracy = float((head.scores(x).argmax(1) == y).mean())
     files = contents(run)
     for name, data in files.items():
         assert not any(r in data or r.hex().encode() in data for r in raw), name
         assert not any(s.encode() in data for s in secrets), name
-    values = [v for name in files if name.endswith(".json") for v in numbers(json.loads(files[name]))]
+    values = [
+        v
+        for name in files
+        if name.endswith(".json")
+        for v in numbers(json.loads(files[name]))
+    ]
     assert accuracy not in values or accuracy in (0.0, 1.0)
     assert not set(np.bincount(y).tolist()) & set(values)
 
@@ -265,7 +340,11 @@ def numbers(value):
         value = list(value.values())
     if isinstance(value, list):
         return [n for item in value for n in numbers(item)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+    return (
+        [value]
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else []
+    )
 
 
 def test_error_bars_are_saved_beside_the_weights(features, run, tmp_path):
@@ -275,28 +354,61 @@ def test_error_bars_are_saved_beside_the_weights(features, run, tmp_path):
     fitted("fit", features, "-o", tmp_path / "plain", *LS)
     tensors = load_file(run / "head.safetensors")
     for name in ("weights", "intercept"):
-        assert tensors[f"{name}_std"].shape == tensors[name].shape and (tensors[f"{name}_std"] > 0).all()
+        assert (
+            tensors[f"{name}_std"].shape == tensors[name].shape
+            and (tensors[f"{name}_std"] > 0).all()
+        )
     assert "weights_std" not in load_file(tmp_path / "plain" / "head.safetensors")
-    assert "error_bars" in refused(dphead("fit", features, "-o", tmp_path / "no", "--method", "dp-fc", "--error-bars"))
+    assert "error_bars" in refused(
+        dphead(
+            "fit", features, "-o", tmp_path / "no", "--method", "dp-fc", "--error-bars"
+        )
+    )
 
 
 @pytest.mark.parametrize("scope", ["private", "public"])
-def test_test_figures_are_in_the_files_only_if_the_test_rows_are_public(features, run, tmp_path, scope):
+def test_test_figures_are_in_the_files_only_if_the_test_rows_are_public(
+    features, run, tmp_path, scope
+):
     test = tmp_path / "test.h5"
     x, y = rows(97, seed=5)
-    write_features(test, x, np.where(np.arange(97) < 30, (y + 1) % 3, y), CLASSES)  # so that no head gets 0 or 1
-    done = fitted("fit", features, "-o", run, *LS, "--epsilon", 4, "--test", test, "--test-is", scope)
+    # so that no head gets 0 or 1
+    write_features(test, x, np.where(np.arange(97) < 30, (y + 1) % 3, y), CLASSES)
+    done = fitted(
+        "fit",
+        features,
+        "-o",
+        run,
+        *LS,
+        "--epsilon",
+        4,
+        "--test",
+        test,
+        "--test-is",
+        scope,
+    )
     measured = json.loads(fitted("evaluate", run, test, "--json").out)
     assert f"{100 * measured['accuracy']:.2f}" in done.out
     figures = {measured[k] for k in ("accuracy", "accuracy_se", "calibration_error")}
-    stored = {n for name, data in contents(run).items() if name.endswith("json") for n in numbers(json.loads(data))}
+    stored = {
+        n
+        for name, data in contents(run).items()
+        if name.endswith("json")
+        for n in numbers(json.loads(data))
+    }
     assert figures & stored == (figures if scope == "public" else set())
     report = report_of(run)
-    assert report["test"] == (measured if scope == "public" else None) and report["test_is"] == scope
+    assert (
+        report["test"] == (measured if scope == "public" else None)
+        and report["test_is"] == scope
+    )
     assert ("declared public" in report["statement"]) == (scope == "public")
 
 
-@pytest.mark.parametrize("test", ["--test-split all", "--test {} --test-split all", "--test {}", "--test copy"])
+@pytest.mark.parametrize(
+    "test",
+    ["--test-split all", "--test {} --test-split all", "--test {}", "--test copy"],
+)
 @pytest.mark.parametrize("epsilon", [4, "inf"])
 def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, epsilon):
     """The report would hold the exact accuracy on rows that it protects."""
@@ -311,7 +423,9 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
     assert (report["test_rows"], report["test"]) == ("training rows", None)
 
 
-def test_without_privacy_every_place_says_so_and_no_sum_is_stored(features, run, tmp_path, monkeypatch):
+def test_without_privacy_every_place_says_so_and_no_sum_is_stored(
+    features, run, tmp_path, monkeypatch
+):
     from dphead.runs import fit as module
 
     seen = {}
@@ -324,25 +438,44 @@ def test_without_privacy_every_place_says_so_and_no_sum_is_stored(features, run,
     monkeypatch.setattr(module, "save_head", spy)
     fitted("fit", features, "-o", tmp_path / "noisy", *LS)
     done = fitted("fit", features, "-o", run, *LS, "--epsilon", "inf")
-    assert any(name.endswith(".npy") for name in seen["noisy"])  # so the spy would have seen them
+    # so the spy would have seen them
+    assert any(name.endswith(".npy") for name in seen["noisy"])
     assert seen["run"] == set()
     g = report_of(run)["guarantee"]
-    assert (g["private"], g["epsilon"], g["mu"], g["rho"], g["profiles"]) == (False, "inf", None, None, {})
+    assert (g["private"], g["epsilon"], g["mu"], g["rho"], g["profiles"]) == (
+        False,
+        "inf",
+        None,
+        None,
+        {},
+    )
     assert {r["noise_multiplier"] for r in g["releases"]} == {0.0}
-    assert report_of(run)["statement"].startswith("Not private") and "NOT PRIVATE" in done.out
-    assert "epsilon inf" in fitted("ledger", "show", features).out.replace("total: ", "")
+    assert (
+        report_of(run)["statement"].startswith("Not private")
+        and "NOT PRIVATE" in done.out
+    )
+    assert "epsilon inf" in fitted("ledger", "show", features).out.replace(
+        "total: ", ""
+    )
 
 
 def test_a_seeded_run_repeats_and_says_that_it_is_not_private(features, tmp_path):
     heads = []
     for name in ("one", "two"):
         done = fitted("fit", features, "-o", tmp_path / name, *LS, "--seed", 3)
-        assert "Reproducible, not private" in " ".join(done.out.split()) and "NOT PRIVATE" in done.out
+        assert (
+            "Reproducible, not private" in " ".join(done.out.split())
+            and "NOT PRIVATE" in done.out
+        )
         report = report_of(tmp_path / name)
-        assert not report["guarantee"]["private"] and report["statement"].startswith("Reproducible, not private")
+        assert not report["guarantee"]["private"] and report["statement"].startswith(
+            "Reproducible, not private"
+        )
         heads.append((tmp_path / name / "head.safetensors").read_bytes())
     fitted("fit", features, "-o", tmp_path / "three", *LS)
-    assert heads[0] == heads[1] != (tmp_path / "three" / "head.safetensors").read_bytes()
+    assert (
+        heads[0] == heads[1] != (tmp_path / "three" / "head.safetensors").read_bytes()
+    )
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
@@ -350,28 +483,58 @@ def test_the_relation_is_named_everywhere(features, run, relation):
     nominal = ("--nominal-n", 250) if relation == "add_remove" else ()
     done = fitted("fit", features, "-o", run, *LS, "--relation", relation, *nominal)
     report = report_of(run)
-    assert f"relation {relation}" in done.out and report["guarantee"]["neighboring_relation"] == relation
-    assert report["guarantee"]["epsilon"] == pytest.approx(1.0, rel=1e-6) and report["guarantee"]["private"]
+    assert (
+        f"relation {relation}" in done.out
+        and report["guarantee"]["neighboring_relation"] == relation
+    )
+    assert (
+        report["guarantee"]["epsilon"] == pytest.approx(1.0, rel=1e-6)
+        and report["guarantee"]["private"]
+    )
     assert {r["relation"] for r in report["guarantee"]["releases"]} == {relation}
     assert ledger_of(features).meta("relation") == relation
 
 
 def test_under_add_remove_the_number_of_rows_is_in_no_file(features, run):
-    done = fitted("fit", features, "-o", run, *LS, "--relation", "add_remove", "--nominal-n", 250)
-    found = [n for name, data in contents(run).items() if name.endswith("json") for n in numbers(json.loads(data))]
+    done = fitted(
+        "fit", features, "-o", run, *LS, "--relation", "add_remove", "--nominal-n", 250
+    )
+    found = [
+        n
+        for name, data in contents(run).items()
+        if name.endswith("json")
+        for n in numbers(json.loads(data))
+    ]
     assert 250 in found and 240 not in found
-    for text in (done.out, report_of(run)["statement"]):  # as a number: folders have longer ones in their names
+    # as a number: folders have longer ones in their names
+    for text in (done.out, report_of(run)["statement"]):
         assert not re.search(r"\b240\b", text)
 
 
 def test_poisson_batches(features, run):
-    options = ("--method", "dp-sgd", "--batch-size", 60, "--epochs", 3, "--backend", "numpy")
+    options = (
+        "--method",
+        "dp-sgd",
+        "--batch-size",
+        60,
+        "--epochs",
+        3,
+        "--backend",
+        "numpy",
+    )
     fitted("fit", features, "-o", run, *options)
     g = report_of(run)["guarantee"]
     gradient = next(r for r in g["releases"] if r["label"] == "gradient")
-    assert (gradient["sampling_prob"], gradient["count"], gradient["mu"]) == (0.25, 12, None)
+    assert (gradient["sampling_prob"], gradient["count"], gradient["mu"]) == (
+        0.25,
+        12,
+        None,
+    )
     assert g["mu"] is None and g["rho"] is None and 0.99 < g["epsilon"] <= 1.0
-    assert g["profiles"]["pld"] == pytest.approx(g["epsilon"]) and g["profiles"]["exact"] is None
+    assert (
+        g["profiles"]["pld"] == pytest.approx(g["epsilon"])
+        and g["profiles"]["exact"] is None
+    )
     assert g["profiles"]["rdp"] > g["profiles"]["pld"]
 
 
@@ -387,17 +550,37 @@ def test_poisson_batches(features, run):
     ],
 )
 def test_presets_run_and_are_reported(features, run, options):
-    fitted("fit", features, "-o", run, *options.split(), "--backend", "numpy", "--epsilon", 2)
+    fitted(
+        "fit",
+        features,
+        "-o",
+        run,
+        *options.split(),
+        "--backend",
+        "numpy",
+        "--epsilon",
+        2,
+    )
     report = report_of(run)
     name = options.split()[1]
-    assert report["method"]["preset"] == name and name in report["method"]["source"].lower()
-    assert report["guarantee"]["calibrated_with"] == {"fc23": "zcdp", "tb21": "rdp-classic", "de22": "rdp"}[name]
+    assert (
+        report["method"]["preset"] == name
+        and name in report["method"]["source"].lower()
+    )
+    assert (
+        report["guarantee"]["calibrated_with"]
+        == {"fc23": "zcdp", "tb21": "rdp-classic", "de22": "rdp"}[name]
+    )
     paper = report["guarantee"]["profiles"][f"paper:{name}"]
-    assert report["guarantee"]["epsilon"] <= 2.0 and paper == pytest.approx(2.0, rel=1e-3)
+    assert report["guarantee"]["epsilon"] <= 2.0 and paper == pytest.approx(
+        2.0, rel=1e-3
+    )
     assert report["tuning"] == "NOT ACCOUNTED"
 
 
-def test_defaults_on_fresh_data_were_not_tuned_and_a_second_fit_may_have_been(features, tmp_path):
+def test_defaults_on_fresh_data_were_not_tuned_and_a_second_fit_may_have_been(
+    features, tmp_path
+):
     for name, tuning in (("one", "none"), ("two", "NOT ACCOUNTED")):
         fitted("fit", features, "-o", tmp_path / name, *LS)
         assert report_of(tmp_path / name)["tuning"] == tuning
@@ -405,23 +588,37 @@ def test_defaults_on_fresh_data_were_not_tuned_and_a_second_fit_may_have_been(fe
     assert report_of(tmp_path / "three")["tuning"] == "public data"
 
 
-# --- groups ----------------------------------------------------------------------------------------------------------
+# --- groups ---------------------------------------------------------------------------
 
 
 def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
     file = features_file(tmp_path / "train.h5", group=np.arange(240) // 6)
-    done = fitted("fit", file, "-o", run, *LS, "--epsilon", 4, "--delta", "1e-4", "--group-cap", 2)
+    done = fitted(
+        "fit", file, "-o", run, *LS, "--epsilon", 4, "--delta", "1e-4", "--group-cap", 2
+    )
     g, report = report_of(run)["guarantee"], report_of(run)
-    assert g["protected_unit"] == "one group with all its images, of which at most 2 count" and g["group_cap"] == 2
-    assert g["protected_unit"] in " ".join(done.out.split()) and "differ in one group's" in report["statement"]
+    assert (
+        g["protected_unit"] == "one group with all its images, of which at most 2 count"
+        and g["group_cap"] == 2
+    )
+    assert (
+        g["protected_unit"] in " ".join(done.out.split())
+        and "differ in one group's" in report["statement"]
+    )
     assert {r["group_cap"] for r in g["releases"]} == {2} and not report["warnings"]
-    assert g["mu"] == pytest.approx(2 * np.sqrt(sum(r["count"] / r["noise_multiplier"] ** 2 for r in g["releases"])))
+    assert g["mu"] == pytest.approx(
+        2 * np.sqrt(sum(r["count"] / r["noise_multiplier"] ** 2 for r in g["releases"]))
+    )
     code, out, err = dphead("check", run)
     assert "one image" not in out + err and code in (0, 1)
 
 
-def test_a_cap_without_groups_is_refused_and_groups_without_a_cap_are_a_warning(tmp_path, run, features):
-    assert "group_cap needs a file with groups" in refused(dphead("fit", features, "-o", run, *LS, "--group-cap", 2))
+def test_a_cap_without_groups_is_refused_and_groups_without_a_cap_are_a_warning(
+    tmp_path, run, features
+):
+    assert "group_cap needs a file with groups" in refused(
+        dphead("fit", features, "-o", run, *LS, "--group-cap", 2)
+    )
     assert charges() == 0 and not run.exists()
     grouped = features_file(tmp_path / "grouped.h5", group=np.arange(240) // 6)
     fitted("fit", grouped, "-o", run, *LS, "--delta", "1e-4")

@@ -7,7 +7,15 @@ import subprocess
 import sys
 
 import pytest
-from commands import charges, contents, dphead, features_file, fitted, ledger_of, refused
+from commands import (
+    charges,
+    contents,
+    dphead,
+    features_file,
+    fitted,
+    ledger_of,
+    refused,
+)
 
 from dphead.cli import COMMANDS
 
@@ -21,20 +29,37 @@ def features(tmp_path):
 
 def test_help_lists_every_command():
     text = fitted("--help").out
-    assert set(COMMANDS) >= {"extract", "verify", "fit", "evaluate", "predict", "account", "ledger"}
+    assert set(COMMANDS) >= {
+        "extract",
+        "verify",
+        "fit",
+        "evaluate",
+        "predict",
+        "account",
+        "ledger",
+    }
     for name in COMMANDS:
         assert re.search(rf"^  {name}  +\S", text, re.MULTILINE), name
         assert "Usage:" in fitted(name, "--help").out
 
 
-@pytest.mark.parametrize("arguments", [["fti"], ["ledger", "shwo"], ["fit"], ["ledger", "budget", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [["fti"], ["ledger", "shwo"], ["fit"], ["ledger", "budget", "x"]]
+)
 def test_an_unknown_command_or_a_missing_argument_is_refused(arguments):
     refused(dphead(*arguments))
 
 
 def test_errors_of_the_installed_command_are_one_line_and_exit_code_2(tmp_path):
     """Once in a process of its own, as a shell would see it."""
-    command = [sys.executable, "-m", "dphead", "ledger", "show", str(tmp_path / "missing.h5")]
+    command = [
+        sys.executable,
+        "-m",
+        "dphead",
+        "ledger",
+        "show",
+        str(tmp_path / "missing.h5"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
@@ -45,32 +70,62 @@ def test_show_lists_every_fit_and_the_total(features, tmp_path):
     for i, epsilon in enumerate((1, 0.5)):
         fitted("fit", features, "-o", tmp_path / f"run{i}", *LS, "--epsilon", epsilon)
     text = fitted("ledger", "show", features).out
-    assert text.count("dp-ls") == 2 and "zero_out" in text and "nothing is refused" in text
+    assert (
+        text.count("dp-ls") == 2 and "zero_out" in text and "nothing is refused" in text
+    )
     total = float(re.search(r"sum: epsilon (\S+) at delta 1e-05", text)[1])
     assert 1.0 < total < 1.5
-    assert fitted("ledger", "show", ledger_of(features).path).out == text  # by the ledger's own path too
+    # by the ledger's own path too
+    assert fitted("ledger", "show", ledger_of(features).path).out == text
     found = json.loads(fitted("ledger", "show", features, "--json").out)
-    assert [f["epsilon"] for f in found["fits"]] == ["1.0", "0.5"] and found["budget"] is None
-    assert [r["label"] for r in found["fits"][0]["releases"]] == ["feature mean", "gram", "class sums"]
+    assert [f["epsilon"] for f in found["fits"]] == ["1.0", "0.5"] and found[
+        "budget"
+    ] is None
+    assert [r["label"] for r in found["fits"][0]["releases"]] == [
+        "feature mean",
+        "gram",
+        "class sums",
+    ]
 
 
 def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
-    """Fits at epsilon = 1 have mu = 0.268; a budget of 2 (mu = 0.497) takes three of them (0.464), not four (0.536)."""
-    assert "within epsilon 2" in fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5).out
+    """Fits at epsilon = 1 have mu = 0.268; a budget of 2 (mu = 0.497) takes three of
+    them (0.464), not four (0.536).
+    """
+    assert (
+        "within epsilon 2"
+        in fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5).out
+    )
     for i in range(3):
         fitted("fit", features, "-o", tmp_path / f"run{i}", *LS)
     for epsilon in (1, "inf"):
-        refused(dphead("fit", features, "-o", tmp_path / "run3", *LS, "--epsilon", epsilon))
+        refused(
+            dphead("fit", features, "-o", tmp_path / "run3", *LS, "--epsilon", epsilon)
+        )
     refused(dphead("fit", features, "-o", tmp_path / "run3", *LS, "--seed", 1))
     assert charges() == 3 and not (tmp_path / "run3").exists()
-    fitted("fit", features, "-o", tmp_path / "run4", *LS, "--epsilon", 0.5)  # mu = 0.142: 0.485 in all
+    # mu = 0.142: 0.485 in all
+    fitted("fit", features, "-o", tmp_path / "run4", *LS, "--epsilon", 0.5)
     assert "what exceeds it is refused" in fitted("ledger", "show", features).out
 
 
 def test_poisson_fits_keep_a_budget_too(features, tmp_path):
-    """Two of them cost 1.29 by RDP, which is what a filter may use for choices that depend on earlier releases."""
+    """Two of them cost 1.29 by RDP, which is what a filter may use for choices that
+    depend on earlier releases.
+    """
     fitted("ledger", "budget", features, "--epsilon", 1.1, "--delta", 1e-5)
-    options = ("--method", "dp-sgd", "--batch-size", 60, "--steps", 2, "--center-share", 0, "--backend", "numpy")
+    options = (
+        "--method",
+        "dp-sgd",
+        "--batch-size",
+        60,
+        "--steps",
+        2,
+        "--center-share",
+        0,
+        "--backend",
+        "numpy",
+    )
     options = (*options, "--accountant", "rdp")
     fitted("fit", features, "-o", tmp_path / "run0", *options)
     refused(dphead("fit", features, "-o", tmp_path / "run1", *options))
@@ -80,10 +135,14 @@ def test_poisson_fits_keep_a_budget_too(features, tmp_path):
 def test_a_budget_is_fixed_once_and_before_the_first_fit(features, tmp_path):
     late = features_file(tmp_path / "late.h5", seed=1)
     fitted("fit", late, "-o", tmp_path / "run", *LS)
-    assert "before the first fit" in refused(dphead("ledger", "budget", late, "--epsilon", 3, "--delta", 1e-5))
+    assert "before the first fit" in refused(
+        dphead("ledger", "budget", late, "--epsilon", 3, "--delta", 1e-5)
+    )
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
-    assert "fixed once" in refused(dphead("ledger", "budget", features, "--epsilon", 4, "--delta", 1e-5))
+    assert "fixed once" in refused(
+        dphead("ledger", "budget", features, "--epsilon", 4, "--delta", 1e-5)
+    )
     assert ledger_of(features).budget()["epsilon"] == 3
 
 
@@ -96,20 +155,32 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
     kept, free = (fitted("ledger", "show", source).out for source in (features, other))
     for text in (kept, free):
         assert "plain sum: epsilon 1 at delta 1e-05" in text and "total" not in text
-        assert {at[-2:] for at in re.findall(r"\d\d:\d\d", text)} == {"00"}  # whole hours
+        # whole hours
+        assert {at[-2:] for at in re.findall(r"\d\d:\d\d", text)} == {"00"}
     assert "epsilon 2 at delta 1e-05, the guarantee for all fits together" in kept
     assert "guarantee only if no fit was chosen after seeing" in free
 
 
-@pytest.mark.parametrize("budget", [(0, 1e-5), (-1, 1e-5), ("inf", 1e-5), ("nan", 1e-5), (1, 0), (1, 1), (1, "nan")])
+@pytest.mark.parametrize(
+    "budget",
+    [(0, 1e-5), (-1, 1e-5), ("inf", 1e-5), ("nan", 1e-5), (1, 0), (1, 1), (1, "nan")],
+)
 def test_a_budget_out_of_range_is_refused(features, budget):
-    text = refused(dphead("ledger", "budget", features, "--epsilon", budget[0], "--delta", budget[1]))
+    text = refused(
+        dphead(
+            "ledger", "budget", features, "--epsilon", budget[0], "--delta", budget[1]
+        )
+    )
     assert "a budget must have" in text and ledger_of(features).budget() is None
 
 
-@pytest.mark.parametrize("command", [("show",), ("budget", "--epsilon", 1, "--delta", 1e-5)])
+@pytest.mark.parametrize(
+    "command", [("show",), ("budget", "--epsilon", 1, "--delta", 1e-5)]
+)
 def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path, command):
-    (tmp_path / "notes.txt").write_text("not a ledger, but long enough to be looked at as if it were a database\n" * 9)
+    (tmp_path / "notes.txt").write_text(
+        "not a ledger, but long enough to be looked at as if it were a database\n" * 9
+    )
     (tmp_path / "cut.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     before = contents(tmp_path)
     for name in ("notes.txt", "cut.h5", "missing.sqlite", "."):

@@ -15,7 +15,9 @@ from dphead.solvers.base import PublicFacts
 
 
 def images(n=40, size=8, channels=3, classes=3, seed=0):
-    """Random images (n, channels, size, size) uint8, brighter for higher classes, and their labels."""
+    """Random images (n, channels, size, size) uint8, brighter for higher classes, and
+    their labels.
+    """
     rng = np.random.default_rng(seed)
     y = rng.integers(0, classes, n)
     x = rng.integers(0, 120, (n, channels, size, size)) + 60 * y[:, None, None, None]
@@ -45,7 +47,10 @@ def training(network, n=40, epsilon=2.0, relation="zero_out", **options):
 
 
 def member(rank, world, port, options):
-    """One of `world` processes of a training. Here, where a new one finds it: `tests` may be a package of others."""
+    """One of `world` processes of a training.
+
+    Here, where a new one finds it: `tests` may be a package of others.
+    """
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)

@@ -1,4 +1,6 @@
-"""`dphead audit` on the training of a network: the real release, the real noise, a canary that reaches its clip."""
+"""`dphead audit` on the training of a network: the real release, the real noise, a
+canary that reaches its clip.
+"""
 
 import json
 
@@ -23,9 +25,16 @@ FACTS = PublicFacts(20, 3 * 8 * 8, 2)
 
 
 def prepared(relation="zero_out", prob=1.0, steps=1):
-    solver = audited("wrn-10-1", (3, 8, 8), FACTS, clip_norm=1e-3, steps=steps, sampling_prob=prob)
+    solver = audited(
+        "wrn-10-1", (3, 8, 8), FACTS, clip_norm=1e-3, steps=steps, sampling_prob=prob
+    )
     plan = make_plan(
-        solver, FACTS, epsilon=4.0, delta=1e-3, relation=relation, accountant="rdp" if prob < 1 else "auto"
+        solver,
+        FACTS,
+        epsilon=4.0,
+        delta=1e-3,
+        relation=relation,
+        accountant="rdp" if prob < 1 else "auto",
     )
     return solver, plan, auditing.worst_case(FACTS, plan)
 
@@ -34,11 +43,17 @@ def prepared(relation="zero_out", prob=1.0, steps=1):
 def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
     solver, plan, problem = prepared(relation)
     claim = auditing.claim_of(plan)
-    found = statements(auditing.count(solver, plan, problem, 30, confidence=0.99), claim, 0.99)
+    found = statements(
+        auditing.count(solver, plan, problem, 30, confidence=0.99), claim, 0.99
+    )
     assert found["passed"]
     assert found["mu_lower_bound"] <= claim.mu
-    # at the clip, the canary is all that a row can be (under replace_one two rows would have to be opposite)
-    assert found["canary_mu"]["mean"] == pytest.approx(claim.mu, rel=0.01) or relation == "replace_one"
+    # at the clip, the canary is all that a row can be (under replace_one two rows would
+    # have to be opposite)
+    assert (
+        found["canary_mu"]["mean"] == pytest.approx(claim.mu, rel=0.01)
+        or relation == "replace_one"
+    )
     assert found["canary_mu"]["mean"] <= claim.mu * (1 + 1e-6)
 
 
@@ -71,7 +86,9 @@ def test_the_audited_sum_is_that_of_the_training():
 
 
 def test_the_audit_of_a_network_counts_no_row_without_a_class():
-    """Rows that only fill up are left out: what is left out, and where, changes no integer."""
+    """Rows that only fill up are left out: what is left out, and where, changes no
+    integer.
+    """
     solver, _, _ = prepared()
     asked = next(solver.solve(FACTS))
     ask = ask_of(solver.query, asked.params, 1e-3)
@@ -82,18 +99,53 @@ def test_the_audit_of_a_network_counts_no_row_without_a_class():
     block = Block(np.arange(20), x, y)
     sums = []
     for classes in (y, np.where(y < 0, 2, y)):
-        spoiled = Block(block.index, np.where((y < 0)[:, None], np.nan, x).astype(np.float32), classes)
+        spoiled = Block(
+            block.index,
+            np.where((y < 0)[:, None], np.nan, x).astype(np.float32),
+            classes,
+        )
         for given in (Block(block.index, x, classes), spoiled):
-            sums.append(way.add(ask, given, given.y, given.index >= 0, np.zeros(solver.query.size, np.int64)))
+            sums.append(
+                way.add(
+                    ask,
+                    given,
+                    given.y,
+                    given.index >= 0,
+                    np.zeros(solver.query.size, np.int64),
+                )
+            )
     for other in sums[1:]:
         np.testing.assert_array_equal(other, sums[0])
 
 
 def test_the_command_audits_a_network(tmp_path):
-    sizes = ["--n-rows", "20", "--n-features", "192", "--n-classes", "2", "--fits", "5", "--epsilon", "4"]
-    network = ["--network", "wrn-10-1", "--shape", "3,8,8", "--clip-norm", "0.001", "--delta", "1e-3"]
+    sizes = [
+        "--n-rows",
+        "20",
+        "--n-features",
+        "192",
+        "--n-classes",
+        "2",
+        "--fits",
+        "5",
+        "--epsilon",
+        "4",
+    ]
+    network = [
+        "--network",
+        "wrn-10-1",
+        "--shape",
+        "3,8,8",
+        "--clip-norm",
+        "0.001",
+        "--delta",
+        "1e-3",
+    ]
     done = CliRunner().invoke(cli, ["audit", *sizes, *network, "-o", str(tmp_path)])
     assert done.exit_code == 0, (done.output, done.exception)
-    assert json.loads((tmp_path / "audit.json").read_text())["method"] == "network wrn-10-1"
+    assert (
+        json.loads((tmp_path / "audit.json").read_text())["method"]
+        == "network wrn-10-1"
+    )
     done = CliRunner().invoke(cli, ["audit", *sizes, "--network", "wrn-10-1"])
     assert done.exit_code != 0 and "takes --shape" in str(done.exception)

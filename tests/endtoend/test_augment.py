@@ -1,21 +1,38 @@
-"""Views: reproducible by content and step, of the image's size and range, and each what it says."""
+"""Views: reproducible by content and step, of the image's size and range, and each what
+it says.
+"""
 
 import numpy as np
 import pytest
 import torch
 from endtoend.core import tiny
 
-from dphead.endtoend.augment import AUGMENTATIONS, crop_flip, jitter, resized_crop, row_keys, uniforms, views_of
+from dphead.endtoend.augment import (
+    AUGMENTATIONS,
+    crop_flip,
+    jitter,
+    resized_crop,
+    row_keys,
+    uniforms,
+    views_of,
+)
 from dphead.endtoend.network import NetworkSpec
 
 
 def pictures(n=6, size=16, channels=3):
-    return torch.rand((n, channels, size, size), generator=torch.Generator().manual_seed(0))
+    return torch.rand(
+        (n, channels, size, size), generator=torch.Generator().manual_seed(0)
+    )
 
 
 def test_the_numbers_are_uniform_and_follow_the_key_and_step_alone():
     u = uniforms(1, 5, np.arange(4000), 2)
-    assert u.shape == (4000, 2, 16) and u.dtype == np.float32 and u.min() >= 0 and u.max() < 1
+    assert (
+        u.shape == (4000, 2, 16)
+        and u.dtype == np.float32
+        and u.min() >= 0
+        and u.max() < 1
+    )
     # 128,000 uniforms: the mean has sd 0.0008, a correlation of 4,000 pairs 0.016
     assert abs(u.mean() - 0.5) < 0.004 and abs(u.std() - 12**-0.5) < 0.003
     flat = u.reshape(4000, -1)
@@ -29,7 +46,9 @@ def test_the_numbers_are_uniform_and_follow_the_key_and_step_alone():
 def test_a_rows_key_is_of_its_own_bytes():
     x = np.random.default_rng(0).integers(0, 256, (5, 12)).astype(np.float32)
     keys = row_keys(x)
-    assert keys.shape == (5,) and keys.dtype == np.uint64 and len(set(keys.tolist())) == 5
+    assert (
+        keys.shape == (5,) and keys.dtype == np.uint64 and len(set(keys.tolist())) == 5
+    )
     np.testing.assert_array_equal(row_keys(x[[3, 1]]), keys[[3, 1]])
     np.testing.assert_array_equal(row_keys(x[:, ::2]), row_keys(np.array(x[:, ::2])))
     x[3, 5] += 1
@@ -52,7 +71,8 @@ def test_views_keep_size_and_range_and_differ(name, size, channels):
 
 def test_a_crop_is_a_window_of_the_image_padded_by_reflection():
     x, u = pictures(), torch.zeros(6, 16)
-    u[:, 0], u[:, 1], u[:, 2] = 0.999, 0.0, 0.9  # down by the whole pad, left by it, not flipped
+    # down by the whole pad, left by it, not flipped
+    u[:, 0], u[:, 1], u[:, 2] = 0.999, 0.0, 0.9
     padded = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="reflect")
     torch.testing.assert_close(crop_flip(x, u, 2), padded[:, :, 4:20, 0:16])
     u[:, 2] = 0.1
@@ -72,10 +92,13 @@ def test_a_resized_crop_of_the_whole_image_is_the_image():
 
 def test_jitter_in_the_middle_changes_nothing():
     x = pictures()
-    torch.testing.assert_close(jitter(x, torch.full((6, 16), 0.5), 0.8, 0.2), x, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        jitter(x, torch.full((6, 16), 0.5), 0.8, 0.2), x, rtol=1e-4, atol=1e-4
+    )
     grey = x.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
     turned = jitter(grey, torch.rand(6, 16), 0.0, 0.5)
-    torch.testing.assert_close(turned, grey, rtol=1e-3, atol=2e-3)  # grey has no hue; YIQ's printed digits are four
+    # grey has no hue; YIQ's printed digits are four
+    torch.testing.assert_close(turned, grey, rtol=1e-3, atol=2e-3)
 
 
 def test_no_views_are_the_images_themselves():

@@ -1,4 +1,6 @@
-"""What is left out of a schedule is the most that the budget allows, and presets say what the papers print."""
+"""What is left out of a schedule is the most that the budget allows, and presets say
+what the papers print.
+"""
 
 import pytest
 
@@ -11,7 +13,9 @@ BUDGET = {"epsilon": 3.0, "delta": 1e-5, "accountant": "rdp"}
 
 
 def cost(sigma, batch, steps, n=10_000):
-    return accounting.epsilon([GaussianEvent(sigma, batch / n, steps)], 1e-5, accountant="rdp")
+    return accounting.epsilon(
+        [GaussianEvent(sigma, batch / n, steps)], 1e-5, accountant="rdp"
+    )
 
 
 def test_steps_are_the_most_that_fit():
@@ -22,18 +26,29 @@ def test_steps_are_the_most_that_fit():
 
 def test_the_batch_is_the_largest_that_fits():
     found = schedule(10_000, noise_multiplier=2.0, steps=200, **BUDGET)
-    assert cost(2.0, found.batch_size, 200) <= 3.0 < cost(2.0, found.batch_size + 1, 200)
+    assert (
+        cost(2.0, found.batch_size, 200) <= 3.0 < cost(2.0, found.batch_size + 1, 200)
+    )
 
 
 def test_the_noise_is_the_least_that_fits():
     found = schedule(10_000, batch_size=500, steps=200, **BUDGET)
-    assert cost(found.noise_multiplier, 500, 200) <= 3.0 < cost(found.noise_multiplier * 0.999, 500, 200)
+    assert (
+        cost(found.noise_multiplier, 500, 200)
+        <= 3.0
+        < cost(found.noise_multiplier * 0.999, 500, 200)
+    )
 
 
 def test_other_releases_of_the_fit_count():
     alone = schedule(10_000, noise_multiplier=2.0, batch_size=500, **BUDGET)
     others = [GaussianEvent(8.0, 1.0, 2)]
-    assert schedule(10_000, noise_multiplier=2.0, batch_size=500, others=others, **BUDGET).steps < alone.steps
+    assert (
+        schedule(
+            10_000, noise_multiplier=2.0, batch_size=500, others=others, **BUDGET
+        ).steps
+        < alone.steps
+    )
 
 
 def test_a_full_batch_is_the_most():
@@ -44,7 +59,10 @@ def test_a_full_batch_is_the_most():
     ("given", "message"),
     [
         ({"batch_size": 10}, "two of"),
-        ({"batch_size": 10, "steps": 5, "noise_multiplier": 0.5}, "epsilon must be at least"),
+        (
+            {"batch_size": 10, "steps": 5, "noise_multiplier": 0.5},
+            "epsilon must be at least",
+        ),
         ({"batch_size": 20_000, "steps": 5}, "at most n_rows"),
         ({"batch_size": -1, "steps": 5}, "must be positive"),
         ({"batch_size": 9_000, "noise_multiplier": 0.3}, "must allow steps = 1"),
@@ -56,25 +74,58 @@ def test_what_does_not_fit_is_refused(given, message):
 
 
 def test_de22s_own_schedule_costs_what_its_table_says():
-    """De22 Table 13, last column: epsilon 8 on the 45,000 rows it was tuned on (RDP)."""
+    """De22 Table 13, last column: epsilon 8 on the 45,000 rows it was tuned on
+    (RDP).
+    """
     settings, source = make_settings({}, "de22-13", 8.0)
     assert source == "De22 Table 13" and settings.model == "wrn-16-4"
-    assert (settings.noise_multiplier, settings.batch_size, settings.steps) == (3.0, 4096, 2468)
+    assert (settings.noise_multiplier, settings.batch_size, settings.steps) == (
+        3.0,
+        4096,
+        2468,
+    )
     assert (settings.views, settings.augment, settings.learning_rate) == (16, "crop", 4)
-    assert (settings.momentum, settings.normalize, settings.average) == (0.0, True, "ema")
-    given = {"noise_multiplier": 3.0, "batch_size": 4096, "steps": 2468, "delta": 1e-5, "accountant": "rdp"}
+    assert (settings.momentum, settings.normalize, settings.average) == (
+        0.0,
+        True,
+        "ema",
+    )
+    given = {
+        "noise_multiplier": 3.0,
+        "batch_size": 4096,
+        "steps": 2468,
+        "delta": 1e-5,
+        "accountant": "rdp",
+    }
     # 7.978: orders and conversion are not exactly the paper's
-    assert schedule(45_000, epsilon=8.01, **given).epsilon == pytest.approx(8.0, abs=0.03)
+    assert schedule(45_000, epsilon=8.01, **given).epsilon == pytest.approx(
+        8.0, abs=0.03
+    )
 
 
 def test_presets_of_the_other_papers():
     settings, _ = make_settings({}, "tb21-sn-cnn/mnist", 3.0)
     resolved = settings.resolved(60_000)
-    assert settings.model == "tb21-sn-mnist" and settings.normalization["n_channels"] == 81
-    assert (resolved.batch_size, resolved.steps, resolved.learning_rate) == (1024, 1465, 1.0)
-    assert (resolved.momentum, resolved.clip_norm, resolved.normalize, resolved.average) == (0.9, 0.1, False, "last")
+    assert (
+        settings.model == "tb21-sn-mnist" and settings.normalization["n_channels"] == 81
+    )
+    assert (resolved.batch_size, resolved.steps, resolved.learning_rate) == (
+        1024,
+        1465,
+        1.0,
+    )
+    assert (
+        resolved.momentum,
+        resolved.clip_norm,
+        resolved.normalize,
+        resolved.average,
+    ) == (0.9, 0.1, False, "last")
     settings, _ = make_settings({"learning_rate": 1.0}, "tan23-5", 8.0)
-    assert (settings.model, settings.noise_multiplier, settings.learning_rate) == ("wrn-16-4", 3, 1.0)
+    assert (settings.model, settings.noise_multiplier, settings.learning_rate) == (
+        "wrn-16-4",
+        3,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +143,9 @@ def test_settings_that_do_not_exist_are_refused(options, preset, message):
 
 
 def test_epochs_and_base_learning_rates_are_resolved():
-    settings = Settings(batch_size=1024, epochs=2, base_learning_rate=0.5).resolved(10_240)
+    settings = Settings(batch_size=1024, epochs=2, base_learning_rate=0.5).resolved(
+        10_240
+    )
     assert (settings.steps, settings.learning_rate) == (20, 1.0)
     with pytest.raises(ValueError, match="epochs need a batch_size"):
         Settings(epochs=2).resolved(100)

@@ -21,8 +21,16 @@ def data(n=60):
 
 
 def classifier(**more):
-    fixed = {"model": "wrn-10-1", "groups": 4, "classes": NAMES, "delta": 1e-3, "accountant": "rdp"}
-    return DPFinetuneClassifier(**(fixed | {"batch_size": 30, "steps": 8, "learning_rate": 1.0} | more))
+    fixed = {
+        "model": "wrn-10-1",
+        "groups": 4,
+        "classes": NAMES,
+        "delta": 1e-3,
+        "accountant": "rdp",
+    }
+    return DPFinetuneClassifier(
+        **(fixed | {"batch_size": 30, "steps": 8, "learning_rate": 1.0} | more)
+    )
 
 
 def test_it_learns_without_noise_and_says_that_it_is_not_private():
@@ -59,17 +67,37 @@ def positions_of(y, classes, monkeypatch):
     with pytest.raises(Reached):
         DPFinetuneClassifier(classes=classes).fit(np.zeros((len(y), 4, 4), np.uint8), y)
     head = DPAutoClassifier(classes=classes)
-    read = inputs.from_arrays(head, np.zeros((len(y), 2)), y, None, classes, True).rows()
+    read = inputs.from_arrays(
+        head, np.zeros((len(y), 2)), y, None, classes, True
+    ).rows()
     return found[0], read._y.tolist()
 
 
-HOSTILE = ["x", None, 2.5, float("nan"), b"x", 1j, 2**64, [1], (0, 1), np.array([1]), np.array(1), {}, object()]
+HOSTILE = [
+    "x",
+    None,
+    2.5,
+    float("nan"),
+    b"x",
+    1j,
+    2**64,
+    [1],
+    (0, 1),
+    np.array([1]),
+    np.array(1),
+    {},
+    object(),
+]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("classes", [[0, 1], ["a", "b"], [2**53, 2**53 + 1], [False, True]], ids=str)
+@pytest.mark.parametrize(
+    "classes", [[0, 1], ["a", "b"], [2**53, 2**53 + 1], [False, True]], ids=str
+)
 def test_one_label_of_a_list_moves_no_other_rows_label(hostile, classes, monkeypatch):
-    """A list that becomes one array has the dtype of all labels: one text, and no number is a class."""
+    """A list that becomes one array has the dtype of all labels: one text, and no
+    number is a class.
+    """
     labels = [classes[1], classes[0], classes[1], hostile]
     for found in positions_of(labels, classes, monkeypatch):
         assert found == [1, 0, 1, -1]
@@ -78,20 +106,34 @@ def test_one_label_of_a_list_moves_no_other_rows_label(hostile, classes, monkeyp
 @pytest.mark.parametrize("n", [0, 1])
 def test_a_private_number_of_rows_may_be_any(n):
     x, y = data(20)
-    given = {"relation": "add_remove", "nominal_n": 60, "epsilon": 8.0, "steps": 1, "engine": "vmap"}
+    given = {
+        "relation": "add_remove",
+        "nominal_n": 60,
+        "epsilon": 8.0,
+        "steps": 1,
+        "engine": "vmap",
+    }
     model = classifier(**given).fit(x[:n], y[:n])
     assert model.privacy_.private and model.predict(x).shape == (20,)
 
 
 def test_labels_of_another_kind_than_the_classes_are_refused():
     with pytest.raises(ValueError, match="of one kind"):
-        DPFinetuneClassifier(classes=["a", "b"]).fit(np.zeros((3, 4, 4), np.uint8), np.array([0, 1, 0]))
+        DPFinetuneClassifier(classes=["a", "b"]).fit(
+            np.zeros((3, 4, 4), np.uint8), np.array([0, 1, 0])
+        )
     with pytest.raises(ValueError, match="distinct numbers or strings"):
-        DPFinetuneClassifier(classes=["a", "a"]).fit(np.zeros((3, 4, 4), np.uint8), ["a", "a", "a"])
+        DPFinetuneClassifier(classes=["a", "a"]).fit(
+            np.zeros((3, 4, 4), np.uint8), ["a", "a", "a"]
+        )
 
 
-@pytest.mark.parametrize("given", [{"batch_size": 25}, {"batch_size": None, "noise_multiplier": 2.5}])
-def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(given, monkeypatch):
+@pytest.mark.parametrize(
+    "given", [{"batch_size": 25}, {"batch_size": None, "noise_multiplier": 2.5}]
+)
+def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(
+    given, monkeypatch
+):
     """Everything but the noise and the weights is the same with three rows fewer."""
     found, batches = [], []
     real = estimator.TorchSums
@@ -103,14 +145,31 @@ def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(g
     monkeypatch.setattr(estimator, "TorchSums", sums)
     for n in (60, 57):
         ledger = Ledger()
-        settings = {"epsilon": 8.0, "steps": 1, "relation": "add_remove", "nominal_n": 50, "ledger": ledger}
+        settings = {
+            "epsilon": 8.0,
+            "steps": 1,
+            "relation": "add_remove",
+            "nominal_n": 50,
+            "ledger": ledger,
+        }
         settings |= {"engine": "vmap", "average": "last"}
         model = classifier(**(settings | given)).fit(*(part[:n] for part in data()))
         p, (fit,) = model.privacy_, ledger.fits()
         assert p.n_rows == 50 and {r["n_rows"] for r in p.releases} == {50}
         assert p.neighboring_relation == fit["relation"] == "add_remove"
-        assert [r["sampling_prob"] for r in p.releases] == [25 / 50] or not given["batch_size"]
-        found.append((p.epsilon, p.notes, p.releases, fit["releases"], fit["plan_hash"], fit["description"]))
+        assert [r["sampling_prob"] for r in p.releases] == [25 / 50] or not given[
+            "batch_size"
+        ]
+        found.append(
+            (
+                p.epsilon,
+                p.notes,
+                p.releases,
+                fit["releases"],
+                fit["plan_hash"],
+                fit["description"],
+            )
+        )
     assert found[0] == found[1]
     assert batches == [given["batch_size"] or 50] * 2
 
@@ -125,7 +184,10 @@ def test_groups_are_not_protected_and_that_must_be_said():
         model.set_params(protect="group").fit(x, y)
     assert not ledger.fits()
     model.set_params(protect="image")
-    assert any("people with several images" in n for n in model.fit(x, y, groups=people).privacy_.notes)
+    assert any(
+        "people with several images" in n
+        for n in model.fit(x, y, groups=people).privacy_.notes
+    )
     assert not any("people" in n for n in model.fit(x, y).privacy_.notes)
 
 
@@ -135,7 +197,10 @@ def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
     model = classifier(epsilon=3.0, random_state=seed, steps=2, engine="vmap")
     again = clone(model)
     np.testing.assert_array_equal(model.fit(x, y).weights_, again.fit(x, y).weights_)
-    assert not model.privacy_.private and "not private" in model.ledger_.fits()[0]["description"]
+    assert (
+        not model.privacy_.private
+        and "not private" in model.ledger_.fits()[0]["description"]
+    )
 
 
 def test_a_clone_counts_in_the_same_ledger():
@@ -148,16 +213,21 @@ def test_a_clone_counts_in_the_same_ledger():
 
 def test_a_pickled_network_opens_its_ledger_again(tmp_path):
     x, y = data()
-    model = classifier(epsilon=3.0, steps=1, ledger=str(tmp_path / "l.sqlite"), engine="vmap").fit(x, y)
+    model = classifier(
+        epsilon=3.0, steps=1, ledger=str(tmp_path / "l.sqlite"), engine="vmap"
+    ).fit(x, y)
     twin = pickle.loads(pickle.dumps(model))
     assert twin.ledger_.fits() == model.ledger_.fits()
     np.testing.assert_array_equal(twin.predict(x), model.predict(x))
 
 
 @pytest.mark.parametrize(
-    ("engine", "message"), [("ghosts", "engine must be one of"), ("layers", "the engine must give")]
+    ("engine", "message"),
+    [("ghosts", "engine must be one of"), ("layers", "the engine must give")],
 )
-def test_an_engine_that_cannot_do_the_model_is_refused_with_nothing_charged(engine, message, monkeypatch):
+def test_an_engine_that_cannot_do_the_model_is_refused_with_nothing_charged(
+    engine, message, monkeypatch
+):
     def refuse(model):
         raise ValueError("parameters in layers of their own")
 
@@ -175,7 +245,10 @@ def test_an_engine_that_cannot_do_the_model_is_refused_with_nothing_charged(engi
         ({"relation": "add_remove"}, "nominal_n"),
         ({"nominal_n": 50}, "nominal_n"),
         ({"relation": "add_remove", "nominal_n": 2}, "a row for each class"),
-        ({"relation": "add_remove", "nominal_n": 500, "delta": 0.01}, "below 1/n = 0.002"),
+        (
+            {"relation": "add_remove", "nominal_n": 500, "delta": 0.01},
+            "below 1/n = 0.002",
+        ),
         ({"random_state": "0"}, "random_state must be"),
         ({"classes": None}, "classes must be declared"),
         ({"delta": 0.1}, "below 1/n"),
@@ -186,6 +259,8 @@ def test_an_engine_that_cannot_do_the_model_is_refused_with_nothing_charged(engi
 def test_what_cannot_be_used_is_refused(change, message):
     x, y = data()
     with pytest.raises(ValueError, match=message):
-        classifier(**({"batch_size": None} if "steps" in change else {}) | change).fit(x, y)
+        classifier(**({"batch_size": None} if "steps" in change else {}) | change).fit(
+            x, y
+        )
     with pytest.raises(ValueError, match="uint8"):
         classifier().fit(x.astype(float), y)

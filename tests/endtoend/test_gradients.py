@@ -1,4 +1,6 @@
-"""Per-example gradients of every engine against a loop over rows, and what the clipped sum promises."""
+"""Per-example gradients of every engine against a loop over rows, and what the clipped
+sum promises.
+"""
 
 from itertools import product
 
@@ -10,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dphead.endtoend.gradients import ENGINES, LENGTH, Ghost, ModelGradient, PerExample, Stored, clipped, squared_norms
+from dphead.endtoend.gradients import (
+    ENGINES,
+    LENGTH,
+    Ghost,
+    ModelGradient,
+    PerExample,
+    Stored,
+    clipped,
+    squared_norms,
+)
 from dphead.endtoend.models import ModelSpec, WSConv2d, loss_of, trained
 
 ROWS, CLASSES = 5, 3
@@ -21,7 +32,10 @@ class Residual(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.scale, self.inner = nn.Parameter(torch.tensor([0.7, -0.3])), nn.Linear(2, 2)
+        self.scale, self.inner = (
+            nn.Parameter(torch.tensor([0.7, -0.3])),
+            nn.Linear(2, 2),
+        )
 
     def forward(self, x):
         return x + self.scale * self.inner(x)
@@ -32,18 +46,30 @@ def sequence(*layers):
 
 
 MODELS = {
-    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 7), nn.Tanh(), nn.Linear(7, CLASSES, bias=False)),
+    "linear": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(48, 7), nn.Tanh(), nn.Linear(7, CLASSES, bias=False)
+    ),
     "conv": lambda: sequence(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Tanh()),
-    "strided conv": lambda: sequence(nn.Conv2d(3, 4, 2, stride=2, dilation=1), nn.Conv2d(4, 5, 2, padding=1)),
-    "grouped conv": lambda: sequence(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 8, 3, groups=2, bias=False)),
+    "strided conv": lambda: sequence(
+        nn.Conv2d(3, 4, 2, stride=2, dilation=1), nn.Conv2d(4, 5, 2, padding=1)
+    ),
+    "grouped conv": lambda: sequence(
+        nn.Conv2d(3, 4, 1), nn.Conv2d(4, 8, 3, groups=2, bias=False)
+    ),
     "few positions": lambda: sequence(nn.Conv2d(3, 16, 4), nn.Tanh()),
     "one position": lambda: sequence(nn.Conv2d(3, 5, 4, dilation=1), nn.Tanh()),
     "standardised conv of one position": lambda: sequence(WSConv2d(3, 5, 4), nn.Tanh()),
-    "standardised conv": lambda: sequence(WSConv2d(3, 4, 3, padding=1, bias=False), nn.ReLU()),
+    "standardised conv": lambda: sequence(
+        WSConv2d(3, 4, 3, padding=1, bias=False), nn.ReLU()
+    ),
     "group norm": lambda: sequence(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU()),
     "layer norm": lambda: sequence(nn.Flatten(2), nn.LayerNorm(16), nn.Linear(16, 5)),
-    "max pool": lambda: sequence(nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2, 1)),
-    "embedding of positions": lambda: sequence(nn.Flatten(2), nn.Linear(16, 2), Residual()),
+    "max pool": lambda: sequence(
+        nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2, 1)
+    ),
+    "embedding of positions": lambda: sequence(
+        nn.Flatten(2), nn.Linear(16, 2), Residual()
+    ),
     "wide resnet": lambda: ModelSpec("wrn-10-1", groups=4).build(CLASSES),
 }
 KNOWS_ALL = set(MODELS) - {"embedding of positions"}
@@ -58,7 +84,9 @@ def problem(name, views=1, seed=0):
 
 
 def row_by_row(model, x, y):
-    """(rows, size) float64: each row's gradient of its mean loss over its views, by autograd alone."""
+    """(rows, size) float64: each row's gradient of its mean loss over its views, by
+    autograd alone.
+    """
     rows = []
     for views, label in zip(x, y, strict=True):
         loss = loss_of(model(views), label.expand(len(views))).mean()
@@ -73,7 +101,9 @@ def clipped_by_hand(rows, clip_norm):
 
 
 def real(total, clip_norm):
-    """A sum in whole numbers as real numbers; each row is within 2e-6 C of its gradient, towards zero."""
+    """A sum in whole numbers as real numbers; each row is within 2e-6 C of its
+    gradient, towards zero.
+    """
     return total * (clip_norm / LENGTH)
 
 
@@ -89,12 +119,17 @@ def test_every_engine_equals_a_loop_over_rows(name, engine, views):
         return
     rows = row_by_row(model, x, y)
     clip_norm = float(rows.norm(dim=1).median())  # some rows are clipped, some are not
-    found = clipped(gradients.parts(x, y), torch.ones(ROWS, dtype=torch.bool), clip_norm)
+    found = clipped(
+        gradients.parts(x, y), torch.ones(ROWS, dtype=torch.bool), clip_norm
+    )
     assert found.dtype == torch.float64 and torch.equal(found, found.round())
-    # float32 gradients of sums over at most 48 positions: a few dozen roundings of 6e-8; and an entry of each row
+    # float32 gradients of sums over at most 48 positions: a few dozen roundings of
+    # 6e-8; and an entry of each row
     # loses up to 1 to truncation, and as much to the aim at LENGTH - 1
     atol = 3e-6 + 2 * ROWS * clip_norm / LENGTH
-    torch.testing.assert_close(real(found, clip_norm), clipped_by_hand(rows, clip_norm), rtol=1e-4, atol=atol)
+    torch.testing.assert_close(
+        real(found, clip_norm), clipped_by_hand(rows, clip_norm), rtol=1e-4, atol=atol
+    )
 
 
 def test_ghost_norms_are_used_for_both_kinds_of_layer():
@@ -117,19 +152,27 @@ def test_a_ghost_norm_is_never_below_the_norm_even_where_positions_cancel(positi
     assert bool((part.norm2() >= exact.norm(dim=1) ** 2 * (1 - 1e-12)).all())
     one = torch.zeros(6, dtype=torch.float64)
     one[2] = 2.0**30
-    torch.testing.assert_close(part.sum(one), 2.0**30 * exact[2], rtol=1e-10, atol=1 + 1e-6)  # truncated
+    # truncated
+    torch.testing.assert_close(
+        part.sum(one), 2.0**30 * exact[2], rtol=1e-10, atol=1 + 1e-6
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rows_part_of_the_sum_is_whole_numbers_of_at_most_the_length(engine):
-    """Hostile rows: large, tiny, infinite, nan. Checked in integers, as it is promised: no rounding is granted."""
+    """Hostile rows: large, tiny, infinite, nan.
+
+    Checked in integers, as it is promised: no rounding is granted.
+    """
     model, _, _ = problem("conv")
     hostile = [0.0, 1e-38, 1e-20, 1.0, 1e6, 1e18, 3e38, float("inf"), float("nan")]
     gradients = PerExample(model, engine)
     longest = 0
     for size, clip_norm in product(hostile, (1e-6, 1e-3, 1.0, 1e6)):
         x = torch.full((1, 1, 3, 4, 4), size)
-        total = clipped(gradients.parts(x, torch.tensor([1])), torch.tensor([True]), clip_norm)
+        total = clipped(
+            gradients.parts(x, torch.tensor([1])), torch.tensor([True]), clip_norm
+        )
         whole = [int(v) for v in total.tolist()]  # ValueError for what is not finite
         assert whole == total.tolist()
         squared = sum(v * v for v in whole)
@@ -145,10 +188,14 @@ def test_a_rows_part_of_the_sum_is_whole_numbers_of_at_most_the_length(engine):
     exponent=st.floats(-30, 30),
     ghost=st.booleans(),
 )
-def test_truncated_gradients_of_any_size_are_never_longer_than_the_length(seed, columns, exponent, ghost):
+def test_truncated_gradients_of_any_size_are_never_longer_than_the_length(
+    seed, columns, exponent, ghost
+):
     """Each row by itself: its norm in whole numbers, without any tolerance."""
     rng = np.random.default_rng(seed)
-    value = torch.from_numpy((10.0**exponent * rng.standard_normal((2, columns))).astype(np.float32))
+    value = torch.from_numpy(
+        (10.0**exponent * rng.standard_normal((2, columns))).astype(np.float32)
+    )
     part = Ghost(torch.ones(2, 1, 1), value[:, None, :]) if ghost else Stored(value)
     for keep in ([True, False], [False, True]):
         total = clipped([part], torch.tensor(keep), 1e-3).numpy()
@@ -160,7 +207,9 @@ def test_truncated_gradients_of_any_size_are_never_longer_than_the_length(seed, 
 def test_sums_of_rows_are_exact_in_any_order_and_grouping():
     """The sum of all is the sum of each, to the last bit."""
     generator = torch.Generator().manual_seed(5)
-    value = torch.randn((64, 300), generator=generator) * torch.logspace(-9, 9, 64)[:, None]
+    value = (
+        torch.randn((64, 300), generator=generator) * torch.logspace(-9, 9, 64)[:, None]
+    )
     parts, everyone = [Stored(value)], torch.ones(64, dtype=torch.bool)
     whole = clipped(parts, everyone, 1.0)
     order = torch.randperm(64, generator=generator)
@@ -170,17 +219,26 @@ def test_sums_of_rows_are_exact_in_any_order_and_grouping():
 
 
 def test_sums_beyond_24_bits_are_exact():
-    """300 gradients at the clip of one parameter, and of others below it: float32 would round their sums."""
+    """300 gradients at the clip of one parameter, and of others below it: float32 would
+    round their sums.
+    """
     value = torch.linspace(0.5, 2.0, 300)[:, None] * torch.tensor([[1.0, 0.3]])
     rows = [clipped([Stored(value)], torch.arange(300) == i, 1.0) for i in range(300)]
     wanted = torch.stack(rows).to(torch.int64).sum(dim=0)
     assert int(wanted[0]) > 2**27
-    assert torch.equal(clipped([Stored(value)], torch.ones(300, dtype=torch.bool), 1.0).to(torch.int64), wanted)
+    assert torch.equal(
+        clipped([Stored(value)], torch.ones(300, dtype=torch.bool), 1.0).to(
+            torch.int64
+        ),
+        wanted,
+    )
 
 
 @pytest.mark.parametrize("ghost", [False, True])
 def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient(ghost):
-    """Rounded, each would grow by almost a half, and the gradient by half the root of their number."""
+    """Rounded, each would grow by almost a half, and the gradient by half the root of
+    their number.
+    """
     seen = 0
     for columns in range(1000, 1100):
         entry = (LENGTH - 1) / columns**0.5
@@ -195,42 +253,62 @@ def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient(ghost):
 
 
 def test_a_gradient_whose_norm_was_too_small_adds_zero():
-    """Its whole numbers are compared with their length, whatever the engine said of its norm."""
+    """Its whole numbers are compared with their length, whatever the engine said of its
+    norm.
+    """
 
     class Short(Stored):
         def norm2(self):
             return super().norm2() * torch.tensor([0.5, 1.0])
 
-    found = clipped([Short(torch.tensor([[3.0, 4.0], [3.0, 4.0]]))], torch.tensor([True, True]), 1.0)
+    found = clipped(
+        [Short(torch.tensor([[3.0, 4.0], [3.0, 4.0]]))], torch.tensor([True, True]), 1.0
+    )
     assert found.tolist() == [3 * (LENGTH - 1) // 5, 4 * (LENGTH - 1) // 5]
 
 
-@pytest.mark.parametrize("part", [Stored, lambda value: Ghost(torch.ones(2, 1, 1), value[:, None, :])])
+@pytest.mark.parametrize(
+    "part", [Stored, lambda value: Ghost(torch.ones(2, 1, 1), value[:, None, :])]
+)
 def test_rows_that_are_not_kept_or_not_finite_add_exactly_zero(part):
     value = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])
     found = clipped([part(value)], torch.tensor([True, True]), 10.0).tolist()
     assert found == [LENGTH // 10, 2 * (LENGTH - 1) // 10]
-    assert clipped([part(value)], torch.tensor([False, True]), 10.0).tolist() == [0.0, 0.0]
+    assert clipped([part(value)], torch.tensor([False, True]), 10.0).tolist() == [
+        0.0,
+        0.0,
+    ]
 
 
 def test_norms_are_float64():
-    """Of a row of 1 and many small entries: float32 would lose these, and clip too little."""
+    """Of a row of 1 and many small entries: float32 would lose these, and clip too
+    little.
+    """
     value = torch.full((1, 2**20), 2.0**-14)
     value[0, 0] = 1.0
     norm2 = squared_norms([Stored(value)])
     assert float(norm2) == 1 + (2**20 - 1) * 2.0**-28
 
 
-@pytest.mark.parametrize(("relation", "factor"), [("zero_out", 1), ("add_remove", 1), ("replace_one", 2)])
-def test_the_sensitivity_is_the_clip_norm_and_twice_it_under_replace_one(relation, factor):
+@pytest.mark.parametrize(
+    ("relation", "factor"), [("zero_out", 1), ("add_remove", 1), ("replace_one", 2)]
+)
+def test_the_sensitivity_is_the_clip_norm_and_twice_it_under_replace_one(
+    relation, factor
+):
     query = ModelGradient(10, 7, "m")
     assert sensitivity(query, 0.3, relation) == pytest.approx(0.3 * factor)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["conv", "group norm", "wide resnet", "linear"])
-def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(name, engine):
-    """AUDIT.md, item 5 of who is trusted, for networks. At each place of a chunk of 16, other rows random."""
+def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(
+    name, engine
+):
+    """AUDIT.md, item 5 of who is trusted, for networks.
+
+    At each place of a chunk of 16, other rows random.
+    """
     torch.manual_seed(3)
     model, x, y = problem(name)
     gradients, rows, first = PerExample(model, engine), 16, None
@@ -250,6 +328,8 @@ def test_bf16_changes_the_products_and_keeps_float32_gradients():
     model, x, y = problem("conv")
     exact, rough = PerExample(model, "vmap"), PerExample(model, "vmap", bf16=True)
     keep = torch.ones(ROWS, dtype=torch.bool)
-    a, b = (clipped(g.parts(x, y), keep, 10.0) for g in (exact, rough))  # none is clipped
+    # none is clipped
+    a, b = (clipped(g.parts(x, y), keep, 10.0) for g in (exact, rough))
     assert not torch.equal(a, b)
-    np.testing.assert_allclose(a.numpy(), b.numpy(), atol=0.03 * float(a.norm()))  # bf16 has 8 bits
+    # bf16 has 8 bits
+    np.testing.assert_allclose(a.numpy(), b.numpy(), atol=0.03 * float(a.norm()))

@@ -1,4 +1,6 @@
-"""Image sources as arrays: their size and channels are declared, never found in the images."""
+"""Image sources as arrays: their size and channels are declared, never found in the
+images.
+"""
 
 import numpy as np
 import pytest
@@ -24,7 +26,12 @@ def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, chann
     grey = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
     Image.new("RGB", (12, 9), "red").save(folder / "a" / "9.png")
     mixed = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
-    assert grey.shape == (6, channels or 3, 8, 8) and mixed.shape == (7, channels or 3, 8, 8)
+    assert grey.shape == (6, channels or 3, 8, 8) and mixed.shape == (
+        7,
+        channels or 3,
+        8,
+        8,
+    )
     np.testing.assert_array_equal(mixed[:6], grey)
 
 

@@ -1,4 +1,6 @@
-"""The networks are those of the papers, and networks that mix rows are refused by name."""
+"""The networks are those of the papers, and networks that mix rows are refused by
+name.
+"""
 
 import pytest
 import torch
@@ -18,17 +20,23 @@ from dphead.endtoend.network import Network, NetworkSpec
 
 
 def wide_resnet_parameters(depth, width, classes, channels=3):
-    """Counted from Zagoruyko and Komodakis 2016, Table 1: convolutions without bias, two numbers a norm channel."""
+    """Counted from Zagoruyko and Komodakis 2016, Table 1: convolutions without bias,
+    two numbers a norm channel.
+    """
     total, inputs = channels * 16 * 9, 16
     for outputs in (16 * width, 32 * width, 64 * width):
         for _ in range((depth - 4) // 6):
-            total += 9 * inputs * outputs + 9 * outputs * outputs + 2 * inputs + 2 * outputs
+            total += (
+                9 * inputs * outputs + 9 * outputs * outputs + 2 * inputs + 2 * outputs
+            )
             total += inputs * outputs if inputs != outputs else 0
             inputs = outputs
     return total + 2 * inputs + (inputs + 1) * classes
 
 
-@pytest.mark.parametrize(("depth", "width", "stated"), [(16, 4, 2.75e6), (40, 4, 8.95e6), (28, 10, 36.5e6)])
+@pytest.mark.parametrize(
+    ("depth", "width", "stated"), [(16, 4, 2.75e6), (40, 4, 8.95e6), (28, 10, 36.5e6)]
+)
 def test_wide_resnets_have_the_papers_sizes(depth, width, stated):
     with torch.device("meta"):
         found = count_parameters(WideResNet(depth, width, 10))
@@ -69,9 +77,14 @@ def test_weights_are_standardised_over_the_fan_in():
     layer = WSConv2d(5, 3, 3)
     weight = layer.standardised(layer.weight)
     fan_in = 45
-    torch.testing.assert_close(weight.sum(dim=(1, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)  # float32 sums of 45 terms
+    # float32 sums of 45 terms
+    torch.testing.assert_close(
+        weight.sum(dim=(1, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0
+    )
     torch.testing.assert_close((weight**2).sum(dim=(1, 2, 3)), torch.ones(3))
-    by_hand = (layer.weight[1] - layer.weight[1].mean()) / (layer.weight[1].std(correction=0) * fan_in**0.5)
+    by_hand = (layer.weight[1] - layer.weight[1].mean()) / (
+        layer.weight[1].std(correction=0) * fan_in**0.5
+    )
     torch.testing.assert_close(weight[1], by_hand)
 
 
@@ -86,14 +99,25 @@ def test_norms_go_before_or_after_activations():
 def test_the_initial_weights_are_gaussian_of_variance_one_over_fan_in_and_the_seeds():
     model = ModelSpec("wrn-16-4").build(10)
     weight = model.blocks[5].conv2.weight
-    assert float(weight.detach().var()) * 2304 == pytest.approx(1, abs=0.01)  # 590,000 draws: sd of the estimate 0.002
-    again, other = ModelSpec("wrn-10-1", seed=1).build(4), ModelSpec("wrn-10-1", seed=2).build(4)
+    # 590,000 draws: sd of the estimate 0.002
+    assert float(weight.detach().var()) * 2304 == pytest.approx(1, abs=0.01)
+    again, other = (
+        ModelSpec("wrn-10-1", seed=1).build(4),
+        ModelSpec("wrn-10-1", seed=2).build(4),
+    )
     same = ModelSpec("wrn-10-1", seed=1).build(4)
-    assert torch.equal(again.stem.weight, same.stem.weight) and not torch.equal(again.stem.weight, other.stem.weight)
+    assert torch.equal(again.stem.weight, same.stem.weight) and not torch.equal(
+        again.stem.weight, other.stem.weight
+    )
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.BatchNorm2d(4), nn.SyncBatchNorm(4), nn.InstanceNorm2d(4, track_running_stats=True)]
+    "layer",
+    [
+        nn.BatchNorm2d(4),
+        nn.SyncBatchNorm(4),
+        nn.InstanceNorm2d(4, track_running_stats=True),
+    ],
 )
 def test_a_layer_that_mixes_rows_is_refused_by_its_name(layer):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), layer))
@@ -108,7 +132,9 @@ class Centred(nn.Module):
         return x - x.mean(dim=0)
 
 
-@pytest.mark.parametrize("layer", [Centred(), nn.Dropout(0.5)], ids=["centred", "dropout"])
+@pytest.mark.parametrize(
+    "layer", [Centred(), nn.Dropout(0.5)], ids=["centred", "dropout"]
+)
 def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Flatten(), nn.Linear(144, 2))
     refuse_mixing(model)
@@ -122,7 +148,11 @@ def test_timm_models_without_batch_norm_are_taken_and_others_refused():
         ModelSpec("resnet18").build(5)
     model = ModelSpec("vit_tiny_patch16_224", trainable=("head", "norm")).build(5)
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    assert "head.weight" in names and "blocks.0.norm1.bias" in names and "blocks.0.attn.qkv.weight" not in names
+    assert (
+        "head.weight" in names
+        and "blocks.0.norm1.bias" in names
+        and "blocks.0.attn.qkv.weight" not in names
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +176,11 @@ def test_layers_are_chosen_by_regular_expressions():
     model = ModelSpec("test_vit", trainable=(r"^blocks\.[45]\.", "^head")).build(3)
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     everything = {name for name, _ in model.named_parameters()}
-    assert names == {name for name in everything if name.startswith(("blocks.4.", "blocks.5.", "head"))}
+    assert names == {
+        name
+        for name in everything
+        if name.startswith(("blocks.4.", "blocks.5.", "head"))
+    }
     assert 0 < len(names) < len(everything)
 
 
@@ -154,7 +188,10 @@ def test_pixels_are_scaled_as_the_model_was_trained_unless_said_otherwise():
     imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert pixel_scale("resnet18", 3) == imagenet
     assert pixel_scale("resnet18", 3, std=0.2) == (imagenet[0], 0.2)
-    assert pixel_scale("resnet18", 1) == (pytest.approx((0.449,)), pytest.approx((0.226,)))
+    assert pixel_scale("resnet18", 1) == (
+        pytest.approx((0.449,)),
+        pytest.approx((0.226,)),
+    )
     assert pixel_scale("wrn-16-4", 3) == ((0.5,) * 3, (0.25,) * 3)
     with pytest.raises(ValueError, match="one for each of 3 channels"):
         pixel_scale("wrn-16-4", 3, (0.5, 0.4))

@@ -1,4 +1,6 @@
-"""`dphead finetune` from files to files, interrupted and resumed, and on several processes."""
+"""`dphead finetune` from files to files, interrupted and resumed, and on several
+processes.
+"""
 
 import json
 import multiprocessing
@@ -26,15 +28,24 @@ from dphead.runs.fit import FitOptions
 from extract.format import write_features
 from extract.images import Classes
 
-# The noise is given: solving for it takes seconds, and `test_the_command_trains` does it.
+# The noise is given: solving for it takes seconds, and `test_the_command_trains` does
+# it.
 SETTINGS = Settings(
-    "wrn-10-1", noise_multiplier=1.5, batch_size=20, steps=5, learning_rate=0.5, augment="crop", views=2
+    "wrn-10-1",
+    noise_multiplier=1.5,
+    batch_size=20,
+    steps=5,
+    learning_rate=0.5,
+    augment="crop",
+    views=2,
 )
 
 
 @pytest.fixture(autouse=True)
 def quick_profiles(monkeypatch):
-    """The papers' accountants beside each other take seconds, and are tested elsewhere."""
+    """The papers' accountants beside each other take seconds, and are tested
+    elsewhere.
+    """
     monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
 
 
@@ -42,7 +53,13 @@ def source(folder, n=60, **columns):
     """An npz of images with two splits. columns: others that it has besides."""
     x, y = images(n)
     split = np.where(np.arange(n) < n - 20, "train", "test")
-    np.savez(folder / "images.npz", images=x.transpose(0, 2, 3, 1), labels=y, split=split, **columns)
+    np.savez(
+        folder / "images.npz",
+        images=x.transpose(0, 2, 3, 1),
+        labels=y,
+        split=split,
+        **columns,
+    )
     return folder / "images.npz"
 
 
@@ -86,8 +103,12 @@ def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         *("ledger.json", "model.json", "model.safetensors", "report.json")
     ]
-    assert report["guarantee"]["releases"][0]["count"] == 5 and report["data"]["n_rows"] == 40
-    assert report["test"]["n"] == 20 and "The network" not in report["statement"]  # seeded: another paragraph
+    assert (
+        report["guarantee"]["releases"][0]["count"] == 5
+        and report["data"]["n_rows"] == 40
+    )
+    # seeded: another paragraph
+    assert report["test"]["n"] == 20 and "The network" not in report["statement"]
     network, state, facts = load_network(tmp_path / "run")
     x, y = images(60)
     assert facts["class_names"] == ["a", "b", "c"]
@@ -103,7 +124,8 @@ def test_an_interrupted_run_continues_under_its_charge(step, tmp_path):
     with pytest.raises(Crash):
         finetune(options(tmp_path, "run"), progress=crash_at(step))
     stored = sorted(p.name for p in (tmp_path / "run" / "releases").glob("*.npy"))
-    assert len(stored) == step - 2 * ((step - 1) // 2)  # those after the last checkpoint
+    # those after the last checkpoint
+    assert len(stored) == step - 2 * ((step - 1) // 2)
     finetune(options(tmp_path, "run"))
     ledger = Ledger(tmp_path / "ledger.sqlite")
     assert len(ledger.fits()) == 1
@@ -137,7 +159,9 @@ def test_a_checkpoint_of_another_fit_is_refused(step, tmp_path):
     checkpoint.write_bytes(theirs)
     with pytest.raises(ValueError, match="a checkpoint must be this fit's"):
         finetune(options(tmp_path, "run", seed=None))
-    states = [r["state"] for r in Ledger(tmp_path / "ledger.sqlite").fits()[0]["releases"]]
+    states = [
+        r["state"] for r in Ledger(tmp_path / "ledger.sqlite").fits()[0]["releases"]
+    ]
     assert states == ["committed"] * 3 + ["reserved"] * 2
 
 
@@ -154,34 +178,70 @@ def test_a_checkpoint_without_its_fit_is_refused_with_nothing_charged(tmp_path):
 def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_path):
     """A person with several images has less than the epsilon that the report states."""
     source(tmp_path, group=np.arange(60) // 3)
-    with pytest.raises(ValueError, match=r"got a group column\. Confirm with --protect image"):
+    with pytest.raises(
+        ValueError, match=r"got a group column\. Confirm with --protect image"
+    ):
         finetune(options(tmp_path, "run"))
     assert not (tmp_path / "ledger.sqlite").exists() and not (tmp_path / "run").exists()
     finetune(replace(options(tmp_path, "run"), protect="image"))
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert any("--protect image" in w and "several images" in w for w in report["warnings"])
+    assert any(
+        "--protect image" in w and "several images" in w for w in report["warnings"]
+    )
     assert report["guarantee"]["protected_unit"] == "one image"
 
 
 def test_maps_with_groups_are_refused_unless_images_are_to_be_protected(tmp_path):
     x, y = np.zeros((50, 81 * 49), np.float32), np.arange(50) % 2
-    write_features(tmp_path / "maps.h5", x, y, class_names=["a", "b"], group=np.arange(50) // 2)
-    settings = Settings("tb21-sn-mnist", batch_size=25, steps=2, normalize=False, average="last")
-    fit = FitOptions(tmp_path / "maps.h5", tmp_path / "run", method="finetune", delta=1e-3, accountant="rdp")
+    write_features(
+        tmp_path / "maps.h5", x, y, class_names=["a", "b"], group=np.arange(50) // 2
+    )
+    settings = Settings(
+        "tb21-sn-mnist", batch_size=25, steps=2, normalize=False, average="last"
+    )
+    fit = FitOptions(
+        tmp_path / "maps.h5",
+        tmp_path / "run",
+        method="finetune",
+        delta=1e-3,
+        accountant="rdp",
+    )
     with pytest.raises(ValueError, match="Confirm with --protect image"):
         finetune(FinetuneOptions(fit=fit, settings=settings, shape=(81, 7, 7)))
 
 
 def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
-    """A small convolution on maps, as TB21's CNN on ScatterNet features: two releases more, all in the ledger."""
+    """A small convolution on maps, as TB21's CNN on ScatterNet features: two releases
+    more, all in the ledger.
+    """
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 50)
     x = (rng.random((50, 81 * 49)) + y[:, None]).astype(np.float32)
     write_features(tmp_path / "maps.h5", x, y, class_names=["a", "b"])
-    clips = {"n_channels": 81, "mean_clip": 1.0, "square_clip": 1.0, "noise_multiplier": 8.0}
-    settings = Settings("tb21-sn-mnist", batch_size=25, steps=2, normalization=clips, normalize=False, average="last")
-    fit = FitOptions(tmp_path / "maps.h5", tmp_path / "run", method="finetune", delta=1e-3, accountant="rdp")
-    finetune(FinetuneOptions(fit=fit, settings=settings, shape=(81, 7, 7), engine="ghost"))
+    clips = {
+        "n_channels": 81,
+        "mean_clip": 1.0,
+        "square_clip": 1.0,
+        "noise_multiplier": 8.0,
+    }
+    settings = Settings(
+        "tb21-sn-mnist",
+        batch_size=25,
+        steps=2,
+        normalization=clips,
+        normalize=False,
+        average="last",
+    )
+    fit = FitOptions(
+        tmp_path / "maps.h5",
+        tmp_path / "run",
+        method="finetune",
+        delta=1e-3,
+        accountant="rdp",
+    )
+    finetune(
+        FinetuneOptions(fit=fit, settings=settings, shape=(81, 7, 7), engine="ghost")
+    )
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [r["label"] for r in report["guarantee"]["releases"]] == [
         "channel means",
@@ -197,9 +257,16 @@ def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
     [
         ({"settings": Settings("resnet18", batch_size=20, steps=1)}, "layer=bn1"),
         ({"settings": Settings("wrn-10-1", steps=1)}, "two of noise_multiplier"),
-        ({"settings": Settings("wrn-10-1", batch_size=41, steps=1)}, "batch_size must be at most"),
         (
-            {"settings": Settings("wrn-10-1", noise_multiplier=1.0, batch_size=20, steps=999)},
+            {"settings": Settings("wrn-10-1", batch_size=41, steps=1)},
+            "batch_size must be at most",
+        ),
+        (
+            {
+                "settings": Settings(
+                    "wrn-10-1", noise_multiplier=1.0, batch_size=20, steps=999
+                )
+            },
             "epsilon must be at least",
         ),
         ({"groups": 5}, "divisible"),
@@ -209,7 +276,10 @@ def test_what_cannot_be_run_is_refused_with_nothing_charged(change, message, tmp
     source(tmp_path)
     with pytest.raises(ValueError, match=message):
         finetune(replace(options(tmp_path, "run"), **change))
-    assert not (tmp_path / "ledger.sqlite").exists() or not Ledger(tmp_path / "ledger.sqlite").fits()
+    assert (
+        not (tmp_path / "ledger.sqlite").exists()
+        or not Ledger(tmp_path / "ledger.sqlite").fits()
+    )
 
 
 @pytest.mark.parametrize("test", [None, "images.npz", "link.npz"])
@@ -217,7 +287,10 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
     """The report would hold the exact accuracy on images that it protects."""
     source(tmp_path)
     (tmp_path / "link.npz").symlink_to("images.npz")
-    named = {"test": None if test is None else tmp_path / "." / test, "test_split": "train"}
+    named = {
+        "test": None if test is None else tmp_path / "." / test,
+        "test_split": "train",
+    }
     with pytest.raises(ValueError, match="must not be training rows"):
         finetune(options(tmp_path, "run", **named))
     assert not (tmp_path / "ledger.sqlite").exists() and not (tmp_path / "run").exists()
@@ -236,7 +309,9 @@ def test_images_without_splits_are_their_own_training_rows(tmp_path):
     fit = replace(chosen.fit, features=tmp_path / "a.npz")
     with pytest.raises(ValueError, match="must not be training rows"):
         finetune(replace(chosen, fit=replace(fit, test=tmp_path / "a.npz")))
-    report = finetune(replace(chosen, fit=replace(fit, test=tmp_path / "b.npz")))["report"]
+    report = finetune(replace(chosen, fit=replace(fit, test=tmp_path / "b.npz")))[
+        "report"
+    ]
     assert report["test_rows"] == "another data set"
 
 
@@ -257,12 +332,31 @@ def command(tmp_path, *more, **columns):
         "--split",
         "train",
     ]
-    fixed += ["--model", "wrn-10-1", "--groups", "4", "--delta", "1e-3", "--ledger", str(tmp_path / "l.sqlite")]
-    return CliRunner().invoke(cli, [*fixed, "--accountant", "rdp", "--engine", "vmap", *more])
+    fixed += [
+        "--model",
+        "wrn-10-1",
+        "--groups",
+        "4",
+        "--delta",
+        "1e-3",
+        "--ledger",
+        str(tmp_path / "l.sqlite"),
+    ]
+    return CliRunner().invoke(
+        cli, [*fixed, "--accountant", "rdp", "--engine", "vmap", *more]
+    )
 
 
 def test_the_command_prints_the_plan_and_solves_for_what_is_left_out(tmp_path):
-    arguments = ("--batch-size", "20", "--noise-multiplier", "2", "--epsilon", "4", "--dry-run")
+    arguments = (
+        "--batch-size",
+        "20",
+        "--noise-multiplier",
+        "2",
+        "--epsilon",
+        "4",
+        "--dry-run",
+    )
     done = command(tmp_path, *arguments)
     assert done.exit_code == 0, done.output
     assert "batches of 20" in done.output and "gradient" in done.output
@@ -270,10 +364,20 @@ def test_the_command_prints_the_plan_and_solves_for_what_is_left_out(tmp_path):
 
 
 def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
-    more = ["--batch-size", "20", "--noise-multiplier", "2", "--epsilon", "4", "--dry-run"]
+    more = [
+        "--batch-size",
+        "20",
+        "--noise-multiplier",
+        "2",
+        "--epsilon",
+        "4",
+        "--dry-run",
+    ]
     people = np.arange(60) // 3
     refused = command(tmp_path, *more, group=people)
-    assert refused.exit_code != 0 and "--protect image" in refused.output + str(refused.exception)
+    assert refused.exit_code != 0 and "--protect image" in refused.output + str(
+        refused.exception
+    )
     done = command(tmp_path, *more, "--protect", "image", group=people)
     assert done.exit_code == 0 and "batches of 20" in done.output
     more[more.index("4")] = "inf"  # nothing is protected, and nothing need be said
@@ -284,7 +388,11 @@ def test_the_command_trains(tmp_path):
     more = "--batch-size 20 --steps 2 --epsilon 4 --test-split test --views 2 --vote 3"
     done = command(tmp_path, *more.split())
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "The network is (" in done.output and "model.safetensors" in done.output and "test accuracy" in done.output
+    assert (
+        "The network is (" in done.output
+        and "model.safetensors" in done.output
+        and "test accuracy" in done.output
+    )
     assert "by vote of 3 views" in done.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["test"] is None and report["tuning"] == "NOT ACCOUNTED"
@@ -292,20 +400,40 @@ def test_the_command_trains(tmp_path):
     assert "epsilon" in checked.output, checked.output
 
 
-@pytest.mark.parametrize(("model", "layers"), [("test_nfnet", "^stages[.]3,^head"), ("test_vit", "")])
-def test_the_command_trains_a_timm_model_or_some_of_its_layers_from_public_weights(model, layers, tmp_path):
+@pytest.mark.parametrize(
+    ("model", "layers"), [("test_nfnet", "^stages[.]3,^head"), ("test_vit", "")]
+)
+def test_the_command_trains_a_timm_model_or_some_of_its_layers_from_public_weights(
+    model, layers, tmp_path
+):
     """Trained parameters move, the others keep the public values to the last bit."""
     spec = ModelSpec(model, seed=1)
     save_file(spec.build(7).state_dict(), tmp_path / "public.safetensors")
     more = ["--layers", layers] if layers else []
-    arguments = f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes 3 --split train --model {model} --seed 1"
-    more += f"--weights {tmp_path / 'public.safetensors'} --ledger {tmp_path / 'l.sqlite'} --engine vmap".split()
-    fixed = "--image-size 32 --batch-size 20 --steps 2 --delta 1e-3 --accountant rdp --learning-rate 0.5"
+    arguments = (
+        f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes 3 --split train "
+        f"--model {model} --seed 1"
+    )
+    more += (
+        f"--weights {tmp_path / 'public.safetensors'} --ledger {tmp_path / 'l.sqlite'} "
+        "--engine vmap"
+    ).split()
+    fixed = (
+        "--image-size 32 --batch-size 20 --steps 2 --delta 1e-3 --accountant rdp "
+        "--learning-rate 0.5"
+    )
     done = CliRunner().invoke(cli, [*arguments.split(), *more, *fixed.split()])
     assert done.exit_code == 0, (done.output, done.exception)
     network, _, facts = load_network(tmp_path / "run")
-    assert facts["network"]["mean"] == [0.5, 0.5, 0.5] and facts["network"]["shape"] == [3, 32, 32]
-    chosen = {n for n, _ in trained(replace(spec, trainable=tuple(layers.split(",")) if layers else ()).build(3))}
+    assert facts["network"]["mean"] == [0.5, 0.5, 0.5] and facts["network"][
+        "shape"
+    ] == [3, 32, 32]
+    chosen = {
+        n
+        for n, _ in trained(
+            replace(spec, trainable=tuple(layers.split(",")) if layers else ()).build(3)
+        )
+    }
     public = dict(spec.build(7).named_parameters())
     for name, value in network.model.named_parameters():
         if name.startswith("head"):
@@ -321,24 +449,70 @@ def free_port():
 
 def torchrun(folder, out):
     """The command on two processes, with the settings of `options`."""
-    fixed = "--classes a,b,c --split train --test-split test --test-is public --accountant rdp --epsilon 4 --delta 1e-3"
-    more = "--model wrn-10-1 --groups 4 --noise-multiplier 1.5 --batch-size 20 --steps 5 --learning-rate 0.5 --seed 3"
-    places = ["-o", str(folder / out), "--ledger", str(folder / "ledger2.sqlite"), "--engine", "vmap"]
+    fixed = (
+        "--classes a,b,c --split train --test-split test --test-is public --accountant "
+        "rdp --epsilon 4 --delta 1e-3"
+    )
+    more = (
+        "--model wrn-10-1 --groups 4 --noise-multiplier 1.5 --batch-size 20 --steps 5 "
+        "--learning-rate 0.5 --seed 3"
+    )
+    places = [
+        "-o",
+        str(folder / out),
+        "--ledger",
+        str(folder / "ledger2.sqlite"),
+        "--engine",
+        "vmap",
+    ]
     more += " --augment crop --views 2"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dphead"]
-    command = [*launch, "finetune", str(folder / "images.npz"), *fixed.split(), *more.split(), *places]
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "dphead",
+    ]
+    command = [
+        *launch,
+        "finetune",
+        str(folder / "images.npz"),
+        *fixed.split(),
+        *more.split(),
+        *places,
+    ]
+    environment = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("To be released") == done.stdout.count("model.safetensors") == 1  # one process speaks
+    # one process speaks
+    assert (
+        done.stdout.count("To be released")
+        == done.stdout.count("model.safetensors")
+        == 1
+    )
 
 
 def forked(folder, world):
     """`finetune` on processes that have each imported torch once, together."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dphead.endtoend.run"])
-    port, chosen = free_port(), options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite")
-    running = [context.Process(target=member, args=(rank, world, port, chosen)) for rank in range(world)]
+    port, chosen = (
+        free_port(),
+        options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite"),
+    )
+    running = [
+        context.Process(target=member, args=(rank, world, port, chosen))
+        for rank in range(world)
+    ]
     for process in running:
         process.start()
     for process in running:
@@ -347,8 +521,11 @@ def forked(folder, world):
 
 
 def test_one_two_and_four_processes_train_the_same_network(tmp_path):
-    """Byte for byte. The same seed is the same sample and the same one draw of noise; every process sums in chunks of
-    the first one's size, at any place of which a row has the same bits, and whole numbers add up to the same.
+    """Byte for byte.
+
+    The same seed is the same sample and the same one draw of noise; every process sums
+    in chunks of the first one's size, at any place of which a row has the same bits,
+    and whole numbers add up to the same.
 
     Two are started by torchrun and the command, four by their function.
     """

@@ -25,7 +25,9 @@ N_TEST = 40
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """train.npz and test.npz of images, maps.h5, and trained without noise: pixels/, plain/ (no views), maps/."""
+    """train.npz and test.npz of images, maps.h5, and trained without noise: pixels/,
+    plain/ (no views), maps/.
+    """
     folder = tmp_path_factory.mktemp("saved")
     for name, n, seed in (("train", 60, 0), ("test", N_TEST, 1)):
         x, y = images(n, seed=seed)
@@ -33,17 +35,46 @@ def folder(tmp_path_factory):
     rng, labels = np.random.default_rng(0), np.arange(40) % 3
     maps = (rng.random((40, 81 * 49)) + labels[:, None]).astype(np.float32)
     write_features(folder / "maps.h5", maps, labels, class_names=NAMES)
-    write_features(folder / "other.h5", maps, labels, class_names=NAMES, backbone="another")
+    write_features(
+        folder / "other.h5", maps, labels, class_names=NAMES, backbone="another"
+    )
     fixed = {"method": "finetune", "epsilon": np.inf}
-    small = Settings("wrn-10-1", batch_size=60, steps=6, learning_rate=0.5, average="last")
-    moving = Settings("wrn-10-1", batch_size=60, steps=6, learning_rate=0.5, average="last", views=2, augment="crop")
+    small = Settings(
+        "wrn-10-1", batch_size=60, steps=6, learning_rate=0.5, average="last"
+    )
+    moving = Settings(
+        "wrn-10-1",
+        batch_size=60,
+        steps=6,
+        learning_rate=0.5,
+        average="last",
+        views=2,
+        augment="crop",
+    )
     for name, settings in (("plain", small), ("pixels", moving)):
-        fit = FitOptions(folder / "train.npz", folder / name, test=folder / "test.npz", test_is="public", **fixed)
-        finetune(FinetuneOptions(fit, settings, Classes(NAMES), groups=4, engine="vmap"))
+        fit = FitOptions(
+            folder / "train.npz",
+            folder / name,
+            test=folder / "test.npz",
+            test_is="public",
+            **fixed,
+        )
+        finetune(
+            FinetuneOptions(fit, settings, Classes(NAMES), groups=4, engine="vmap")
+        )
     fit = FitOptions(folder / "maps.h5", folder / "maps", **fixed)
-    clips = {"n_channels": 81, "mean_clip": 1.0, "square_clip": 1.0, "noise_multiplier": 8.0}
-    settings = Settings("tb21-sn-mnist", batch_size=40, steps=10, learning_rate=0.1, normalization=clips)
-    finetune(FinetuneOptions(fit, settings, Classes(NAMES), shape=(81, 7, 7), engine="vmap"))
+    clips = {
+        "n_channels": 81,
+        "mean_clip": 1.0,
+        "square_clip": 1.0,
+        "noise_multiplier": 8.0,
+    }
+    settings = Settings(
+        "tb21-sn-mnist", batch_size=40, steps=10, learning_rate=0.1, normalization=clips
+    )
+    finetune(
+        FinetuneOptions(fit, settings, Classes(NAMES), shape=(81, 7, 7), engine="vmap")
+    )
     return folder
 
 
@@ -62,14 +93,22 @@ def test_evaluate_repeats_what_the_training_measured(folder, name):
     assert found["n"] == N_TEST and 0.5 < found["accuracy"] < 1  # chance is a third
     assert found == theirs
     text = fitted("evaluate", folder / name, folder / "test.npz").out
-    assert f"({NAMES[int(np.argmin(found['per_class_accuracy']))]})" in text and "the network's guarantee" in text
+    assert (
+        f"({NAMES[int(np.argmin(found['per_class_accuracy']))]})" in text
+        and "the network's guarantee" in text
+    )
 
 
 def test_predict_gives_each_row_the_class_that_evaluate_counts(folder):
-    rows, y = predicted(folder / "pixels", folder / "test.npz"), images(N_TEST, seed=1)[1]
+    rows, y = (
+        predicted(folder / "pixels", folder / "test.npz"),
+        images(N_TEST, seed=1)[1],
+    )
     assert [int(r["row"]) for r in rows] == list(range(N_TEST))
     right = np.mean([NAMES[k] == r["class"] for k, r in zip(y, rows, strict=True)])
-    assert right == pytest.approx(measured(folder / "pixels", folder / "test.npz")["accuracy"])
+    assert right == pytest.approx(
+        measured(folder / "pixels", folder / "test.npz")["accuracy"]
+    )
     assert all(1 / 3 <= float(r["probability"]) <= 1 for r in rows)
 
 
@@ -78,14 +117,20 @@ def test_image_files_are_brought_to_the_networks_size(folder, tmp_path):
     for i, (image, label) in enumerate(zip(x, y, strict=True)):
         path = tmp_path / "photos" / NAMES[label] / f"{i:03}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image.transpose(1, 2, 0)).resize((24, 16), Image.Resampling.NEAREST).save(path)
+        Image.fromarray(image.transpose(1, 2, 0)).resize(
+            (24, 16), Image.Resampling.NEAREST
+        ).save(path)
     found = measured(folder / "pixels", tmp_path / "photos")
     assert found["n"] == N_TEST and found["per_class_n"] == np.bincount(y).tolist()
-    # the resampled images are not quite those of the array: one in ten may change its class
-    assert found["accuracy"] == pytest.approx(measured(folder / "pixels", folder / "test.npz")["accuracy"], abs=0.1)
+    # the resampled images are not quite those of the array: one in ten may change its
+    # class
+    assert found["accuracy"] == pytest.approx(
+        measured(folder / "pixels", folder / "test.npz")["accuracy"], abs=0.1
+    )
     (tmp_path / "flat").mkdir()
     (tmp_path / "photos" / NAMES[0]).rename(tmp_path / "flat" / "one")
-    assert len(predicted(folder / "pixels", tmp_path / "flat")) == (y == 0).sum()  # a folder of no class
+    # a folder of no class
+    assert len(predicted(folder / "pixels", tmp_path / "flat")) == (y == 0).sum()
 
 
 def test_a_vote_counts_the_views_of_each_image(folder):
@@ -95,22 +140,32 @@ def test_a_vote_counts_the_views_of_each_image(folder):
     keys = row_keys(pixels.reshape(N_TEST, -1))
     views = views_of(torch.from_numpy(pixels / 255), keys, 5, "crop", 0, 0)
     with torch.inference_mode():
-        each = network.model(((views - 0.5) / 0.25).flatten(0, 1)).argmax(dim=1).reshape(N_TEST, 5).numpy()
+        each = (
+            network.model(((views - 0.5) / 0.25).flatten(0, 1))
+            .argmax(dim=1)
+            .reshape(N_TEST, 5)
+            .numpy()
+        )
     shares = np.stack([(each == k).mean(axis=1) for k in range(3)], axis=1)
     rows = predicted(folder / "pixels", folder / "test.npz", "--vote", 5)
     for row, share in zip(rows, shares, strict=True):
         assert share[NAMES.index(row["class"])] == share.max()
-        assert float(row["probability"]) == pytest.approx(share.max(), abs=2e-3)  # a thousandth breaks ties
+        # a thousandth breaks ties
+        assert float(row["probability"]) == pytest.approx(share.max(), abs=2e-3)
     right = np.mean([NAMES[k] == r["class"] for k, r in zip(y, rows, strict=True)])
     found = measured(folder / "pixels", folder / "test.npz", "--vote", 5)
-    assert found["vote_accuracy"] == pytest.approx(right) and "vote_accuracy" not in measured(
-        folder / "pixels", folder / "test.npz"
+    assert found["vote_accuracy"] == pytest.approx(
+        right
+    ) and "vote_accuracy" not in measured(folder / "pixels", folder / "test.npz")
+    assert (
+        "5 views"
+        in fitted("evaluate", folder / "pixels", folder / "test.npz", "--vote", 5).out
     )
-    assert "5 views" in fitted("evaluate", folder / "pixels", folder / "test.npz", "--vote", 5).out
 
 
 def test_maps_go_through_the_released_normalisation(folder):
-    assert measured(folder / "maps", folder / "maps.h5")["accuracy"] > 0.9  # three brightnesses, no noise
+    # three brightnesses, no noise
+    assert measured(folder / "maps", folder / "maps.h5")["accuracy"] > 0.9
     assert len(predicted(folder / "maps", folder / "maps.h5")) == 40
 
 
@@ -129,32 +184,65 @@ def test_maps_go_through_the_released_normalisation(folder):
 def test_what_cannot_be_measured_is_refused(folder, arguments, message):
     run, source, *more = arguments.split()
     x, _ = images(4)
-    np.savez(folder / "unlabelled.npz", images=x.transpose(0, 2, 3, 1), labels=np.full(4, 7))
+    np.savez(
+        folder / "unlabelled.npz", images=x.transpose(0, 2, 3, 1), labels=np.full(4, 7)
+    )
     (folder / "broken").mkdir(exist_ok=True)
     (folder / "broken" / "model.json").write_text("{}")
     assert message in refused(dphead("evaluate", folder / run, folder / source, *more))
     if source != "unlabelled.npz":
-        assert message in refused(dphead("predict", folder / run, folder / source, *more))
+        assert message in refused(
+            dphead("predict", folder / run, folder / source, *more)
+        )
 
 
 def test_weights_are_not_given_again(folder):
-    done = dphead("predict", folder / "pixels", folder / "test.npz", "--weights", folder / "test.npz")
+    done = dphead(
+        "predict",
+        folder / "pixels",
+        folder / "test.npz",
+        "--weights",
+        folder / "test.npz",
+    )
     assert "in its run folder" in refused(done)
 
 
 def test_a_vote_without_views_is_refused_before_the_charge(folder, tmp_path):
-    fit = FitOptions(folder / "train.npz", tmp_path / "run", method="finetune", delta=1e-3, accountant="rdp")
-    settings = Settings("wrn-10-1", batch_size=20, steps=1, noise_multiplier=5.0)  # solving for it takes seconds
-    given = {"groups": 4, "vote": 2, "engine": "vmap", "same_data_as": folder / "maps.h5"}
+    fit = FitOptions(
+        folder / "train.npz",
+        tmp_path / "run",
+        method="finetune",
+        delta=1e-3,
+        accountant="rdp",
+    )
+    # solving for it takes seconds
+    settings = Settings("wrn-10-1", batch_size=20, steps=1, noise_multiplier=5.0)
+    given = {
+        "groups": 4,
+        "vote": 2,
+        "engine": "vmap",
+        "same_data_as": folder / "maps.h5",
+    }
     with pytest.raises(ValueError, match="trained on views"):
         finetune(FinetuneOptions(fit, settings, Classes(NAMES), **given))
     assert not (tmp_path / "run").exists()
 
 
 def test_check_finds_nothing_in_a_private_run(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})  # they take seconds
-    fixed = {"method": "finetune", "delta": 1e-3, "accountant": "rdp", "tuning": "public data"}
-    fit = FitOptions(folder / "train.npz", tmp_path / "run", ledger=tmp_path / "ledger.sqlite", **fixed)
+    # they take seconds
+    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
+    fixed = {
+        "method": "finetune",
+        "delta": 1e-3,
+        "accountant": "rdp",
+        "tuning": "public data",
+    }
+    fit = FitOptions(
+        folder / "train.npz",
+        tmp_path / "run",
+        ledger=tmp_path / "ledger.sqlite",
+        **fixed,
+    )
     settings = Settings("wrn-10-1", batch_size=20, steps=2)
     finetune(FinetuneOptions(fit, settings, Classes(NAMES), groups=4, engine="vmap"))
     done = dphead("check", tmp_path / "run")

@@ -11,18 +11,30 @@ from endtoend.core import images
 from dphead.analysis.tan import total_amount_of_noise
 from dphead.cli import cli
 from dphead.endtoend.settings import Settings
-from dphead.endtoend.tan import Simulated, cheapest, plans, predict, run_simulations, simulated_settings
+from dphead.endtoend.tan import (
+    Simulated,
+    cheapest,
+    plans,
+    predict,
+    run_simulations,
+    simulated_settings,
+)
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 
-FULL = Settings("wrn-10-1", noise_multiplier=2.0, batch_size=32, steps=4, learning_rate=0.5)
+FULL = Settings(
+    "wrn-10-1", noise_multiplier=2.0, batch_size=32, steps=4, learning_rate=0.5
+)
 
 
 def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
     found = plans(50_000, epsilon=8.0, delta=1e-5, steps=[250, 4000])
     for s in found:
         events = [GaussianEvent(2.0, s.batch_size / 50_000, s.steps)]
-        assert s.noise_multiplier == 2.0 and accounting.epsilon(events, 1e-5, accountant="rdp") <= 8.0
+        assert (
+            s.noise_multiplier == 2.0
+            and accounting.epsilon(events, 1e-5, accountant="rdp") <= 8.0
+        )
         assert s.epsilon == pytest.approx(8.0, rel=0.01)
     work = [s.batch_size * s.steps for s in found]
     assert work == sorted(work) and cheapest(found) == found[0]
@@ -36,7 +48,10 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
 def test_a_simulated_setting_has_the_same_eta():
     small = simulated_settings(FULL, 8)
     assert (small.batch_size, small.noise_multiplier, small.steps) == (4, 0.25, 4)
-    etas = [total_amount_of_noise(s.noise_multiplier, s.batch_size / 1e4, s.steps, 1e-5).eta for s in (FULL, small)]
+    etas = [
+        total_amount_of_noise(s.noise_multiplier, s.batch_size / 1e4, s.steps, 1e-5).eta
+        for s in (FULL, small)
+    ]
     assert etas[0] == pytest.approx(etas[1])
 
 
@@ -65,20 +80,49 @@ def command(*arguments):
 
 
 def test_show_and_plan_print_their_tables():
-    sizes = ("--n-rows", 50_000, "--batch-size", 4096, "--noise-multiplier", 3, "--steps", 2500, "--delta", "1e-5")
+    sizes = (
+        "--n-rows",
+        50_000,
+        "--batch-size",
+        4096,
+        "--noise-multiplier",
+        3,
+        "--steps",
+        2500,
+        "--delta",
+        "1e-5",
+    )
     done = command("show", *sizes, "--more-data", 2)
     assert done.exit_code == 0, done.output
-    assert "0.9654" in done.output and "7.484" in done.output and "never a guarantee" in done.output
+    assert (
+        "0.9654" in done.output
+        and "7.484" in done.output
+        and "never a guarantee" in done.output
+    )
     assert "100000" in done.output
-    done = command("plan", "--n-rows", 50_000, "--epsilon", 8, "--delta", "1e-5", "--steps", "250,1000")
+    done = command(
+        "plan",
+        "--n-rows",
+        50_000,
+        "--epsilon",
+        8,
+        "--delta",
+        "1e-5",
+        "--steps",
+        "250,1000",
+    )
     assert done.exit_code == 0 and re.search(r"250 .* 8944 ", done.output), done.output
 
 
-def test_simulate_trains_on_public_images_and_refuses_private_ones(tmp_path, monkeypatch):
+def test_simulate_trains_on_public_images_and_refuses_private_ones(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
     x, y = images(48)
     split = np.where(np.arange(48) < 32, "train", "test")
-    np.savez(tmp_path / "images.npz", images=x.transpose(0, 2, 3, 1), labels=y, split=split)
+    np.savez(
+        tmp_path / "images.npz", images=x.transpose(0, 2, 3, 1), labels=y, split=split
+    )
     fixed = (
         tmp_path / "images.npz",
         "--model",
@@ -90,11 +134,36 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(tmp_path, mon
         "--test-split",
         "test",
     )
-    fixed += ("--batch-size", 16, "--noise-multiplier", 2, "--steps", 2, "--factors", "2,4", "--runs", 2)
+    fixed += (
+        "--batch-size",
+        16,
+        "--noise-multiplier",
+        2,
+        "--steps",
+        2,
+        "--factors",
+        "2,4",
+        "--runs",
+        2,
+    )
     refused = command("simulate", *fixed)
     assert refused.exit_code != 0 and "needs public data" in str(refused.exception)
-    done = command("simulate", *fixed, "--data-is", "public", "--delta", "1e-3", "--json", tmp_path / "out.json")
+    done = command(
+        "simulate",
+        *fixed,
+        "--data-is",
+        "public",
+        "--delta",
+        "1e-3",
+        "--json",
+        tmp_path / "out.json",
+    )
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "predicted at B 16" in done.output and "none of them is private" in done.output
+    assert (
+        "predicted at B 16" in done.output and "none of them is private" in done.output
+    )
     found = json.loads((tmp_path / "out.json").read_text())
-    assert len(found["runs"]) == 4 and {r["batch_size"] for r in found["runs"]} == {8, 4}
+    assert len(found["runs"]) == 4 and {r["batch_size"] for r in found["runs"]} == {
+        8,
+        4,
+    }

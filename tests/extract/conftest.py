@@ -19,7 +19,9 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 
     data = load_digits()
-    return np.rint(data.images * (255 / 16)).astype(np.uint8), data.target.astype(np.int64)
+    return np.rint(data.images * (255 / 16)).astype(np.uint8), data.target.astype(
+        np.int64
+    )
 
 
 @pytest.fixture
@@ -27,5 +29,10 @@ def digits_npz(digits, tmp_path) -> Path:
     """A small .npz source: 300 digits, the first 200 train."""
     images, labels = digits
     path = tmp_path / "digits.npz"
-    np.savez(path, images=images[:300], labels=labels[:300], split=np.repeat([0, 1], [200, 100]))
+    np.savez(
+        path,
+        images=images[:300],
+        labels=labels[:300],
+        split=np.repeat([0, 1], [200, 100]),
+    )
     return path

@@ -16,7 +16,9 @@ SMALL = {"name": "test_resnet", "image_size": 32, "crop_pct": 1.0}
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory) -> Path:
-    """A small timm model with random weights and batch statistics, saved as pth, safetensors and npz."""
+    """A small timm model with random weights and batch statistics, saved as pth,
+    safetensors and npz.
+    """
     import timm
     from safetensors.torch import save_file
 
@@ -28,14 +30,21 @@ def weights(tmp_path_factory) -> Path:
             part.running_var.uniform_(0.5, 2)
     folder = tmp_path_factory.mktemp("weights")
     state = model.state_dict()
-    torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}}, folder / "w.pth")
+    torch.save(
+        {"state_dict": {f"module.{k}": v for k, v in state.items()}}, folder / "w.pth"
+    )
     save_file(state, folder / "w.safetensors")
     np.savez(folder / "w.npz", **{k: v.numpy() for k, v in state.items()})
     return folder
 
 
 def load(folder, suffix="safetensors", **changes):
-    options = {**SMALL, "weights": folder / f"w.{suffix}", "model_args": {"num_classes": 7}, **changes}
+    options = {
+        **SMALL,
+        "weights": folder / f"w.{suffix}",
+        "model_args": {"num_classes": 7},
+        **changes,
+    }
     return load_backbone(BackboneOptions(**options), (32, 32), True)
 
 
@@ -47,8 +56,13 @@ def features(backbone, image=PICTURE):
 def test_every_weights_format_gives_the_same_features(weights):
     loaded = [load(weights, suffix) for suffix in ("safetensors", "pth", "npz")]
     for other in loaded[1:]:
-        torch.testing.assert_close(features(other), features(loaded[0]), rtol=1e-6, atol=1e-6)
-    assert len({b.weights_sha256 for b in loaded}) == 3 and loaded[0].n_features == features(loaded[0]).shape[1]
+        torch.testing.assert_close(
+            features(other), features(loaded[0]), rtol=1e-6, atol=1e-6
+        )
+    assert (
+        len({b.weights_sha256 for b in loaded}) == 3
+        and loaded[0].n_features == features(loaded[0]).shape[1]
+    )
 
 
 def test_the_network_is_frozen_pooled_and_has_no_classifier(weights):
@@ -64,9 +78,19 @@ def test_transform_is_timms_with_the_given_values(weights):
     backbone = load(weights, mean=(0.5,), std=(0.25,), interpolation="bilinear")
     from PIL import Image
 
-    expected = create_transform((3, 32, 32), mean=(0.5,) * 3, std=(0.25,) * 3, interpolation="bilinear", crop_pct=1.0)
-    torch.testing.assert_close(backbone.prepare(PICTURE), expected(Image.fromarray(PICTURE)))
-    assert backbone.transform["mean"] == [0.5] * 3 and backbone.transform["input_size"] == [3, 32, 32]
+    expected = create_transform(
+        (3, 32, 32),
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+        interpolation="bilinear",
+        crop_pct=1.0,
+    )
+    torch.testing.assert_close(
+        backbone.prepare(PICTURE), expected(Image.fromarray(PICTURE))
+    )
+    assert backbone.transform["mean"] == [0.5] * 3 and backbone.transform[
+        "input_size"
+    ] == [3, 32, 32]
     assert backbone.prepare(PICTURE[:, :, 0]).shape == (3, 32, 32)
 
 
@@ -116,9 +140,13 @@ def test_models_that_mix_rows_are_refused(weights):
         check_rows_alone(Centred(), (3, 8, 8))
     frozen = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
     check_rows_alone(frozen.eval(), (3, 8, 8))
-    with pytest.raises(ExtractError, match="BatchNorm2d '1' uses statistics of the batch"):
+    with pytest.raises(
+        ExtractError, match="BatchNorm2d '1' uses statistics of the batch"
+    ):
         check_rows_alone(frozen.train(), (3, 8, 8))
-    free = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten()).eval()
+    free = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten()
+    ).eval()
     with pytest.raises(ExtractError, match="statistics of the batch"):
         check_rows_alone(free, (3, 8, 8))
     with pytest.raises(ExtractError, match="--image-size"):
@@ -168,18 +196,26 @@ def test_folding_keeps_the_function(weights):
 
 
 def path_difference(options, size):
-    """Largest difference, relative to the largest feature, between what extraction runs on a CPU and plain timm."""
+    """Largest difference, relative to the largest feature, between what extraction runs
+    on a CPU and plain timm.
+    """
     from extract.backbones import _timm
 
-    images = torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    images = (
+        torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    )
     with torch.inference_mode():
         plain = _timm(options).module.eval()(images)
-        fast = load_backbone(options, (32, 32), True).module(images.to(memory_format=torch.channels_last))
+        fast = load_backbone(options, (32, 32), True).module(
+            images.to(memory_format=torch.channels_last)
+        )
     return float((fast - plain).abs().max() / plain.abs().max())
 
 
 def test_the_fast_path_keeps_the_features(weights):
-    options = BackboneOptions(**SMALL, weights=weights / "w.safetensors", model_args={"num_classes": 7})
+    options = BackboneOptions(
+        **SMALL, weights=weights / "w.safetensors", model_args={"num_classes": 7}
+    )
     assert path_difference(options, 32) < 1e-3
 
 
@@ -189,16 +225,31 @@ def test_the_fast_path_keeps_the_real_mobilenets_features(shared):
         pytest.skip("needs ../shared/weights/mobilenetv2_100.in1k.safetensors")
     model_args = {"num_classes": 1001, "pad_type": "same"}
     assert (
-        path_difference(BackboneOptions("mobilenetv2_100", path, model_args, (0.5,), (0.5,), image_size=96), 96) < 1e-3
+        path_difference(
+            BackboneOptions(
+                "mobilenetv2_100", path, model_args, (0.5,), (0.5,), image_size=96
+            ),
+            96,
+        )
+        < 1e-3
     )
 
 
 def test_scatternet_sizes_and_colours():
-    backbone = load_backbone(BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False)
+    backbone = load_backbone(
+        BackboneOptions("scatternet", scatter_j=(1,)), (8, 8), False
+    )
     assert (backbone.parts, backbone.n_features) == (((9, 16),), 144)
     assert backbone.prepare(PICTURE[:8, :8]).shape == (1, 8, 8)  # colour becomes grey
-    backbone = load_backbone(BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,)), (20, 30), True)
-    assert backbone.prepare(PICTURE[:20, :30]).shape == (3, 16, 16) and backbone.n_features == 243 * 4 * 4
+    backbone = load_backbone(
+        BackboneOptions("scatternet", image_size=16, mean=(0.5,), std=(0.5,)),
+        (20, 30),
+        True,
+    )
+    assert (
+        backbone.prepare(PICTURE[:20, :30]).shape == (3, 16, 16)
+        and backbone.n_features == 243 * 4 * 4
+    )
     assert backbone.prepare(np.full((40, 20), 255, np.uint8)).unique().tolist() == [1.0]
     with pytest.raises(ExtractError, match="no weights"):
         load_backbone(BackboneOptions("scatternet", weights=Path("x")), (8, 8), False)
@@ -206,12 +257,16 @@ def test_scatternet_sizes_and_colours():
 
 def test_opponent_colours_turn_the_colours_and_grey_has_only_the_first():
     plain, turned = (
-        load_backbone(BackboneOptions("scatternet", scatter_j=(1,), colours=c), (8, 8), True)
+        load_backbone(
+            BackboneOptions("scatternet", scatter_j=(1,), colours=c), (8, 8), True
+        )
         for c in ("rgb", "opponent")
     )
     assert turned.transform == plain.transform | {"colour_space": "opponent"}
     image = PICTURE[:8, :8]
-    torch.testing.assert_close(turned.prepare(image).norm(dim=0), plain.prepare(image).norm(dim=0))
+    torch.testing.assert_close(
+        turned.prepare(image).norm(dim=0), plain.prepare(image).norm(dim=0)
+    )
     luminance = turned.prepare(image)[0]
     torch.testing.assert_close(luminance, plain.prepare(image).sum(0) / 3**0.5)
     grey = np.repeat(image[:, :, :1], 3, axis=2)
@@ -235,10 +290,14 @@ def test_the_real_mobilenet(shared):
     if not path.is_file():
         pytest.skip("needs ../shared/weights/mobilenetv2_100.in1k.safetensors")
     model_args = {"num_classes": 1001, "pad_type": "same"}
-    options = BackboneOptions("mobilenetv2_100", path, model_args, (0.5,), (0.5,), "bicubic", 1.0, 96)
+    options = BackboneOptions(
+        "mobilenetv2_100", path, model_args, (0.5,), (0.5,), "bicubic", 1.0, 96
+    )
     backbone = load_backbone(options, (32, 32), True)
     assert backbone.n_features == 1280 and features(backbone).shape == (1, 1280)
-    assert backbone.transform["mean"] == [0.5, 0.5, 0.5] and backbone.kwargs == model_args
+    assert (
+        backbone.transform["mean"] == [0.5, 0.5, 0.5] and backbone.kwargs == model_args
+    )
     with pytest.raises(ExtractError, match=r"classifier.* \(1001"):
         options.model_args = {"pad_type": "same"}
         load_backbone(options, (32, 32), True)
@@ -246,8 +305,12 @@ def test_the_real_mobilenet(shared):
 
 def test_scales_are_joined_scattering_transforms():
     one, two, both = (
-        load_backbone(BackboneOptions("scatternet", scatter_j=j), (16, 20), True) for j in ((1,), (2,), (1, 2))
+        load_backbone(BackboneOptions("scatternet", scatter_j=j), (16, 20), True)
+        for j in ((1,), (2,), (1, 2))
     )
     x = torch.rand(2, 3, 16, 20)
-    assert torch.equal(both.module(x), torch.cat([one.module(x).flatten(1), two.module(x).flatten(1)], dim=1))
+    assert torch.equal(
+        both.module(x),
+        torch.cat([one.module(x).flatten(1), two.module(x).flatten(1)], dim=1),
+    )
     assert both.parts == one.parts + two.parts and both.kwargs == {"J": [1, 2], "L": 8}

@@ -31,15 +31,27 @@ def sample(n=50, d=7, seed=0):
 
 
 def header(n=50, d=7, **changes):
-    fields = {"class_names": ["a", "b", "c"], "classes_declared": "classes-flag", "block_rows": 16, "config": {"x": 1}}
+    fields = {
+        "class_names": ["a", "b", "c"],
+        "classes_declared": "classes-flag",
+        "block_rows": 16,
+        "config": {"x": 1},
+    }
     return Header(n, d, **(fields | changes))
 
 
 def fill(writer, features, labels, blocks=None):
     while writer.next_row < len(features) and blocks != 0:
         start, stop = writer.next_block()
-        digests = np.stack([row_digest(writer.salt, r.shape, r.tobytes()) for r in features[start:stop]])
-        writer.append(features[start:stop], {"labels": labels[start:stop], "row_digest": digests})
+        digests = np.stack(
+            [
+                row_digest(writer.salt, r.shape, r.tobytes())
+                for r in features[start:stop]
+            ]
+        )
+        writer.append(
+            features[start:stop], {"labels": labels[start:stop], "row_digest": digests}
+        )
         blocks = None if blocks is None else blocks - 1
 
 
@@ -48,8 +60,13 @@ def sha(path):
 
 
 def test_import_needs_neither_torch_nor_jax():
-    code = "import sys, extract.format; print(sorted({'torch', 'jax', 'dphead', 'PIL'} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    code = (
+        "import sys, extract.format; print(sorted({'torch', 'jax', 'dphead', 'PIL'} & "
+        "set(sys.modules)))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert out.strip() == "[]"
 
 
@@ -65,13 +82,20 @@ BAD_GROUPS = {
 
 @pytest.mark.parametrize("group", BAD_GROUPS.values(), ids=BAD_GROUPS)
 def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(tmp_path, group):
-    """Large unsigned ids would turn negative, a row on its own each; fractions would be one group."""
+    """Large unsigned ids would turn negative, a row on its own each; fractions would be
+    one group.
+    """
     x, y = sample(6)
-    with pytest.raises(FormatError, match=r"of a dtype that int64 holds.*dtype=.*return_inverse"):
+    with pytest.raises(
+        FormatError, match=r"of a dtype that int64 holds.*dtype=.*return_inverse"
+    ):
         write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
     assert list(tmp_path.iterdir()) == []
     header = Header(6, 7, has_group=True)
-    with FeaturesWriter(tmp_path / "w.h5", header) as writer, pytest.raises(FormatError, match="dtype that int64"):
+    with (
+        FeaturesWriter(tmp_path / "w.h5", header) as writer,
+        pytest.raises(FormatError, match="dtype that int64"),
+    ):
         writer.append(x, {"labels": y, "group": group})
 
 
@@ -87,14 +111,24 @@ def test_groups_of_any_dtype_that_int64_holds_are_kept(tmp_path, dtype):
 def test_written_arrays_come_back(tmp_path):
     x, y = sample()
     group = np.arange(50) // 5
-    dataset_id = write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group, split_names=["train"])
+    dataset_id = write_features(
+        tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group, split_names=["train"]
+    )
     with open_features(tmp_path / "f.h5") as file:
         assert (file.n_rows, file.n_features, file.dtype) == (50, 7, np.float32)
-        assert file.class_names == ["a", "b", "c"] and file.classes_public and file.split_names == ["train"]
+        assert (
+            file.class_names == ["a", "b", "c"]
+            and file.classes_public
+            and file.split_names == ["train"]
+        )
         np.testing.assert_array_equal(file.features[:], x)
         np.testing.assert_array_equal(file.labels, y)
         np.testing.assert_array_equal(file.group, group)
-        assert file.valid.all() and file.labels.dtype == np.int32 and file.group.dtype == np.int64
+        assert (
+            file.valid.all()
+            and file.labels.dtype == np.int32
+            and file.group.dtype == np.int64
+        )
         assert file.dataset_id == dataset_id and len(dataset_id) == 32
     assert verify(tmp_path / "f.h5") == []
 
@@ -118,18 +152,30 @@ def test_labels_outside_the_classes_become_minus_one(tmp_path):
     write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
     with open_features(tmp_path / "f.h5") as file:
         np.testing.assert_array_equal(file.labels[3:5], -1)
-    assert verify(tmp_path / "f.h5") == ["rows without a label, or with one outside the classes: 2 (rows 3, 4)"]
+    assert verify(tmp_path / "f.h5") == [
+        "rows without a label, or with one outside the classes: 2 (rows 3, 4)"
+    ]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
-    x=hnp.arrays(np.float32, st.tuples(st.integers(1, 20), st.integers(1, 5)), elements=st.floats(-100, 100, width=32)),
+    x=hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 20), st.integers(1, 5)),
+        elements=st.floats(-100, 100, width=32),
+    ),
     block_rows=st.integers(1, 25),
     half=st.booleans(),
 )
 def test_any_shape_and_block_size(tmp_path, x, block_rows, half):
     path = tmp_path / f"{np.random.default_rng().integers(1 << 60)}.h5"
-    write_features(path, x, block_rows=block_rows, dtype="float16" if half else "float32")
+    write_features(
+        path, x, block_rows=block_rows, dtype="float16" if half else "float32"
+    )
     with open_features(path) as file:
         np.testing.assert_array_equal(file.rows(0, len(x)), x.astype(file.dtype))
         assert len(file.block_digest) == -(-len(x) // block_rows)
@@ -171,7 +217,9 @@ def test_another_configuration_is_refused_by_its_first_key(tmp_path):
     x, y = sample()
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
         fill(writer, x, y, blocks=1)
-    with pytest.raises(FormatError, match=r"got dtype=float16 where .* has dtype=float32"):
+    with pytest.raises(
+        FormatError, match=r"got dtype=float16 where .* has dtype=float32"
+    ):
         FeaturesWriter(tmp_path / "a.h5", header(dtype="float16"))
     with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
         fill(writer, x, y)
@@ -193,7 +241,10 @@ def test_another_dataset_id_is_refused_on_resume(tmp_path):
 
 
 def test_one_writer_at_a_time(tmp_path):
-    with FeaturesWriter(tmp_path / "a.h5", header()), pytest.raises(FormatError, match="in use"):
+    with (
+        FeaturesWriter(tmp_path / "a.h5", header()),
+        pytest.raises(FormatError, match="in use"),
+    ):
         FeaturesWriter(tmp_path / "a.h5", header())
     FeaturesWriter(tmp_path / "a.h5", header()).close()
 
@@ -214,7 +265,9 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
     write_features(tmp_path / "b.h5", x, y, ["a", "b", "c"], valid=valid)
     with open_features(tmp_path / "b.h5") as file:
         assert not file.valid[5] and not file.features[5].any()
-    assert verify(tmp_path / "b.h5") == ["unreadable images kept as masked rows: 1 (rows 5)"]
+    assert verify(tmp_path / "b.h5") == [
+        "unreadable images kept as masked rows: 1 (rows 5)"
+    ]
     with pytest.raises(FormatError, match="float32"):
         write_features(tmp_path / "c.h5", np.full((2, 2), 1e6), dtype="float16")
 
@@ -224,12 +277,24 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
     [
         (lambda p: p.unlink(), "must exist"),
         (lambda p: p.write_text("no"), "not an HDF5 file"),
-        (lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]), "damaged or cut short"),
+        (
+            lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
+            "damaged or cut short",
+        ),
         (lambda p: p.write_bytes(p.read_bytes()[:300]), "damaged|not an HDF5"),
         (lambda p: _edit(p, lambda f: f.attrs.modify("complete", False)), "finished"),
-        (lambda p: _edit(p, lambda f: f.attrs.modify("schema_version", 99)), "schema_version=1, got schema_version=99"),
-        (lambda p: _edit(p, lambda f: f.__delitem__("labels")), r"missing=\['labels'\]"),
-        (lambda p: _edit(p, lambda f: f.attrs.__delitem__("backbone")), r"missing=\['backbone'\]"),
+        (
+            lambda p: _edit(p, lambda f: f.attrs.modify("schema_version", 99)),
+            "schema_version=1, got schema_version=99",
+        ),
+        (
+            lambda p: _edit(p, lambda f: f.__delitem__("labels")),
+            r"missing=\['labels'\]",
+        ),
+        (
+            lambda p: _edit(p, lambda f: f.attrs.__delitem__("backbone")),
+            r"missing=\['backbone'\]",
+        ),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, change, message):
@@ -270,7 +335,9 @@ def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
     group = np.arange(50)
     group[45] = group[7]
     names = {"split_names": ["train", "test"]}
-    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], split=split, group=group, **names)
+    write_features(
+        tmp_path / "f.h5", x, y, ["a", "b", "c"], split=split, group=group, **names
+    )
     assert verify(tmp_path / "f.h5") == [
         "equal images in two splits: 2 (rows 3, 40)",
         "rows whose group is in two splits: 2 (rows 7, 45)",
@@ -285,8 +352,15 @@ def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
 )
 def test_near_equal_is_what_comparing_all_pairs_finds(rows, bit, other_bit):
     rows = rows + [(h ^ (1 << bit) ^ (1 << other_bit), 1 - s) for h, s in rows[:5]]
-    hashes, split = np.array([h for h, _ in rows], np.uint64), np.array([s for _, s in rows], np.uint8)
-    slow = [i for i, (h, s) in enumerate(rows) if h and any(g and t != s and (h ^ g).bit_count() <= 2 for g, t in rows)]
+    hashes, split = (
+        np.array([h for h, _ in rows], np.uint64),
+        np.array([s for _, s in rows], np.uint8),
+    )
+    slow = [
+        i
+        for i, (h, s) in enumerate(rows)
+        if h and any(g and t != s and (h ^ g).bit_count() <= 2 for g, t in rows)
+    ]
     assert near_equal(hashes, split, np.ones(len(rows), bool)).tolist() == slow
 
 
@@ -299,7 +373,9 @@ def test_fingerprint_depends_on_the_feature_space_only(tmp_path):
     first = space("a.h5", 0, backbone="net", transform={"size": 8})
     assert first == space("b.h5", 1, backbone="net", transform={"size": 8})
     assert first != space("c.h5", 0, backbone="net", transform={"size": 9})
-    assert first != space("d.h5", 0, backbone="net", transform={"size": 8}, weights_sha256="ab")
+    assert first != space(
+        "d.h5", 0, backbone="net", transform={"size": 8}, weights_sha256="ab"
+    )
 
 
 def test_digests_are_salted_and_names_are_nowhere(tmp_path):
@@ -313,9 +389,11 @@ def test_digests_are_salted_and_names_are_nowhere(tmp_path):
 
 
 def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
-    """A loss of power keeps what was synced: a digest without its block, or a name without its file, would be trusted.
+    """A loss of power keeps what was synced: a digest without its block, or a name
+    without its file, would be trusted.
 
-    What each sync and the renaming find on the disk: (file, its blocks with rows, its blocks with a digest, complete).
+    What each sync and the renaming find on the disk: (file, its blocks with rows, its
+    blocks with a digest, complete).
     """
     x, y = sample()
     events, sync, rename = [], writing._sync, os.replace
@@ -323,7 +401,9 @@ def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
 
     def found(name):
         with h5py.File(part, "r", locking=False) as file:
-            rows = sum(bool(np.any(file["features"][i : i + 16])) for i in range(0, 50, 16))
+            rows = sum(
+                bool(np.any(file["features"][i : i + 16])) for i in range(0, 50, 16)
+            )
             digests = int(file["block_digest"][:].any(axis=1).sum())
             events.append((name, rows, digests, bool(file.attrs["complete"])))
 
@@ -355,6 +435,8 @@ def test_a_file_that_lacks_rows_is_not_finished(tmp_path):
     for blocks in (0, 3):
         with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
             fill(writer, x, y, blocks=blocks)
-            with pytest.raises(FormatError, match="all rows must be written before the end"):
+            with pytest.raises(
+                FormatError, match="all rows must be written before the end"
+            ):
                 writer.finish()
         assert not (tmp_path / "a.h5").exists()

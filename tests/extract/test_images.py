@@ -29,7 +29,9 @@ PICTURE = DRAW.integers(0, 256, (6, 9, 3)).astype(np.uint8)
 
 def encoded(image, kind="PNG", **options):
     buffer = io.BytesIO()
-    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(buffer, kind, **options)
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(
+        buffer, kind, **options
+    )
     return buffer.getvalue()
 
 
@@ -45,7 +47,8 @@ def tree(root, files):
 
 def test_exif_orientation_is_applied():
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: rotate by 90 degrees clockwise to see it upright
+    # the camera was turned: rotate by 90 degrees clockwise to see it upright
+    exif[0x0112] = 6
     turned = decode_image(encoded(PICTURE, exif=exif))
     np.testing.assert_array_equal(turned, np.rot90(PICTURE, -1))
 
@@ -68,21 +71,34 @@ def test_transparency_is_composited_on_white():
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "CMYK", "YCbCr", "HSV", "LAB"])
 def test_every_mode_becomes_grey_or_rgb(mode):
-    out = canonical_array(Image.fromarray(PICTURE).convert("RGB").convert(mode) if mode != "LAB" else _lab())
-    assert out.dtype == np.uint8 and out.shape == ((6, 9) if mode in ("1", "L") else (6, 9, 3))
+    out = canonical_array(
+        Image.fromarray(PICTURE).convert("RGB").convert(mode)
+        if mode != "LAB"
+        else _lab()
+    )
+    assert out.dtype == np.uint8 and out.shape == (
+        (6, 9) if mode in ("1", "L") else (6, 9, 3)
+    )
 
 
 def _lab():
     from PIL import ImageCms
 
     profiles = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
-    return ImageCms.profileToProfile(Image.fromarray(PICTURE), *profiles, outputMode="LAB")
+    return ImageCms.profileToProfile(
+        Image.fromarray(PICTURE), *profiles, outputMode="LAB"
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 200))
 def test_broken_files_raise_unreadable_only(junk, cut):
-    for data in (junk, encoded(PICTURE)[:cut], b"\x89PNG\r\n\x1a\n" + junk, b"GIF89a" + junk):
+    for data in (
+        junk,
+        encoded(PICTURE)[:cut],
+        b"\x89PNG\r\n\x1a\n" + junk,
+        b"GIF89a" + junk,
+    ):
         with contextlib.suppress(UnreadableImage):  # any other exception is a failure
             assert decode_image(data).dtype == np.uint8
 
@@ -116,8 +132,16 @@ def test_classes_from_the_command_line(tmp_path):
 
 def test_labels_outside_the_classes_are_minus_one():
     codes, names, how = Classes.parse("2").encode(np.array([0, 1, 2, -5, 300]), 5)
-    assert codes.tolist() == [0, 1, -1, -1, -1] and names == ["0", "1"] and how == "classes-flag"
-    assert Classes.parse("cat,dog").encode(["dog", "cow", ""], 3)[0].tolist() == [1, -1, -1]
+    assert (
+        codes.tolist() == [0, 1, -1, -1, -1]
+        and names == ["0", "1"]
+        and how == "classes-flag"
+    )
+    assert Classes.parse("cat,dog").encode(["dog", "cow", ""], 3)[0].tolist() == [
+        1,
+        -1,
+        -1,
+    ]
 
 
 def test_class_names_stay_private_until_declared(tmp_path):
@@ -126,7 +150,10 @@ def test_class_names_stay_private_until_declared(tmp_path):
         open_source(tmp_path)
     assert "cat" not in str(error.value)
     source = open_source(tmp_path, Classes(folder_names_public=True))
-    assert source.class_names == ["cat", "dog"] and source.classes_declared == "folder-names-flag"
+    assert (
+        source.class_names == ["cat", "dog"]
+        and source.classes_declared == "folder-names-flag"
+    )
     assert (open_source(tmp_path, Classes(ignore_labels=True)).labels == -1).all()
 
 
@@ -134,11 +161,26 @@ def test_class_names_stay_private_until_declared(tmp_path):
 
 
 def test_folder_order_splits_and_labels(tmp_path):
-    names = ["test/dog/z.png", "train/dog/a.png", "train/cat/sub/b.JPG", "train/cat/.hidden.png", "train/cat/notes.txt"]
+    names = [
+        "test/dog/z.png",
+        "train/dog/a.png",
+        "train/cat/sub/b.JPG",
+        "train/cat/.hidden.png",
+        "train/cat/notes.txt",
+    ]
     tree(tmp_path, names)
     source = open_source(tmp_path, Classes.parse("cat,dog"), layout="split/class")
-    assert list(source.names) == ["test/dog/z.png", "train/cat/sub/b.JPG", "train/dog/a.png"]
-    assert source.labels.tolist() == [1, 0, 1] and source.split_names == ["train", "validation", "test", "none"]
+    assert list(source.names) == [
+        "test/dog/z.png",
+        "train/cat/sub/b.JPG",
+        "train/dog/a.png",
+    ]
+    assert source.labels.tolist() == [1, 0, 1] and source.split_names == [
+        "train",
+        "validation",
+        "test",
+        "none",
+    ]
     assert source.split.tolist() == [2, 0, 0]
     np.testing.assert_array_equal(source.image(2), PICTURE)
     train = open_source(tmp_path, Classes.parse("cat,dog"), "train")
@@ -148,7 +190,9 @@ def test_folder_order_splits_and_labels(tmp_path):
 
 
 def add(path, names):
-    """Image files of these names, their grey level by name, as a folder, zip or tar; names before its suffix."""
+    """Image files of these names, their grey level by name, as a folder, zip or tar;
+    names before its suffix.
+    """
     if path.suffix == "":
         for name in names:
             (path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -168,50 +212,90 @@ def said(path, layout, split="all", classes="cat,dog"):
     """Name -> (label, name of the split) of each row, and the names of the splits."""
     source = open_source(path, Classes.parse(classes), split, layout)
     splits = [source.split_names[code] for code in source.split]
-    return dict(zip(source.names, zip(source.labels.tolist(), splits, strict=True), strict=True)), source.split_names
+    return dict(
+        zip(source.names, zip(source.labels.tolist(), splits, strict=True), strict=True)
+    ), source.split_names
 
 
 @pytest.mark.parametrize("kind", ["", ".zip", ".tar"])
-@pytest.mark.parametrize("other", ["x.png", "data/x.png", "extra/cat/x.png", "train/x.png", "a/b/c/d.png"])
 @pytest.mark.parametrize(
-    ("layout", "before"), [("class", ""), ("any/class", "data/"), ("split/class", "train/"), (None, "")]
+    "other", ["x.png", "data/x.png", "extra/cat/x.png", "train/x.png", "a/b/c/d.png"]
 )
-def test_one_path_changes_the_label_and_the_split_of_no_other_row(tmp_path, kind, other, layout, before):
-    classes = "cat,dog,data,train"  # so that another layout gives other labels, and is not refused
+@pytest.mark.parametrize(
+    ("layout", "before"),
+    [("class", ""), ("any/class", "data/"), ("split/class", "train/"), (None, "")],
+)
+def test_one_path_changes_the_label_and_the_split_of_no_other_row(
+    tmp_path, kind, other, layout, before
+):
+    # so that another layout gives other labels, and is not refused
+    classes = "cat,dog,data,train"
     names = [f"{before}{label}/{i}.png" for label in ("cat", "dog") for i in range(3)]
     alone, splits = said(add(tmp_path / f"alone{kind}", names), layout, classes=classes)
-    beside, same = said(add(tmp_path / f"beside{kind}", [*names, other]), layout, classes=classes)
-    assert [label for label, _ in alone.values()] == [0, 0, 0, 1, 1, 1] and same == splits
-    assert {name: beside[name] for name in alone} == alone and set(beside) == {*alone, other}
+    beside, same = said(
+        add(tmp_path / f"beside{kind}", [*names, other]), layout, classes=classes
+    )
+    assert [label for label, _ in alone.values()] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+    ] and same == splits
+    assert {name: beside[name] for name in alone} == alone and set(beside) == {
+        *alone,
+        other,
+    }
 
 
 @pytest.mark.parametrize("kind", ["", ".zip", ".tar"])
 def test_a_layout_that_is_another_is_refused_with_what_to_declare(tmp_path, kind):
     wrapped = add(tmp_path / f"wrapped{kind}", ["data/cat/1.png", "data/dog/2.png"])
     splits = add(tmp_path / f"splits{kind}", ["train/cat/1.png", "test/dog/2.png"])
-    both = add(tmp_path / f"both{kind}", ["data/train/cat/1.png", "data/test/dog/2.png"])
+    both = add(
+        tmp_path / f"both{kind}", ["data/train/cat/1.png", "data/test/dog/2.png"]
+    )
     for path in (wrapped, splits, both):
-        with pytest.raises(ExtractError, match=r"folder of a class.*layout='class'.*--layout"):
+        with pytest.raises(
+            ExtractError, match=r"folder of a class.*layout='class'.*--layout"
+        ):
             said(path, None)
         assert (open_source(path, Classes(ignore_labels=True)).labels == -1).all()
     assert said(splits, None, "train") == ({"train/cat/1.png": (0, "train")}, ["train"])
-    assert said(both, "any/split/class", "test") == ({"data/test/dog/2.png": (1, "test")}, ["test"])
-    with pytest.raises(ExtractError, match=r"which folder is the split by --layout .*or leave --split out"):
+    assert said(both, "any/split/class", "test") == (
+        {"data/test/dog/2.png": (1, "test")},
+        ["test"],
+    )
+    with pytest.raises(
+        ExtractError,
+        match=r"which folder is the split by --layout .*or leave --split out",
+    ):
         said(wrapped, "any/class", "train")
     public = Classes(folder_names_public=True)
-    with pytest.raises(ExtractError, match=r"names of splits.*--layout split/class, or --layout class"):
+    with pytest.raises(
+        ExtractError, match=r"names of splits.*--layout split/class, or --layout class"
+    ):
         open_source(splits, public)
     assert open_source(splits, public, layout="class").class_names == ["test", "train"]
 
 
-@pytest.mark.parametrize("text", ["", "split", "class/class", "split/split/class", "label", "/class", "class/"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "split", "class/class", "split/split/class", "label", "/class", "class/"],
+)
 def test_a_layout_names_a_class_once(text):
-    with pytest.raises(ExtractError, match=r"class once and split at most once.*Write class, split/class"):
+    with pytest.raises(
+        ExtractError,
+        match=r"class once and split at most once.*Write class, split/class",
+    ):
         Layout.parse(text)
 
 
 def test_a_layout_is_refused_where_the_source_says_itself(tmp_path):
-    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8), labels=np.arange(2))
+    np.savez(
+        tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8), labels=np.arange(2)
+    )
     with pytest.raises(ExtractError, match=r"of kind npz.*Leave --layout out"):
         open_source(tmp_path / "a.npz", Classes.parse("2"), layout="class")
 
@@ -219,12 +303,22 @@ def test_a_layout_is_refused_where_the_source_says_itself(tmp_path):
 def test_splits_are_those_declared_whatever_the_rows_say(tmp_path):
     tree(tmp_path, ["x/1.png"])
     (tmp_path / "m.csv").write_text("path,label,split\nx/1.png,a,train\n")
-    assert open_source(tmp_path / "m.csv", Classes.parse("a")).split_names == ["train", "validation", "test", "none"]
+    assert open_source(tmp_path / "m.csv", Classes.parse("a")).split_names == [
+        "train",
+        "validation",
+        "test",
+        "none",
+    ]
     (tmp_path / "m.csv").write_text("path,label\nx/1.png,a\n")
     assert open_source(tmp_path / "m.csv", Classes.parse("a")).split_names == ["all"]
     images = np.zeros((2, 3, 3), np.uint8)
     np.savez(tmp_path / "a.npz", images=images, split=["train", "train"])
-    assert open_source(tmp_path / "a.npz").split_names == ["train", "validation", "test", "none"]
+    assert open_source(tmp_path / "a.npz").split_names == [
+        "train",
+        "validation",
+        "test",
+        "none",
+    ]
     assert open_source(tmp_path / "a.npz", split="train").split_names == ["train"]
     np.savez(tmp_path / "a.npz", images=images)
     assert open_source(tmp_path / "a.npz").split_names == ["all"]
@@ -232,12 +326,22 @@ def test_splits_are_those_declared_whatever_the_rows_say(tmp_path):
 
 def test_manifest(tmp_path):
     tree(tmp_path, ["x/1.png", "x/2.png"])
-    table = "path,label,split,group\nx/2.png,b,train,p7\nx/1.png,a,test,18446744073709551615\nx/gone.png,a,val,\n"
+    table = (
+        "path,label,split,group\n"
+        "x/2.png,b,train,p7\n"
+        "x/1.png,a,test,18446744073709551615\n"
+        "x/gone.png,a,val,\n"
+    )
     (tmp_path / "m.csv").write_text(table)
     source = open_source(tmp_path / "m.csv", Classes.parse("a,b"))
     assert list(source.names) == ["x/2.png", "x/1.png", "x/gone.png"]
-    assert source.labels.tolist() == [1, 0, 0] and source.group.tolist() == [1, 0, -1]  # texts, told apart exactly
-    assert [source.split_names[code] for code in source.split] == ["train", "test", "validation"]
+    # texts, told apart exactly
+    assert source.labels.tolist() == [1, 0, 0] and source.group.tolist() == [1, 0, -1]
+    assert [source.split_names[code] for code in source.split] == [
+        "train",
+        "test",
+        "validation",
+    ]
     with pytest.raises(UnreadableImage):
         source.image(2)
     (tmp_path / "m.csv").write_text("file,label\nx/1.png,a\n")
@@ -259,14 +363,19 @@ def make_zip(path, names):
 
 
 def test_archives_read_in_place(tmp_path):
-    make_zip(tmp_path / "a.zip", ["data/b/2.png", "data/a/1.png", "__MACOSX/a/1.png"][:2])
+    make_zip(
+        tmp_path / "a.zip", ["data/b/2.png", "data/a/1.png", "__MACOSX/a/1.png"][:2]
+    )
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
         for name in ("b/2.png", "./a/1.png"):
             info = tarfile.TarInfo(name)
             info.size = len(encoded(PICTURE))
             archive.addfile(info, io.BytesIO(encoded(PICTURE)))
     before = sorted(tmp_path.iterdir())
-    for name, labels, layout in (("a.zip", [0, 1], "any/class"), ("a.tar.gz", [1, 0], None)):
+    for name, labels, layout in (
+        ("a.zip", [0, 1], "any/class"),
+        ("a.tar.gz", [1, 0], None),
+    ):
         source = open_source(tmp_path / name, Classes.parse("a,b"), layout=layout)
         assert source.labels.tolist() == labels
         for row in range(2):
@@ -277,42 +386,74 @@ def test_archives_read_in_place(tmp_path):
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_of_two_members_of_one_name_the_last_is_the_only_row(tmp_path, kind):
     """Otherwise both rows would hold the last one's image."""
-    path, pictures = tmp_path / f"a.{kind}", [encoded(np.full((4, 4), level, np.uint8)) for level in (1, 2, 3)]
-    with zipfile.ZipFile(path, "w") if kind == "zip" else tarfile.open(path, "w") as archive:
+    path, pictures = (
+        tmp_path / f"a.{kind}",
+        [encoded(np.full((4, 4), level, np.uint8)) for level in (1, 2, 3)],
+    )
+    with (
+        zipfile.ZipFile(path, "w")
+        if kind == "zip"
+        else tarfile.open(path, "w") as archive
+    ):
         for name, data in zip(("a/1.png", "a/2.png", "a/1.png"), pictures, strict=True):
             if isinstance(archive, zipfile.ZipFile):
-                with pytest.warns(UserWarning, match="Duplicate") if data == pictures[2] else contextlib.nullcontext():
+                with (
+                    pytest.warns(UserWarning, match="Duplicate")
+                    if data == pictures[2]
+                    else contextlib.nullcontext()
+                ):
                     archive.writestr(name, data)
             else:
                 info = tarfile.TarInfo(name)
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
     source = open_source(path, Classes.parse("a"))
-    assert {name: int(source.image(row)[0, 0]) for row, name in enumerate(source.names)} == {"a/1.png": 3, "a/2.png": 2}
+    assert {
+        name: int(source.image(row)[0, 0]) for row, name in enumerate(source.names)
+    } == {"a/1.png": 3, "a/2.png": 2}
     assert source.n_rows == 2
 
 
 @pytest.mark.parametrize("name", ["a.tar", "archive"])
 def test_an_image_that_ends_with_a_zip_does_not_make_a_zip_of_its_tar(tmp_path, name):
-    """zipfile finds a zip's directory anywhere near the end: one image's bytes would take all other rows."""
+    """zipfile finds a zip's directory anywhere near the end: one image's bytes would
+    take all other rows.
+    """
     make_zip(tmp_path / "b.zip", ["dog/evil.png"])
     hidden = encoded(PICTURE) + (tmp_path / "b.zip").read_bytes()
     with tarfile.open(tmp_path / name, "w") as archive:
-        for member, data in {"cat/1.png": encoded(PICTURE), "cat/2.png": hidden}.items():
+        for member, data in {
+            "cat/1.png": encoded(PICTURE),
+            "cat/2.png": hidden,
+        }.items():
             info = tarfile.TarInfo(member)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    assert open_source(tmp_path / name, Classes.parse("cat,dog")).names == ["cat/1.png", "cat/2.png"]
+    assert open_source(tmp_path / name, Classes.parse("cat,dog")).names == [
+        "cat/1.png",
+        "cat/2.png",
+    ]
 
 
-@pytest.mark.parametrize("text", ['1.png,"cat\n2.png,dog\n', '1.png,"cat\n2.png,do"g"\n', '1.png,"cat\n2.png,dog"\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '1.png,"cat\n2.png,dog\n',
+        '1.png,"cat\n2.png,do"g"\n',
+        '1.png,"cat\n2.png,dog"\n',
+    ],
+)
 def test_a_quote_in_a_line_of_a_manifest_takes_no_other_line(tmp_path, text):
     (tmp_path / "a.csv").write_text(f"path,label\n{text}3.png,dog\n")
-    with pytest.raises(ExtractError, match=r"each line of a manifest|must be a CSV file"):
+    with pytest.raises(
+        ExtractError, match=r"each line of a manifest|must be a CSV file"
+    ):
         open_source(tmp_path / "a.csv", Classes.parse("cat,dog"))
 
 
-@pytest.mark.parametrize("name", ["../x.png", "a/../../x.png", "/etc/x.png", "C:/x.png", "..\\x.png"])
+@pytest.mark.parametrize(
+    "name", ["../x.png", "a/../../x.png", "/etc/x.png", "C:/x.png", "..\\x.png"]
+)
 def test_paths_outside_a_zip_are_refused(tmp_path, name):
     with pytest.raises(ExtractError, match="outside the archive"):
         open_source(make_zip(tmp_path / "a.zip", ["a/1.png", name]), Classes.parse("a"))
@@ -354,20 +495,32 @@ def test_a_damaged_archive_is_refused(tmp_path):
 
 
 def idx(values, code=8):
-    return struct.pack(f">HBB{values.ndim}I", 0, code, values.ndim, *values.shape) + values.tobytes()
+    return (
+        struct.pack(f">HBB{values.ndim}I", 0, code, values.ndim, *values.shape)
+        + values.tobytes()
+    )
 
 
 def test_idx_pairs_plain_and_gz(tmp_path):
-    images, labels = DRAW.integers(0, 256, (5, 4, 3)).astype(np.uint8), np.arange(5, dtype=np.uint8)
+    images, labels = (
+        DRAW.integers(0, 256, (5, 4, 3)).astype(np.uint8),
+        np.arange(5, dtype=np.uint8),
+    )
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images))
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[:2])))
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels[:2])))
     source = open_source(tmp_path, Classes.parse("4"))
-    assert source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1] and source.split.tolist() == [0] * 5 + [1] * 2
+    assert (
+        source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1]
+        and source.split.tolist() == [0] * 5 + [1] * 2
+    )
     np.testing.assert_array_equal(source.image(4), images[4])
     assert open_source(tmp_path, Classes.parse("4"), "test").n_rows == 2
-    assert open_source(tmp_path / "train-images-idx3-ubyte", Classes.parse("4")).n_rows == 5
+    assert (
+        open_source(tmp_path / "train-images-idx3-ubyte", Classes.parse("4")).n_rows
+        == 5
+    )
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images)[:-1])
     with pytest.raises(ExtractError, match="as long as its header"):
         open_source(tmp_path, Classes.parse("4"))
@@ -382,9 +535,13 @@ def test_cifar_10_and_100(tmp_path):
         (ten / f"data_batch_{batch}.bin").write_bytes(rows.tobytes())
     (ten / "test_batch.bin").write_bytes(rows.tobytes())
     source = open_source(ten, Classes.parse("11"))
-    assert source.labels.tolist() == [2] * 3 + [10] * 3 + [2] * 3 and source.split_names == ["train", "test"]
+    assert source.labels.tolist() == [2] * 3 + [10] * 3 + [
+        2
+    ] * 3 and source.split_names == ["train", "test"]
     np.testing.assert_array_equal(source.image(1)[:, :, 2].ravel(), pixels[1, 2048:])
-    fine = np.concatenate([np.full((3, 1), 1, np.uint8), np.full((3, 1), 77, np.uint8), pixels], 1)
+    fine = np.concatenate(
+        [np.full((3, 1), 1, np.uint8), np.full((3, 1), 77, np.uint8), pixels], 1
+    )
     (hundred / "train.bin").write_bytes(fine.tobytes())
     assert open_source(hundred, Classes.parse("100")).labels.tolist() == [77] * 3
     (hundred / "train.bin").write_bytes(fine.tobytes()[:-1])
@@ -394,17 +551,30 @@ def test_cifar_10_and_100(tmp_path):
 
 def test_npz(tmp_path):
     path, images = tmp_path / "a.npz", DRAW.random((4, 5, 5, 1))
-    np.savez(path, images=images, labels=np.array(["a", "b", "b", "c"]), split=["train", "test", "train", "test"])
+    np.savez(
+        path,
+        images=images,
+        labels=np.array(["a", "b", "b", "c"]),
+        split=["train", "test", "train", "test"],
+    )
     source = open_source(path, Classes.parse("a,b"), "train")
     assert source.labels.tolist() == [0, 1] and source.arrays.shape == (2, 5, 5)
     np.testing.assert_array_equal(source.image(1), np.rint(images[2, :, :, 0] * 255))
-    for bad in ({"images": images * 3}, {"images": images, "labels": np.arange(3)}, {"labels": np.arange(3)}):
+    for bad in (
+        {"images": images * 3},
+        {"images": images, "labels": np.arange(3)},
+        {"labels": np.arange(3)},
+    ):
         np.savez(path, **bad)
         with pytest.raises(ExtractError):
             open_source(path, Classes.parse("3"))
     np.savez(path, images=images, group=np.array([-7, 2, 2, 2**32 - 1]))
     assert open_source(path).group.tolist() == [-1, 2, 2, 2**32 - 1]
-    for wrong in (np.array([2**63, 1, 1, 2], np.uint64), np.array([0.2, 0.9, 1, 1]), list("aabb")):
+    for wrong in (
+        np.array([2**63, 1, 1, 2], np.uint64),
+        np.array([0.2, 0.9, 1, 1]),
+        list("aabb"),
+    ):
         np.savez(path, images=images, group=wrong)
         with pytest.raises(FormatError, match="of a dtype that int64 holds"):
             open_source(path)
@@ -413,7 +583,11 @@ def test_npz(tmp_path):
         open_source(path)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.integers(0, 250))
 def test_cut_npz_files_are_refused(tmp_path, cut):
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8))
@@ -425,7 +599,11 @@ def test_cut_npz_files_are_refused(tmp_path, cut):
 def test_sources_that_are_none(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_text("hello")
-    for name, message in (("nowhere", "must exist"), ("a.txt", "must be a folder"), ("empty", "images=0")):
+    for name, message in (
+        ("nowhere", "must exist"),
+        ("a.txt", "must be a folder"),
+        ("empty", "images=0"),
+    ):
         with pytest.raises(ExtractError, match=message):
             open_source(tmp_path / name)
 
@@ -437,14 +615,28 @@ def test_the_digest_follows_labels_and_pixels(tmp_path, digits):
 
     images, labels = digits[0][:9], digits[1][:9]
     assert digest(images, labels) == digest(images, labels)
-    assert len({digest(images, labels), digest(images[::-1], labels), digest(images, labels[::-1])}) == 3
+    assert (
+        len(
+            {
+                digest(images, labels),
+                digest(images[::-1], labels),
+                digest(images, labels[::-1]),
+            }
+        )
+        == 3
+    )
 
 
 def test_the_hash_is_what_exceeds_the_median_of_the_frequencies():
     rng = np.random.default_rng(0)
     for shape in ((28, 28), (40, 33, 3)):
         image = rng.integers(0, 256, shape).astype(np.uint8)
-        small = np.asarray(Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR), float)
+        small = np.asarray(
+            Image.fromarray(image)
+            .convert("L")
+            .resize((32, 32), Image.Resampling.BILINEAR),
+            float,
+        )
         spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
         bits = np.packbits(spectrum > np.median(spectrum)).tobytes()
         assert image_hash(image) == int.from_bytes(bits, "big")

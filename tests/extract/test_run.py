@@ -23,14 +23,23 @@ TEN = Classes.parse("10")
 
 def options(source, output, **changes):
     network = BackboneOptions("scatternet", scatter_j=(1,))
-    defaults = {"backbone": network, "classes": TEN, "batch_size": 32, "block_rows": 64, "workers": 2}
+    defaults = {
+        "backbone": network,
+        "classes": TEN,
+        "batch_size": 32,
+        "block_rows": 64,
+        "workers": 2,
+    }
     return ExtractOptions(source, output, **(defaults | changes))
 
 
 def datasets(path):
     with open_features(path) as file:
         names = ("labels", "valid", "split", "row_digest", "image_hash", "block_digest")
-        return {"features": file.features[:], **{name: getattr(file, name) for name in names}}
+        return {
+            "features": file.features[:],
+            **{name: getattr(file, name) for name in names},
+        }
 
 
 def same(a, b):
@@ -39,16 +48,29 @@ def same(a, b):
 
 def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
     seen = []
-    summary = extract(options(digits_npz, tmp_path / "f.h5"), lambda done, total: seen.append((done, total)))
+    summary = extract(
+        options(digits_npz, tmp_path / "f.h5"),
+        lambda done, total: seen.append((done, total)),
+    )
     assert (summary.n_rows, summary.n_features, summary.problems) == (300, 144, [])
     assert seen[0] == (0, 300) and seen[-1] == (300, 300) and seen == sorted(seen)
     with open_features(tmp_path / "f.h5") as file:
-        assert file.class_names == list("0123456789") and file.split_names == ["train", "validation", "test", "none"]
+        assert file.class_names == list("0123456789") and file.split_names == [
+            "train",
+            "validation",
+            "test",
+            "none",
+        ]
         np.testing.assert_array_equal(file.labels, digits[1][:300])
-        assert file.attrs["transform"]["colours"] == 1 and file.attrs["backbone_kwargs"] == {"J": 1, "L": 8}
+        assert file.attrs["transform"]["colours"] == 1 and file.attrs[
+            "backbone_kwargs"
+        ] == {"J": 1, "L": 8}
         assert set(file.attrs["library_versions"]) >= {"torch", "timm", "numpy"}
     names = tmp_path / "f.h5.names.csv"
-    assert stat.S_IMODE(names.stat().st_mode) == 0o600 and names.read_text().splitlines()[1] == "0,npz:0"
+    assert (
+        stat.S_IMODE(names.stat().st_mode) == 0o600
+        and names.read_text().splitlines()[1] == "0,npz:0"
+    )
     assert b"npz:0" not in (tmp_path / "f.h5").read_bytes()
 
 
@@ -62,7 +84,9 @@ def two_torch_threads():
     torch.set_num_threads(before)
 
 
-def test_features_do_not_depend_on_labels_workers_or_torch_threads(digits, tmp_path, two_torch_threads):
+def test_features_do_not_depend_on_labels_workers_or_torch_threads(
+    digits, tmp_path, two_torch_threads
+):
     import torch
 
     images, labels = digits[0][:100], digits[1][:100]
@@ -71,7 +95,9 @@ def test_features_do_not_depend_on_labels_workers_or_torch_threads(digits, tmp_p
     extract(options(tmp_path / "a.npz", tmp_path / "a.h5", workers=1))
     extract(options(tmp_path / "b.npz", tmp_path / "b.h5", workers=3))
     assert torch.get_num_threads() == 2
-    np.testing.assert_array_equal(datasets(tmp_path / "a.h5")["features"], datasets(tmp_path / "b.h5")["features"])
+    np.testing.assert_array_equal(
+        datasets(tmp_path / "a.h5")["features"], datasets(tmp_path / "b.h5")["features"]
+    )
 
 
 @pytest.mark.parametrize("kind", ["none", "unit", "group"])
@@ -81,12 +107,15 @@ def test_normalisation_and_dtype_are_recorded(digits_npz, tmp_path, kind):
     with open_features(tmp_path / "f.h5") as file:
         assert file.dtype == np.float16 and file.attrs["normalization"]["kind"] == kind
         if kind == "unit":
-            np.testing.assert_allclose(np.linalg.norm(file.rows(0, 300).astype(float), axis=1), 1, rtol=2e-3)
+            np.testing.assert_allclose(
+                np.linalg.norm(file.rows(0, 300).astype(float), axis=1), 1, rtol=2e-3
+            )
 
 
 CHILD = """
 import sys, time
-sys.path.insert(0, "tests/extract")  # not `tests`: installed packages may bring one of their own
+# not `tests`: installed packages may bring one of their own
+sys.path.insert(0, "tests/extract")
 from test_run import options
 from extract.run import extract
 import extract.writing as w
@@ -116,16 +145,24 @@ def test_a_killed_run_resumes_to_the_same_bytes(digits_npz, tmp_path):
     shutil.copy(part, tmp_path / "again.h5.part")
     seen = []
     summary = extract(options(digits_npz, out), lambda done, total: seen.append(done))
-    assert 128 <= seen[0] < 300 and summary.rows_done == 300 - seen[0] and summary.problems == []
+    assert (
+        128 <= seen[0] < 300
+        and summary.rows_done == 300 - seen[0]
+        and summary.problems == []
+    )
     assert not part.exists()
     extract(options(digits_npz, tmp_path / "fresh.h5"))
     fresh, resumed = datasets(tmp_path / "fresh.h5"), datasets(out)
     for salted in ("row_digest", "block_digest"):
         fresh.pop(salted), resumed.pop(salted)
     assert same(fresh, resumed)
-    # With the same salt and id (they are drawn once, at the first start) even the bytes are the same.
+    # With the same salt and id (they are drawn once, at the first start) even the bytes
+    # are the same.
     extract(options(digits_npz, tmp_path / "again.h5"))
-    assert hashlib.sha256(out.read_bytes()).digest() == hashlib.sha256((tmp_path / "again.h5").read_bytes()).digest()
+    assert (
+        hashlib.sha256(out.read_bytes()).digest()
+        == hashlib.sha256((tmp_path / "again.h5").read_bytes()).digest()
+    )
 
 
 def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_path):
@@ -135,7 +172,9 @@ def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_
     assert extract(options(digits_npz, out)).already_complete
     with pytest.raises(FormatError, match=r"normalization\.kind=unit"):
         extract(options(digits_npz, out, normalize=RowNorm("unit")))
-    np.savez(digits_npz, images=np.zeros((300, 8, 8), np.uint8), labels=np.zeros(300, int))
+    np.savez(
+        digits_npz, images=np.zeros((300, 8, 8), np.uint8), labels=np.zeros(300, int)
+    )
     with pytest.raises(FormatError, match=r"other images or labels|split_names"):
         extract(options(digits_npz, out))
     assert out.read_bytes() == before
@@ -144,8 +183,16 @@ def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_
 def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     first = extract(options(digits_npz, tmp_path / "a.h5"))
     same_data = {"same_data_as": tmp_path / "a.h5", "normalize": RowNorm("unit")}
-    assert extract(options(digits_npz, tmp_path / "b.h5", **same_data)).dataset_id == first.dataset_id
-    assert extract(options(digits_npz, tmp_path / "c.h5", dataset_id=first.dataset_id)).dataset_id == first.dataset_id
+    assert (
+        extract(options(digits_npz, tmp_path / "b.h5", **same_data)).dataset_id
+        == first.dataset_id
+    )
+    assert (
+        extract(
+            options(digits_npz, tmp_path / "c.h5", dataset_id=first.dataset_id)
+        ).dataset_id
+        == first.dataset_id
+    )
     images = np.array(np.load(digits_npz)["images"])
     images[250, 0, 0] += 1
     np.savez(digits_npz, images=images)
@@ -171,10 +218,16 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
     with pytest.raises(ExtractError, match=r"unreadable=1: a/04\.png"):
         extract(options(folder, tmp_path / "f.h5", **choice))
     assert list(tmp_path.glob("f.h5*")) == []
-    summary = extract(options(folder, tmp_path / "f.h5", skip_unreadable=True, **choice))
-    assert summary.n_rows == 20 and summary.problems == ["unreadable images kept as masked rows: 1 (rows 2)"]
+    summary = extract(
+        options(folder, tmp_path / "f.h5", skip_unreadable=True, **choice)
+    )
+    assert summary.n_rows == 20 and summary.problems == [
+        "unreadable images kept as masked rows: 1 (rows 2)"
+    ]
     with open_features(tmp_path / "f.h5") as file:
-        assert not file.valid[2] and not file.features[2].any() and file.valid.sum() == 19
+        assert (
+            not file.valid[2] and not file.features[2].any() and file.valid.sum() == 19
+        )
     for path in folder.rglob("*.png"):
         path.write_bytes(b"")
     with pytest.raises(ExtractError, match="must be readable, got unreadable=20 of 20"):
@@ -195,14 +248,19 @@ def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, tmp_p
         extract(options(folder, tmp_path / f"{name}.h5", **scatternet(image_size=8)))
         found[name] = datasets(tmp_path / f"{name}.h5")["features"]
         Image.new("RGB", (12, 9), "red").save(folder / "b" / "99.png")
-    assert found["grey"].shape == (20, 3 * 144) and found["mixed"].shape == (21, 3 * 144)
+    assert found["grey"].shape == (20, 3 * 144) and found["mixed"].shape == (
+        21,
+        3 * 144,
+    )
     np.testing.assert_array_equal(found["mixed"][:20], found["grey"])
     np.testing.assert_array_equal(found["grey"][:, :144], found["grey"][:, 144:288])
 
 
 @pytest.mark.parametrize("other", ["x.png", "other/a/x.png", "train/x.png"])
 def test_one_path_of_another_depth_changes_no_other_rows_label(folder, tmp_path, other):
-    """A folder of everything, as archives often have, declared; then one image that lies elsewhere."""
+    """A folder of everything, as archives often have, declared; then one image that
+    lies elsewhere.
+    """
     source = tmp_path / "source"
     source.mkdir()
     folder.rename(source / "everything")
@@ -212,19 +270,31 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, tmp_path,
         output = tmp_path / f"{name}.h5"
         extract(options(source, output, **choice))
         with open_features(output) as file:
-            rows = [line.split(",")[1] for line in Path(f"{output}.names.csv").read_text().splitlines()[1:]]
-            found[name] = dict(zip(rows, file.labels.tolist(), strict=True)), file.split_names
+            rows = [
+                line.split(",")[1]
+                for line in Path(f"{output}.names.csv").read_text().splitlines()[1:]
+            ]
+            found[name] = (
+                dict(zip(rows, file.labels.tolist(), strict=True)),
+                file.split_names,
+            )
             assert file.attrs["config"]["layout"] == "any/class"
         (source / other).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 77).save(source / other)
     (alone, splits), (beside, same) = found["alone"], found["beside"]
-    assert len(alone) == 20 and set(alone.values()) == {0, 1} and same == splits == ["all"]
+    assert (
+        len(alone) == 20 and set(alone.values()) == {0, 1} and same == splits == ["all"]
+    )
     assert len(beside) == 21 and {name: beside[name] for name in alone} == alone
 
 
-def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(folder, tmp_path):
+def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(
+    folder, tmp_path
+):
     for name in ("one size", "two sizes"):
-        with pytest.raises(ExtractError, match=r"declared size for image files.*--image-size"):
+        with pytest.raises(
+            ExtractError, match=r"declared size for image files.*--image-size"
+        ):
             extract(options(folder, tmp_path / f"{name}.h5", **AB))
         Image.new("L", (12, 9)).save(folder / "b" / "99.png")
     assert list(tmp_path.glob("*.h5*")) == []
@@ -237,7 +307,9 @@ def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(fold
         ({"interpolation": "none"}, ("L", (12, 9)), "--image-size N or H,W"),
     ],
 )
-def test_an_image_that_does_not_fit_what_is_declared_is_refused(folder, tmp_path, declared, picture, message):
+def test_an_image_that_does_not_fit_what_is_declared_is_refused(
+    folder, tmp_path, declared, picture, message
+):
     choice = scatternet(image_size=8, **declared)
     columns = extract(options(folder, tmp_path / "f.h5", **choice)).n_features
     assert columns == 144 * declared.get("channels", 3)
@@ -248,23 +320,48 @@ def test_an_image_that_does_not_fit_what_is_declared_is_refused(folder, tmp_path
 
 
 def test_a_size_of_two_sides_cuts_the_middle_of_what_covers_it(folder, tmp_path):
-    extract(options(folder, tmp_path / "f.h5", **scatternet(image_size=(8, 4), channels=1)))
-    extract(options(folder, tmp_path / "g.h5", **scatternet(image_size=(8, 8), channels=1)))
-    wide, half = (datasets(tmp_path / name)["features"].reshape(20, 9, 4, -1) for name in ("g.h5", "f.h5"))
+    extract(
+        options(folder, tmp_path / "f.h5", **scatternet(image_size=(8, 4), channels=1))
+    )
+    extract(
+        options(folder, tmp_path / "g.h5", **scatternet(image_size=(8, 8), channels=1))
+    )
+    wide, half = (
+        datasets(tmp_path / name)["features"].reshape(20, 9, 4, -1)
+        for name in ("g.h5", "f.h5")
+    )
     assert wide.shape[3] == 4 and half.shape[3] == 2
     with open_features(tmp_path / "f.h5") as file:
-        assert file.attrs["transform"]["image_size"] == [8, 4] and file.attrs["transform"]["colours"] == 1
+        assert (
+            file.attrs["transform"]["image_size"] == [8, 4]
+            and file.attrs["transform"]["colours"] == 1
+        )
 
 
-def test_the_header_of_arrays_is_what_is_declared_about_them(digits, digits_npz, tmp_path):
-    """One shape for all rows. Three channels can be asked for; colours are never dropped without a word."""
+def test_the_header_of_arrays_is_what_is_declared_about_them(
+    digits, digits_npz, tmp_path
+):
+    """One shape for all rows.
+
+    Three channels can be asked for; colours are never dropped without a word.
+    """
     choice = {"backbone": BackboneOptions("scatternet", scatter_j=(1,), channels=3)}
     extract(options(digits_npz, tmp_path / "three.h5", **choice))
     extract(options(digits_npz, tmp_path / "one.h5"))
-    three, one = (datasets(tmp_path / f"{name}.h5")["features"] for name in ("three", "one"))
-    np.testing.assert_allclose(three, np.tile(one, 3), atol=1e-6)  # float32 products of another shape
-    np.savez(tmp_path / "rgb.npz", images=np.repeat(digits[0][:9, :, :, None], 3, 3), labels=digits[1][:9])
-    assert extract(options(tmp_path / "rgb.npz", tmp_path / "rgb.h5")).n_features == 3 * 144
+    three, one = (
+        datasets(tmp_path / f"{name}.h5")["features"] for name in ("three", "one")
+    )
+    # float32 products of another shape
+    np.testing.assert_allclose(three, np.tile(one, 3), atol=1e-6)
+    np.savez(
+        tmp_path / "rgb.npz",
+        images=np.repeat(digits[0][:9, :, :, None], 3, 3),
+        labels=digits[1][:9],
+    )
+    assert (
+        extract(options(tmp_path / "rgb.npz", tmp_path / "rgb.h5")).n_features
+        == 3 * 144
+    )
     grey = {"backbone": BackboneOptions("scatternet", scatter_j=(1,), channels=1)}
     with pytest.raises(ExtractError, match="--channels 3"):
         extract(options(tmp_path / "rgb.npz", tmp_path / "none.h5", **grey))
@@ -274,10 +371,21 @@ def test_near_equal_images_and_groups_across_splits_are_reported(digits, tmp_pat
     images = np.kron(digits[0][:40], np.ones((2, 2), np.uint8))
     images[35] = images[3]
     images[36] = np.clip(images[4].astype(int) + 1, 0, 255)
-    np.savez(tmp_path / "a.npz", images=images, split=np.repeat([0, 1], [30, 10]), group=np.arange(40) % 32)
-    problems = extract(options(tmp_path / "a.npz", tmp_path / "f.h5", classes=Classes())).problems
+    np.savez(
+        tmp_path / "a.npz",
+        images=images,
+        split=np.repeat([0, 1], [30, 10]),
+        group=np.arange(40) % 32,
+    )
+    problems = extract(
+        options(tmp_path / "a.npz", tmp_path / "f.h5", classes=Classes())
+    ).problems
     assert problems[0] == "equal images in two splits: 2 (rows 3, 35)"
-    assert any(p.startswith("near-equal images (by a coarse hash) in two splits") and "4, 36" in p for p in problems)
+    assert any(
+        p.startswith("near-equal images (by a coarse hash) in two splits")
+        and "4, 36" in p
+        for p in problems
+    )
     assert any(p.startswith("rows whose group is in two splits") for p in problems)
 
 
@@ -308,14 +416,21 @@ def test_bad_options_leave_nothing_behind(digits_npz, tmp_path, changes, message
 
 
 def test_too_little_disk_is_refused_before_the_start(digits_npz, tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1)
+    )
     with pytest.raises(ExtractError, match="must fit on the disk"):
         extract(options(digits_npz, tmp_path / "f.h5"))
     assert list(tmp_path.glob("f.h5*")) == []
 
 
-def test_features_that_are_not_finite_leave_nothing_behind(digits_npz, tmp_path, monkeypatch):
-    monkeypatch.setattr("extract.loop.Loop._forward", lambda self, x: x.flatten(1)[:, :1].repeat(1, 144) * np.nan)
+def test_features_that_are_not_finite_leave_nothing_behind(
+    digits_npz, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "extract.loop.Loop._forward",
+        lambda self, x: x.flatten(1)[:, :1].repeat(1, 144) * np.nan,
+    )
     with pytest.raises(FormatError, match="finite"):
         extract(options(digits_npz, tmp_path / "f.h5"))
     assert list(tmp_path.glob("f.h5*")) == []
@@ -345,12 +460,31 @@ def test_command_line(digits_npz, tmp_path):
     from dphead.cli.extract import verify as check
 
     run, out = CliRunner(), str(tmp_path / "f.h5")
-    arguments = [str(digits_npz), "-o", out, "--backbone", "scatternet", "--scatter-j", "1"]
+    arguments = [
+        str(digits_npz),
+        "-o",
+        out,
+        "--backbone",
+        "scatternet",
+        "--scatter-j",
+        "1",
+    ]
     done = run.invoke(command, [*arguments, "--classes", "10"])
-    assert done.exit_code == 0 and "300 rows x 144 features, 10 classes" in done.output and "dataset_id" in done.output
-    assert "nothing was done" in run.invoke(command, [*arguments, "--classes", "10"]).output
+    assert (
+        done.exit_code == 0
+        and "300 rows x 144 features, 10 classes" in done.output
+        and "dataset_id" in done.output
+    )
+    assert (
+        "nothing was done"
+        in run.invoke(command, [*arguments, "--classes", "10"]).output
+    )
     other = run.invoke(command, [*arguments, "--classes", "9"])
-    assert other.exit_code == 2 and "got class_names=" in other.output and "Traceback" not in other.output
+    assert (
+        other.exit_code == 2
+        and "got class_names=" in other.output
+        and "Traceback" not in other.output
+    )
     assert run.invoke(check, [out]).exit_code == 0
     assert run.invoke(check, [str(digits_npz)]).exit_code == 2
     Path(out).unlink()
@@ -360,19 +494,25 @@ def test_command_line(digits_npz, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "columns"), [("--channels 3", 432), ("--image-size 12,4", 108), ("--image-size 12", 324)]
+    ("given", "columns"),
+    [("--channels 3", 432), ("--image-size 12,4", 108), ("--image-size 12", 324)],
 )
 def test_the_command_takes_size_and_channels(digits_npz, tmp_path, given, columns):
     from click.testing import CliRunner
 
     from dphead.cli.extract import extract as command
 
-    fixed = f"{digits_npz} -o {tmp_path / 'f.h5'} --backbone scatternet --scatter-j 1 --classes 10"
+    fixed = (
+        f"{digits_npz} -o {tmp_path / 'f.h5'} --backbone scatternet --scatter-j 1 "
+        "--classes 10"
+    )
     done = CliRunner().invoke(command, [*fixed.split(), *given.split()])
     assert done.exit_code == 0 and f"300 rows x {columns} features" in done.output
 
 
-@pytest.mark.parametrize("given", ["--channels 2", "--image-size 0", "--image-size 8,8,3", "--image-size a"])
+@pytest.mark.parametrize(
+    "given", ["--channels 2", "--image-size 0", "--image-size 8,8,3", "--image-size a"]
+)
 def test_the_command_refuses_other_sizes_and_channels(digits_npz, tmp_path, given):
     from click.testing import CliRunner
 
@@ -385,7 +525,17 @@ def test_the_command_refuses_other_sizes_and_channels(digits_npz, tmp_path, give
 
 
 def test_real_mnist_idx(shared, tmp_path):
-    subprocess.run([sys.executable, str(shared / "data" / "unpack.py"), str(tmp_path), "mnist"], check=True)
+    subprocess.run(
+        [sys.executable, str(shared / "data" / "unpack.py"), str(tmp_path), "mnist"],
+        check=True,
+    )
     choice = {"split": "test", "limit": 256, "classes": TEN}
-    summary = extract(ExtractOptions(tmp_path / "mnist", tmp_path / "f.h5", BackboneOptions("scatternet"), **choice))
+    summary = extract(
+        ExtractOptions(
+            tmp_path / "mnist",
+            tmp_path / "f.h5",
+            BackboneOptions("scatternet"),
+            **choice,
+        )
+    )
     assert (summary.n_rows, summary.n_features, summary.problems) == (256, 3969, [])

@@ -36,7 +36,10 @@ def test_equals_kymatio(J, shape, colours, expected):
         ours, theirs = ScatterNet(J, shape)(images), reference(J, shape, images)
     assert ours.shape == theirs.shape == (5, *expected)
     difference = torch.linalg.vector_norm((ours - theirs).flatten(2), dim=2)
-    assert (difference / torch.linalg.vector_norm(theirs.flatten(2), dim=2)).max() < 1e-5  # each channel by itself
+    # each channel by itself
+    assert (
+        difference / torch.linalg.vector_norm(theirs.flatten(2), dim=2)
+    ).max() < 1e-5
 
 
 def test_equals_kymatio_on_digits(digits):
@@ -49,27 +52,44 @@ def test_pieces_and_batches_do_not_matter(monkeypatch):
     images = torch.rand(9, 2, 16, 16)
     whole = ScatterNet(2, (16, 16))(images)
     monkeypatch.setattr("extract.wavelets.Hartley.cache_bytes", 1)
-    torch.testing.assert_close(ScatterNet(2, (16, 16))(images), whole, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(ScatterNet(2, (16, 16))(images[4:5]), whole[4:5], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        ScatterNet(2, (16, 16))(images), whole, rtol=1e-5, atol=1e-7
+    )
+    torch.testing.assert_close(
+        ScatterNet(2, (16, 16))(images[4:5]), whole[4:5], rtol=1e-5, atol=1e-7
+    )
 
 
-@pytest.mark.parametrize(("J", "L", "shape"), [(1, 8, (9, 12)), (2, 6, (16, 21)), (3, 5, (24, 20))])
+@pytest.mark.parametrize(
+    ("J", "L", "shape"), [(1, 8, (9, 12)), (2, 6, (16, 21)), (3, 5, (24, 20))]
+)
 def test_the_engines_agree(monkeypatch, J, L, shape):
     images = torch.rand(3, 1, *shape)
     products = ScatterNet(J, shape, L)
     monkeypatch.setattr("extract.scattering._SMALL", 0)
     transforms = ScatterNet(J, shape, L)
-    assert isinstance(products.engine, Hartley) and isinstance(transforms.engine, Fourier)
-    torch.testing.assert_close(products(images), transforms(images), rtol=1e-5, atol=1e-6)  # float32 sums
+    assert isinstance(products.engine, Hartley) and isinstance(
+        transforms.engine, Fourier
+    )
+    # float32 sums
+    torch.testing.assert_close(
+        products(images), transforms(images), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_other_numbers_of_angles():
-    assert ScatterNet(2, (16, 16), L=5)(torch.rand(1, 1, 16, 16)).shape[1] == n_channels(2, 5) == 1 + 10 + 25
+    assert (
+        ScatterNet(2, (16, 16), L=5)(torch.rand(1, 1, 16, 16)).shape[1]
+        == n_channels(2, 5)
+        == 1 + 10 + 25
+    )
 
 
 def test_a_constant_image_has_no_wavelet_part():
     out = ScatterNet(2, (16, 16))(torch.full((1, 1, 16, 16), 3.0))
-    torch.testing.assert_close(out[:, :1], torch.full_like(out[:, :1], 3.0), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        out[:, :1], torch.full_like(out[:, :1], 3.0), rtol=1e-3, atol=0
+    )
     assert out[:, 1:].abs().max() < 1e-5
 
 
@@ -86,4 +106,6 @@ def test_reflection_is_numpys(size, J):
     total, before, after = padded_size(size, J)
     index = reflect_index(size, before, after)
     assert len(index) == total and total % 2**J == 0
-    np.testing.assert_array_equal(index, np.pad(np.arange(size), (before, after), mode="reflect"))
+    np.testing.assert_array_equal(
+        index, np.pad(np.arange(size), (before, after), mode="reflect")
+    )

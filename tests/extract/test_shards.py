@@ -34,11 +34,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory, digits) -> Path:
-    """A folder with 300 digits and their two shards (of five blocks of 64 rows: two and three)."""
+    """A folder with 300 digits and their two shards (of five blocks of 64 rows: two and
+    three).
+    """
     folder = tmp_path_factory.mktemp("shards")
     images, labels = digits
     group = np.arange(300) % 7
-    np.savez(folder / "digits.npz", images=images[:300], labels=labels[:300], group=group, split=np.arange(300) // 200)
+    np.savez(
+        folder / "digits.npz",
+        images=images[:300],
+        labels=labels[:300],
+        group=group,
+        split=np.arange(300) // 200,
+    )
     for index in range(2):
         extract(options(folder / "digits.npz", folder / "f.h5", shard=Shard(index, 2)))
     return folder
@@ -72,10 +80,13 @@ def test_shards_are_whole_blocks_that_cover_all_rows(n_rows, block_rows, count):
 
 def test_joined_shards_are_the_file_of_one_process(copy):
     join(paths(copy)[::-1], copy / "f.h5")
-    one = options(copy / "digits.npz", copy / "one.h5", same_data_as=copy / "f.h5")  # the same id and salt
+    # the same id and salt
+    one = options(copy / "digits.npz", copy / "one.h5", same_data_as=copy / "f.h5")
     extract(one)
     assert (copy / "f.h5").read_bytes() == (copy / "one.h5").read_bytes()
-    assert (copy / "f.h5.names.csv").read_text() == (copy / "one.h5.names.csv").read_text()
+    assert (copy / "f.h5.names.csv").read_text() == (
+        copy / "one.h5.names.csv"
+    ).read_text()
     assert stat.S_IMODE((copy / "f.h5.names.csv").stat().st_mode) == 0o600
     assert stat.S_IMODE((copy / "f.h5.shards.json").stat().st_mode) == 0o600
     one.output = copy / "f.h5"
@@ -87,18 +98,39 @@ def test_views_and_files_too(tmp_path, digits):
         path = tmp_path / "images" / "ab"[row % 2] / f"{row:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(digits[0][row]).save(path)
-    choice = {"classes": Classes.parse("a,b"), "views": Views(2), "block_rows": 4, "batch_size": 4, "limit": 23}
+    choice = {
+        "classes": Classes.parse("a,b"),
+        "views": Views(2),
+        "block_rows": 4,
+        "batch_size": 4,
+        "limit": 23,
+    }
     choice["backbone"] = BackboneOptions("scatternet", scatter_j=(1,), image_size=8)
     for index in range(3):
-        extract(options(tmp_path / "images", tmp_path / "f.h5", shard=Shard(index, 3), **choice))
+        extract(
+            options(
+                tmp_path / "images", tmp_path / "f.h5", shard=Shard(index, 3), **choice
+            )
+        )
     join(paths(tmp_path, count=3), tmp_path / "f.h5")
-    extract(options(tmp_path / "images", tmp_path / "one.h5", same_data_as=tmp_path / "f.h5", **choice))
+    extract(
+        options(
+            tmp_path / "images",
+            tmp_path / "one.h5",
+            same_data_as=tmp_path / "f.h5",
+            **choice,
+        )
+    )
     assert (tmp_path / "f.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
 
 
 @pytest.mark.parametrize("scatternet", [False, True])
-def test_a_shard_looks_at_its_own_images_only(tmp_path, digits, monkeypatch, scatternet):
-    """Else every process would decode all images; size and channels are declared, so none has to."""
+def test_a_shard_looks_at_its_own_images_only(
+    tmp_path, digits, monkeypatch, scatternet
+):
+    """Else every process would decode all images; size and channels are declared, so
+    none has to.
+    """
     from extract.images import Source
     from tests.extract.test_backbones import SMALL
 
@@ -106,7 +138,9 @@ def test_a_shard_looks_at_its_own_images_only(tmp_path, digits, monkeypatch, sca
         Image.fromarray(digits[0][row]).save(tmp_path / f"{row:02}.png")
     seen = []
     raw = Source.raw
-    monkeypatch.setattr(Source, "raw", lambda self, row: seen.append(self.first + row) or raw(self, row))
+    monkeypatch.setattr(
+        Source, "raw", lambda self, row: seen.append(self.first + row) or raw(self, row)
+    )
     declared = BackboneOptions("scatternet", scatter_j=(1,), image_size=8)
     backbone = declared if scatternet else BackboneOptions(**SMALL)
     monkeypatch.setattr("extract.backbones._build", _random_model)
@@ -127,12 +161,16 @@ def _random_model(given):
 
 def test_a_missing_shard_is_named(copy):
     first, second = paths(copy)
-    with pytest.raises(FormatError, match=r"all 2 shards .* missing: f\.shard-1-of-2\.h5"):
+    with pytest.raises(
+        FormatError, match=r"all 2 shards .* missing: f\.shard-1-of-2\.h5"
+    ):
         join([first], copy / "f.h5")
     with pytest.raises(FormatError, match="given once, got shard=0"):
         join([first, first, second], copy / "f.h5")
     second.rename(second.with_name(second.name + ".part"))
-    with pytest.raises(FormatError, match=r"f\.shard-1-of-2\.h5.*run the same extract command again"):
+    with pytest.raises(
+        FormatError, match=r"f\.shard-1-of-2\.h5.*run the same extract command again"
+    ):
         join_all(copy)
     assert not (copy / "f.h5").exists()
 
@@ -173,7 +211,9 @@ def test_shards_of_other_networks_images_or_ids_are_refused(copy):
         arrays = dict(file)
     arrays["images"][0, 0, 0] += 1
     np.savez(copy / "digits.npz", **arrays)
-    with pytest.raises(ExtractError, match="one source and one dataset_id, got other images"):
+    with pytest.raises(
+        ExtractError, match="one source and one dataset_id, got other images"
+    ):
         extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))
     identifiers = json.loads((copy / "f.h5.shards.json").read_text())
     identifiers["source"] = open_source(copy / "digits.npz", TEN).digest
@@ -181,7 +221,9 @@ def test_shards_of_other_networks_images_or_ids_are_refused(copy):
     (copy / "other").mkdir()
     (copy / "other" / "f.h5.shards.json").write_text(json.dumps(identifiers))
     extract(options(copy / "digits.npz", copy / "other" / "f.h5", shard=Shard(1, 2)))
-    with pytest.raises(FormatError, match=r"got source_digest=one .* source_digest=another"):
+    with pytest.raises(
+        FormatError, match=r"got source_digest=one .* source_digest=another"
+    ):
         join([first, *paths(copy / "other")[1:]], copy / "f.h5")
 
 
@@ -196,7 +238,8 @@ def test_whole_and_damaged_files_are_refused(copy):
         join([first, second], copy / "g.h5")
     assert not (copy / "g.h5").exists()
     second.unlink()
-    extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))  # the salt is still the same
+    # the salt is still the same
+    extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))
     join([first, second], copy / "g.h5")
     assert (copy / "f.h5").read_bytes() == (copy / "g.h5").read_bytes()
 
@@ -208,7 +251,13 @@ def test_a_killed_shard_resumes(copy):
     child = CHILD.replace("sys.argv[2])", "sys.argv[2], shard=Shard(1, 2))").replace(
         "from extract.run", "from extract.shards import Shard\nfrom extract.run"
     )
-    command = [sys.executable, "-c", child, str(copy / "digits.npz"), str(copy / "f.h5")]
+    command = [
+        sys.executable,
+        "-c",
+        child,
+        str(copy / "digits.npz"),
+        str(copy / "f.h5"),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     assert int(process.stdout.readline()) == 64
@@ -216,12 +265,20 @@ def test_a_killed_shard_resumes(copy):
     process.wait()
     assert second.with_name(second.name + ".part").exists()
     summary = extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))
-    assert summary.path == second and summary.rows_done <= 128 and second.read_bytes() == before
-    assert extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(0, 2))).already_complete
+    assert (
+        summary.path == second
+        and summary.rows_done <= 128
+        and second.read_bytes() == before
+    )
+    assert extract(
+        options(copy / "digits.npz", copy / "f.h5", shard=Shard(0, 2))
+    ).already_complete
 
 
 def test_a_full_disk_is_refused_before_joining(copy, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1)
+    )
     with pytest.raises(ExtractError, match="must fit on the disk"):
         join_all(copy)
     assert list(copy.glob("f.h5.part")) == []
@@ -258,7 +315,10 @@ def test_each_process_of_a_host_has_its_own_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert choose_device("auto") == torch.device("cuda:1") and choose_device("cpu").type == "cpu"
+    assert (
+        choose_device("auto") == torch.device("cuda:1")
+        and choose_device("cpu").type == "cpu"
+    )
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ExtractError, match="got local rank 2 and 2 GPUs"):
         choose_device("cuda")
@@ -266,7 +326,16 @@ def test_each_process_of_a_host_has_its_own_gpu(monkeypatch):
 
 def test_command_line(copy):
     out = copy / "cli.h5"
-    arguments = ["extract", str(copy / "digits.npz"), "-o", str(out), "--backbone", "scatternet", "--scatter-j", "1"]
+    arguments = [
+        "extract",
+        str(copy / "digits.npz"),
+        "-o",
+        str(out),
+        "--backbone",
+        "scatternet",
+        "--scatter-j",
+        "1",
+    ]
     arguments += ["--classes", "10", "--block-rows", "64"]
     for index in range(2):
         done = CliRunner().invoke(cli, [*arguments, "--shard", f"{index}/2"])
@@ -276,17 +345,48 @@ def test_command_line(copy):
     missing = CliRunner().invoke(cli, ["features", "join", parts[0], "-o", str(out)])
     assert missing.exit_code == 2 and "missing: cli.shard-1-of-2.h5" in missing.output
     joined = CliRunner().invoke(cli, ["features", "join", *parts, "-o", str(out)])
-    assert joined.exit_code == 0 and "300 rows x 144 features of 2 shards" in joined.output
+    assert (
+        joined.exit_code == 0 and "300 rows x 144 features of 2 shards" in joined.output
+    )
     wrong = CliRunner().invoke(cli, [*arguments, "--shard", "2/2"])
     assert wrong.exit_code == 2 and "Number the shards from 0" in wrong.output
 
 
 def test_torchrun_extracts_shards(copy):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dphead"]
-    command += ["extract", "digits.npz", "-o", "run.h5", "--backbone", "scatternet", "--scatter-j", "1"]
-    command += ["--classes", "10", "--block-rows", "64", "--batch-size", "32", "--normalize", "none"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "dphead",
+    ]
+    command += [
+        "extract",
+        "digits.npz",
+        "-o",
+        "run.h5",
+        "--backbone",
+        "scatternet",
+        "--scatter-j",
+        "1",
+    ]
+    command += [
+        "--classes",
+        "10",
+        "--block-rows",
+        "64",
+        "--batch-size",
+        "32",
+        "--normalize",
+        "none",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        command, cwd=copy, env=environment, check=True, capture_output=True, timeout=300
+    )
     assert json.loads((copy / "run.h5.shards.json").read_text())["dataset_id"]
     join(paths(copy, "run.h5"), copy / "run.h5")
     join_all(copy)

@@ -25,7 +25,10 @@ def test_a_view_is_a_part_of_the_padded_image(shape, flip):
     views = Views(30, flip).of(image)
     assert len(views) == 30 and {v.shape for v in views} == {shape}
     found = [any(np.array_equal(v, w) for w in windows) for v in views]
-    assert all(f or any(np.array_equal(v, w) for w in mirrored) for f, v in zip(found, views, strict=True))
+    assert all(
+        f or any(np.array_equal(v, w) for w in mirrored)
+        for f, v in zip(found, views, strict=True)
+    )
     assert all(found) is not flip
 
 
@@ -42,8 +45,12 @@ def test_views_depend_on_the_image_alone():
 
 @pytest.mark.parametrize("views", [1, 3])
 @pytest.mark.parametrize("removed", [0, 57])
-def test_a_removed_image_changes_no_bit_of_any_other_row(digits, tmp_path, views, removed):
-    """All later rows move up a place, one into the batch before, and the last batch has a row less."""
+def test_a_removed_image_changes_no_bit_of_any_other_row(
+    digits, tmp_path, views, removed
+):
+    """All later rows move up a place, one into the batch before, and the last batch has
+    a row less.
+    """
     rows, found = np.arange(100), []
     for name, kept in (("whole", rows), ("less", np.delete(rows, removed))):
         np.savez(tmp_path / f"{name}.npz", images=digits[0][kept])
@@ -57,26 +64,47 @@ def test_a_row_is_the_mean_of_its_views(digits, digits_npz, tmp_path):
     extract(options(digits_npz, tmp_path / "one.h5"))
     extract(options(digits_npz, tmp_path / "views.h5", views=Views(3, False)))
     images = digits[0]
-    with open_features(tmp_path / "views.h5") as file, open_features(tmp_path / "one.h5") as one:
+    with (
+        open_features(tmp_path / "views.h5") as file,
+        open_features(tmp_path / "one.h5") as one,
+    ):
         views = np.stack(Views(3, False).of(images[200]))
         tensor = torch.from_numpy(views.astype(np.float32) / 255)[:, None]
         wanted = ScatterNet(1, images[200].shape, 8)(tensor).flatten(1).mean(0)
-        np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)  # float32 sums in another order
-        assert file.feature_space == one.feature_space  # a head of averaged rows fits rows of one view
+        # float32 sums in another order
+        np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)
+        # a head of averaged rows fits rows of one view
+        assert file.feature_space == one.feature_space
         assert file.views == {"count": 3, "flip": False, "keyed_by": "image"}
         assert file.attrs["views"] == file.attrs["config"]["views"] == file.views
-        assert one.attrs["views"] == one.views == {} and "views" not in one.attrs["config"]
+        assert (
+            one.attrs["views"] == one.views == {} and "views" not in one.attrs["config"]
+        )
 
 
 @pytest.mark.parametrize("views", [1, 2])
-def test_a_mirrored_row_is_the_mean_over_an_image_and_its_mirror_image(digits, digits_npz, tmp_path, views):
+def test_a_mirrored_row_is_the_mean_over_an_image_and_its_mirror_image(
+    digits, digits_npz, tmp_path, views
+):
     backbone = BackboneOptions("scatternet", scatter_j=(1,), mirror=True)
-    extract(options(digits_npz, tmp_path / "f.h5", backbone=backbone, views=Views(views), normalize=RowNorm("unit")))
+    extract(
+        options(
+            digits_npz,
+            tmp_path / "f.h5",
+            backbone=backbone,
+            views=Views(views),
+            normalize=RowNorm("unit"),
+        )
+    )
     sides = [side for v in Views(views).of(digits[0][200]) for side in (v, v[:, ::-1])]
-    rows = ScatterNet(1, sides[0].shape, 8)(torch.from_numpy(np.stack(sides).astype(np.float32) / 255)[:, None])
+    rows = ScatterNet(1, sides[0].shape, 8)(
+        torch.from_numpy(np.stack(sides).astype(np.float32) / 255)[:, None]
+    )
     with open_features(tmp_path / "f.h5") as file:
-        wanted = RowNorm("unit")(rows).mean(0)  # each side is normalised before the mean
-        np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)  # float32 sums in another order
+        # each side is normalised before the mean
+        wanted = RowNorm("unit")(rows).mean(0)
+        # float32 sums in another order
+        np.testing.assert_allclose(file.rows(200, 201)[0], wanted, atol=1e-5)
         assert file.attrs["transform"]["mirror"] is True
 
 

@@ -30,17 +30,31 @@ def test_calibrated_noise_meets_the_budget_from_below(accountant, eps):
     assert eps * (1 - (1e-3 if accountant == "pld" else 1e-6)) <= spent <= eps
 
 
-@given(st.floats(0.05, 50), st.lists(st.floats(0.1, 10), min_size=1, max_size=4), deltas)
+@given(
+    st.floats(0.05, 50), st.lists(st.floats(0.1, 10), min_size=1, max_size=4), deltas
+)
 @fast
 def test_exact_calibration_is_one_sided(eps, sigmas, delta):
     scale = calibrate([GaussianEvent(s) for s in sigmas], eps, delta)
-    assert eps * (1 - 1e-6) <= epsilon([GaussianEvent(s * scale) for s in sigmas], delta) <= eps
+    assert (
+        eps * (1 - 1e-6)
+        <= epsilon([GaussianEvent(s * scale) for s in sigmas], delta)
+        <= eps
+    )
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_poisson_calibration_keeps_the_fixed_releases(relation):
-    scale = calibrate([GaussianEvent(1.0, 0.1, 300), GaussianEvent(8.0)], 2.0, 1e-5, relation, fixed=(1,))
-    spent = epsilon([GaussianEvent(scale, 0.1, 300), GaussianEvent(8.0)], 1e-5, relation)
+    scale = calibrate(
+        [GaussianEvent(1.0, 0.1, 300), GaussianEvent(8.0)],
+        2.0,
+        1e-5,
+        relation,
+        fixed=(1,),
+    )
+    spent = epsilon(
+        [GaussianEvent(scale, 0.1, 300), GaussianEvent(8.0)], 1e-5, relation
+    )
     assert 2.0 * (1 - 1e-3) <= spent <= 2.0
 
 
@@ -70,8 +84,17 @@ def test_the_mu_of_a_budget_does_not_exceed_it(eps, delta):
 @pytest.mark.parametrize(
     ("events", "printed"),
     [
-        ([GaussianEvent(5.67, 8192 / 50_000, 360), GaussianEvent(8.0), GaussianEvent(8.0)], 2.997),  # TB21
-        ([GaussianEvent(10.0, 4096 / 50_000, 875)], 1.204),  # De22's settings, counted so
+        # TB21
+        (
+            [
+                GaussianEvent(5.67, 8192 / 50_000, 360),
+                GaussianEvent(8.0),
+                GaussianEvent(8.0),
+            ],
+            2.997,
+        ),
+        # De22's settings, counted so
+        ([GaussianEvent(10.0, 4096 / 50_000, 875)], 1.204),
     ],
 )
 def test_the_classic_conversion_gives_what_tb21_would_print(events, printed):
@@ -79,19 +102,28 @@ def test_the_classic_conversion_gives_what_tb21_would_print(events, printed):
 
 
 @pytest.mark.parametrize(
-    "delta, eps, ratio", [(1e-5, 1, 1.314), (1e-5, 0.1, 1.564), (8e-7, 1, 1.263), (8e-7, 0.1, 1.442)]
+    "delta, eps, ratio",
+    [(1e-5, 1, 1.314), (1e-5, 0.1, 1.564), (8e-7, 1, 1.263), (8e-7, 0.1, 1.442)],
 )
 def test_zcdp_spends_this_much_more_noise(delta, eps, ratio):
     one = [GaussianEvent(1.0)]
-    zcdp, exact = calibrate(one, eps, delta, accountant="zcdp"), calibrate(one, eps, delta)
+    zcdp, exact = (
+        calibrate(one, eps, delta, accountant="zcdp"),
+        calibrate(one, eps, delta),
+    )
     assert zcdp / exact == pytest.approx(ratio, abs=1e-3)
 
 
-@given(st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3), st.floats(-9, -2))
+@given(
+    st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3),
+    st.floats(-9, -2),
+)
 @settings(max_examples=8, deadline=None)
 def test_the_looser_accountants_are_not_below_the_others(pairs, log_delta):
     events, delta = [GaussianEvent(s, 1.0, k) for s, k in pairs], 10**log_delta
-    exact, rdp, classic, zcdp = (epsilon_by(a, events, delta) for a in ("exact", "rdp", "rdp-classic", "zcdp"))
+    exact, rdp, classic, zcdp = (
+        epsilon_by(a, events, delta) for a in ("exact", "rdp", "rdp-classic", "zcdp")
+    )
     assert exact <= rdp <= classic and exact <= zcdp <= classic * (1 + 1e-9)
 
 

@@ -1,4 +1,6 @@
-"""From names and presets to solvers: the papers' own numbers, and which settings are refused."""
+"""From names and presets to solvers: the papers' own numbers, and which settings are
+refused.
+"""
 
 import math
 
@@ -29,27 +31,37 @@ def asked(solver, facts=FACTS):
     for _ in solver.plan(facts):
         ask = steps.send(answer) if answer is not None else next(steps)
         found.append(ask)
-        answer = Answer(np.zeros(ask.query.shape(ask.params.transform.width(facts.n_features))), 1.0)
+        answer = Answer(
+            np.zeros(ask.query.shape(ask.params.transform.width(facts.n_features))), 1.0
+        )
     return found
 
 
-# --- FC23: Tables 6-9 -----------------------------------------------------------------------------------------------
+# --- FC23: Tables 6-9 -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", FC23)
 @pytest.mark.parametrize(("preset", "clip"), [("fc23", 0.005), ("fc23-imagenet", 1.0)])
 def test_fc23_clips_at_the_papers_norm(method, preset, clip):
-    """C = 0.005 in every row but ViT-G on ImageNet-1k, where it is 1; rows themselves are left as they are."""
+    """C = 0.005 in every row but ViT-G on ImageNet-1k, where it is 1; rows themselves
+    are left as they are.
+    """
     made = make_method(method, FACTS, FC23[method], preset)
     plan = made.solver.plan(FACTS)
-    assert {p.clip_norm for p in plan} == {clip} and {p.sampling_prob for p in plan} == {1.0}
+    assert {p.clip_norm for p in plan} == {clip} and {
+        p.sampling_prob for p in plan
+    } == {1.0}
     assert made.accountant == "zcdp" and "FC23" in made.source
     assert not any(ask.params.transform.unit_norm for ask in asked(made.solver))
 
 
-@pytest.mark.parametrize(("method", "bias"), [("dp-fc", -10.0), ("dp-adam", -10.0), ("dp-newton", None)])
+@pytest.mark.parametrize(
+    ("method", "bias"), [("dp-fc", -10.0), ("dp-adam", -10.0), ("dp-newton", None)]
+)
 def test_fc23_starts_at_zero_weights_and_bias_minus_ten(method, bias):
-    """Tables 6, 8 and 9: weights 0, sigmoid cross-entropy, bias -10 (Table 8 names no bias for DP-Newton)."""
+    """Tables 6, 8 and 9: weights 0, sigmoid cross-entropy, bias -10 (Table 8 names no
+    bias for DP-Newton).
+    """
     made = make_method(method, FACTS, FC23[method], "fc23")
     first = next(a for a in asked(made.solver) if a.label == "gradient")
     weights, append = first.params.weights, first.params.transform.append
@@ -60,11 +72,18 @@ def test_fc23_starts_at_zero_weights_and_bias_minus_ten(method, bias):
         assert append > 0 and np.all(weights[-1] * append == bias)
 
 
-@pytest.mark.parametrize(("method", "count"), [("dp-fc", 11), ("dp-ls", 3), ("dp-newton", 20), ("dp-adam", 100)])
+@pytest.mark.parametrize(
+    ("method", "count"),
+    [("dp-fc", 11), ("dp-ls", 3), ("dp-newton", 20), ("dp-adam", 100)],
+)
 def test_fc23_has_one_noise_multiplier_and_the_papers_count_of_releases(method, count):
-    """rho = (T + 1) / 2 sigma^2 for DP-FC, 3 / 2 sigma^2 for DP-LS, T / sigma^2 for DP-Newton, T / 2 sigma^2."""
+    """rho = (T + 1) / 2 sigma^2 for DP-FC, 3 / 2 sigma^2 for DP-LS, T / sigma^2 for
+    DP-Newton, T / 2 sigma^2.
+    """
     made = make_method(method, FACTS, FC23[method], "fc23")
-    plan = make_plan(made.solver, FACTS, epsilon=1.0, delta=1e-5, accountant=made.accountant)
+    plan = make_plan(
+        made.solver, FACTS, epsilon=1.0, delta=1e-5, accountant=made.accountant
+    )
     sigmas = [s.noise_multiplier for s in plan.specs]
     assert len(sigmas) == count and max(sigmas) == pytest.approx(min(sigmas), rel=1e-12)
     rho = count / (2 * sigmas[0] ** 2)
@@ -79,7 +98,7 @@ def test_fc23_asks_for_what_the_paper_does_not_print(method):
             make_method(method, FACTS, rest, "fc23")
 
 
-# --- TB21: Tables 12 and 13, SN+Linear ------------------------------------------------------------------------------
+# --- TB21: Tables 12 and 13, SN+Linear ------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,49 +110,88 @@ def test_fc23_asks_for_what_the_paper_does_not_print(method):
     ],
 )
 def test_tb21_is_table_13(preset, facts, batch, epochs, base_rate, data_norm):
-    """The learning rate is the base one times B / 512; batches of B of n rows are Poisson with q = B / n."""
+    """The learning rate is the base one times B / 512; batches of B of n rows are
+    Poisson with q = B / n.
+    """
     made = make_method("dp-sgd", facts, {}, preset)
     solver = made.solver
     assert isinstance(solver, GradientDescent)
-    assert (solver.optimizer, solver.loss, solver.momentum, solver.clip_norm) == ("sgd", "softmax", 0.9, 0.1)
+    assert (solver.optimizer, solver.loss, solver.momentum, solver.clip_norm) == (
+        "sgd",
+        "softmax",
+        0.9,
+        0.1,
+    )
     assert solver.sampling_prob == batch / facts.n_rows
     assert solver.steps == round(epochs * facts.n_rows / batch)
     assert solver.learning_rate == pytest.approx(base_rate * batch / 512)
     assert made.accountant == "rdp-classic"
     if data_norm is None:
-        assert solver.centering == Centering(Centering.share, unit_norm=False) and not solver.centering.plan(facts, 1.0)
+        assert solver.centering == Centering(
+            Centering.share, unit_norm=False
+        ) and not solver.centering.plan(facts, 1.0)
     else:
         assert solver.centering == ChannelNormalization(*data_norm)
 
 
-# --- De22: Table 21 -------------------------------------------------------------------------------------------------
+# --- De22: Table 21 -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("epsilon", "steps", "sigma"), [(1.0, 500, 21.2), (4.0, 2000, 11.8)])
+@pytest.mark.parametrize(
+    ("epsilon", "steps", "sigma"), [(1.0, 500, 21.2), (4.0, 2000, 11.8)]
+)
 def test_de22_is_table_21(epsilon, steps, sigma):
-    """ImageNet, n = 1,281,167, delta = 8e-7. The paper's noise is printed to three digits and searched on a grid, and
-    is at most 1 % above what its accountant needs."""
+    """ImageNet, n = 1,281,167, delta = 8e-7.
+
+    The paper's noise is printed to three digits and searched on a grid, and is at most
+    1 % above what its accountant needs.
+    """
     facts = PublicFacts(1_281_167, 16, 1000)
     made = make_method("dp-sgd", facts, {"steps": steps}, "de22")
     solver = made.solver
     assert isinstance(solver, GradientDescent)
-    assert (solver.clip_norm, solver.learning_rate, solver.momentum, solver.weight_decay) == (1.0, 25.6, 0.0, 0.0)
+    assert (
+        solver.clip_norm,
+        solver.learning_rate,
+        solver.momentum,
+        solver.weight_decay,
+    ) == (1.0, 25.6, 0.0, 0.0)
     assert solver.sampling_prob == 2**18 / facts.n_rows and solver.normalize
     assert (solver.average, solver.ema_decay) == ("ema", 0.99999)
-    plan = make_plan(solver, facts, epsilon=epsilon, delta=8e-7, accountant=made.accountant)
+    plan = make_plan(
+        solver, facts, epsilon=epsilon, delta=8e-7, accountant=made.accountant
+    )
     assert len(plan.specs) == steps
     assert 0 <= sigma - plan.specs[0].noise_multiplier <= 0.01 * sigma
 
 
-# --- settings -------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------
 
 
 def test_every_preset_loads_and_says_where_it_comes_from():
-    assert set(presets.names()) >= {"fc23", "tb21", "tb21-mnist", "tb21-fashion-mnist", "tb21-cifar10", "de22"}
-    data = {"source", "accountant", "delta", "needs", "unreadable", "columns", "search", "network"}
+    assert set(presets.names()) >= {
+        "fc23",
+        "tb21",
+        "tb21-mnist",
+        "tb21-fashion-mnist",
+        "tb21-cifar10",
+        "de22",
+    }
+    data = {
+        "source",
+        "accountant",
+        "delta",
+        "needs",
+        "unreadable",
+        "columns",
+        "search",
+        "network",
+    }
     for name in presets.names():
         preset = presets.load(name)
-        assert "Table" in preset["source"] and {"source", "accountant"} < set(preset) <= data | set(SOLVERS)
+        assert "Table" in preset["source"] and {"source", "accountant"} < set(
+            preset
+        ) <= data | set(SOLVERS)
 
 
 def test_a_preset_that_no_head_can_follow_is_refused():
@@ -142,12 +200,16 @@ def test_a_preset_that_no_head_can_follow_is_refused():
 
 
 def test_a_preset_whose_settings_depend_on_epsilon_shows_them():
-    with pytest.raises(ValueError, match=r"several .*'epsilon': \[0.1, .*'learning_rate': \[30, .*'steps': \[100, "):
+    printed = r"several .*'epsilon': \[0.1, .*'learning_rate': \[30, .*'steps': \[100, "
+    with pytest.raises(ValueError, match=printed):
         make_method("dp-sgd", FACTS, {}, "de22-22")
     column = presets.column("de22-22", epsilon=4.0)
     options = {k: column[k] for k in ("steps", "learning_rate")}
     solver = make_method("dp-sgd", FACTS, options, "de22-22").solver
-    assert isinstance(solver, GradientDescent) and (solver.steps, solver.learning_rate) == (1000, 100)
+    assert isinstance(solver, GradientDescent) and (
+        solver.steps,
+        solver.learning_rate,
+    ) == (1000, 100)
 
 
 def test_the_command_line_offers_the_methods_that_there_are():
@@ -155,7 +217,9 @@ def test_the_command_line_offers_the_methods_that_there_are():
 
 
 def test_a_users_setting_replaces_the_presets():
-    solver = make_method("dp-fc", FACTS, FC23["dp-fc"] | {"steps": 3, "clip_norm": 0.5}, "fc23").solver
+    solver = make_method(
+        "dp-fc", FACTS, FC23["dp-fc"] | {"steps": 3, "clip_norm": 0.5}, "fc23"
+    ).solver
     assert isinstance(solver, DPFC)
     assert (solver.steps, solver.clip_norm, solver.feature_clip) == (3, 0.5, 0.005)
 
@@ -192,13 +256,31 @@ def test_an_expected_batch_of_all_rows_or_more_is_the_full_batch():
         ("dp-ls", {"epochs": 3}, None, "epochs"),
         ("dp-sgd", {"steps": 3, "epochs": 3}, None, "the same thing twice"),
         ("dp-fc", {"centering": None, "centring": 1}, None, "centring"),
-        *[("dp-fc", {"steps": v}, None, "steps must be") for v in (0, -1, 2.5, math.nan, math.inf)],
-        *[("dp-sgd", {"batch_size": v}, None, "batch_size must be") for v in (0, -1, math.nan)],
+        *[
+            ("dp-fc", {"steps": v}, None, "steps must be")
+            for v in (0, -1, 2.5, math.nan, math.inf)
+        ],
+        *[
+            ("dp-sgd", {"batch_size": v}, None, "batch_size must be")
+            for v in (0, -1, math.nan)
+        ],
         *[("dp-sgd", {"epochs": v}, None, "epochs must be") for v in (0, -1, math.nan)],
-        *[("dp-ls", {"ridge": v}, None, "ridge must be") for v in (0.0, -1.0, math.nan, math.inf)],
-        *[("dp-fc", {"learning_rate": v}, None, "learning_rate must be") for v in (0.0, -1.0, math.nan, math.inf)],
-        *[("dp-fc", {"center_share": v}, None, "center_share must be") for v in (-0.1, 1.0, math.nan)],
-        *[("dp-sgd", {"momentum": v}, None, "momentum must be") for v in (-0.1, 1.0, math.nan)],
+        *[
+            ("dp-ls", {"ridge": v}, None, "ridge must be")
+            for v in (0.0, -1.0, math.nan, math.inf)
+        ],
+        *[
+            ("dp-fc", {"learning_rate": v}, None, "learning_rate must be")
+            for v in (0.0, -1.0, math.nan, math.inf)
+        ],
+        *[
+            ("dp-fc", {"center_share": v}, None, "center_share must be")
+            for v in (-0.1, 1.0, math.nan)
+        ],
+        *[
+            ("dp-sgd", {"momentum": v}, None, "momentum must be")
+            for v in (-0.1, 1.0, math.nan)
+        ],
         ("dp-sgd", {"weight_decay": -1.0}, None, "weight_decay must be"),
         ("dp-ls", {"alpha": math.nan}, None, "alpha must be"),
     ],

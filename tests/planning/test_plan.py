@@ -11,11 +11,25 @@ from dphead.planning.methods import make_method
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy import accounting
 from dphead.privacy.statistics import ClassSums, Gram
-from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
+from dphead.solvers import (
+    DPFC,
+    GradientDescent,
+    LeastSquares,
+    Newton,
+    Prototypes,
+    PublicFacts,
+)
 from dphead.solvers.base import PlannedRelease
 
 FACTS = PublicFacts(1000, 8, 4)
-SOLVERS = [GradientDescent(), DPFC(), LeastSquares(), LeastSquares(class_grams=True), Newton(), Prototypes()]
+SOLVERS = [
+    GradientDescent(),
+    DPFC(),
+    LeastSquares(),
+    LeastSquares(class_grams=True),
+    Newton(),
+    Prototypes(),
+]
 
 
 @dataclass(frozen=True)
@@ -31,7 +45,9 @@ class Listed:
 
 def planned(*weights, fixed=(), **more):
     free = [PlannedRelease("a", ClassSums(4), 1.0, w, **more) for w in weights]
-    return Listed((*free, *[PlannedRelease("f", Gram(4), 1.0, noise_multiplier=s) for s in fixed]))
+    return Listed(
+        (*free, *[PlannedRelease("f", Gram(4), 1.0, noise_multiplier=s) for s in fixed])
+    )
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
@@ -41,15 +57,23 @@ def test_the_plan_spends_its_budget_and_not_more(solver, relation, epsilon, delt
     plan = make_plan(solver, FACTS, epsilon=epsilon, delta=delta, relation=relation)
     spent = accounting.epsilon(plan.events(), delta, relation)
     assert epsilon * (1 - 1e-6) <= spent <= epsilon
-    assert sum(e.count for e in plan.events()) == len(plan.specs) == len(solver.plan(FACTS))
-    assert plan.private and all(s.relation == relation and s.n_rows == 1000 for s in plan.specs)
+    assert (
+        sum(e.count for e in plan.events())
+        == len(plan.specs)
+        == len(solver.plan(FACTS))
+    )
+    assert plan.private and all(
+        s.relation == relation and s.n_rows == 1000 for s in plan.specs
+    )
 
 
 def test_noise_is_divided_by_weight():
     plan = make_plan(planned(1.0, 4.0, 2.0), FACTS, epsilon=1.0, delta=1e-5)
     a, b, c = (s.noise_multiplier for s in plan.specs)
     assert a / b == pytest.approx(2) and a / c == pytest.approx(math.sqrt(2))
-    assert 1 / a**2 + 1 / b**2 + 1 / c**2 == pytest.approx(mu_from_epsilon(1.0, 1e-5) ** 2)
+    assert 1 / a**2 + 1 / b**2 + 1 / c**2 == pytest.approx(
+        mu_from_epsilon(1.0, 1e-5) ** 2
+    )
 
 
 def test_sigma_is_one_over_mu_and_not_mu():
@@ -59,7 +83,9 @@ def test_sigma_is_one_over_mu_and_not_mu():
 
 
 def test_fixed_noise_is_kept_and_counted():
-    plan = make_plan(planned(1.0, 1.0, fixed=(8.0, 9.0)), FACTS, epsilon=1.0, delta=1e-5)
+    plan = make_plan(
+        planned(1.0, 1.0, fixed=(8.0, 9.0)), FACTS, epsilon=1.0, delta=1e-5
+    )
     assert [s.noise_multiplier for s in plan.specs[2:]] == [8.0, 9.0]
     assert accounting.epsilon(plan.events(), 1e-5) == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(ValueError, match="fixed"):
@@ -72,14 +98,19 @@ def test_an_infinite_epsilon_turns_noise_and_clipping_off_and_says_so():
     assert all(s.noise_multiplier == 0 and s.clip_norm == math.inf for s in plan.specs)
 
 
-@pytest.mark.parametrize("epsilon, delta", [(0, 1e-5), (-1, 1e-5), (math.nan, 1e-5), (1, 0), (1, 1), (1, math.nan)])
+@pytest.mark.parametrize(
+    "epsilon, delta",
+    [(0, 1e-5), (-1, 1e-5), (math.nan, 1e-5), (1, 0), (1, 1), (1, math.nan)],
+)
 def test_a_budget_out_of_range_is_refused(epsilon, delta):
     with pytest.raises(ValueError, match="must be"):
         make_plan(LeastSquares(), FACTS, epsilon=epsilon, delta=delta)
 
 
 def test_a_poisson_plan_has_the_expected_batch_over_n_as_its_probability():
-    """Not one over the number of batches (defect 8): 300 of 1,000 is 0.3, not 1/3 or 1/4."""
+    """Not one over the number of batches (defect 8): 300 of 1,000 is 0.3, not 1/3 or
+    1/4.
+    """
     method = make_method("dp-sgd", FACTS, {"batch_size": 300, "steps": 5})
     plan = make_plan(method.solver, FACTS, epsilon=2.0, delta=1e-5, accountant="rdp")
     gradients = [s for s in plan.specs if s.label == "gradient"]
@@ -92,7 +123,9 @@ def test_epochs_become_the_steps_that_are_charged():
     assert len([p for p in method.solver.plan(FACTS) if p.label == "gradient"]) == 30
 
 
-@pytest.mark.parametrize(("delta", "large"), [(0.0099, False), (0.01, True), (0.02, True)])
+@pytest.mark.parametrize(
+    ("delta", "large"), [(0.0099, False), (0.01, True), (0.02, True)]
+)
 def test_a_delta_of_one_over_n_is_large(delta, large):
     """With it a mechanism may publish one row of n, chosen at random, as it is."""
     assert (large_delta(1.0, delta, 100) is not None) == large
@@ -102,16 +135,20 @@ def test_a_delta_of_one_over_n_is_large(delta, large):
 def test_the_digest_changes_with_everything_that_a_resume_must_share():
     plan = make_plan(LeastSquares(), FACTS, epsilon=1.0, delta=1e-5)
     base = plan.digest(LeastSquares(), "space", None)
-    assert base == make_plan(LeastSquares(), FACTS, epsilon=1.0, delta=1e-5).digest(LeastSquares(), "space", None)
+    assert base == make_plan(LeastSquares(), FACTS, epsilon=1.0, delta=1e-5).digest(
+        LeastSquares(), "space", None
+    )
     others = {
         plan.digest(LeastSquares(ridge=0.1), "space", None),
         plan.digest(LeastSquares(), "other", None),
         plan.digest(LeastSquares(), "space", 1),
         plan.digest(LeastSquares(), "space", 0),
-        make_plan(LeastSquares(), FACTS, epsilon=1.1, delta=1e-5).digest(LeastSquares(), "space", None),
-        make_plan(LeastSquares(), PublicFacts(999, 8, 4), epsilon=1.0, delta=1e-5).digest(
+        make_plan(LeastSquares(), FACTS, epsilon=1.1, delta=1e-5).digest(
             LeastSquares(), "space", None
         ),
+        make_plan(
+            LeastSquares(), PublicFacts(999, 8, 4), epsilon=1.0, delta=1e-5
+        ).digest(LeastSquares(), "space", None),
     }
     assert len(others) == 6 and base not in others
 
@@ -119,6 +156,12 @@ def test_the_digest_changes_with_everything_that_a_resume_must_share():
 def test_the_summary_puts_equal_releases_together():
     plan = make_plan(DPFC(steps=6), FACTS, epsilon=1.0, delta=1e-5)
     rows = plan.summary()
-    assert [(r["label"], r["count"]) for r in rows] == [("feature mean", 1), ("gram", 1), ("gradient", 6)]
-    assert sum(r["count"] * r["mu"] ** 2 for r in rows) == pytest.approx(mu_from_epsilon(1.0, 1e-5) ** 2)
+    assert [(r["label"], r["count"]) for r in rows] == [
+        ("feature mean", 1),
+        ("gram", 1),
+        ("gradient", 6),
+    ]
+    assert sum(r["count"] * r["mu"] ** 2 for r in rows) == pytest.approx(
+        mu_from_epsilon(1.0, 1e-5) ** 2
+    )
     assert np.isclose(rows[0]["mu"], 1 / plan.specs[0].noise_multiplier)

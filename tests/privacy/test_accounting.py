@@ -1,4 +1,6 @@
-"""Accounting against the papers' numbers, slow definitions, and the defects of dp_accounting 0.6.0."""
+"""Accounting against the papers' numbers, slow definitions, and the defects of
+dp_accounting 0.6.0.
+"""
 
 import math
 
@@ -63,13 +65,17 @@ def test_a_divergence_that_is_no_number_is_infinite():
 
 @pytest.mark.parametrize("accountant, expected", [("rdp", 2.591), ("pld", 2.382)])
 def test_tramer_boneh_cifar10_linear(accountant, expected):
-    assert epsilon(TB21, 1e-5, "zero_out", accountant) == pytest.approx(expected, abs=1e-3)
+    assert epsilon(TB21, 1e-5, "zero_out", accountant) == pytest.approx(
+        expected, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("accountant, expected", [("rdp", 0.988), ("pld", 0.903)])
 def test_de_et_al_wide_resnet_at_epsilon_one(accountant, expected):
     events = [GaussianEvent(10.0, 4096 / 50_000, 875)]
-    assert epsilon(events, 1e-5, accountant=accountant) == pytest.approx(expected, abs=1e-3)
+    assert epsilon(events, 1e-5, accountant=accountant) == pytest.approx(
+        expected, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,9 @@ def test_de_et_al_wide_resnet_at_epsilon_one(accountant, expected):
         (262144, 1_281_167, 82.6, 100, 8e-7, 0.1, 0.104),  # De22, Table 22
     ],
 )
-def test_printed_rows_that_miss_their_nominal_epsilon(batch, rows, sigma, steps, delta, nominal, computed):
+def test_printed_rows_that_miss_their_nominal_epsilon(
+    batch, rows, sigma, steps, delta, nominal, computed
+):
     eps = epsilon([GaussianEvent(sigma, batch / rows, steps)], delta, accountant="rdp")
     assert eps == pytest.approx(computed, abs=5e-3 if computed > 7 else 1e-3)
     assert abs(eps / nominal - 1) > 0.003
@@ -129,8 +137,12 @@ def test_mu_round_trip_stays_on_the_safe_side(eps, delta):
 @fast
 def test_monotone(mu_a, mu_b, delta_a, delta_b):
     (mu_a, mu_b), (delta_a, delta_b) = sorted((mu_a, mu_b)), sorted((delta_a, delta_b))
-    assert epsilon_from_mu(mu_a, delta_a) <= epsilon_from_mu(mu_b, delta_a) * (1 + 1e-12)
-    assert epsilon_from_mu(mu_b, delta_b) <= epsilon_from_mu(mu_b, delta_a) * (1 + 1e-12)
+    assert epsilon_from_mu(mu_a, delta_a) <= epsilon_from_mu(mu_b, delta_a) * (
+        1 + 1e-12
+    )
+    assert epsilon_from_mu(mu_b, delta_b) <= epsilon_from_mu(mu_b, delta_a) * (
+        1 + 1e-12
+    )
 
 
 @pytest.mark.parametrize("order", [1.5, 2, 7.3, 32])
@@ -141,14 +153,19 @@ def test_poisson_rdp_against_its_integral(order):
         ratio = 1 - q + q * math.exp((2 * z - 1) / (2 * sigma**2))
         return norm.pdf(z, 0, sigma) * ratio**order
 
-    slow = math.log(quad(integrand, -30, 60, limit=400, points=[0, 10, 20])[0]) / (order - 1)
+    slow = math.log(quad(integrand, -30, 60, limit=400, points=[0, 10, 20])[0]) / (
+        order - 1
+    )
     quick = rdp_curve([GaussianEvent(sigma, q)], [order])[0]
     assert quick >= slow * (1 - 1e-9)
-    # Below order 2 dp_accounting loses the signs of its binomial series: 30 % too much here, on the safe side.
+    # Below order 2 dp_accounting loses the signs of its binomial series: 30 % too much
+    # here, on the safe side.
     assert quick == pytest.approx(slow, rel=1e-6 if order >= 2 else 0.31)
 
 
-@pytest.mark.parametrize(("q", "sigma"), [(1e-3, 1.0), (0.02, 0.7), (0.3, 4.0), (0.9, 30.0), (1e-8, 0.1)])
+@pytest.mark.parametrize(
+    ("q", "sigma"), [(1e-3, 1.0), (0.02, 0.7), (0.3, 4.0), (0.9, 30.0), (1e-8, 0.1)]
+)
 def test_poisson_rdp_of_whole_orders_is_never_below_its_sum_in_sixty_digits(q, sigma):
     """No tolerance below; above, what rounding may need."""
     mpmath = pytest.importorskip("mpmath")
@@ -156,28 +173,44 @@ def test_poisson_rdp_of_whole_orders_is_never_below_its_sum_in_sixty_digits(q, s
         with mpmath.workdps(60):
             p, s = mpmath.mpf(q), mpmath.mpf(sigma)
             terms = (
-                mpmath.binomial(order, k) * (1 - p) ** (order - k) * p**k * mpmath.exp((k * k - k) / (2 * s * s))
+                mpmath.binomial(order, k)
+                * (1 - p) ** (order - k)
+                * p**k
+                * mpmath.exp((k * k - k) / (2 * s * s))
                 for k in range(order + 1)
             )
             exact = mpmath.log(mpmath.fsum(terms)) / (order - 1)
             found = mpmath.mpf(float(rdp_curve([GaussianEvent(sigma, q)], [order])[0]))
-            assert exact <= found <= exact * (1 + mpmath.mpf("1e-9")) + mpmath.mpf("1e-10")
+            assert (
+                exact <= found <= exact * (1 + mpmath.mpf("1e-9")) + mpmath.mpf("1e-10")
+            )
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 @pytest.mark.parametrize("sigma", [1e9, 1e160, 1e300])
 def test_noise_without_measure_costs_next_to_nothing(accountant, sigma):
-    assert 0 <= epsilon([GaussianEvent(sigma, 0.3, 10)], 1e-5, accountant=accountant) < 1e-3
-    assert np.all(np.isfinite(rdp_curve([GaussianEvent(sigma, 0.3)], accounting.RDP_ORDERS)))
+    assert (
+        0
+        <= epsilon([GaussianEvent(sigma, 0.3, 10)], 1e-5, accountant=accountant)
+        < 1e-3
+    )
+    assert np.all(
+        np.isfinite(rdp_curve([GaussianEvent(sigma, 0.3)], accounting.RDP_ORDERS))
+    )
 
 
 # Accountants against each other.
 
 
-@given(st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3), st.floats(-9, -2))
+@given(
+    st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3),
+    st.floats(-9, -2),
+)
 @settings(max_examples=4, deadline=None)
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(relation, pairs, log_delta):
+def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(
+    relation, pairs, log_delta
+):
     events, delta = [GaussianEvent(s, 1.0, k) for s, k in pairs], 10**log_delta
     exact = epsilon(events, delta)
     pld = epsilon(events, delta, relation, "pld")
@@ -205,23 +238,38 @@ def test_orders_and_rdp_agree_with_dp_accounting():
     reference = RdpAccountant()
     for e in TB21:
         event = dp_accounting.GaussianDpEvent(e.noise_multiplier)
-        reference.compose(dp_accounting.PoissonSampledDpEvent(e.sampling_prob, event), e.count)
-    assert epsilon(TB21, 1e-5, accountant="rdp") == pytest.approx(reference.get_epsilon(1e-5), rel=1e-8)
+        reference.compose(
+            dp_accounting.PoissonSampledDpEvent(e.sampling_prob, event), e.count
+        )
+    assert epsilon(TB21, 1e-5, accountant="rdp") == pytest.approx(
+        reference.get_epsilon(1e-5), rel=1e-8
+    )
 
 
 # Replace-one, where dp_accounting 0.6.0 is wrong for full batches.
 
 
 def test_dp_accounting_replace_one_defects_and_ours():
-    """Noise 4 over the zero-out sensitivity: the gradient's replace-one multiplier is 2, the Gram matrix's 4/sqrt 2."""
-    rdp, pld = RdpAccountant(neighboring_relation=REPLACE_ONE), PLDAccountant(REPLACE_ONE)
+    """Noise 4 over the zero-out sensitivity: the gradient's replace-one multiplier is
+    2, the Gram matrix's 4/sqrt 2.
+    """
+    rdp, pld = (
+        RdpAccountant(neighboring_relation=REPLACE_ONE),
+        PLDAccountant(REPLACE_ONE),
+    )
     rdp.compose(dp_accounting.GaussianDpEvent(4.0))
     pld.compose(dp_accounting.GaussianDpEvent(4.0))
-    assert rdp.get_epsilon(1e-5) == pytest.approx(1.013, abs=1e-3)  # the factor 2 is missed: half of the truth
-    assert pld.get_epsilon(1e-5) == pytest.approx(1.993, abs=1e-3)  # right for gradients only
+    # the factor 2 is missed: half of the truth
+    assert rdp.get_epsilon(1e-5) == pytest.approx(1.013, abs=1e-3)
+    # right for gradients only
+    assert pld.get_epsilon(1e-5) == pytest.approx(1.993, abs=1e-3)
     for accountant in ("auto", "pld"):
-        assert epsilon([GaussianEvent(2.0)], 1e-5, "replace_one", accountant) == pytest.approx(1.993, abs=1e-3)
-        gram = epsilon([GaussianEvent(4 / math.sqrt(2))], 1e-5, "replace_one", accountant)
+        assert epsilon(
+            [GaussianEvent(2.0)], 1e-5, "replace_one", accountant
+        ) == pytest.approx(1.993, abs=1e-3)
+        gram = epsilon(
+            [GaussianEvent(4 / math.sqrt(2))], 1e-5, "replace_one", accountant
+        )
         assert gram == pytest.approx(1.356, abs=1e-3)
     assert epsilon([GaussianEvent(2.0)], 1e-5, "replace_one", "rdp") > 1.993
 
@@ -240,18 +288,30 @@ def test_filter_order_is_where_the_gaussian_spends_most(eps):
     order = filter_order(eps, 1e-5)
 
     def room(a):
-        return (eps - rdp_epsilon(a, 0.0, 1e-5)) / a if rdp_epsilon(a, 0.0, 1e-5) > 0 else 0.0
+        return (
+            (eps - rdp_epsilon(a, 0.0, 1e-5)) / a
+            if rdp_epsilon(a, 0.0, 1e-5) > 0
+            else 0.0
+        )
 
-    assert room(order) >= max(room(1 + x) for x in np.geomspace(0.1, 8000, 300)) * (1 - 0.01)
+    assert room(order) >= max(room(1 + x) for x in np.geomspace(0.1, 8000, 300)) * (
+        1 - 0.01
+    )
     assert order > 1
 
 
 def test_totals():
-    events = [GaussianEvent(2.0, 1.0, 4), GaussianEvent(3.0), GaussianEvent(5.0, 0.5, 0)]
+    events = [
+        GaussianEvent(2.0, 1.0, 4),
+        GaussianEvent(3.0),
+        GaussianEvent(5.0, 0.5, 0),
+    ]
     assert total_mu(events) == pytest.approx(math.sqrt(1 + 1 / 9))
     assert total_mu(TB21) is None and total_mu([GaussianEvent(0.0), *TB21]) is None
     assert total_mu([]) == 0 and total_mu([GaussianEvent(0.0)]) == math.inf
-    assert rdp_curve(events, [2.0, 3.0]) == pytest.approx(np.array([2, 3]) * (1 + 1 / 9) / 2)
+    assert rdp_curve(events, [2.0, 3.0]) == pytest.approx(
+        np.array([2, 3]) * (1 + 1 / 9) / 2
+    )
 
 
 @pytest.mark.parametrize("accountant", accounting.ACCOUNTANTS)
@@ -263,18 +323,35 @@ def test_no_noise_is_infinite_and_no_release_is_free(accountant):
 
 
 def test_extremes():
-    assert delta_from_mu(0, 1) == 0 and delta_from_mu(1, math.inf) == 0 and delta_from_mu(math.inf, 1) == 1
+    assert (
+        delta_from_mu(0, 1) == 0
+        and delta_from_mu(1, math.inf) == 0
+        and delta_from_mu(math.inf, 1) == 1
+    )
     assert epsilon_from_mu(0, 1e-5) == 0 and epsilon_from_mu(math.inf, 1e-5) == math.inf
     assert mu_from_epsilon(math.inf, 1e-5) == math.inf
-    for eps, delta in [(1e3, 1e-300), (1e-3, 1e-300), (1e6, 0.9), (0.0, 0.5), (1e-9, 1e-12)]:
+    for eps, delta in [
+        (1e3, 1e-300),
+        (1e-3, 1e-300),
+        (1e6, 0.9),
+        (0.0, 0.5),
+        (1e-9, 1e-12),
+    ]:
         mu = mu_from_epsilon(eps, delta)
         assert 0 < mu < math.inf and epsilon_from_mu(mu, delta) <= eps
     assert 1e3 < epsilon([GaussianEvent(0.05, 0.5, 10)], 1e-5) < 4e3
     huge = [GaussianEvent(1e-3, 0.5, 10)]
-    assert epsilon(huge, 1e-5, accountant="pld") == math.inf  # 5 million: not worth a grid
+    # 5 million: not worth a grid
+    assert epsilon(huge, 1e-5, accountant="pld") == math.inf
     assert epsilon(huge, 1e-5) == epsilon(huge, 1e-5, accountant="rdp")
-    assert epsilon(TB21, 1e-13) == epsilon(TB21, 1e-13, accountant="rdp") < epsilon(TB21, 1e-13, accountant="pld")
-    assert epsilon(TB21, 1e-300, accountant="rdp") > epsilon(TB21, 1e-12, accountant="rdp")
+    assert (
+        epsilon(TB21, 1e-13)
+        == epsilon(TB21, 1e-13, accountant="rdp")
+        < epsilon(TB21, 1e-13, accountant="pld")
+    )
+    assert epsilon(TB21, 1e-300, accountant="rdp") > epsilon(
+        TB21, 1e-12, accountant="rdp"
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,7 +368,8 @@ def test_extremes():
         lambda: epsilon(TB21, 1e-5, "swap"),
         lambda: epsilon(TB21, 1e-5, accountant="best"),
         lambda: epsilon(TB21, 1e-5, accountant="exact"),
-        lambda: epsilon(TB21, 1e-5, accountant="zcdp"),  # of dphead/planning/calibration.py
+        # of dphead/planning/calibration.py
+        lambda: epsilon(TB21, 1e-5, accountant="zcdp"),
         lambda: epsilon_from_mu(math.nan, 1e-5),
         lambda: delta_from_mu(1.0, -1.0),
         lambda: mu_from_epsilon(math.nan, 1e-5),
@@ -306,5 +384,12 @@ def test_bad_input_says_what_must_hold(bad):
 
 def test_conversions_at_one_order_are_the_minimum_over_orders():
     curve = rdp_curve(TB21, accounting.RDP_ORDERS)
-    each = [rdp_epsilon(a, r, 1e-5) for a, r in zip(accounting.RDP_ORDERS, curve, strict=True)]
-    assert epsilon_from_rdp(accounting.RDP_ORDERS, curve, 1e-5) == min(each) == epsilon(TB21, 1e-5, accountant="rdp")
+    each = [
+        rdp_epsilon(a, r, 1e-5)
+        for a, r in zip(accounting.RDP_ORDERS, curve, strict=True)
+    ]
+    assert (
+        epsilon_from_rdp(accounting.RDP_ORDERS, curve, 1e-5)
+        == min(each)
+        == epsilon(TB21, 1e-5, accountant="rdp")
+    )

@@ -1,4 +1,6 @@
-"""Defects that reading the private core as an attacker brought up, each with the value that showed it."""
+"""Defects that reading the private core as an attacker brought up, each with the value
+that showed it.
+"""
 
 import re
 import struct
@@ -18,14 +20,23 @@ from dphead.rows.data import ArrayRows
 
 @pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 60))
 def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
-    """C / (||r|| ||x||) near 1e-45 was a multiple of the smallest denormal: rounded up, a row weighed 1.2 C."""
-    params, query = Params(weights=np.full((1, M), 0.57, np.float32)), Gradient(M, "squared")
-    total = integer_sum(query, params, np.array([[size]], np.float32), np.array([0]), 1e-6).ravel()
+    """C / (||r|| ||x||) near 1e-45 was a multiple of the smallest denormal: rounded up,
+    a row weighed 1.2 C.
+    """
+    params, query = (
+        Params(weights=np.full((1, M), 0.57, np.float32)),
+        Gradient(M, "squared"),
+    )
+    total = integer_sum(
+        query, params, np.array([[size]], np.float32), np.array([0]), 1e-6
+    ).ravel()
     assert 0 < total @ total <= query.squared_sensitivity("zero_out", 1e-6)
 
 
 def test_the_sign_of_zero_tells_nothing():
-    """-1e-9 is rounded to -0.0 on a grid of float64: where the noise is too, its sign would be released."""
+    """-1e-9 is rounded to -0.0 on a grid of float64: where the noise is too, its sign
+    would be released.
+    """
     rows = ArrayRows(np.full((1, 1), -1e-9, np.float32), np.array([0]))
     zeros = 0
     for seed in range(200):
@@ -39,12 +50,21 @@ def test_a_ledger_refuses_releases_of_another_relation():
     """Their noise is over another sensitivity than the one that is charged."""
     spec = spec_of(ClassSums(M), 10, relation="zero_out")
     with pytest.raises(LedgerError, match="relation"):
-        Ledger().reserve([spec.row()], epsilon=1.0, delta=1e-5, relation="replace_one", description="", plan_hash="")
+        Ledger().reserve(
+            [spec.row()],
+            epsilon=1.0,
+            delta=1e-5,
+            relation="replace_one",
+            description="",
+            plan_hash="",
+        )
     assert reserve([spec]).fit_id
 
 
 def test_a_private_n_may_exceed_its_public_stand_in():
-    """Under add_remove nothing may depend on n: neither the noise nor the room that a sum has in int64."""
+    """Under add_remove nothing may depend on n: neither the noise nor the room that a
+    sum has in int64.
+    """
     query = ClassSums(M)
     scales = {
         noise_scale(query, spec_of(query, n, relation=relation), 0.0)
@@ -59,8 +79,13 @@ def test_a_private_n_may_exceed_its_public_stand_in():
 
 
 def test_a_committed_charge_survives_a_loss_of_power(tmp_path):
-    """FULL leaves the removal of SQLite's journal unsynced: the journal could come back and undo the last charge."""
-    assert Ledger(tmp_path / "l.sqlite")._db.execute("PRAGMA synchronous").fetchone()[0] == 3
+    """FULL leaves the removal of SQLite's journal unsynced: the journal could come back
+    and undo the last charge.
+    """
+    assert (
+        Ledger(tmp_path / "l.sqlite")._db.execute("PRAGMA synchronous").fetchone()[0]
+        == 3
+    )
 
 
 def test_the_ledger_does_not_time_the_releases(tmp_path):
@@ -69,24 +94,41 @@ def test_the_ledger_does_not_time_the_releases(tmp_path):
     fit = reserve([spec := spec_of(ClassSums(M), 10)], ledger)
     sequence, _ = fit.begin(spec.row())
     fit.commit(sequence, np.zeros(3))
-    assert all(at % 3600 == 0 for (at,) in ledger._db.execute("SELECT at FROM progress"))
+    assert all(
+        at % 3600 == 0 for (at,) in ledger._db.execute("SELECT at FROM progress")
+    )
 
 
 def test_the_generator_is_chacha20():
-    """The cipher's definition [Bernstein 2008]: 20 rounds, 256-bit key, 64-bit counter from 0, nonce 0."""
+    """The cipher's definition [Bernstein 2008]: 20 rounds, 256-bit key, 64-bit counter
+    from 0, nonce 0.
+    """
     key = bytes(range(7, 39))
-    stream = np.random.Generator(ChaCha(key=int.from_bytes(key, "little"), rounds=20)).bit_generator.random_raw(32)
+    stream = np.random.Generator(
+        ChaCha(key=int.from_bytes(key, "little"), rounds=20)
+    ).bit_generator.random_raw(32)
     words = [w for counter in range(4) for w in _chacha20_block(key, counter)]
-    assert [int(x) for x in stream] == [low | high << 32 for low, high in zip(words[::2], words[1::2], strict=True)]
+    assert [int(x) for x in stream] == [
+        low | high << 32 for low, high in zip(words[::2], words[1::2], strict=True)
+    ]
 
 
 def _chacha20_block(key: bytes, counter: int) -> list[int]:
-    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter, 0, 0, 0]
+    start = [
+        *struct.unpack("<4I", b"expand 32-byte k"),
+        *struct.unpack("<8I", key),
+        counter,
+        0,
+        0,
+        0,
+    ]
     x = start[:]
 
     def step(a, b, d, rotation):
         x[a] = (x[a] + x[b]) & 0xFFFFFFFF
-        x[d] = ((x[d] ^ x[a]) << rotation | (x[d] ^ x[a]) >> (32 - rotation)) & 0xFFFFFFFF
+        x[d] = (
+            (x[d] ^ x[a]) << rotation | (x[d] ^ x[a]) >> (32 - rotation)
+        ) & 0xFFFFFFFF
 
     columns = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
     diagonals = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
@@ -99,16 +141,28 @@ def _chacha20_block(key: bytes, counter: int) -> list[int]:
 
 
 def test_every_test_named_in_the_audit_exists():
-    """AUDIT.md and proofs/ name tests as `file::name`: tests/privacy/test_file.py, test_name, or `folder/file::name`"""
+    """AUDIT.md and proofs/ name tests as `file::name`: tests/privacy/test_file.py,
+    test_name, or `folder/file::name`
+    """
     folder = Path(dphead.privacy.__file__).parent
-    text = "".join(p.read_text() for p in (folder / "AUDIT.md", *folder.glob("proofs/*.md")))
+    text = "".join(
+        p.read_text() for p in (folder / "AUDIT.md", *folder.glob("proofs/*.md"))
+    )
     named = set(re.findall(r"`([\w/]+)::(\w+)`", text)) - {("queries", "name")}
     assert len(named) > 50
-    missing = [f"{file}::{name}" for file, name in sorted(named) if f"def test_{name}(" not in _source(file)]
+    missing = [
+        f"{file}::{name}"
+        for file, name in sorted(named)
+        if f"def test_{name}(" not in _source(file)
+    ]
     assert missing == []
 
 
 def _source(file: str) -> str:
     folder, _, name = f"privacy/{file}".rpartition("/")
-    path = Path(__file__).parents[1] / folder.removeprefix("privacy/" if "/" in file else "") / f"test_{name}.py"
+    path = (
+        Path(__file__).parents[1]
+        / folder.removeprefix("privacy/" if "/" in file else "")
+        / f"test_{name}.py"
+    )
     return path.read_text() if path.exists() else ""

@@ -1,7 +1,9 @@
-"""What ran is what was charged, and what was charged is what is reported: for every solver, by an independent path.
+"""What ran is what was charged, and what was charged is what is reported: for every
+solver, by an independent path.
 
-The path: the releases table read with plain sqlite3; mpmath's closed form of Balle and Wang, Theorem 8, for full
-batches; dp_accounting's own accountant and events for Poisson batches. Nothing of dphead.privacy.accounting is used.
+The path: the releases table read with plain sqlite3; mpmath's closed form of Balle and
+Wang, Theorem 8, for full batches; dp_accounting's own accountant and events for Poisson
+batches. Nothing of dphead.privacy.accounting is used.
 """
 
 import json
@@ -33,7 +35,14 @@ from dphead.privacy.statistics import ClassSums
 from dphead.rows.data import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.runs.report import guarantee
-from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
+from dphead.solvers import (
+    DPFC,
+    GradientDescent,
+    LeastSquares,
+    Newton,
+    Prototypes,
+    PublicFacts,
+)
 from dphead.solvers.base import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
@@ -44,12 +53,18 @@ FULL = {
     "sgd": GradientDescent(steps=7),
     "adam": GradientDescent("adam", steps=3, learning_rate=0.1),
     "fc": DPFC(steps=4),
-    "fc, unequal": DPFC(steps=3, gram_share=0.1, centering=Centering(0.0), intercept=0.5),
+    "fc, unequal": DPFC(
+        steps=3, gram_share=0.1, centering=Centering(0.0), intercept=0.5
+    ),
     "ls": LeastSquares(),
-    "ls, class grams": LeastSquares(class_grams=True, centering=Centering(0.0, unit_norm=False)),
+    "ls, class grams": LeastSquares(
+        class_grams=True, centering=Centering(0.0, unit_norm=False)
+    ),
     "newton": Newton(steps=2),
     "prototypes": Prototypes(),
-    "normalised": GradientDescent(steps=2, centering=ChannelNormalization(2, 3.0, 9.0, 60.0)),
+    "normalised": GradientDescent(
+        steps=2, centering=ChannelNormalization(2, 3.0, 9.0, 60.0)
+    ),
 }
 POISSON = {
     "sgd": GradientDescent(steps=12, sampling_prob=0.1, centering=Centering(0.0)),
@@ -59,7 +74,9 @@ POISSON = {
 
 @pytest.fixture(autouse=True)
 def quick_profiles(monkeypatch):
-    """The papers' accountants beside each other take half a second, and charge nothing."""
+    """The papers' accountants beside each other take half a second, and charge
+    nothing.
+    """
     monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
 
 
@@ -67,27 +84,41 @@ def delta_of(mu, epsilon):
     """Balle and Wang 2018, Theorem 8, with 50 digits."""
     with mpmath.workdps(50):
         mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.e**epsilon * mpmath.ncdf(-mu / 2 - epsilon / mu)
+        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.e**epsilon * mpmath.ncdf(
+            -mu / 2 - epsilon / mu
+        )
 
 
 def charged(path):
-    """(noise_multiplier, sampling_prob, state) of every release, with no code of ours."""
+    """(noise_multiplier, sampling_prob, state) of every release, with no code of
+    ours.
+    """
     db = sqlite3.connect(path)
     rows = db.execute(
-        "SELECT fit_id, sequence, noise_multiplier, sampling_prob, spec FROM releases ORDER BY sequence"
+        "SELECT fit_id, sequence, noise_multiplier, sampling_prob, spec FROM releases "
+        "ORDER BY sequence"
     ).fetchall()
     out = []
     for fit_id, sequence, sigma, prob, spec in rows:
-        assert (json.loads(spec)["noise_multiplier"], json.loads(spec)["sampling_prob"]) == (sigma, prob)
+        assert (
+            json.loads(spec)["noise_multiplier"],
+            json.loads(spec)["sampling_prob"],
+        ) == (sigma, prob)
         states = [
-            s for (s,) in db.execute("SELECT state FROM progress WHERE fit_id=? AND sequence=?", (fit_id, sequence))
+            s
+            for (s,) in db.execute(
+                "SELECT state FROM progress WHERE fit_id=? AND sequence=?",
+                (fit_id, sequence),
+            )
         ]
         out.append((sigma, prob, states))
     return out
 
 
 def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", seed=1):
-    """Fit through the real loop; return the result, the releases that ran, and the charged ones."""
+    """Fit through the real loop; return the result, the releases that ran, and the
+    charged ones.
+    """
     ran = []
     real = dphead.runs.loop.release
 
@@ -106,15 +137,29 @@ def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", see
 
 @pytest.mark.parametrize(
     "relation, epsilon",
-    [("zero_out", 0.1), ("zero_out", 1.0), ("zero_out", 8.0), ("add_remove", 1.0), ("replace_one", 8.0)],
+    [
+        ("zero_out", 0.1),
+        ("zero_out", 1.0),
+        ("zero_out", 8.0),
+        ("add_remove", 1.0),
+        ("replace_one", 8.0),
+    ],
 )
 @pytest.mark.parametrize("name", FULL)
-def test_full_batch_fits_spend_what_they_report(monkeypatch, tmp_path, name, epsilon, relation):
-    result, ran, rows = watched_fit(monkeypatch, tmp_path, FULL[name], epsilon, relation)
+def test_full_batch_fits_spend_what_they_report(
+    monkeypatch, tmp_path, name, epsilon, relation
+):
+    result, ran, rows = watched_fit(
+        monkeypatch, tmp_path, FULL[name], epsilon, relation
+    )
     assert len(ran) == len(rows) == len(FULL[name].plan(FACTS))
     assert all(states == ["started", "committed"] for *_, states in rows)
     for (_, _, spec, _), (sigma, prob, _) in zip(ran, rows, strict=True):
-        assert (spec.noise_multiplier, spec.sampling_prob, spec.relation) == (sigma, prob, relation) and prob == 1
+        assert (spec.noise_multiplier, spec.sampling_prob, spec.relation) == (
+            sigma,
+            prob,
+            relation,
+        ) and prob == 1
     mu = math.sqrt(math.fsum(1 / sigma**2 for sigma, *_ in rows))
     reported = guarantee(result.plan)["epsilon"]
     assert delta_of(mu, reported) <= DELTA < delta_of(mu, reported * (1 - 1e-6))
@@ -124,25 +169,44 @@ def test_full_batch_fits_spend_what_they_report(monkeypatch, tmp_path, name, eps
 
 @pytest.mark.parametrize("name", FULL)
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_the_noise_that_ran_is_the_noise_of_the_spec(monkeypatch, tmp_path, name, relation):
-    """Times σ, the sensitivity is the noise, drawn again from the seed on the same sum of integers, which is the sum of
-    the definition but for the grid: a row's clipped statistic is rounded by 1e-3 of the clip norm at most."""
+def test_the_noise_that_ran_is_the_noise_of_the_spec(
+    monkeypatch, tmp_path, name, relation
+):
+    """Times σ, the sensitivity is the noise, drawn again from the seed on the same sum
+    of integers, which is the sum of the definition but for the grid: a row's clipped
+    statistic is rounded by 1e-3 of the clip norm at most.
+    """
     _, ran, _ = watched_fit(monkeypatch, tmp_path, FULL[name], 1.0, relation, seed=5)
     for sequence, (query, params, spec, released) in enumerate(ran):
         append = params.transform.append
         unit, sd = noise_scale(query, spec, append)
-        assert unit == query.unit(spec.clip_norm, append) and released.noise_sd == sd * unit
-        squared = Fraction(spec.noise_multiplier) ** 2 * query.squared_sensitivity(relation, spec.clip_norm, append)
+        assert (
+            unit == query.unit(spec.clip_norm, append)
+            and released.noise_sd == sd * unit
+        )
+        squared = Fraction(spec.noise_multiplier) ** 2 * query.squared_sensitivity(
+            relation, spec.clip_norm, append
+        )
         assert squared <= Fraction(sd) ** 2 <= squared * Fraction(1.0 + 1e-14)
-        z = rounded_noise(NoiseSource(5).generator(sequence, "noise"), released.value.shape, sd, query.symmetric)
+        z = rounded_noise(
+            NoiseSource(5).generator(sequence, "noise"),
+            released.value.shape,
+            sd,
+            query.symmetric,
+        )
         exact = integer_sum(query, params, X, Y, spec.clip_norm)
         assert np.array_equal(released.value, (exact + z) * unit)
-        slow = sum(per_example(query, params, x, int(y), spec.clip_norm) for x, y in zip(X, Y, strict=True))
+        slow = sum(
+            per_example(query, params, x, int(y), spec.clip_norm)
+            for x, y in zip(X, Y, strict=True)
+        )
         single = sensitivity(query, spec.clip_norm, "zero_out", append)
         assert np.abs(exact * unit - slow).max() <= 2e-3 * N * single
 
 
-@pytest.mark.parametrize("name, epsilon", [("sgd", 1.0), ("sgd", 8.0), ("centred", 1.0)])
+@pytest.mark.parametrize(
+    "name, epsilon", [("sgd", 1.0), ("sgd", 8.0), ("centred", 1.0)]
+)
 def test_poisson_fits_spend_what_they_report(monkeypatch, tmp_path, name, epsilon):
     result, ran, rows = watched_fit(monkeypatch, tmp_path, POISSON[name], epsilon)
     assert len(ran) == len(rows) == len(POISSON[name].plan(FACTS))
@@ -166,7 +230,9 @@ def test_poisson_fits_spend_what_they_report(monkeypatch, tmp_path, name, epsilo
 
         mu = math.sqrt(sum(1 / s**2 for s in full))
         pld._pld = pld._pld.compose(
-            privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=1e-4)
+            privacy_loss_distribution.from_gaussian_mechanism(
+                1 / mu, value_discretization_interval=1e-4
+            )
         )
     assert pld.get_epsilon(DELTA) == pytest.approx(reported, rel=2e-3)
     assert rdp.get_epsilon(DELTA) >= reported * (1 - 1e-9)
@@ -175,16 +241,23 @@ def test_poisson_fits_spend_what_they_report(monkeypatch, tmp_path, name, epsilo
 
 def test_a_fit_without_a_budget_is_recorded_as_not_private(monkeypatch, tmp_path):
     result, ran, rows = watched_fit(monkeypatch, tmp_path, FULL["ls"], math.inf)
-    assert all(sigma == 0 for sigma, *_ in rows) and all(r.noise_sd == 0 for *_, r in ran)
+    assert all(sigma == 0 for sigma, *_ in rows) and all(
+        r.noise_sd == 0 for *_, r in ran
+    )
     g = guarantee(result.plan)
     assert not g["private"] and g["epsilon"] == math.inf and g["mu"] is None
 
 
 def test_a_fixed_seed_is_reported_as_not_private(monkeypatch, tmp_path):
     result, *_ = watched_fit(monkeypatch, tmp_path, FULL["ls"], 1.0, seed=3)
-    assert not result.private_noise and not guarantee(result.plan, result.private_noise)["private"]
+    assert (
+        not result.private_noise
+        and not guarantee(result.plan, result.private_noise)["private"]
+    )
     result, *_ = watched_fit(monkeypatch, tmp_path / "b", FULL["ls"], 1.0, seed=None)
-    assert result.private_noise and guarantee(result.plan, result.private_noise)["private"]
+    assert (
+        result.private_noise and guarantee(result.plan, result.private_noise)["private"]
+    )
 
 
 def test_the_fits_of_one_ledger_add_up_across_solvers(tmp_path):
@@ -192,17 +265,25 @@ def test_the_fits_of_one_ledger_add_up_across_solvers(tmp_path):
     budget = 2.0
     ledger.set_budget(budget, DELTA)
     for name in ("ls", "fc", "newton"):
-        plan_and_fit(FULL[name], ArrayRows(X, Y), FACTS, epsilon=0.9, delta=DELTA, ledger=ledger)
-    mu = math.sqrt(math.fsum(1 / sigma**2 for sigma, *_ in charged(tmp_path / "l.sqlite")))
+        plan_and_fit(
+            FULL[name], ArrayRows(X, Y), FACTS, epsilon=0.9, delta=DELTA, ledger=ledger
+        )
+    mu = math.sqrt(
+        math.fsum(1 / sigma**2 for sigma, *_ in charged(tmp_path / "l.sqlite"))
+    )
     assert delta_of(mu, budget) <= DELTA
     before = charged(tmp_path / "l.sqlite")
     with pytest.raises(ValueError, match="exceeded"):
-        plan_and_fit(FULL["sgd"], ArrayRows(X, Y), FACTS, epsilon=1.9, delta=DELTA, ledger=ledger)
+        plan_and_fit(
+            FULL["sgd"], ArrayRows(X, Y), FACTS, epsilon=1.9, delta=DELTA, ledger=ledger
+        )
     assert charged(tmp_path / "l.sqlite") == before
 
 
 def test_a_solver_that_leaves_its_plan_is_stopped(tmp_path):
-    """Too many steps, too few, another order: nothing is read that was not charged (defect 3)."""
+    """Too many steps, too few, another order: nothing is read that was not charged
+    (defect 3).
+    """
 
     class Longer(LeastSquares):
         def plan(self, facts):
@@ -222,9 +303,14 @@ def test_a_solver_that_leaves_its_plan_is_stopped(tmp_path):
 
 
 def test_the_plan_is_made_before_the_data_and_from_public_facts_alone():
-    """Data sets of one public size have one plan: no threshold or count is read from rows (defects 5 and 10)."""
+    """Data sets of one public size have one plan: no threshold or count is read from
+    rows (defects 5 and 10).
+    """
     for solver in (*FULL.values(), *POISSON.values()):
-        plans = [make_plan(solver, FACTS, epsilon=1.0, delta=DELTA, accountant="rdp") for _ in range(2)]
+        plans = [
+            make_plan(solver, FACTS, epsilon=1.0, delta=DELTA, accountant="rdp")
+            for _ in range(2)
+        ]
         assert plans[0].specs == plans[1].specs
         assert all(s.n_rows == N for s in plans[0].specs)
 
@@ -259,10 +345,18 @@ def test_plan_ledger_filter_and_spec_see_the_same_events(fits, cap, relation):
     specs, expected = [], Counter()
     for fit in fits:
         own = [
-            spec_of(ClassSums(M), N, sigma=sigma, sampling_prob=q, label=label, clip_norm=clip,
-                    relation=relation, group_cap=cap)
+            spec_of(
+                ClassSums(M),
+                N,
+                sigma=sigma,
+                sampling_prob=q,
+                label=label,
+                clip_norm=clip,
+                relation=relation,
+                group_cap=cap,
+            )
             for sigma, q, label, clip in fit
-        ]  # fmt: skip
+        ]
         reserve(own, ledger)
         specs += own
         expected.update((sigma, q, cap or 1) for sigma, q, *_ in fit)
@@ -285,6 +379,10 @@ def test_releases_of_a_ledger_from_before_there_were_groups_are_of_rows():
     ledger = Ledger()
     reserve([spec_of(ClassSums(M), N)], ledger)
     spec = json.dumps({"noise_multiplier": 2.0, "sampling_prob": 0.5})
-    ledger._db.execute("INSERT INTO releases VALUES ('old', 0, 'x', 2.0, 0.5, ?)", (spec,))
-    units = {(e.noise_multiplier, e.sampling_prob, e.rows_per_unit) for e in ledger.events()}
+    ledger._db.execute(
+        "INSERT INTO releases VALUES ('old', 0, 'x', 2.0, 0.5, ?)", (spec,)
+    )
+    units = {
+        (e.noise_multiplier, e.sampling_prob, e.rows_per_unit) for e in ledger.events()
+    }
     assert units == {(1.0, 1.0, 1), (2.0, 0.5, 1)}

@@ -1,4 +1,6 @@
-"""Groups of rows as the protected unit: the cap, how far a group moves a sum, the accountants, the ledger."""
+"""Groups of rows as the protected unit: the cap, how far a group moves a sum, the
+accountants, the ledger.
+"""
 
 import json
 import math
@@ -36,7 +38,9 @@ small_groups = st.lists(st.integers(-2, 6), max_size=40)
 
 @given(small_groups, st.integers(1, 5))
 def test_the_cap_keeps_the_first_rows_of_each_group(groups, cap):
-    """Against the definition: count the earlier rows of the same group; a negative group is a row on its own."""
+    """Against the definition: count the earlier rows of the same group; a negative
+    group is a row on its own.
+    """
     kept = within_cap(np.array(groups, np.int64), cap)
     slow = [g < 0 or groups[:i].count(g) < cap for i, g in enumerate(groups)]
     assert kept.tolist() == slow
@@ -55,7 +59,9 @@ def test_what_is_kept_of_a_group_does_not_depend_on_other_groups(groups, others,
 def test_a_cap_below_one_is_refused():
     for make in (
         lambda: within_cap(np.zeros(3, int), 0),
-        lambda: make_plan(LeastSquares(), PublicFacts(99, D, M), epsilon=1.0, delta=1e-5, group_cap=0),
+        lambda: make_plan(
+            LeastSquares(), PublicFacts(99, D, M), epsilon=1.0, delta=1e-5, group_cap=0
+        ),
         lambda: GaussianEvent(1.0, rows_per_unit=0),
         lambda: specs(0),
     ):
@@ -69,12 +75,20 @@ def test_a_cap_that_is_not_a_whole_number_is_refused(cap):
     with pytest.raises(ValueError, match="whole number"):
         specs(cap)
     with pytest.raises(ValueError, match=r"whole number|at least one row"):
-        make_plan(LeastSquares(), PublicFacts(99, D, M), epsilon=1.0, delta=1e-5, group_cap=cap)
+        make_plan(
+            LeastSquares(),
+            PublicFacts(99, D, M),
+            epsilon=1.0,
+            delta=1e-5,
+            group_cap=cap,
+        )
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 def test_a_whole_group_moves_a_sum_by_at_most_its_cap_times_the_sensitivity(query):
-    """A group of 9 equal hostile rows, capped at 3, against nothing: and at least one query reaches the bound."""
+    """A group of 9 equal hostile rows, capped at 3, against nothing: and at least one
+    query reaches the bound.
+    """
     x, y = toy(60, seed=3)
     x[:9], y[:9] = 1e3 * np.eye(D)[0], 1
     groups = np.where(np.arange(60) < 9, 7, -1)
@@ -91,29 +105,41 @@ def test_a_whole_group_moves_a_sum_by_at_most_its_cap_times_the_sensitivity(quer
         assert moved @ moved >= 0.99 * bound
 
 
-@given(st.lists(st.tuples(st.floats(0.5, 50), st.integers(1, 9)), min_size=1, max_size=3), st.integers(1, 40))
+@given(
+    st.lists(st.tuples(st.floats(0.5, 50), st.integers(1, 9)), min_size=1, max_size=3),
+    st.integers(1, 40),
+)
 @settings(max_examples=40, deadline=None)
 def test_a_group_of_full_batches_has_its_cap_times_the_mu_of_a_row(pairs, cap):
-    """Dong, Roth, Su 2022, Theorem 6: exact for Gaussian mechanisms, under every relation and accountant."""
+    """Dong, Roth, Su 2022, Theorem 6: exact for Gaussian mechanisms, under every
+    relation and accountant.
+    """
     rows = [GaussianEvent(s, 1.0, k) for s, k in pairs]
     groups = [GaussianEvent(s, 1.0, k, cap) for s, k in pairs]
     mu = total_mu(rows)
     assert mu is not None and total_mu(groups) == pytest.approx(cap * mu)
     for relation in RELATIONS:
-        assert epsilon(groups, 1e-5, relation) == pytest.approx(epsilon_from_mu(cap * mu, 1e-5), rel=1e-9)
+        assert epsilon(groups, 1e-5, relation) == pytest.approx(
+            epsilon_from_mu(cap * mu, 1e-5), rel=1e-9
+        )
     assert rdp_curve(groups, [2.0])[0] == pytest.approx((cap * mu) ** 2)
 
 
 @pytest.mark.parametrize(("sigma", "q", "k"), [(2.0, 0.2, 2), (4.0, 0.05, 5)])
 def test_one_poisson_release_of_a_group_against_its_integral(sigma, q, k):
-    """N(0) against the binomial mixture, both ways, by sums over 400,000 points: exact to 1e-11 here.
+    """N(0) against the binomial mixture, both ways, by sums over 400,000 points: exact
+    to 1e-11 here.
 
-    PLD is above it, and by its grid of 1e-3 only. Rows of a group that point apart give less: two rows in the plane by
-    Monte Carlo, whose standard error is below 4e-4; six of them (odds 1e-9) are allowed for.
+    PLD is above it, and by its grid of 1e-3 only. Rows of a group that point apart give
+    less: two rows in the plane by Monte Carlo, whose standard error is below 4e-4; six
+    of them (odds 1e-9) are allowed for.
     """
     t, step = np.linspace(-14 * sigma, k + 14 * sigma, 400_001, retstep=True)
     plain = norm.pdf(t, 0, sigma)
-    mixture = sum(w * norm.pdf(t, j, sigma) for j, w in enumerate(binom.pmf(np.arange(k + 1), k, q)))
+    mixture = sum(
+        w * norm.pdf(t, j, sigma)
+        for j, w in enumerate(binom.pmf(np.arange(k + 1), k, q))
+    )
     distribution = loss_distribution([GaussianEvent(sigma, q, 1, k)])
     for eps in (0.05, 0.3, 0.8):
         over = (
@@ -127,10 +153,19 @@ def test_one_poisson_release_of_a_group_against_its_integral(sigma, q, k):
     z = sigma * np.random.default_rng(0).standard_normal((400_000, 2))
     for angle in (0.5, 1.5, 3.0):
         x = np.array([[1.0, 0.0], [math.cos(angle), math.sin(angle)]])
-        sums = [(0 * x[0], (1 - q) ** 2), (x[0], q * (1 - q)), (x[1], q * (1 - q)), (x[0] + x[1], q * q)]
-        ratio = sum(w * np.exp((z @ c - c @ c / 2) / sigma**2) for c, w in sums)  # mixture over N(0), under N(0)
+        sums = [
+            (0 * x[0], (1 - q) ** 2),
+            (x[0], q * (1 - q)),
+            (x[1], q * (1 - q)),
+            (x[0] + x[1], q * q),
+        ]
+        # mixture over N(0), under N(0)
+        ratio = sum(w * np.exp((z @ c - c @ c / 2) / sigma**2) for c, w in sums)
         for eps in (0.1, 0.5):
-            seen = max(np.maximum(ratio - math.exp(eps), 0).mean(), np.maximum(1 - math.exp(eps) * ratio, 0).mean())
+            seen = max(
+                np.maximum(ratio - math.exp(eps), 0).mean(),
+                np.maximum(1 - math.exp(eps) * ratio, 0).mean(),
+            )
             assert seen <= worst(distribution, eps) + 6 * 4e-4
 
 
@@ -143,10 +178,15 @@ def exact_group_delta(sigma, q, k, eps):
     """N(0) against the binomial mixture in 30 digits: (mixture first, N(0) first)."""
     with mpmath.workdps(30):
         s, p = mpmath.mpf(sigma), mpmath.mpf(q)
-        weights = [mpmath.binomial(k, j) * p**j * (1 - p) ** (k - j) for j in range(k + 1)]
+        weights = [
+            mpmath.binomial(k, j) * p**j * (1 - p) ** (k - j) for j in range(k + 1)
+        ]
 
         def loss(x):
-            terms = (w * mpmath.exp((j * x - mpmath.mpf(j * j) / 2) / s**2) for j, w in enumerate(weights))
+            terms = (
+                w * mpmath.exp((j * x - mpmath.mpf(j * j) / 2) / s**2)
+                for j, w in enumerate(weights)
+            )
             return mpmath.log(mpmath.fsum(terms))
 
         def mixture(side):
@@ -161,15 +201,22 @@ def exact_group_delta(sigma, q, k, eps):
             t = high
             plain = mpmath.ncdf(t / s)
             if level == eps:
-                deltas.append(mixture(lambda j, t=t: (j - t) / s) - mpmath.exp(eps) * mpmath.ncdf(-t / s))
+                deltas.append(
+                    mixture(lambda j, t=t: (j - t) / s)
+                    - mpmath.exp(eps) * mpmath.ncdf(-t / s)
+                )
             else:
-                deltas.append(plain - mpmath.exp(eps) * mixture(lambda j, t=t: (t - j) / s))
+                deltas.append(
+                    plain - mpmath.exp(eps) * mixture(lambda j, t=t: (t - j) / s)
+                )
     return [float(d) for d in deltas]
 
 
 @pytest.mark.parametrize(("sigma", "q", "k"), [(0.1, 0.2, 2), (0.03, 0.3, 3)])
 def test_a_group_with_little_noise_is_not_below_the_truth(sigma, q, k):
-    """dp_accounting, which inverts losses to 1e-6 in x, lacks 4e-10 of delta here at sigma 0.03."""
+    """dp_accounting, which inverts losses to 1e-6 in x, lacks 4e-10 of delta here at
+    sigma 0.03.
+    """
     distribution = loss_distribution([GaussianEvent(sigma, q, 1, k)], coarser=20)
     width = distribution[0].interval
     for m in range(1, 640, 16):
@@ -179,7 +226,9 @@ def test_a_group_with_little_noise_is_not_below_the_truth(sigma, q, k):
 
 @pytest.mark.parametrize("off", [1e-9, 5e-6, 9e-6])
 def test_the_extreme_loss_of_a_group_beside_a_grid_point_is_not_lost(off):
-    """dp_accounting takes the point for the extreme loss (np.isclose), and delta there for zero."""
+    """dp_accounting takes the point for the extreme loss (np.isclose), and delta there
+    for zero.
+    """
     sigma, k, width, steps = 0.3, 2, 1e-2, 57
     q = -math.expm1(-steps * width * (1 + off) / k)
     _, added = loss_distribution([GaussianEvent(sigma, q, 1, k)], coarser=100)
@@ -198,14 +247,19 @@ def test_a_sample_that_hardly_misses_a_group_is_charged_in_full():
 
 
 def test_poisson_groups_lie_between_one_row_and_the_full_batch():
-    one, two, five = (epsilon([GaussianEvent(5.0, 0.05, 100, k)], 1e-5) for k in (1, 2, 5))
+    one, two, five = (
+        epsilon([GaussianEvent(5.0, 0.05, 100, k)], 1e-5) for k in (1, 2, 5)
+    )
     assert one < two < five < epsilon([GaussianEvent(5.0, 1.0, 100, 5)], 1e-5)
 
 
 def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
-    """Losses of rare rows lie beside the extreme one; a binomial coefficient of 1,030 does not fit a float."""
+    """Losses of rare rows lie beside the extreme one; a binomial coefficient of 1,030
+    does not fit a float.
+    """
     q = 1e-9
-    exact = 2 * q * (2 * norm.cdf(0.5) - 1)  # one row of two is sampled: the distance of N(0) and N(1)
+    # one row of two is sampled: the distance of N(0) and N(1)
+    exact = 2 * q * (2 * norm.cdf(0.5) - 1)
     assert worst(loss_distribution([GaussianEvent(1.0, q, 1, 2)]), 0.0) >= exact
     few, many = (epsilon([GaussianEvent(1e4, 0.01, 10, k)], 1e-5) for k in (1000, 1100))
     assert 0 < few < many
@@ -215,11 +269,13 @@ def test_what_no_accountant_knows_of_groups_is_refused():
     event = [GaussianEvent(5.0, 0.05, 100, 2)]
     with pytest.raises(ValueError, match="units of one row"):
         epsilon(event, 1e-5, "zero_out", "rdp")
-    with pytest.raises(ValueError, match="groups in Poisson batches need zero_out or add_remove"):
+    with pytest.raises(
+        ValueError, match="groups in Poisson batches need zero_out or add_remove"
+    ):
         epsilon(event, 1e-5, "replace_one")
 
 
-# --- the ledger and the mechanism ------------------------------------------------------------------------------------
+# --- the ledger and the mechanism -----------------------------------------------------
 
 
 def specs(cap, sigma=1.0):
@@ -238,7 +294,9 @@ def test_a_ledger_protects_one_unit(pair):
 def test_a_ledger_from_before_groups_protects_rows():
     ledger = Ledger()
     reserve(specs(None), ledger)
-    ledger._db.executescript("DROP TRIGGER meta_delete; DELETE FROM meta WHERE key = 'group_cap';")
+    ledger._db.executescript(
+        "DROP TRIGGER meta_delete; DELETE FROM meta WHERE key = 'group_cap';"
+    )
     with pytest.raises(LedgerError, match="group_cap=2"):
         reserve(specs(2), ledger)
     reserve(specs(None), ledger)
@@ -262,18 +320,30 @@ def test_a_budget_counts_the_whole_group():
 
 
 @pytest.mark.parametrize(("given", "planned"), [(None, 2), (2, None), (3, 2)])
-def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(given, planned):
+def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(
+    given, planned
+):
     x, y = toy(40)
     rows = ArrayRows(x, y, groups=np.arange(40) // 4, group_cap=given)
     (spec,) = specs(planned)
     fit = reserve([spec])
     with pytest.raises(ValueError, match="group_cap must be the planned one"):
-        release(ClassSums(M), Params(), rows, spec, ledger=fit, noise=NoiseSource(1), summer=door())
+        release(
+            ClassSums(M),
+            Params(),
+            rows,
+            spec,
+            ledger=fit,
+            noise=NoiseSource(1),
+            summer=door(),
+        )
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "reserved"
 
 
 def test_rows_beyond_the_cap_are_not_sampled():
-    """They count zero, but would move the places of later rows, and the number of blocks."""
+    """They count zero, but would move the places of later rows, and the number of
+    blocks.
+    """
     x, y = toy(200)
     asked = []
 
@@ -287,20 +357,40 @@ def test_rows_beyond_the_cap_are_not_sampled():
     spec = spec_of(ClassSums(M), 200, sampling_prob=0.9, group_cap=4)
     fit = reserve([spec] * 20)
     for _ in range(20):
-        release(ClassSums(M), Params(), rows, spec, ledger=fit, noise=NoiseSource(), summer=door())
+        release(
+            ClassSums(M),
+            Params(),
+            rows,
+            spec,
+            ledger=fit,
+            noise=NoiseSource(),
+            summer=door(),
+        )
     sampled = np.bincount(np.concatenate(asked), minlength=200)
-    assert np.all(sampled[4:50] == 0) and np.all(sampled[:4] > 5) and np.all(sampled[50:] > 5)
+    assert (
+        np.all(sampled[4:50] == 0)
+        and np.all(sampled[:4] > 5)
+        and np.all(sampled[50:] > 5)
+    )
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 def test_a_sample_has_the_same_sum_to_the_last_bit_whatever_else_is_there(query):
-    """More rows, or more of a group, may not change the blocks that hold the sampled rows."""
+    """More rows, or more of a group, may not change the blocks that hold the sampled
+    rows.
+    """
     x, y = toy(1500, seed=5)
     params = Params(weights=np.zeros((D, M)))
     chosen = np.arange(3, 1200)
-    sums = [integer_sum(query, params, ArrayRows(x[:n], y[:n]), indices=chosen) for n in (1200, 1290, 1500)]
+    sums = [
+        integer_sum(query, params, ArrayRows(x[:n], y[:n]), indices=chosen)
+        for n in (1200, 1290, 1500)
+    ]
     assert np.array_equal(sums[0], sums[1]) and np.array_equal(sums[0], sums[2])
-    layouts = [[b.index.tolist() for b in ArrayRows(x[:n], y[:n]).blocks(chosen)] for n in (1200, 1500)]
+    layouts = [
+        [b.index.tolist() for b in ArrayRows(x[:n], y[:n]).blocks(chosen)]
+        for n in (1200, 1500)
+    ]
     assert layouts[0] == layouts[1]
 
 
@@ -309,13 +399,27 @@ def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
     x, y = toy(200)
     facts = PublicFacts(200, D, M)
     one = make_plan(LeastSquares(), facts, epsilon=2.0, delta=1e-5, relation=relation)
-    plan = make_plan(LeastSquares(), facts, epsilon=2.0, delta=1e-5, relation=relation, group_cap=4)
-    ratios = [b.noise_multiplier / a.noise_multiplier for a, b in zip(one.specs, plan.specs, strict=True)]
+    plan = make_plan(
+        LeastSquares(), facts, epsilon=2.0, delta=1e-5, relation=relation, group_cap=4
+    )
+    ratios = [
+        b.noise_multiplier / a.noise_multiplier
+        for a, b in zip(one.specs, plan.specs, strict=True)
+    ]
     assert ratios == pytest.approx([4] * len(ratios), rel=1e-6)
     rows = ArrayRows(x, y, groups=np.arange(200) // 8, group_cap=4)
     ledger = Ledger()
     result = fit_head(LeastSquares(), rows, facts, plan, Run(ledger=ledger))
     g = guarantee(result.plan)
-    assert epsilon(ledger.events(), 1e-5, relation) == g["epsilon"] == pytest.approx(2.0, rel=1e-6)
-    assert g["protected_unit"] == "one group with all its images, of which at most 4 count" and g["group_cap"] == 4
-    assert math.hypot(*[r["mu"] * math.sqrt(r["count"]) for r in g["releases"]]) == pytest.approx(g["mu"])
+    assert (
+        epsilon(ledger.events(), 1e-5, relation)
+        == g["epsilon"]
+        == pytest.approx(2.0, rel=1e-6)
+    )
+    assert (
+        g["protected_unit"] == "one group with all its images, of which at most 4 count"
+        and g["group_cap"] == 4
+    )
+    assert math.hypot(
+        *[r["mu"] * math.sqrt(r["count"]) for r in g["releases"]]
+    ) == pytest.approx(g["mu"])

@@ -1,4 +1,6 @@
-"""The ledger: append-only, one charge for each release, a budget that nothing exceeds, and crashes that only waste."""
+"""The ledger: append-only, one charge for each release, a budget that nothing exceeds,
+and crashes that only waste.
+"""
 
 import json
 import math
@@ -32,7 +34,13 @@ def specs(count=1, sigma=1.0, **more):
 def run_release(fit, seed=None, spec=None, rows=None):
     spec = spec or specs()[0]
     return release(
-        QUERY, Params(), rows or ArrayRows(X, Y), spec, ledger=fit, noise=NoiseSource(seed), summer=door()
+        QUERY,
+        Params(),
+        rows or ArrayRows(X, Y),
+        spec,
+        ledger=fit,
+        noise=NoiseSource(seed),
+        summer=door(),
     ).value
 
 
@@ -41,7 +49,7 @@ def path(tmp_path):
     return tmp_path / "folder" / "ledger.sqlite"
 
 
-# --- append-only ---------------------------------------------------------------------------------------------------
+# --- append-only ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("table", ["meta", "fits", "releases", "progress"])
@@ -60,7 +68,9 @@ def test_no_row_is_ever_changed_or_deleted(path, table, statement):
 
 @pytest.mark.parametrize("table", ["meta", "fits", "releases", "progress"])
 def test_an_insert_that_replaces_a_row_is_refused(path, table):
-    """REPLACE deletes the row in its way: of the budget, of a charge, of a committed digest."""
+    """REPLACE deletes the row in its way: of the budget, of a charge, of a committed
+    digest.
+    """
     ledger = Ledger(path, "id")
     ledger.set_budget(5.0, 1e-5)
     run_release(reserve(specs(), ledger, path.parent / "run"))
@@ -75,7 +85,9 @@ def test_an_insert_that_replaces_a_row_is_refused(path, table):
 
 
 def test_a_second_digest_cannot_take_the_place_of_a_committed_one(path):
-    """Its row's id is new: what it would replace is found by the index of commits alone."""
+    """Its row's id is new: what it would replace is found by the index of commits
+    alone.
+    """
     ledger = Ledger(path, "id")
     fit = reserve(specs(), ledger, path.parent / "run")
     run_release(fit)
@@ -93,21 +105,44 @@ def test_the_file_is_written_through_to_the_disk(path):
 
 def test_keys_samples_and_sums_never_reach_the_disk(tmp_path):
     """Every file of a run: the only array is the noisy value."""
-    fit = reserve(specs(2, sampling_prob=0.5), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    fit = reserve(
+        specs(2, sampling_prob=0.5), Ledger(tmp_path / "l.sqlite"), tmp_path / "run"
+    )
     value = [run_release(fit, None, specs(sampling_prob=0.5)[0]) for _ in range(2)]
     files = sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
     assert files == ["000000.npy", "000001.npy", "l.sqlite", "lock"]
     assert np.array_equal(np.load(tmp_path / "run/000001.npy"), value[1])
     assert (tmp_path / "run/lock").read_bytes() == b""
-    columns = {r[1] for t in ("meta", "fits", "releases", "progress")
-               for r in sqlite3.connect(tmp_path / "l.sqlite").execute(f"PRAGMA table_info({t})")}  # fmt: skip
+    columns = {
+        r[1]
+        for t in ("meta", "fits", "releases", "progress")
+        for r in sqlite3.connect(tmp_path / "l.sqlite").execute(
+            f"PRAGMA table_info({t})"
+        )
+    }
     assert columns == {
-        "key", "value", "fit_id", "created", "epsilon", "delta", "relation", "plan_hash", "description", "sequence",
-        "label", "noise_multiplier", "sampling_prob", "spec", "id", "state", "at", "digest",
-    }  # fmt: skip
+        "key",
+        "value",
+        "fit_id",
+        "created",
+        "epsilon",
+        "delta",
+        "relation",
+        "plan_hash",
+        "description",
+        "sequence",
+        "label",
+        "noise_multiplier",
+        "sampling_prob",
+        "spec",
+        "id",
+        "state",
+        "at",
+        "digest",
+    }
 
 
-# --- identity ------------------------------------------------------------------------------------------------------
+# --- identity -------------------------------------------------------------------------
 
 
 def test_a_ledger_belongs_to_one_data_set(path):
@@ -117,7 +152,10 @@ def test_a_ledger_belongs_to_one_data_set(path):
         Ledger(path, "two")
 
 
-@pytest.mark.parametrize("content", [b"not a database at all, but long enough", b"\x89HDF\r\n\x1a\n" + bytes(64)])
+@pytest.mark.parametrize(
+    "content",
+    [b"not a database at all, but long enough", b"\x89HDF\r\n\x1a\n" + bytes(64)],
+)
 def test_a_file_that_is_no_ledger_is_refused(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(LedgerError, match="SQLite"):
@@ -133,7 +171,7 @@ def test_one_ledger_holds_one_relation(path):
     assert len(Ledger(path).fits()) == 1
 
 
-# --- budget --------------------------------------------------------------------------------------------------------
+# --- budget ---------------------------------------------------------------------------
 
 
 def sigma_for(epsilon, count=1):
@@ -186,7 +224,15 @@ def test_a_budget_is_fixed_once_and_before_the_first_fit(path):
 
 
 @pytest.mark.parametrize(
-    "budget", [(0.0, DELTA), (-1.0, DELTA), (math.inf, DELTA), (math.nan, DELTA), (1.0, 0.0), (1.0, 1.0)]
+    "budget",
+    [
+        (0.0, DELTA),
+        (-1.0, DELTA),
+        (math.inf, DELTA),
+        (math.nan, DELTA),
+        (1.0, 0.0),
+        (1.0, 1.0),
+    ],
 )
 def test_a_budget_that_is_none_is_refused(budget):
     with pytest.raises(LedgerError):
@@ -209,7 +255,10 @@ def test_a_full_batch_budget_refuses_poisson_batches():
 
 
 def test_mixed_fits_are_filtered_at_one_order_fixed_beforehand():
-    """The first fit may use PLD: nothing was chosen adaptively. With a second, everything counts at the one order."""
+    """The first fit may use PLD: nothing was chosen adaptively.
+
+    With a second, everything counts at the one order.
+    """
     ledger = Ledger()
     ledger.set_budget(2.0, DELTA)
     order = ledger.budget()["order"]
@@ -219,7 +268,9 @@ def test_mixed_fits_are_filtered_at_one_order_fixed_beforehand():
     for _ in range(50):
         new = [*specs(1, 6.0), *specs(20, 2.0, sampling_prob=0.02)]
         events = [*accepted, GaussianEvent(6.0), *[GaussianEvent(2.0, 0.02)] * 20]
-        total = accounting.rdp_epsilon(order, accounting.rdp_curve(events, [order])[0], DELTA)
+        total = accounting.rdp_epsilon(
+            order, accounting.rdp_curve(events, [order])[0], DELTA
+        )
         if total > 2.0:
             with pytest.raises(LedgerError, match="exceeded"):
                 reserve(new, ledger)
@@ -233,8 +284,10 @@ def test_mixed_fits_are_filtered_at_one_order_fixed_beforehand():
 
 
 def test_the_filter_does_not_choose_its_order_after_the_fits():
-    """The least epsilon over the orders would have room for this fit: 1.65 of 2. The one
-    order that was fixed with the budget gives 20."""
+    """The least epsilon over the orders would have room for this fit: 1.65 of 2.
+
+    The one order that was fixed with the budget gives 20.
+    """
     ledger = Ledger()
     ledger.set_budget(2.0, DELTA)
     reserve(specs(1, 20.0, sampling_prob=0.01), ledger)
@@ -271,20 +324,22 @@ def test_concurrent_processes_cannot_exceed_the_budget(path):
     assert accounting.epsilon(ledger.events(), DELTA) <= 1.0 * (1 + 1e-9)
 
 
-# --- crash and resume ----------------------------------------------------------------------------------------------
+# --- crash and resume -----------------------------------------------------------------
 
 CRASH = """
 import os, signal, sys
+from pathlib import Path
 from core import *
 import dphead.privacy.ledger as module
 from dphead.privacy.statistics import ClassSums, Params
 folder, when = sys.argv[1:]
 x, y = toy(40)
 spec = spec_of(ClassSums(3), 40)
-fit = reserve([spec] * 3, Ledger(folder + "/l.sqlite"), __import__("pathlib").Path(folder, "run"))
+fit = reserve([spec] * 3, Ledger(folder + "/l.sqlite"), Path(folder, "run"))
 print(fit.fit_id, flush=True)
 die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-first = release(ClassSums(3), Params(), ArrayRows(x, y), spec, ledger=fit, noise=NoiseSource(), summer=door())
+parts = {"ledger": fit, "noise": NoiseSource(), "summer": door()}
+first = release(ClassSums(3), Params(), ArrayRows(x, y), spec, **parts)
 print(first.value.tobytes().hex(), flush=True)
 class Dying(ArrayRows):
     def blocks(self, indices=None, known=None):
@@ -298,12 +353,16 @@ if when == "before the log":
 if when == "after the commit":
     commit = fit.commit
     fit.commit = lambda *a: (commit(*a), die())
-release(ClassSums(3), Params(), Dying(x, y), spec, ledger=fit, noise=NoiseSource(), summer=door())
+release(ClassSums(3), Params(), Dying(x, y), spec, **parts)
 """
 
 
-@pytest.mark.parametrize("when", ["while reading", "before the file", "before the log", "after the commit"])
-def test_a_killed_run_resumes_reusing_what_was_released_and_redrawing_what_was_not(tmp_path, when):
+@pytest.mark.parametrize(
+    "when", ["while reading", "before the file", "before the log", "after the commit"]
+)
+def test_a_killed_run_resumes_reusing_what_was_released_and_redrawing_what_was_not(
+    tmp_path, when
+):
     crashed = python(CRASH, tmp_path, when)
     assert crashed.returncode == -signal.SIGKILL, crashed.err
     fit_id, first = crashed.out.split()
@@ -323,8 +382,15 @@ def test_a_killed_run_resumes_reusing_what_was_released_and_redrawing_what_was_n
         assert not np.array_equal(second, left)
     run_release(fit)
     assert ledger.events()[0].count == 3
-    log = [r[0] for r in ledger._db.execute("SELECT state FROM progress WHERE sequence = 1 ORDER BY id")]
-    assert log == (["started", "committed"] if committed else ["started", "redrawn", "committed"])
+    log = [
+        r[0]
+        for r in ledger._db.execute(
+            "SELECT state FROM progress WHERE sequence = 1 ORDER BY id"
+        )
+    ]
+    assert log == (
+        ["started", "committed"] if committed else ["started", "redrawn", "committed"]
+    )
     with pytest.raises(LedgerError, match="next one reserved"):
         run_release(fit)
 
@@ -369,7 +435,9 @@ def test_a_second_process_on_the_same_fit_is_refused(tmp_path):
 
 
 def test_two_runs_of_one_fit_cannot_both_release_a_value(tmp_path):
-    """Another folder has another lock: the first to commit counts, and the other's value is never returned."""
+    """Another folder has another lock: the first to commit counts, and the other's
+    value is never returned.
+    """
     fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
     twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
 
@@ -414,12 +482,18 @@ def test_a_value_that_lost_is_never_on_the_disk(tmp_path, monkeypatch):
     )
     with pytest.raises(LedgerError, match="committed once"):
         run_release(fit, rows=rows)
-    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == ["000000.npy"]
+    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == [
+        "000000.npy"
+    ]
     assert len(written) == 1 and np.array_equal(written[0], rows.value)
 
 
-def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(tmp_path, monkeypatch):
-    """One folder in spite of the lock, as on a disk of a network that knows no locks."""
+def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(
+    tmp_path, monkeypatch
+):
+    """One folder in spite of the lock, as on a disk of a network that knows no
+    locks.
+    """
     monkeypatch.setattr("dphead.privacy.ledger.fcntl.flock", lambda *_: None)
     fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
     path, folder = tmp_path / "l.sqlite", tmp_path / "run"
@@ -432,7 +506,9 @@ def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(tmp_path, monk
 
 
 @pytest.mark.parametrize("left", ["000000.npy", "000000.part"])
-def test_what_a_crash_left_of_a_release_is_gone_before_it_is_drawn_again(tmp_path, left):
+def test_what_a_crash_left_of_a_release_is_gone_before_it_is_drawn_again(
+    tmp_path, left
+):
     fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
     fit.begin(specs()[0].row())
     fit._lock.close()
@@ -455,7 +531,9 @@ def test_what_a_crash_left_is_gone_after_another_process_has_released(tmp_path, 
     again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
     with pytest.raises(LedgerError, match="never redrawn"):
         run_release(again)
-    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == ["000000.npy"]
+    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == [
+        "000000.npy"
+    ]
 
 
 def test_a_value_that_could_not_be_written_is_not_committed(tmp_path, monkeypatch):
@@ -536,7 +614,9 @@ def test_a_path_is_a_file_whatever_its_name(tmp_path, monkeypatch):
         reserve(specs(1), ledger)
     assert (tmp_path / ":memory:").exists() and ledger.path != ":memory:"
     assert len(ledger.fits()) == 2
-    assert len(Ledger(ledger.path).fits()) == 2 and len(Ledger("./:memory:").fits()) == 2
+    assert (
+        len(Ledger(ledger.path).fits()) == 2 and len(Ledger("./:memory:").fits()) == 2
+    )
 
 
 FORK = """
@@ -554,8 +634,9 @@ if when == "commit":
 child = os.fork() == 0
 try:
     if when == "begin":
-        rows, noise = ArrayRows(x, y), NoiseSource()
-        release(ClassSums(3), Params(), rows, spec, ledger=fit, noise=noise, summer=door())
+        rows = ArrayRows(x, y)
+        parts = {"ledger": fit, "noise": NoiseSource(), "summer": door()}
+        release(ClassSums(3), Params(), rows, spec, **parts)
     elif when == "commit":
         fit.commit(sequence, np.ones(3))
     elif child:
@@ -573,12 +654,16 @@ os._exit(0)
 @pytest.mark.parametrize("when", ["begin", "commit", "reserve"])
 @pytest.mark.parametrize("where", [":memory:", "file"])
 def test_a_fork_does_not_answer_the_same_charge_again(tmp_path, where, when):
-    """Parent and child have a copy each of a ledger in memory: two answers, one charge."""
+    """Parent and child have a copy each of a ledger in memory: two answers, one
+    charge.
+    """
     path = where if where == ":memory:" else tmp_path / "l.sqlite"
     forked = python(FORK, path, when)
     child, parent = forked.out.splitlines()
     assert parent == "parent done", forked.err
-    assert child.startswith("child a ledger must be used in the process that opened it, got process=")
+    assert child.startswith(
+        "child a ledger must be used in the process that opened it, got process="
+    )
 
 
 def test_a_fork_with_the_same_process_id_is_refused(monkeypatch):
@@ -601,15 +686,26 @@ def test_the_record_is_plain_data_with_every_setting(path):
     reserve(specs(2, 3.0, clip_norm=0.5), ledger)
     fit = ledger.fits()[0]
     json.dumps(fit)
-    assert fit["relation"] == "zero_out" and [r["sequence"] for r in fit["releases"]] == [0, 1]
-    spec = {"label": "test", "query": QUERY.name, "clip_norm": 0.5, "noise_multiplier": 3.0, "n_rows": 40}
+    assert fit["relation"] == "zero_out" and [
+        r["sequence"] for r in fit["releases"]
+    ] == [0, 1]
+    spec = {
+        "label": "test",
+        "query": QUERY.name,
+        "clip_norm": 0.5,
+        "noise_multiplier": 3.0,
+        "n_rows": 40,
+    }
     assert fit["releases"][1].items() >= (spec | {"sampling_prob": 1.0}).items()
 
 
 def test_no_time_finer_than_an_hour_leaves_a_ledger(path):
     """Neither of new fits nor of those whose exact time an earlier version stored."""
     ledger = Ledger(path)
-    ledger._db.execute("INSERT INTO fits VALUES ('old', 1700003599.5, '1.0', 1e-5, 'zero_out', 'p', 'd')")
+    ledger._db.execute(
+        "INSERT INTO fits VALUES ('old', 1700003599.5, '1.0', 1e-5, 'zero_out', 'p', "
+        "'d')"
+    )
     reserve(specs(), ledger)
     created = [fit["created"] for fit in ledger.fits()]
     assert created[0] == 1700002800 and all(at % 3600 == 0 for at in created)
@@ -617,7 +713,9 @@ def test_no_time_finer_than_an_hour_leaves_a_ledger(path):
     assert [at % 3600 for (at,) in stored] == [0]
 
 
-def test_fits_are_in_the_order_of_their_charges_whatever_the_clock_says(path, monkeypatch):
+def test_fits_are_in_the_order_of_their_charges_whatever_the_clock_says(
+    path, monkeypatch
+):
     ledger, clock = Ledger(path), iter([9e8, 5e8, 7e8, 7e8, 7e8])
     monkeypatch.setattr("dphead.privacy.ledger.time.time", lambda: next(clock))
     charged = [reserve(specs(), ledger).fit_id for _ in range(5)]
@@ -630,7 +728,13 @@ def test_only_committed_releases_can_be_forgotten_and_none_is_made_twice(tmp_pat
     ledger = Ledger(tmp_path / "ledger.sqlite")
     planned = [s.row() for s in specs(4)]
     charged = ledger.reserve(
-        planned, epsilon=1.0, delta=1e-5, relation="zero_out", description="", plan_hash="p", store=tmp_path / "store"
+        planned,
+        epsilon=1.0,
+        delta=1e-5,
+        relation="zero_out",
+        description="",
+        plan_hash="p",
+        store=tmp_path / "store",
     )
     for k in range(3):
         sequence, _ = charged.begin(planned[k])

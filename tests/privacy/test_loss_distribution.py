@@ -1,4 +1,6 @@
-"""Privacy loss distributions against sums in many digits, and what rounding may take off."""
+"""Privacy loss distributions against sums in many digits, and what rounding may take
+off.
+"""
 
 import math
 from dataclasses import replace
@@ -25,9 +27,14 @@ def worst(distribution, eps):
 
 
 def exact_delta(upper, lower, sigma, eps):
-    """sup over sets of P - e^eps Q in 60 digits, for mixtures [(weight, mean)] whose ratio is monotone."""
+    """sup over sets of P - e^eps Q in 60 digits, for mixtures [(weight, mean)] whose
+    ratio is monotone.
+    """
     with mpmath.workdps(60):
-        return float(exact_excess(upper, lower, sigma, eps) + max(0, 1 - mpmath.exp(mpmath.mpf(eps))))
+        return float(
+            exact_excess(upper, lower, sigma, eps)
+            + max(0, 1 - mpmath.exp(mpmath.mpf(eps)))
+        )
 
 
 def exact_excess(upper, lower, sigma, eps):
@@ -44,25 +51,32 @@ def exact_excess(upper, lower, sigma, eps):
         def gain(x):
             return density(upper, x) - e * density(lower, x)
 
-        side = -1 if sum(w * m for w, m in upper) > sum(w * m for w, m in lower) else 1  # where P is the larger
+        # where P is the larger
+        side = -1 if sum(w * m for w, m in upper) > sum(w * m for w, m in lower) else 1
         low, high = -mpmath.mpf(60) * (1 + s), mpmath.mpf(60) * (1 + s)
         if (gain(low) > 0) == (gain(high) > 0):
             return mpmath.mpf(0)
         rising = gain(high) > 0
         for _ in range(220):
             middle = (low + high) / 2
-            low, high = (low, middle) if (gain(middle) > 0) == rising else (middle, high)
+            low, high = (
+                (low, middle) if (gain(middle) > 0) == rising else (middle, high)
+            )
         return beyond(upper, low, side) - e * beyond(lower, low, side) - max(0, 1 - e)
 
 
 def hockey_stick(q, sigma, eps, upper, lower):
-    """sup over sets of P - e^eps Q for P = (1-q)N(0) + qN(upper), Q = (1-q)N(0) + qN(lower), by integration."""
+    """sup over sets of P - e^eps Q for P = (1-q)N(0) + qN(upper), Q = (1-q)N(0) +
+    qN(lower), by integration.
+    """
 
     def p(z, mean):
         return (1 - q) * norm.pdf(z, 0, sigma) + q * norm.pdf(z, mean, sigma)
 
     z = np.linspace(-14 * sigma - 1, 14 * sigma + 1, 100_001)
-    return float(np.trapezoid(np.maximum(p(z, upper) - math.exp(eps) * p(z, lower), 0), z))
+    return float(
+        np.trapezoid(np.maximum(p(z, upper) - math.exp(eps) * p(z, lower), 0), z)
+    )
 
 
 @pytest.mark.parametrize("q, sigma", [(0.1, 1.0), (0.5, 2.0), (0.01, 0.7)])
@@ -79,23 +93,33 @@ def test_one_poisson_release_against_its_integral(q, sigma, relation):
 @pytest.mark.parametrize("angle", [0.0, 0.7, 1.6, 2.5])
 @pytest.mark.parametrize("length", [0.5, 1.0])
 def test_replace_one_pair_dominates_rows_in_the_plane(angle, length):
-    """The opposite rows are the worst two: a grid in two dimensions, q = 0.3, sigma = 1."""
+    """The opposite rows are the worst two: a grid in two dimensions, q = 0.3, sigma =
+    1.
+    """
     q, axis = 0.3, np.linspace(-9, 9, 1201)
     a, b = np.meshgrid(axis, axis)
 
     def density(x, y):
-        return ((1 - q) * np.exp(-(a**2 + b**2) / 2) + q * np.exp(-((a - x) ** 2 + (b - y) ** 2) / 2)) / (2 * math.pi)
+        return (
+            (1 - q) * np.exp(-(a**2 + b**2) / 2)
+            + q * np.exp(-((a - x) ** 2 + (b - y) ** 2) / 2)
+        ) / (2 * math.pi)
 
     for eps in (0.05, 0.3, 0.8):
-        difference = density(1, 0) - math.exp(eps) * density(length * math.cos(angle), length * math.sin(angle))
+        difference = density(1, 0) - math.exp(eps) * density(
+            length * math.cos(angle), length * math.sin(angle)
+        )
         found = np.maximum(difference, 0).sum() * (axis[1] - axis[0]) ** 2
         assert found <= hockey_stick(q, 1.0, eps, 1, -1) + 1e-6
 
 
 def test_full_batch_beside_poisson_is_not_doubled_under_replace_one():
-    sampled = GaussianEvent(4.0, 1 - 1e-12, 9)  # all but full: the pair at distance 2 / 4 nine times
+    # all but full: the pair at distance 2 / 4 nine times
+    sampled = GaussianEvent(4.0, 1 - 1e-12, 9)
     mixed = epsilon([sampled, GaussianEvent(1.5)], 1e-5, "replace_one")
-    assert mixed == pytest.approx(epsilon_from_mu(math.hypot(3 * 2 / 4, 1 / 1.5), 1e-5), rel=1e-3)
+    assert mixed == pytest.approx(
+        epsilon_from_mu(math.hypot(3 * 2 / 4, 1 / 1.5), 1e-5), rel=1e-3
+    )
 
 
 CORNERS = [  # probability, noise
@@ -126,7 +150,9 @@ PAIRS = {  # of a row that is sampled with probability q
 def quick_excess(upper, lower, asked):
     """`_excess` as `_connect_dots` asks for it, and the ends of the grid."""
     reach = module.REACH * upper.sd
-    nodes = np.linspace(upper.means.min() - reach, upper.means.max() + reach, module.NODES)
+    nodes = np.linspace(
+        upper.means.min() - reach, upper.means.max() + reach, module.NODES
+    )
     losses = np.maximum.accumulate(module._losses(upper, lower, nodes)[0])
     below = module._excess(asked[asked < 0], upper, lower, nodes, losses, -1)
     above = module._excess(asked[asked >= 0], upper, lower, nodes, losses, 1)
@@ -136,18 +162,36 @@ def quick_excess(upper, lower, asked):
 @pytest.mark.parametrize(("q", "sigma"), CORNERS)
 @pytest.mark.parametrize("direction", list(PAIRS))
 def test_delta_of_one_sample_is_not_below_the_truth(q, sigma, direction):
-    """Beside 60 digits; above it by 600 units in the last place, times 1 + the largest loss, at most.
+    """Beside 60 digits; above it by 600 units in the last place, times 1 + the largest
+    loss, at most.
 
-    16 units a logarithm of a probability are for the weights. Below the grid delta is above the truth by at most the
-    distance.
+    16 units a logarithm of a probability are for the weights. Below the grid delta is
+    above the truth by at most the distance.
     """
     size = min(30.0, 4 / sigma + 0.5 / sigma**2)
     extreme = -math.log1p(-q)
-    asked = [-size, -extreme * (1 + 1e-9), -0.1, -1e-4, 0.0, 1e-4, 0.1, extreme * (1 - 1e-9), size / 3, size]
+    asked = [
+        -size,
+        -extreme * (1 + 1e-9),
+        -0.1,
+        -1e-4,
+        0.0,
+        1e-4,
+        0.1,
+        extreme * (1 - 1e-9),
+        size / 3,
+        size,
+    ]
     asked = np.array(sorted(e for e in asked if abs(e) <= size))
-    found, least, most = quick_excess(*module._sample_pair(GaussianEvent(sigma, q), direction), asked)
+    found, least, most = quick_excess(
+        *module._sample_pair(GaussianEvent(sigma, q), direction), asked
+    )
     upper, lower = PAIRS[direction](q)
-    slack = 3 * UNIT * (200 * (1 + max(-least, most)) + 16 * (1 - math.log(q) - math.log1p(-q)))
+    slack = (
+        3
+        * UNIT
+        * (200 * (1 + max(-least, most)) + 16 * (1 - math.log(q) - math.log1p(-q)))
+    )
     for eps, delta in zip(asked, found, strict=True):
         exact = exact_excess(upper, lower, sigma, eps)
         assert exact <= delta <= exact + slack + max(least - eps, 0)
@@ -159,21 +203,37 @@ def test_delta_of_full_batches_is_not_below_the_truth(mu):
     found, least, most = quick_excess(*module._full_pair(mu), asked)
     for eps, delta in zip(asked, found, strict=True):
         exact = exact_excess([(1, 1)], [(1, 0)], 1 / mu, eps)
-        assert exact <= delta <= exact + 600 * UNIT * (1 + max(-least, most)) + max(least - eps, 0)
+        assert (
+            exact
+            <= delta
+            <= exact + 600 * UNIT * (1 + max(-least, most)) + max(least - eps, 0)
+        )
 
 
-@pytest.mark.parametrize(("sigma", "q", "k"), [(0.1, 0.2, 2), (0.03, 0.3, 3), (2.0, 0.4, 40), (1.0, 1e-9, 2)])
+@pytest.mark.parametrize(
+    ("sigma", "q", "k"), [(0.1, 0.2, 2), (0.03, 0.3, 3), (2.0, 0.4, 40), (1.0, 1e-9, 2)]
+)
 @pytest.mark.parametrize("direction", ["removed", "added"])
 def test_delta_of_a_group_is_not_below_the_truth(sigma, q, k, direction):
-    """Beside 60 digits, also where the group is hardly ever missed, or hardly ever sampled."""
+    """Beside 60 digits, also where the group is hardly ever missed, or hardly ever
+    sampled.
+    """
     with mpmath.workdps(60):
         p = mpmath.mpf(q)
-        mixture = [(mpmath.binomial(k, j) * p**j * (1 - p) ** (k - j), j) for j in range(k + 1)]
-    upper, lower = (mixture, [(1, 0)]) if direction == "removed" else ([(1, 0)], mixture)
+        mixture = [
+            (mpmath.binomial(k, j) * p**j * (1 - p) ** (k - j), j) for j in range(k + 1)
+        ]
+    upper, lower = (
+        (mixture, [(1, 0)]) if direction == "removed" else ([(1, 0)], mixture)
+    )
     asked = np.array([-1.0, 0.0, 1e-3, 0.3, 2.0, 5.0])
     pair = module._sample_pair(GaussianEvent(sigma, q, 1, k), direction)
     found, least, most = quick_excess(*pair, asked)
-    slack = 3 * UNIT * (200 * (1 + max(-least, most)) + 16 * k * (1 - math.log(q) - math.log1p(-q)))
+    slack = (
+        3
+        * UNIT
+        * (200 * (1 + max(-least, most)) + 16 * k * (1 - math.log(q) - math.log1p(-q)))
+    )
     for eps, delta in zip(asked, found, strict=True):
         exact = exact_excess(upper, lower, sigma, eps)
         assert exact <= delta <= exact + slack + max(least - eps, 0)
@@ -181,13 +241,20 @@ def test_delta_of_a_group_is_not_below_the_truth(sigma, q, k, direction):
 
 @pytest.mark.parametrize("direction", list(PAIRS))
 def test_a_loss_that_is_found_badly_costs_delta(direction, monkeypatch):
-    """Without Newton's steps, and with five nodes, delta is too large and never too small."""
+    """Without Newton's steps, and with five nodes, delta is too large and never too
+    small.
+    """
     monkeypatch.setattr(module, "NEWTON_STEPS", 0)
     monkeypatch.setattr(module, "NODES", 5)
     asked = np.linspace(-0.1, 3.0, 17)
-    found, _, _ = quick_excess(*module._sample_pair(GaussianEvent(1.0, 0.3), direction), asked)
+    found, _, _ = quick_excess(
+        *module._sample_pair(GaussianEvent(1.0, 0.3), direction), asked
+    )
     upper, lower = PAIRS[direction](0.3)
-    assert all(delta >= exact_excess(upper, lower, 1.0, eps) for eps, delta in zip(asked, found, strict=True))
+    assert all(
+        delta >= exact_excess(upper, lower, 1.0, eps)
+        for eps, delta in zip(asked, found, strict=True)
+    )
 
 
 def connected(event, interval, direction="removed"):
@@ -195,18 +262,26 @@ def connected(event, interval, direction="removed"):
 
 
 def slow_delta(losses, eps):
-    """The definition, in 40 digits: infinite + sum of chance * (1 - exp(eps - loss)) over losses above eps."""
+    """The definition, in 40 digits: infinite + sum of chance * (1 - exp(eps - loss))
+    over losses above eps.
+    """
     with mpmath.workdps(40):
         steps = enumerate(losses.chances, losses.lowest)
-        points = ((mpmath.mpf(losses.interval) * k, mpmath.mpf(max(p, 0.0))) for k, p in steps)
+        points = (
+            (mpmath.mpf(losses.interval) * k, mpmath.mpf(max(p, 0.0))) for k, p in steps
+        )
         eps = mpmath.mpf(eps)
-        return losses.infinite + mpmath.fsum(p * (1 - mpmath.exp(eps - at)) for at, p in points if at > eps)
+        return losses.infinite + mpmath.fsum(
+            p * (1 - mpmath.exp(eps - at)) for at, p in points if at > eps
+        )
 
 
 @pytest.mark.parametrize(("q", "sigma"), [(0.1, 1.0), (0.9, 0.4), (1e-3, 3.0)])
 @pytest.mark.parametrize("direction", list(PAIRS))
 def test_dots_are_connected_from_above(q, sigma, direction):
-    """On the grid and between its points; above the truth by the grid alone: a share of 2 % here."""
+    """On the grid and between its points; above the truth by the grid alone: a share of
+    2 % here.
+    """
     one = connected(GaussianEvent(sigma, q), 0.01, direction)
     upper, lower = PAIRS[direction](q)
     for eps in (-0.5, -0.015, -0.01, 0.0, 0.01, 0.015, 0.02, 0.5, 1.005, 1.01):
@@ -222,11 +297,13 @@ def test_dots_are_connected_from_above(q, sigma, direction):
     st.floats(0, 3),
     st.floats(1e-3, 0.999),
 )
-def test_delta_and_epsilon_of_a_grid_are_its_definition(weights, lowest, infinite, interval, eps, delta):
+def test_delta_and_epsilon_of_a_grid_are_its_definition(
+    weights, lowest, infinite, interval, eps, delta
+):
     """Above it by rounding only: sums in long double, and one rounding to float.
 
-    A loss of 11,356 is the last whose exponential is a long double; 200,000 is far above it. What rounding makes of a
-    chance below 0 counts as 0.
+    A loss of 11,356 is the last whose exponential is a long double; 200,000 is far
+    above it. What rounding makes of a chance below 0 counts as 0.
     """
     eps = max(0.0, eps + lowest * interval)
     chances = np.array(weights) * (1 - infinite) / max(sum(weights), 1.0)
@@ -238,7 +315,8 @@ def test_delta_and_epsilon_of_a_grid_are_its_definition(weights, lowest, infinit
         assert infinite * (1 + 1e-14) >= delta
         return
     assert slow_delta(losses, least) <= delta
-    # a little less is not enough: by what 8 units in the last place of delta are in epsilon
+    # a little less is not enough: by what 8 units in the last place of delta are in
+    # epsilon
     lower = least * (1 - 1e-12) - 1e-9
     assert lower < 0 or slow_delta(losses, lower) > delta * (1 - 1e-13)
 
@@ -250,7 +328,8 @@ def test_sums_of_many_chances_are_not_below_the_definition():
     for eps, found in zip(asked, losses.deltas(asked), strict=True):
         assert slow_delta(losses, eps) <= found <= slow_delta(losses, eps) * (1 + 1e-13)
     above = losses._tails[1][0]
-    parts = Fraction(float(above)) + Fraction(float(above - float(above)))  # a long double is two floats
+    # a long double is two floats
+    parts = Fraction(float(above)) + Fraction(float(above - float(above)))
     assert parts > sum(map(Fraction, losses.chances[101:])) * (1 + Fraction(1, 2**60))
 
 
@@ -270,7 +349,9 @@ def composed_slowly(parts):
         after = {}
         for at, chance in total.items():
             for k, p in enumerate(part.chances, part.lowest):
-                after[at + k] = after.get(at + k, Fraction(0)) + chance * Fraction(float(p))
+                after[at + k] = after.get(at + k, Fraction(0)) + chance * Fraction(
+                    float(p)
+                )
         total = after
     return total
 
@@ -278,7 +359,9 @@ def composed_slowly(parts):
 def grid_delta(total, infinite, interval, eps):
     with mpmath.workdps(40):
         each = (
-            mpmath.mpf(p.numerator) / p.denominator * (1 - mpmath.exp(eps - k * interval))
+            mpmath.mpf(p.numerator)
+            / p.denominator
+            * (1 - mpmath.exp(eps - k * interval))
             for k, p in total.items()
             if k * interval > eps
         )
@@ -304,7 +387,9 @@ def test_a_composition_is_not_below_all_its_sums(count):
 
 
 def test_what_transforms_may_lose_grows_with_the_releases():
-    """At least (8 log2(size) + 16) units in the last place each, times what a size of one spreads to."""
+    """At least (8 log2(size) + 16) units in the last place each, times what a size of
+    one spreads to.
+    """
     one = connected(GaussianEvent(4.0, 0.1), 1e-3)
     for count in (100, 10_000):
         many = module._self_composed(one, count)
@@ -312,18 +397,27 @@ def test_what_transforms_may_lose_grows_with_the_releases():
         size = len(many.chances)
         spread = math.sqrt(size) * float(np.linalg.norm(many.chances))
         assert spread > 1
-        assert many.infinite - known >= 0.9 * count * (8 * math.log2(size) + 16) * UNIT * spread
+        assert (
+            many.infinite - known
+            >= 0.9 * count * (8 * math.log2(size) + 16) * UNIT * spread
+        )
 
 
 @pytest.mark.parametrize("eps", [-3.0, -0.2, 0.0, 0.2, 3.0])
 @pytest.mark.parametrize("direction", list(PAIRS))
 def test_what_one_release_may_lose_is_added(direction, eps):
-    """At least 50 units of what is subtracted, times 1 + the largest loss; 100 are added, one or two may be lost."""
+    """At least 50 units of what is subtracted, times 1 + the largest loss; 100 are
+    added, one or two may be lost.
+    """
     q, sigma = 0.2, 0.1
     pair = module._sample_pair(GaussianEvent(sigma, q), direction)
     found, least, most = quick_excess(*pair, np.array([eps]))
     upper, lower = PAIRS[direction](q)
-    assert found[0] - exact_excess(upper, lower, sigma, eps) >= 50 * UNIT * (1 + max(-least, most)) * found[0] > 0
+    assert (
+        found[0] - exact_excess(upper, lower, sigma, eps)
+        >= 50 * UNIT * (1 + max(-least, most)) * found[0]
+        > 0
+    )
 
 
 def test_what_weights_may_lose_is_added():
@@ -347,7 +441,10 @@ def test_the_ends_and_both_transforms_are_counted(monkeypatch):
     both = module._composed(one, other)
     size = len(one.chances) + len(other.chances) - 1
     norms = sum(float(np.linalg.norm(losses.chances)) for losses in (one, other, both))
-    assert both.infinite >= other.infinite + 0.999 * math.sqrt(size) * 8 * UNIT * math.log2(size) * norms
+    assert (
+        both.infinite
+        >= other.infinite + 0.999 * math.sqrt(size) * 8 * UNIT * math.log2(size) * norms
+    )
 
 
 def test_what_connecting_dots_may_lose_becomes_an_infinite_loss_of_each():
@@ -358,12 +455,20 @@ def test_what_connecting_dots_may_lose_becomes_an_infinite_loss_of_each():
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_epsilon_is_that_of_dp_accounting_but_for_rounding(relation):
-    """Which rounds down by at most 1e-13 here, and we up by 5e-14 a release: of a delta of 1e-6."""
+    """Which rounds down by at most 1e-13 here, and we up by 5e-14 a release: of a delta
+    of 1e-6.
+    """
     event = GaussianEvent(1.3, 0.02, 400)
     neighbours = "REPLACE_ONE" if relation == "replace_one" else "REPLACE_SPECIAL"
-    theirs = pld.from_gaussian_mechanism(1.3, sampling_prob=0.02, neighboring_relation=pld.NeighborRel[neighbours])
+    theirs = pld.from_gaussian_mechanism(
+        1.3, sampling_prob=0.02, neighboring_relation=pld.NeighborRel[neighbours]
+    )
     theirs = theirs.self_compose(400).get_epsilon_for_delta(1e-6)
-    assert theirs * (1 - 1e-9) <= epsilon([event], 1e-6, relation, "pld") <= theirs * (1 + 1e-4)
+    assert (
+        theirs * (1 - 1e-9)
+        <= epsilon([event], 1e-6, relation, "pld")
+        <= theirs * (1 + 1e-4)
+    )
 
 
 @pytest.mark.parametrize(
@@ -376,13 +481,18 @@ def test_epsilon_is_that_of_dp_accounting_but_for_rounding(relation):
     ],
 )
 def test_what_many_transforms_lose_of_a_small_delta(n, q, sd, relation, truth):
-    """truth: below the true epsilon, by a contour integral in long double; dp_accounting is below it.
+    """truth: below the true epsilon, by a contour integral in long double;
+    dp_accounting is below it.
 
     Nothing is left of delta, so `auto` is that of RDP, which replace_one has not.
     """
     event = [GaussianEvent(sd, q, n)]
     assert epsilon(event, 1e-10, relation, "pld") == math.inf
-    assert truth <= epsilon(event, 1e-10, relation) <= (math.inf if relation == "replace_one" else 1.2 * truth)
+    assert (
+        truth
+        <= epsilon(event, 1e-10, relation)
+        <= (math.inf if relation == "replace_one" else 1.2 * truth)
+    )
 
 
 def test_a_sample_of_all_rows_is_the_full_batch():
@@ -397,16 +507,28 @@ def test_a_sample_of_all_rows_is_the_full_batch():
 def test_rounding_makes_no_chances_of_nothing(q, sigma, direction):
     """All chances are 1 but for some units: not one for each point of the grid."""
     one = connected(GaussianEvent(sigma, q), 1e-3, direction)
-    least = module._losses(*module._sample_pair(GaussianEvent(sigma, q), direction), np.array([-40.0, 40.0]))[0]
+    least = module._losses(
+        *module._sample_pair(GaussianEvent(sigma, q), direction),
+        np.array([-40.0, 40.0]),
+    )[0]
     assert 1 <= one.mass <= 1 + 1000 * UNIT * (1 + np.abs(least).max())
 
 
 def test_a_mass_above_one_is_counted():
-    """As measures: what is infinite is the whole mass of a composition less that of finite losses."""
-    one, other = Losses(0, np.array([0.6, 0.6]), 0.1, 1.0), Losses(0, np.array([0.9]), 0.2, 1.0)
+    """As measures: what is infinite is the whole mass of a composition less that of
+    finite losses.
+    """
+    one, other = (
+        Losses(0, np.array([0.6, 0.6]), 0.1, 1.0),
+        Losses(0, np.array([0.9]), 0.2, 1.0),
+    )
     assert one.mass == pytest.approx(1.3)
     assert module._self_composed(one, 3).infinite == pytest.approx(1.3**3 - 1.2**3)
-    assert 1.3 * 1.1 - 1.2 * 0.9 <= module._composed(one, other).infinite <= 0.1 * 1.1 + 0.2 * 1.3 + 1e-12
+    assert (
+        1.3 * 1.1 - 1.2 * 0.9
+        <= module._composed(one, other).infinite
+        <= 0.1 * 1.1 + 0.2 * 1.3 + 1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -417,13 +539,16 @@ def test_a_mass_above_one_is_counted():
         (GaussianEvent(0.3, 1e-7, 10**7), 1e-3, 0.33, 0.36),
         (GaussianEvent(0.1, 1e-9, 10**6), 1e-4, 41.1, 42.0),
         (GaussianEvent(10.0, 1e-3, 1000, 2), 1e-5, 0.012, 0.018),
-        (GaussianEvent(8.0, 1e-4, 10**5), 1e-5, 0.0100, 0.0108),  # losses below 1e-4: rdp has 0.0116
+        # losses below 1e-4: rdp has 0.0116
+        (GaussianEvent(8.0, 1e-4, 10**5), 1e-5, 0.0100, 0.0108),
         (GaussianEvent(1e200), 1e-5, 0.0, 0.0),
         (GaussianEvent(1000.0, 1e-3, 10**5), 1e-5, 0.0004, 0.00058),  # rdp has 0.00059
     ],
 )
 def test_rare_and_large_losses_have_an_epsilon(event, delta, least, most):
-    """least and most: of 60 digits for one release, else of dp_accounting with a grid of 1e-4, and some per cent."""
+    """least and most: of 60 digits for one release, else of dp_accounting with a grid
+    of 1e-4, and some per cent.
+    """
     assert least <= epsilon([event], delta, accountant="pld") <= most
 
 
@@ -432,10 +557,15 @@ def test_rare_and_large_losses_have_an_epsilon(event, delta, least, most):
     [GaussianEvent(10.0, 1e-3, 10**5), GaussianEvent(1.0, 0.01, 1000)],
 )
 def test_a_small_delta_takes_the_less_of_both_accountants(event):
-    """What rounding may lose takes all of delta in one case, most of it in the other."""
+    """What rounding may lose takes all of delta in one case, most of it in the
+    other.
+    """
     lost = max(losses.infinite for losses in loss_distribution([event]))
     for delta in (0.9 * lost, 1.001 * lost):
-        found = {name: epsilon([event], delta, accountant=name) for name in ("auto", "pld", "rdp")}
+        found = {
+            name: epsilon([event], delta, accountant=name)
+            for name in ("auto", "pld", "rdp")
+        }
         assert (found["pld"] == math.inf) == (delta < lost)
         assert found["auto"] == found["rdp"] < found["pld"]
 
@@ -451,7 +581,8 @@ def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noi
 @pytest.mark.parametrize(
     "events",
     [
-        [GaussianEvent(1e8, 1e-12, 10**15), GaussianEvent(5.0)],  # nothing finite is left
+        # nothing finite is left
+        [GaussianEvent(1e8, 1e-12, 10**15), GaussianEvent(5.0)],
         [GaussianEvent(1e8, 1e-12, 2 * 10**17)],
         [GaussianEvent(1.0, 1e-9, 10**15)],  # 10**9 points
         [GaussianEvent(5e-324, 0.5, 1, 2)],  # half of it is no number
@@ -462,7 +593,9 @@ def test_what_no_grid_can_hold_is_infinite(events):
 
 
 def test_very_large_groups_in_samples_are_refused():
-    with pytest.raises(ValueError, match="must have at most 10000 rows, got rows_per_unit=10001"):
+    with pytest.raises(
+        ValueError, match="must have at most 10000 rows, got rows_per_unit=10001"
+    ):
         epsilon([GaussianEvent(100.0, 0.1, 1, 10_001)], 1e-5)
 
 

@@ -1,6 +1,8 @@
-"""The noise of `release` on zero input: its law, its independence, and that no draw is repeated.
+"""The noise of `release` on zero input: its law, its independence, and that no draw is
+repeated.
 
-Tests with a fixed seed are deterministic. Where draws are unseeded the odds of a false alarm are stated.
+Tests with a fixed seed are deterministic. Where draws are unseeded the odds of a false
+alarm are stated.
 """
 
 import numpy as np
@@ -23,7 +25,9 @@ def zeros(n, d):
 
 
 def rejected(z: np.ndarray, sd: float) -> list[str]:
-    """Which tests say that z is not N(0, sd²): Kolmogorov-Smirnov, χ² of the variance, χ² of 64 equal cells."""
+    """Which tests say that z is not N(0, sd²): Kolmogorov-Smirnov, χ² of the variance,
+    χ² of 64 equal cells.
+    """
     z = np.ravel(z) / sd
     n = len(z)
     ks = stats.kstest(z, "norm").pvalue
@@ -31,16 +35,24 @@ def rejected(z: np.ndarray, sd: float) -> list[str]:
     variance = 2 * min(stats.chi2.cdf(total, n), stats.chi2.sf(total, n))
     cells = np.bincount((stats.norm.cdf(z) * 64).astype(int).clip(0, 63), minlength=64)
     shape = stats.chisquare(cells).pvalue
-    return [name for name, p in (("ks", ks), ("variance", variance), ("cells", shape)) if p < ALARM]
+    return [
+        name
+        for name, p in (("ks", ks), ("variance", variance), ("cells", shape))
+        if p < ALARM
+    ]
 
 
 @pytest.mark.parametrize("clip_norm, sigma", [(1.0, 1.0), (0.03, 7.5), (200.0, 0.4)])
 @pytest.mark.parametrize("block_sum", ["numpy", "jax"])
 def test_the_noise_is_gaussian_with_the_planned_deviation(clip_norm, sigma, block_sum):
-    """480,000 draws: enough that 0.97 and 1.03 of the deviation are rejected by all three tests."""
+    """480,000 draws: enough that 0.97 and 1.03 of the deviation are rejected by all
+    three tests.
+    """
     fn = CpuSums() if block_sum == "numpy" else JaxSums()
     query = ClassSums(800)
-    released = release_one(query, Params(), zeros(3, 600), 5, fn, clip_norm=clip_norm, sigma=sigma)
+    released = release_one(
+        query, Params(), zeros(3, 600), 5, fn, clip_norm=clip_norm, sigma=sigma
+    )
     sd = sigma * clip_norm
     assert released.noise_sd == pytest.approx(sd, rel=1e-12)
     assert rejected(released.value, released.noise_sd) == []
@@ -49,17 +61,28 @@ def test_the_noise_is_gaussian_with_the_planned_deviation(clip_norm, sigma, bloc
     assert np.std(released.value) >= 0.995 * sd  # four standard errors
 
 
-@pytest.mark.parametrize("relation, factor", [("zero_out", 1.0), ("add_remove", 1.0), ("replace_one", 2.0)])
+@pytest.mark.parametrize(
+    "relation, factor", [("zero_out", 1.0), ("add_remove", 1.0), ("replace_one", 2.0)]
+)
 def test_the_noise_covers_the_relations_own_sensitivity(relation, factor):
-    released = release_one(Gradient(500), Params(weights=np.zeros((400, 500))), zeros(3, 400), relation=relation)
+    released = release_one(
+        Gradient(500),
+        Params(weights=np.zeros((400, 500))),
+        zeros(3, 400),
+        relation=relation,
+    )
     assert rejected(released.value / factor, released.noise_sd / factor) == []
     assert np.std(released.value) == pytest.approx(factor, rel=0.01)
 
 
 def test_an_accountant_that_doubles_for_poisson_gets_the_zero_out_noise():
-    """Replace-one over Poisson batches: PLD's pair moves by 2C itself, so noise is over C (ALGORITHMS.md §2)."""
+    """Replace-one over Poisson batches: PLD's pair moves by 2C itself, so noise is over
+    C (ALGORITHMS.md §2).
+    """
     params = Params(weights=np.zeros((400, 500)))
-    released = release_one(Gradient(500), params, zeros(3, 400), relation="replace_one", sampling_prob=0.5)
+    released = release_one(
+        Gradient(500), params, zeros(3, 400), relation="replace_one", sampling_prob=0.5
+    )
     assert np.std(released.value) == pytest.approx(1.0, rel=0.01)
 
 
@@ -88,9 +111,13 @@ def test_class_grams_have_independent_symmetric_noise():
 
 
 def test_classes_coordinates_and_releases_are_uncorrelated():
-    """One matrix of all pairs: coordinates and classes of one release, over 1,500 releases; and between consecutive
-    releases (steps). 6 standard errors and 288 pairs: odds of a false alarm 6e-7, and the seed is fixed."""
-    values = release_many(ClassSums(M), Params(), zeros(3, D), 1500, seed=2).reshape(1500, D * M)
+    """One matrix of all pairs: coordinates and classes of one release, over 1,500
+    releases; and between consecutive releases (steps). 6 standard errors and 288 pairs:
+    odds of a false alarm 6e-7, and the seed is fixed.
+    """
+    values = release_many(ClassSums(M), Params(), zeros(3, D), 1500, seed=2).reshape(
+        1500, D * M
+    )
     now = np.corrcoef(values.T)
     off = now[~np.eye(D * M, dtype=bool)]
     step = np.corrcoef(values[:-1].T, values[1:].T)[: D * M, D * M :]
@@ -102,7 +129,9 @@ def test_classes_coordinates_and_releases_are_uncorrelated():
 
 
 def test_every_class_gets_its_own_noise():
-    """The published DP-FC, DP-LS and DP-Newton code gives every class the same vector (defect 1)."""
+    """The published DP-FC, DP-LS and DP-Newton code gives every class the same vector
+    (defect 1).
+    """
     value = release_one(ClassSums(50), Params(), zeros(3, 300)).value
     correlation = np.corrcoef(value.T)[np.triu_indices(50, 1)]
     assert np.abs(correlation).max() < 6 / np.sqrt(300)
@@ -110,14 +139,23 @@ def test_every_class_gets_its_own_noise():
 
 
 def test_noise_is_added_once_whatever_the_number_of_blocks():
-    """Per block or device it would be several times too large, or too small if it were divided (defect 12)."""
+    """Per block or device it would be several times too large, or too small if it were
+    divided (defect 12).
+    """
     x = np.zeros((1000, 300), np.float32)
     values = [
-        release_one(ClassSums(100), Params(), ArrayRows(x, np.full(1000, -1), rows), 9).value
+        release_one(
+            ClassSums(100), Params(), ArrayRows(x, np.full(1000, -1), rows), 9
+        ).value
         for rows in (128, 256, 1024)
     ]
     assert np.array_equal(values[0], values[1]) and np.array_equal(values[0], values[2])
-    assert rejected(values[0], release_one(ClassSums(100), Params(), zeros(1000, 300)).noise_sd) == []
+    assert (
+        rejected(
+            values[0], release_one(ClassSums(100), Params(), zeros(1000, 300)).noise_sd
+        )
+        == []
+    )
 
 
 def test_noise_does_not_depend_on_the_data():
@@ -127,14 +165,24 @@ def test_noise_does_not_depend_on_the_data():
     without = release_one(query, params, ArrayRows(x, np.full(100, -1)), 4)
     exact = release_one(query, params, ArrayRows(x, y), 4, sigma=0.0)
     unit = query.unit(1.0)  # all three are whole numbers of it
-    sums = [np.rint(one.value / unit).astype(np.int64) for one in (with_data, without, exact)]
+    sums = [
+        np.rint(one.value / unit).astype(np.int64)
+        for one in (with_data, without, exact)
+    ]
     assert np.array_equal(sums[0] - sums[1], sums[2])
-    again = rounded_noise(NoiseSource(4).generator(0, "noise"), sums[1].shape, with_data.noise_sd / unit, False)
+    again = rounded_noise(
+        NoiseSource(4).generator(0, "noise"),
+        sums[1].shape,
+        with_data.noise_sd / unit,
+        False,
+    )
     assert np.array_equal(sums[1], again)
 
 
 def test_results_lie_on_the_grid_of_the_integers_that_hides_the_low_bits():
-    """Mironov's attack reads float64's low bits: a result is a whole number times a public unit, and nothing else."""
+    """Mironov's attack reads float64's low bits: a result is a whole number times a
+    public unit, and nothing else.
+    """
     for query in (ClassSums(M), Gram(M), Gradient(M)):
         unit = query.unit(0.7, 0.5)
         params = Params(RowTransform(append=0.5), np.zeros((D + 1, M)))
@@ -145,7 +193,9 @@ def test_results_lie_on_the_grid_of_the_integers_that_hides_the_low_bits():
 
 
 def test_unseeded_draws_never_repeat():
-    """The first 63-bit draws of 20,000 releases: a repeat by chance has odds 20,000²/2^64 = 2e-11."""
+    """The first 63-bit draws of 20,000 releases: a repeat by chance has odds
+    20,000²/2^64 = 2e-11.
+    """
     source = NoiseSource()
     assert source.private
     first = [source.generator(0, "noise").integers(0, 2**63) for _ in range(20_000)]
@@ -156,7 +206,10 @@ def test_the_whole_key_counts():
     """256 bits, not 31 (defect 6): flipping any bit of the key changes the stream."""
     from randomgen import ChaCha
 
-    streams = {np.random.Generator(ChaCha(key=1 << bit, rounds=20)).integers(0, 2**63) for bit in range(256)}
+    streams = {
+        np.random.Generator(ChaCha(key=1 << bit, rounds=20)).integers(0, 2**63)
+        for bit in range(256)
+    }
     assert len(streams) == 256
 
 
@@ -173,14 +226,21 @@ def test_the_key_is_32_fresh_bytes_of_operating_system_entropy(monkeypatch):
 
 
 def test_a_fit_is_unseeded_unless_asked():
-    assert NoiseSource().seed is None and NoiseSource().private and not NoiseSource(0).private
+    assert (
+        NoiseSource().seed is None
+        and NoiseSource().private
+        and not NoiseSource(0).private
+    )
 
 
 def test_seeded_streams_differ_by_seed_release_and_purpose_and_repeat_otherwise():
     names = [(s, k, p) for s in (0, 1) for k in range(20) for p in ("noise", "sample")]
     draws = {n: NoiseSource(n[0]).generator(*n[1:]).integers(0, 2**63) for n in names}
     assert len(set(draws.values())) == len(names)
-    assert all(NoiseSource(n[0]).generator(*n[1:]).integers(0, 2**63) == v for n, v in draws.items())
+    assert all(
+        NoiseSource(n[0]).generator(*n[1:]).integers(0, 2**63) == v
+        for n, v in draws.items()
+    )
 
 
 SCRIPT = """
@@ -202,8 +262,10 @@ if pid:
 
 
 def test_processes_and_forks_started_at_once_share_no_draw():
-    """Two processes, each forked: 4 x 5 releases of 12 whole numbers of deviation 4095. All 5 x 12 of two equal:
-    odds below 2^-500."""
+    """Two processes, each forked: 4 x 5 releases of 12 whole numbers of deviation 4095.
+
+    All 5 x 12 of two equal: odds below 2^-500.
+    """
     started = [python(SCRIPT, wait=False) for _ in range(2)]
     lines = [line for p in started for line in p.communicate(timeout=120)[0].split()]
     values = [np.frombuffer(bytes.fromhex(line)).reshape(5, 12) for line in lines]
@@ -213,15 +275,21 @@ def test_processes_and_forks_started_at_once_share_no_draw():
 
 
 def test_compiled_sums_do_not_freeze_the_noise():
-    """A key captured when a function is compiled repeats its noise at every later step (defect 1)."""
+    """A key captured when a function is compiled repeats its noise at every later step
+    (defect 1).
+    """
     x, y = toy(50)
     query, params = Gradient(M), Params(weights=np.zeros((D, M), np.float32))
     a = release_one(query, params, ArrayRows(x, y), None, JaxSums()).value
     b = release_one(query, params, ArrayRows(x, y), None, JaxSums()).value
-    assert np.sum(a == b) < 3  # whole numbers of deviation 4095**2: a pair is equal with odds 2e-8, three with 2e-21
+    # whole numbers of deviation 4095**2: a pair is equal with odds 2e-8, three with
+    # 2e-21
+    assert np.sum(a == b) < 3
 
 
 def test_no_noise_is_recorded_as_none():
     x, y = toy(50)
-    released = release_one(ClassSums(M), Params(), ArrayRows(x, y), sigma=0.0, clip_norm=np.inf)
+    released = release_one(
+        ClassSums(M), Params(), ArrayRows(x, y), sigma=0.0, clip_norm=np.inf
+    )
     assert released.noise_sd == 0

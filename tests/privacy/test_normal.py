@@ -1,7 +1,9 @@
-"""round(N(0, sd²)) against its law: exact probabilities, the inversion that defines it, and words chosen to deceive.
+"""round(N(0, sd²)) against its law: exact probabilities, the inversion that defines it,
+and words chosen to deceive.
 
-A draw is k exactly if its uniform p lies between Φ at two boundaries, which mpmath decides here; the generator of a
-test gives words of our choice. Statistical tests have fixed seeds, so that they pass or fail for good.
+A draw is k exactly if its uniform p lies between Φ at two boundaries, which mpmath
+decides here; the generator of a test gives words of our choice. Statistical tests have
+fixed seeds, so that they pass or fail for good.
 """
 
 from fractions import Fraction
@@ -31,7 +33,9 @@ SDS = (0.0625, 0.1, 1.0, 3.7, 1000.0, 2.0**30, 2.0**36, 2.0**44)
 
 
 class Words:
-    """A generator that gives these words first, and then, one at a time, `then` for ever."""
+    """A generator that gives these words first, and then, one at a time, `then` for
+    ever.
+    """
 
     def __init__(self, words, then=1):
         self.words = np.array(words, np.uint64)
@@ -58,17 +62,25 @@ def phi(x):
 
 
 def is_the_draw(draw, word, sd, then):
-    """Whether round(sd·Φ⁻¹(U)) is `draw`, where U's digits are `word` and then `then` over and over."""
+    """Whether round(sd·Φ⁻¹(U)) is `draw`, where U's digits are `word` and then `then`
+    over and over.
+    """
     p = (mpmath.mpf(word & ~SIGN) + mpmath.mpf(then) / ALL) / mpmath.mpf(2) ** 64
     k = abs(draw)
-    above = mpmath.mpf(1) / 2 if k == 0 else phi((k - mpmath.mpf(1) / 2) / mpmath.mpf(sd))
+    above = (
+        mpmath.mpf(1) / 2 if k == 0 else phi((k - mpmath.mpf(1) / 2) / mpmath.mpf(sd))
+    )
     sign_is_right = k == 0 or (draw < 0) == (word >= SIGN)
     return sign_is_right and phi((k + mpmath.mpf(1) / 2) / mpmath.mpf(sd)) <= p <= above
 
 
 def last_digits_above(k, sd):
     """The 64 digits and the next 64 of p where the draw changes from k to k + 1."""
-    digits = int(mpmath.floor(phi((k + mpmath.mpf(1) / 2) / mpmath.mpf(sd)) * mpmath.mpf(2) ** 128))
+    digits = int(
+        mpmath.floor(
+            phi((k + mpmath.mpf(1) / 2) / mpmath.mpf(sd)) * mpmath.mpf(2) ** 128
+        )
+    )
     return divmod(digits, 2**64)
 
 
@@ -79,23 +91,36 @@ def sixty_digits():
 
 
 def rejected(draws, sd):
-    """χ² of all integers that are expected five times or more, the rest together on each side."""
+    """χ² of all integers that are expected five times or more, the rest together on
+    each side.
+    """
     n = len(draws)
     edge = int(np.ceil(sd * stats.norm.isf(5 / n)))
     edge = max(edge - 2, 1)
     ks = np.arange(-edge, edge + 1)
     below, above = stats.norm.cdf((ks - 0.5) / sd), stats.norm.cdf((ks + 0.5) / sd)
-    inner = np.where(ks < 0, above - below, stats.norm.sf((ks - 0.5) / sd) - stats.norm.sf((ks + 0.5) / sd))
+    inner = np.where(
+        ks < 0,
+        above - below,
+        stats.norm.sf((ks - 0.5) / sd) - stats.norm.sf((ks + 0.5) / sd),
+    )
     inner[0], inner[-1] = above[0], above[0]
     seen = np.bincount(np.clip(draws, -edge, edge) + edge, minlength=len(ks))
     keep = inner * n >= 5
     assert keep.sum() >= 2
-    return stats.chisquare(seen[keep], inner[keep] * seen[keep].sum() / inner[keep].sum()).pvalue < ALARM
+    return (
+        stats.chisquare(
+            seen[keep], inner[keep] * seen[keep].sum() / inner[keep].sum()
+        ).pvalue
+        < ALARM
+    )
 
 
 @pytest.mark.parametrize("sd", [0.25, 1.0, 3.7, 40.0])
 def test_every_integer_appears_as_often_as_it_should(sd):
-    """300,000 draws: enough to reject 0.98 and 1.02 of the deviation, or a draw off by a hundredth of a step."""
+    """300,000 draws: enough to reject 0.98 and 1.02 of the deviation, or a draw off by
+    a hundredth of a step.
+    """
     draws = rounded_gaussian(fresh(1), (300_000,), sd)
     assert not rejected(draws, sd)
     assert rejected(draws, 0.98 * sd) and rejected(draws, 1.02 * sd)
@@ -103,7 +128,9 @@ def test_every_integer_appears_as_often_as_it_should(sd):
 
 @pytest.mark.parametrize("sd", [1e5, 2.0**30, 2.0**40 + 1])
 def test_large_deviations_are_gaussian_and_their_low_digits_uniform(sd):
-    """At 2^30 the lowest digits are the 31st and later of the draw: float32 noise has none."""
+    """At 2^30 the lowest digits are the 31st and later of the draw: float32 noise has
+    none.
+    """
     n = 200_000 if sd < 2**35 else 5_000
     draws = rounded_gaussian(fresh(2), (n,), sd)
     assert stats.kstest(draws / sd, "norm").pvalue > ALARM
@@ -115,35 +142,55 @@ def test_large_deviations_are_gaussian_and_their_low_digits_uniform(sd):
 
 
 def test_tails_appear_as_often_as_they_should():
-    """Four million draws: 27 are expected beyond 4.5 deviations, and 10,800 beyond three."""
+    """Four million draws: 27 are expected beyond 4.5 deviations, and 10,800 beyond
+    three.
+    """
     draws = np.abs(rounded_gaussian(fresh(3), (4_000_000,), 1000.0))
     for boundary in (3000.5, 4000.5, 4500.5):
         expected = 2 * stats.norm.sf(boundary / 1000)
-        assert stats.binomtest(int((draws > boundary).sum()), draws.size, expected).pvalue > ALARM
+        assert (
+            stats.binomtest(int((draws > boundary).sum()), draws.size, expected).pvalue
+            > ALARM
+        )
 
 
 @pytest.mark.parametrize("sd", SDS)
 @pytest.mark.parametrize("then", [1, 2**63, ALL - 1])
 def test_draws_are_the_inverse_of_the_distribution_function(sd, then):
-    """Against mpmath, for words at random, words at both ends of each sign, and words of every length."""
+    """Against mpmath, for words at random, words at both ends of each sign, and words
+    of every length.
+    """
     count = 60 if sd < 2**40 else 20
-    random = np.random.default_rng(5).integers(0, 2**64, count, dtype=np.uint64).tolist()
+    random = (
+        np.random.default_rng(5).integers(0, 2**64, count, dtype=np.uint64).tolist()
+    )
     lengths = [(1 << b) + d for b in range(1, 64, 2) for d in (-1, 0, 1)]
     ends = [0, 1, SIGN - 1, SIGN, SIGN + 1, ALL]
     words = random + lengths + ends
     draws = rounded_gaussian(Words(words, then), (len(words),), sd).tolist()
-    wrong = [(w, k) for w, k in zip(words, draws, strict=True) if not is_the_draw(k, w, sd, then)]
+    wrong = [
+        (w, k)
+        for w, k in zip(words, draws, strict=True)
+        if not is_the_draw(k, w, sd, then)
+    ]
     assert wrong == []
 
 
 @pytest.mark.parametrize("sd", SDS)
-@pytest.mark.parametrize("deviations", [0.0, 0.01, 0.5, 1.0, 2.5, 4.4, 4.6, 6.0, 8.0, 9.0])
+@pytest.mark.parametrize(
+    "deviations", [0.0, 0.01, 0.5, 1.0, 2.5, 4.4, 4.6, 6.0, 8.0, 9.0]
+)
 def test_words_at_a_boundary_fall_on_its_right_side(sd, deviations):
-    """The digits of p agree with Φ at the boundary in all 64 places, and the next 64 decide."""
+    """The digits of p agree with Φ at the boundary in all 64 places, and the next 64
+    decide.
+    """
     k = round(deviations * sd)
     word, following = last_digits_above(k, sd)
     if word == 0 and following < 2**32:
-        pytest.skip("the boundary lies beyond all of 128 digits: a deviation of a tenth of a step")
+        pytest.skip(
+            "the boundary lies beyond all of 128 digits: a deviation of a tenth of a "
+            "step"
+        )
     for sign in (0, SIGN):
         words = [word | sign, word | sign]
         below, above = Words(words, following - 1), Words(words, following + 1)
@@ -174,13 +221,21 @@ def test_the_fast_draws_are_those_of_the_slow_definition(sd):
 
 
 def test_the_inverse_errs_by_less_than_its_bound():
-    """At both ends and the middle of each cell, at the ends of the range, and at 1,000 words: for every p that the
-    64 digits leave open, −Φ⁻¹(p) lies within MARGIN/2·(1 + x) of the float64 value."""
+    """At both ends and the middle of each cell, at the ends of the range, and at 1,000
+    words: for every p that the 64 digits leave open, −Φ⁻¹(p) lies within MARGIN/2·(1 +
+    x) of the float64 value.
+    """
     middles = normal._cells()[0].astype(np.int64)
-    half = (np.int64(1) << np.floor(np.log2(middles.astype(float))).astype(np.int64)) >> 6
+    half = (
+        np.int64(1) << np.floor(np.log2(middles.astype(float))).astype(np.int64)
+    ) >> 6
     drawn = np.random.default_rng(7).integers(2**46, 2**63, 1000)
-    ends = np.array([2**46, 2**46 + 1, 2**53 - 1, 2**53 + 1, 2**63 - 1, 2**63 - 513], np.int64)
-    tails = np.concatenate([middles, middles - half, middles + half - 1, middles + 1, drawn, ends])
+    ends = np.array(
+        [2**46, 2**46 + 1, 2**53 - 1, 2**53 + 1, 2**63 - 1, 2**63 - 513], np.int64
+    )
+    tails = np.concatenate(
+        [middles, middles - half, middles + half - 1, middles + 1, drawn, ends]
+    )
     values = quantile(tails)
     mpmath.mp.prec = 150  # restored by the fixture
     for tail, value in zip(tails.tolist(), values.tolist(), strict=True):
@@ -196,16 +251,23 @@ def test_the_tail_in_integers_errs_by_at_most_two(x, bits):
     assert abs(upper_tail(x, bits) - exact) <= 2
 
 
-@pytest.mark.parametrize("x", [0, Fraction(1, 10**30), Fraction(1, 3), 1, Fraction(3, 2), 9, 14, 30])
+@pytest.mark.parametrize(
+    "x", [0, Fraction(1, 10**30), Fraction(1, 3), 1, Fraction(3, 2), 9, 14, 30]
+)
 def test_the_tail_in_integers_at_its_extremes(x):
     for bits in (64, 320):
         with mpmath.workprec(2000):
-            exact = phi(mpmath.mpf(Fraction(x).numerator) / Fraction(x).denominator) * mpmath.mpf(2) ** bits
+            exact = (
+                phi(mpmath.mpf(Fraction(x).numerator) / Fraction(x).denominator)
+                * mpmath.mpf(2) ** bits
+            )
             assert abs(upper_tail(Fraction(x), bits) - exact) <= 2
 
 
 def test_few_draws_need_more_digits(monkeypatch):
-    """The odds at sd = 2^30 are 2·sd·MARGIN·(1 + E|Z|) + 2^-17 = 2e-5 a draw: 4 of 200,000."""
+    """The odds at sd = 2^30 are 2·sd·MARGIN·(1 + E|Z|) + 2^-17 = 2e-5 a draw: 4 of
+    200,000.
+    """
     asked = []
     monkeypatch.setattr(normal, "definition", lambda tail, sd: asked.append(tail) or 0)
     rounded_gaussian(fresh(8), (200_000,), 2.0**30)
@@ -223,12 +285,16 @@ def test_seeded_draws_repeat_and_their_type_is_int64():
 
 
 def test_rows_and_classes_are_independent():
-    """40 columns that are longer than a block: correlations of draws and of their squares, 6 standard errors."""
+    """40 columns that are longer than a block: correlations of draws and of their
+    squares, 6 standard errors.
+    """
     draws = rounded_gaussian(fresh(11), (40, 10_000), 50.0).astype(float)
     off = ~np.eye(40, dtype=bool)
     for values in (draws, draws**2):
         assert np.abs(np.corrcoef(values)[off]).max() < 6 / np.sqrt(10_000)
-        assert np.abs(np.corrcoef(values[:, :-1], values[:, 1:])[:40, 40:]).max() < 6 / np.sqrt(10_000)
+        assert np.abs(
+            np.corrcoef(values[:, :-1], values[:, 1:])[:40, 40:]
+        ).max() < 6 / np.sqrt(10_000)
     assert len(np.unique(draws[:, :30], axis=0)) == 40
 
 
@@ -239,7 +305,8 @@ def test_every_digit_of_a_word_is_uniform_and_counts():
         assert abs(float(np.mean(words >> np.uint64(bit) & np.uint64(1))) - 0.5) < 0.003
     low = [1 << 62 | 1 << b for b in range(20, 62)]
     draws = rounded_gaussian(Words([1 << 62, *low], 5), (len(low) + 1,), 2.0**44)
-    assert len(np.unique(draws)) > len(low)  # digits as far as the 44th move a draw of 44 places
+    # digits as far as the 44th move a draw of 44 places
+    assert len(np.unique(draws)) > len(low)
 
 
 def test_symmetric_draws_have_full_variance_on_the_diagonal_and_half_off_it():
@@ -256,7 +323,9 @@ def test_symmetric_draws_have_full_variance_on_the_diagonal_and_half_off_it():
 def test_symmetric_draws_are_independent_across_rows_and_classes():
     draws = symmetric_rounded_gaussian(fresh(14), (20, 80, 80), 40.0)
     off = draws[:, np.triu_indices(80, 1)[0], np.triu_indices(80, 1)[1]].astype(float)
-    assert np.abs(np.corrcoef(off)[np.triu_indices(20, 1)]).max() < 6 / np.sqrt(off.shape[1])
+    assert np.abs(np.corrcoef(off)[np.triu_indices(20, 1)]).max() < 6 / np.sqrt(
+        off.shape[1]
+    )
     entries = off.T[:400]  # 20 classes each: no two entries share their draws
     assert len(np.unique(entries, axis=0)) == 400
 
@@ -294,7 +363,9 @@ def test_a_symmetric_draw_is_of_square_matrices(shape):
 
 
 def test_an_inverse_that_errs_is_noticed(monkeypatch):
-    """The table's values come from scipy and are corrected; a guess too far for one step is refused."""
+    """The table's values come from scipy and are corrected; a guess too far for one
+    step is refused.
+    """
     monkeypatch.setattr(normal, "ndtri", lambda p: stats.norm.ppf(p) + 1e-9)
     with pytest.raises(ArithmeticError, match="ndtri must err by less"):
         normal._value_and_slope(2**62)

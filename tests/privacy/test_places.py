@@ -1,10 +1,13 @@
-"""A row's statistic does not depend on where the row stands, nor on what stands beside it.
+"""A row's statistic does not depend on where the row stands, nor on what stands beside
+it.
 
-Where neighbouring data have another number of rows, or a Poisson batch has one row fewer, all later rows move. If a
-row's scores moved with it, even by a last bit, nearly tied scores would change its residual by all of its clip norm.
-Libraries' products of float32 do move: OpenBLAS's kernels for processors without AVX-512 take some rows of a block
-apart. Sums of whole numbers cannot, which is seen here with equality, also in processes of their own, in which OpenBLAS
-is told to use the kernels of other processors.
+Where neighbouring data have another number of rows, or a Poisson batch has one row
+fewer, all later rows move. If a row's scores moved with it, even by a last bit, nearly
+tied scores would change its residual by all of its clip norm. Libraries' products of
+float32 do move: OpenBLAS's kernels for processors without AVX-512 take some rows of a
+block apart. Sums of whole numbers cannot, which is seen here with equality, also in
+processes of their own, in which OpenBLAS is told to use the kernels of other
+processors.
 """
 
 import os
@@ -17,7 +20,13 @@ from core import integer_sum, python
 from fits import plan_and_fit
 
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import ChannelMoment, CorrectCount, Gradient, Params, SigmoidHessians
+from dphead.privacy.statistics import (
+    ChannelMoment,
+    CorrectCount,
+    Gradient,
+    Params,
+    SigmoidHessians,
+)
 from dphead.privacy.transform import RowTransform
 from dphead.rows.data import ArrayRows
 from dphead.solvers import Auto, PublicFacts
@@ -30,7 +39,8 @@ from dphead.sums.jax import JaxSums
 
 CLASSES = (*range(2, 18), 37, 100, 1000)
 WIDTHS = (1, 3, 64, 65, 768)
-KERNELS = {  # of OpenBLAS, and what numpy must not use of a newer processor's instructions
+# of OpenBLAS, and what numpy must not use of a newer processor's instructions
+KERNELS = {
     "": "",
     "Haswell": "X86_V4 AVX512_ICL AVX512_SPR",
     "Sandybridge": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
@@ -38,8 +48,12 @@ KERNELS = {  # of OpenBLAS, and what numpy must not use of a newer processor's i
 PLACES = 128  # that a library may treat apart: the rows of a product
 
 
-def exact_sum(query, params, x, y, *, clip_norm=1.0, cores=1, block_sum=None, indices=None):
-    """The integers without noise, as `release` computes them: in blocks of 256 rows, on so many cores."""
+def exact_sum(
+    query, params, x, y, *, clip_norm=1.0, cores=1, block_sum=None, indices=None
+):
+    """The integers without noise, as `release` computes them: in blocks of 256 rows, on
+    so many cores.
+    """
     with patch("dphead.sums.passes.cores", lambda: cores):
         way = CpuSums(compiled_from=0) if block_sum is None else block_sum
         more = {"block_rows": 256, "block_sum": way, "indices": indices}
@@ -47,7 +61,10 @@ def exact_sum(query, params, x, y, *, clip_norm=1.0, cores=1, block_sum=None, in
 
 
 def tied_weights(width, m, seed=0):
-    """(width, m) float32. A row of ones scores nothing but rounding error, as each column adds up to zero."""
+    """(width, m) float32.
+
+    A row of ones scores nothing but rounding error, as each column adds up to zero.
+    """
     rng = np.random.default_rng(seed)
     weights = np.zeros((width, m), np.float32)
     half = width // 2
@@ -57,29 +74,38 @@ def tied_weights(width, m, seed=0):
 
 
 def hostile_labels(rows, weights):
-    """Labels (n,) of n equal rows: the class that a library's product gives the row at its place, where it gives
-    another one at the place before; no class elsewhere."""
+    """Labels (n,) of n equal rows: the class that a library's product gives the row at
+    its place, where it gives another one at the place before; no class elsewhere.
+    """
     scores = np.matmul(rows[: 8 * PLACES].reshape(-1, PLACES, rows.shape[1]), weights)
     winners = np.resize(scores.reshape(-1, weights.shape[1]).argmax(axis=1), len(rows))
     return np.where(winners != np.roll(winners, 1), winners, -1)
 
 
 def hostile(make, n, width):
-    """Equal rows, weights and labels of `hostile_labels`: of the first seed at which a library's product moves."""
+    """Equal rows, weights and labels of `hostile_labels`: of the first seed at which a
+    library's product moves.
+    """
     rows = np.ones((n, width), np.float32)
     for seed in range(30):
         weights = make(seed)
         labels = hostile_labels(rows, weights)
         if (labels >= 0).any():
             return rows, weights, labels, seed
-    return rows, make(0), np.zeros(n, int), 0  # this library's products do not depend on the place
+    # this library's products do not depend on the place
+    return rows, make(0), np.zeros(n, int), 0
 
 
 def check_equal_rows(m, width, cores=1, block_sum=None):
-    """n equal rows add up to n times one of them, and a sample of them to as often as it holds: exactly."""
+    """n equal rows add up to n times one of them, and a sample of them to as often as
+    it holds: exactly.
+    """
     n, transform = 700, RowTransform(False, np.full(width, 0.25, np.float32), None, 0.5)
     rng = np.random.default_rng(m)
-    ones, normal = np.ones(width, np.float32), rng.standard_normal(width).astype(np.float32)
+    ones, normal = (
+        np.ones(width, np.float32),
+        rng.standard_normal(width).astype(np.float32),
+    )
     usual = rng.standard_normal((width + 1, m)).astype(np.float32)
     queries = [Gradient(m), CorrectCount(m)]
     if m < 1000 and block_sum is None:  # XLA compiles for each anew
@@ -88,39 +114,62 @@ def check_equal_rows(m, width, cores=1, block_sum=None):
             queries.append(SigmoidHessians(m))
     sample = np.flatnonzero(rng.random(n) < 0.6)
     for query in queries:
-        for row, params in ((ones, Params(weights=tied_weights(width, m))), (normal, Params(transform, usual))):
+        for row, params in (
+            (ones, Params(weights=tied_weights(width, m))),
+            (normal, Params(transform, usual)),
+        ):
             if isinstance(query, ChannelMoment):
                 params = Params(replace(params.transform, append=0.0))
             x, y = np.tile(row, (n, 1)), np.full(n, m // 2)
             single = exact_sum(query, params, x[:1], y[:1], block_sum=block_sum)
             batches = [(None, n), (sample, len(sample)), (sample[1:], len(sample) - 1)]
             for indices, count in batches if block_sum is None else batches[:2]:
-                total = exact_sum(query, params, x, y, cores=cores, block_sum=block_sum, indices=indices)
+                total = exact_sum(
+                    query,
+                    params,
+                    x,
+                    y,
+                    cores=cores,
+                    block_sum=block_sum,
+                    indices=indices,
+                )
                 assert np.array_equal(total, count * single), (query.name, width, cores)
 
 
 def check_count(m, width=64):
-    """One row fewer, so that all others move by a place, and the number of correct rows moves by at most one; so does
-    that of a Poisson sample without one of its rows."""
-    x, weights, y, _ = hostile(lambda seed: tied_weights(width, m, seed), 100 * PLACES + 1, width)
+    """One row fewer, so that all others move by a place, and the number of correct rows
+    moves by at most one; so does that of a Poisson sample without one of its rows.
+    """
+    x, weights, y, _ = hostile(
+        lambda seed: tied_weights(width, m, seed), 100 * PLACES + 1, width
+    )
     params, query = Params(weights=weights), CorrectCount(m)
     single = query.squared_sensitivity("add_remove", 1.0)
     before, after = (exact_sum(query, params, x[i:], y[i:])[0, 0] for i in (0, 1))
     assert (before - after) ** 2 <= single, (before, after)
     sample = np.flatnonzero(np.random.default_rng(m).random(len(x)) < 0.5)
-    before, after = (exact_sum(query, params, x, y, indices=sample[i:])[0, 0] for i in (0, 1))
+    before, after = (
+        exact_sum(query, params, x, y, indices=sample[i:])[0, 0] for i in (0, 1)
+    )
     assert (before - after) ** 2 <= single, (before, after)
 
 
 def check_fit(m=16, d=64):
-    """The first gradient of `auto` from a public prior, from the weights that the fit asks with, for rows as long as
-    features may be without normalisation: by the sensitivity, in whole numbers."""
+    """The first gradient of `auto` from a public prior, from the weights that the fit
+    asks with, for rows as long as features may be without normalisation: by the
+    sensitivity, in whole numbers.
+    """
     transform = RowTransform(append=DESCENT.intercept)
     size = np.float32(1e7)
 
     def start(seed):
         """What the fit starts with, for rows of ones: (d, m)."""
-        return PublicPrior(tied_weights(d, m, seed)).start(transform, (d + 1, m))[:d].astype(np.float32) * size
+        return (
+            PublicPrior(tied_weights(d, m, seed))
+            .start(transform, (d + 1, m))[:d]
+            .astype(np.float32)
+            * size
+        )
 
     x, _, y, seed = hostile(start, 100 * PLACES + 1, d)
     x, asked = x * size, []
@@ -131,17 +180,35 @@ def check_fit(m=16, d=64):
                 asked.append((request.query, request.params))
             return super().__call__(request)
 
-    solver = Auto(prior=PublicPrior(tied_weights(d, m, seed)), steps=1, centering=Centering(unit_norm=False))
+    solver = Auto(
+        prior=PublicPrior(tied_weights(d, m, seed)),
+        steps=1,
+        centering=Centering(unit_norm=False),
+    )
     facts = PublicFacts(len(x), d, m)
     summer = Spy(CpuSums(compiled_from=0))
-    plan_and_fit(solver, ArrayRows(x, y), facts, relation="add_remove", noise=NoiseSource(1), summer=summer)
+    plan_and_fit(
+        solver,
+        ArrayRows(x, y),
+        facts,
+        relation="add_remove",
+        noise=NoiseSource(1),
+        summer=summer,
+    )
     query, params = asked[0]
     clip_norm = DESCENT.clip_norm
     bound = query.squared_sensitivity("add_remove", clip_norm, transform.append)
-    sample = np.arange(0, len(x), 3)  # as a Poisson batch, with its first row and without
-    pairs = [[(x[i:], y[i:], None) for i in (0, 1)], [(x, y, sample[i:]) for i in (0, 1)]]
+    # as a Poisson batch, with its first row and without
+    sample = np.arange(0, len(x), 3)
+    pairs = [
+        [(x[i:], y[i:], None) for i in (0, 1)],
+        [(x, y, sample[i:]) for i in (0, 1)],
+    ]
     for pair in pairs:
-        sums = [exact_sum(query, params, *rows, clip_norm=clip_norm, indices=i) for *rows, i in pair]
+        sums = [
+            exact_sum(query, params, *rows, clip_norm=clip_norm, indices=i)
+            for *rows, i in pair
+        ]
         moved = (sums[0] - sums[1]).ravel().astype(object)
         assert moved @ moved <= bound
 
@@ -149,7 +216,9 @@ def check_fit(m=16, d=64):
 @pytest.mark.parametrize("m", CLASSES)
 @pytest.mark.parametrize("cores", [1, 2])
 def test_equal_rows_count_the_same_at_every_place(m, cores):
-    """All widths at some numbers of classes; on two cores one width beside those of `check_all`."""
+    """All widths at some numbers of classes; on two cores one width beside those of
+    `check_all`.
+    """
     widths = (64,) if cores == 2 else WIDTHS if m in (2, 9, 16, 100) else (3, 65)
     for width in widths:
         check_equal_rows(m, width, cores)
@@ -160,10 +229,15 @@ def test_equal_rows_count_the_same_at_every_place_of_jax():
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_one_row_fewer_moves_a_count_and_a_fit_by_one_row_with_the_kernels_of_other_processors(kernel, monkeypatch):
+def test_one_row_fewer_moves_a_count_by_one_row_with_other_processors_kernels(
+    kernel, monkeypatch
+):
     monkeypatch.setenv("OPENBLAS_CORETYPE", kernel)
     monkeypatch.setenv("NPY_DISABLE_CPU_FEATURES", KERNELS[kernel])
-    script = "import sys; sys.path.insert(0, sys.argv[1]); import test_places; test_places.check_all()"
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_places; "
+        "test_places.check_all()"
+    )
     done = python(script, os.path.dirname(__file__))
     assert done.returncode == 0, done.err
 

@@ -1,4 +1,6 @@
-"""`release`: what is refused, when it is charged, and that nothing a row holds can raise, warn or skip the noise."""
+"""`release`: what is refused, when it is charged, and that nothing a row holds can
+raise, warn or skip the noise.
+"""
 
 import math
 import warnings
@@ -6,27 +8,60 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, door, integer_sum, release_one, reserve, sensitivity, spec_of, toy
+from core import (
+    NAMES,
+    QUERIES,
+    D,
+    M,
+    door,
+    integer_sum,
+    release_one,
+    reserve,
+    sensitivity,
+    spec_of,
+    toy,
+)
 
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.release import noise_scale, release
-from dphead.privacy.statistics import ClassSums, Gradient, Gram, Params, Query, SigmoidHessians
+from dphead.privacy.statistics import (
+    ClassSums,
+    Gradient,
+    Gram,
+    Params,
+    Query,
+    SigmoidHessians,
+)
 from dphead.privacy.transform import RowTransform
 from dphead.rows.data import ArrayRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
 HOSTILE = np.array(
-    [[np.nan] * D, [np.inf] * D, [-np.inf, 0, 0, 0], [3.4e38] * D, [1e30] * D, [1e-45] * D, [0.0] * D, [1, -1, 1e19, 0],
-     [-0.0] * D, [1e-19] * D], np.float32
-)  # fmt: skip
+    [
+        [np.nan] * D,
+        [np.inf] * D,
+        [-np.inf, 0, 0, 0],
+        [3.4e38] * D,
+        [1e30] * D,
+        [1e-45] * D,
+        [0.0] * D,
+        [1, -1, 1e19, 0],
+        [-0.0] * D,
+        [1e-19] * D,
+    ],
+    np.float32,
+)
 LABELS = np.array([0, 1, 2, 0, 1, 2, -1, M, 2**31 - 1, -(2**31)])
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
-@pytest.mark.parametrize("transform", [RowTransform(), RowTransform(True, np.full(D, 0.1, np.float32), None, 0.0)])
+@pytest.mark.parametrize(
+    "transform",
+    [RowTransform(), RowTransform(True, np.full(D, 0.1, np.float32), None, 0.0)],
+)
 @pytest.mark.parametrize("weight", [0.0, 1e36])
 def test_nothing_raises_or_warns_because_of_a_rows_value(query, transform, weight):
     with warnings.catch_warnings():
@@ -40,38 +75,79 @@ def test_nothing_raises_or_warns_because_of_a_rows_value(query, transform, weigh
 
 
 def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
-    """To the last bit: the integers of the sum and of the noise, drawn again from the same seed and added once."""
+    """To the last bit: the integers of the sum and of the noise, drawn again from the
+    same seed and added once.
+    """
     x, y = toy(300)
-    for query, relation in ((Gram(M), "zero_out"), (ClassSums(M), "replace_one"), (Gradient(M), "add_remove")):
+    for query, relation in (
+        (Gram(M), "zero_out"),
+        (ClassSums(M), "replace_one"),
+        (Gradient(M), "add_remove"),
+    ):
         params = Params(RowTransform(append=0.5), np.zeros((D + 1, M), np.float32))
         spec = spec_of(query, 300, clip_norm=0.7, sigma=1.9, relation=relation)
         ledger, noise = reserve([spec, spec]), NoiseSource(8)
         unit, sd = noise_scale(query, spec, 0.5)
         for sequence in (0, 1):
-            released = release(query, params, ArrayRows(x, y), spec, ledger=ledger, noise=noise, summer=door())
-            assert released.noise_sd == pytest.approx(1.9 * sensitivity(query, 0.7, relation, 0.5), rel=1e-12)
-            z = rounded_noise(NoiseSource(8).generator(sequence, "noise"), released.value.shape, sd, query.symmetric)
-            assert np.array_equal(released.value, (integer_sum(query, params, x, y, 0.7) + z) * unit)
+            released = release(
+                query,
+                params,
+                ArrayRows(x, y),
+                spec,
+                ledger=ledger,
+                noise=noise,
+                summer=door(),
+            )
+            assert released.noise_sd == pytest.approx(
+                1.9 * sensitivity(query, 0.7, relation, 0.5), rel=1e-12
+            )
+            z = rounded_noise(
+                NoiseSource(8).generator(sequence, "noise"),
+                released.value.shape,
+                sd,
+                query.symmetric,
+            )
+            assert np.array_equal(
+                released.value, (integer_sum(query, params, x, y, 0.7) + z) * unit
+            )
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 @pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
 @pytest.mark.parametrize("sampling_prob", [1.0, 0.5])
-def test_the_noise_is_never_below_its_multiple_of_the_sensitivity(query, relation, sampling_prob):
-    """Compared as fractions: not by a last bit. Poisson batches have the zero-out sensitivity."""
+def test_the_noise_is_never_below_its_multiple_of_the_sensitivity(
+    query, relation, sampling_prob
+):
+    """Compared as fractions: not by a last bit.
+
+    Poisson batches have the zero-out sensitivity.
+    """
     for sigma in (0.3, 1.0, 1.1, 7.7):
-        spec = spec_of(query, 100, sigma=sigma, clip_norm=0.7, relation=relation, sampling_prob=sampling_prob)
+        spec = spec_of(
+            query,
+            100,
+            sigma=sigma,
+            clip_norm=0.7,
+            relation=relation,
+            sampling_prob=sampling_prob,
+        )
         unit, sd = noise_scale(query, spec, 0.0)
-        squared = query.squared_sensitivity(relation if sampling_prob == 1 else "zero_out", 0.7, 0.0)
+        squared = query.squared_sensitivity(
+            relation if sampling_prob == 1 else "zero_out", 0.7, 0.0
+        )
         exact = Fraction(sigma) ** 2 * squared
         assert exact <= Fraction(sd) ** 2 <= exact * (1 + Fraction(1, 2**49))
         assert unit == query.unit(0.7, 0.0)
 
 
 def test_an_epsilon_of_infinity_adds_nothing():
-    """And clips nothing: an entry of a row is rounded by half a unit, 1/8190 of the longest row."""
+    """And clips nothing: an entry of a row is rounded by half a unit, 1/8190 of the
+    longest row.
+    """
     x, y = toy(300)
-    value = release_one(ClassSums(M), Params(), ArrayRows(x, y), sigma=0.0, clip_norm=math.inf).value
+    value = release_one(
+        ClassSums(M), Params(), ArrayRows(x, y), sigma=0.0, clip_norm=math.inf
+    ).value
     exact = [[x[y == c, j].sum(dtype=float) for c in range(M)] for j in range(D)]
     longest = np.linalg.norm(x.astype(float), axis=1).max()
     np.testing.assert_allclose(value, exact, rtol=0, atol=300 * longest / 4095)
@@ -81,7 +157,9 @@ def test_no_noise_at_a_clip_norm_gives_the_clipped_sum_in_real_numbers():
     x, y = toy(300)
     query = ClassSums(M)
     released = release_one(query, Params(), ArrayRows(x, y), sigma=0.0, clip_norm=0.7)
-    assert np.array_equal(released.value, integer_sum(query, Params(), x, y, 0.7) * query.unit(0.7))
+    assert np.array_equal(
+        released.value, integer_sum(query, Params(), x, y, 0.7) * query.unit(0.7)
+    )
     assert released.noise_sd == 0
 
 
@@ -90,23 +168,54 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
     query, spec = ClassSums(M), spec_of(ClassSums(M), 40)
 
     def summer(request):
-        return np.zeros((D, M + 1), np.int64) if wrong == "shape" else np.zeros((D, M), wrong)
+        return (
+            np.zeros((D, M + 1), np.int64)
+            if wrong == "shape"
+            else np.zeros((D, M), wrong)
+        )
 
     ledger, noise = reserve([spec]), NoiseSource(1)
     with pytest.raises(TypeError, match="int64 of the query's shape"):
-        release(query, Params(), ArrayRows(*toy(40)), spec, ledger=ledger, noise=noise, summer=summer)
+        release(
+            query,
+            Params(),
+            ArrayRows(*toy(40)),
+            spec,
+            ledger=ledger,
+            noise=noise,
+            summer=summer,
+        )
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"clip_norm": math.nan}, {"clip_norm": math.inf}, {"clip_norm": 0.0}, {"clip_norm": 1e-7}, {"clip_norm": -1.0},
-     {"noise_multiplier": math.nan}, {"noise_multiplier": math.inf}, {"noise_multiplier": -1.0}, {"sampling_prob": 0.0},
-     {"sampling_prob": 1.5}, {"sampling_prob": math.nan}, {"relation": "add_one"},
-     {"n_rows": -1}, {"n_rows": math.nan}, {"group_cap": 3, "sampling_prob": 0.1, "relation": "replace_one"}],
+    [
+        {"clip_norm": math.nan},
+        {"clip_norm": math.inf},
+        {"clip_norm": 0.0},
+        {"clip_norm": 1e-7},
+        {"clip_norm": -1.0},
+        {"noise_multiplier": math.nan},
+        {"noise_multiplier": math.inf},
+        {"noise_multiplier": -1.0},
+        {"sampling_prob": 0.0},
+        {"sampling_prob": 1.5},
+        {"sampling_prob": math.nan},
+        {"relation": "add_one"},
+        {"n_rows": -1},
+        {"n_rows": math.nan},
+        {"group_cap": 3, "sampling_prob": 0.1, "relation": "replace_one"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_spec_that_would_not_mean_what_it_says_is_refused(change):
-    good = {"label": "a", "query": "q", "clip_norm": 1.0, "noise_multiplier": 1.0, "n_rows": 5}
+    good = {
+        "label": "a",
+        "query": "q",
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "n_rows": 5,
+    }
     ReleaseSpec(**good)
     with pytest.raises(ValueError):
         ReleaseSpec(**(good | change))
@@ -159,34 +268,83 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
     spec = spec_of(query, 40)
     ledger = reserve([spec])
     others = [
-        spec_of(query, 40, sigma=0.9), spec_of(query, 40, clip_norm=2.0), spec_of(query, 40, relation="replace_one"),
-        spec_of(query, 40, sampling_prob=0.5), spec_of(query, 40, label="other"),
-    ]  # fmt: skip
+        spec_of(query, 40, sigma=0.9),
+        spec_of(query, 40, clip_norm=2.0),
+        spec_of(query, 40, relation="replace_one"),
+        spec_of(query, 40, sampling_prob=0.5),
+        spec_of(query, 40, label="other"),
+    ]
     for other in others:
         with pytest.raises(LedgerError):
-            release(query, Params(), rows, other, ledger=ledger, noise=NoiseSource(1), summer=door())
+            release(
+                query,
+                Params(),
+                rows,
+                other,
+                ledger=ledger,
+                noise=NoiseSource(1),
+                summer=door(),
+            )
     with pytest.raises(ValueError, match="planned"):
-        release(Gram(M), Params(), rows, spec, ledger=ledger, noise=NoiseSource(1), summer=door())
+        release(
+            Gram(M),
+            Params(),
+            rows,
+            spec,
+            ledger=ledger,
+            noise=NoiseSource(1),
+            summer=door(),
+        )
     assert Counted.reads == 0
-    release(query, Params(), rows, spec, ledger=ledger, noise=NoiseSource(1), summer=door())
+    release(
+        query, Params(), rows, spec, ledger=ledger, noise=NoiseSource(1), summer=door()
+    )
     with pytest.raises(LedgerError):  # one more step than was accounted for (defect 3)
-        release(query, Params(), rows, spec, ledger=ledger, noise=NoiseSource(1), summer=door())
+        release(
+            query,
+            Params(),
+            rows,
+            spec,
+            ledger=ledger,
+            noise=NoiseSource(1),
+            summer=door(),
+        )
     assert Counted.reads == 1
 
 
-def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_private(rows):
+def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_private(
+    rows,
+):
     query = ClassSums(M)
     for relation in ("zero_out", "replace_one"):
         spec = spec_of(query, 39, relation=relation)
         with pytest.raises(ValueError, match="n_rows"):
-            release(query, Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1), summer=door())
+            release(
+                query,
+                Params(),
+                rows,
+                spec,
+                ledger=reserve([spec]),
+                noise=NoiseSource(1),
+                summer=door(),
+            )
     assert Counted.reads == 0
     spec = spec_of(query, 39, relation="add_remove")
-    release(query, Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1), summer=door())
+    release(
+        query,
+        Params(),
+        rows,
+        spec,
+        ledger=reserve([spec]),
+        noise=NoiseSource(1),
+        summer=door(),
+    )
 
 
 def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
-    """A second connection sees the reservation and the start while the rows are being read."""
+    """A second connection sees the reservation and the start while the rows are being
+    read.
+    """
     query = ClassSums(M)
     x, y = toy(40)
     spec = spec_of(query, 40)
@@ -200,8 +358,24 @@ def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
             return super().blocks(indices)
 
     fit = reserve([spec, spec], Ledger(path), tmp_path / "run")
-    release(query, Params(), Spy(x, y), spec, ledger=fit, noise=NoiseSource(1), summer=door())
-    release(query, Params(), Spy(x, y), spec, ledger=fit, noise=NoiseSource(1), summer=door())
+    release(
+        query,
+        Params(),
+        Spy(x, y),
+        spec,
+        ledger=fit,
+        noise=NoiseSource(1),
+        summer=door(),
+    )
+    release(
+        query,
+        Params(),
+        Spy(x, y),
+        spec,
+        ledger=fit,
+        noise=NoiseSource(1),
+        summer=door(),
+    )
     assert seen == [["started", "reserved"], ["committed", "started"]]
 
 
@@ -215,12 +389,22 @@ def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
 
     monkeypatch.setattr("dphead.privacy.ledger.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        release(query, Params(), ArrayRows(*toy(40)), spec, ledger=fit, noise=NoiseSource(1), summer=door())
+        release(
+            query,
+            Params(),
+            ArrayRows(*toy(40)),
+            spec,
+            ledger=fit,
+            noise=NoiseSource(1),
+            summer=door(),
+        )
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "started"
 
 
 def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
-    """Logged first, a crash could leave a release that counts as observed and whose value is lost or half written."""
+    """Logged first, a crash could leave a release that counts as observed and whose
+    value is lost or half written.
+    """
     import os
 
     query = ClassSums(M)
@@ -229,7 +413,10 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
     order = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)
-        monkeypatch.setattr(f"dphead.privacy.ledger.os.{name}", lambda *a, n=name, f=real: (order.append(n), f(*a))[1])
+        monkeypatch.setattr(
+            f"dphead.privacy.ledger.os.{name}",
+            lambda *a, n=name, f=real: (order.append(n), f(*a))[1],
+        )
 
     def trace(sql):
         """What SQLite runs: an insertion is logged when its transaction is over."""
@@ -237,7 +424,15 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
             order.append(sql)
 
     fit.ledger._db.set_trace_callback(trace)
-    release(query, Params(), ArrayRows(*toy(40)), spec, ledger=fit, noise=NoiseSource(1), summer=door())
+    release(
+        query,
+        Params(),
+        ArrayRows(*toy(40)),
+        spec,
+        ledger=fit,
+        noise=NoiseSource(1),
+        summer=door(),
+    )
     # the first is that of "started"
     assert order == ["COMMIT", "fsync", "replace", "fsync", "COMMIT"]
 
@@ -248,8 +443,19 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows, sigma):
     spec = spec_of(ClassSums(M), 40, sigma=sigma)
     ledger = reserve([spec])
     with pytest.raises(ValueError, match="units of the sum"):
-        release(ClassSums(M), Params(), rows, spec, ledger=ledger, noise=NoiseSource(1), summer=door())
-    assert Counted.reads == 0 and ledger.ledger.fits()[0]["releases"][0]["state"] == "reserved"
+        release(
+            ClassSums(M),
+            Params(),
+            rows,
+            spec,
+            ledger=ledger,
+            noise=NoiseSource(1),
+            summer=door(),
+        )
+    assert (
+        Counted.reads == 0
+        and ledger.ledger.fits()[0]["releases"][0]["state"] == "reserved"
+    )
 
 
 def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
@@ -267,12 +473,22 @@ def test_sums_without_noise_never_reach_the_disk(tmp_path):
     spec = spec_of(query, 50, clip_norm=float("inf"), sigma=0.0)
     ledger = reserve([spec], store=tmp_path / "store", epsilon=float("inf"))
     with pytest.raises(ValueError, match="must not reach the disk"):
-        release(query, Params(), ArrayRows(x, y), spec, ledger=ledger, noise=NoiseSource(1), summer=door())
+        release(
+            query,
+            Params(),
+            ArrayRows(x, y),
+            spec,
+            ledger=ledger,
+            noise=NoiseSource(1),
+            summer=door(),
+        )
     assert not list((tmp_path / "store").glob("*.npy"))
 
 
 def test_a_private_number_of_rows_has_room_whatever_the_public_one(monkeypatch):
-    """Under add_remove a sum has room for 2**30 rows, so that what is refused tells nothing of n."""
+    """Under add_remove a sum has room for 2**30 rows, so that what is refused tells
+    nothing of n.
+    """
     query = Gram(M)
     spec = spec_of(query, 1, relation="add_remove")
     monkeypatch.setattr(Gram, "most", lambda self: 2**32)
@@ -283,7 +499,9 @@ def test_a_private_number_of_rows_has_room_whatever_the_public_one(monkeypatch):
 
 
 def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
-    """The largest norm is a row's own, exact: it stands for a clip of infinity alone, which takes no noise."""
+    """The largest norm is a row's own, exact: it stands for a clip of infinity alone,
+    which takes no noise.
+    """
     asked = []
 
     class Watched(Door):
@@ -298,5 +516,13 @@ def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
     query, rows = ClassSums(M), ArrayRows(*toy(40))
     for sigma, clip_norm in ((1.0, 0.7), (0.0, 0.7), (0.0, math.inf)):
         spec = spec_of(query, 40, sigma=sigma, clip_norm=clip_norm)
-        release(query, Params(), rows, spec, ledger=reserve([spec]), noise=NoiseSource(1), summer=Watched())
+        release(
+            query,
+            Params(),
+            rows,
+            spec,
+            ledger=reserve([spec]),
+            noise=NoiseSource(1),
+            summer=Watched(),
+        )
     assert asked[:3] == [0.7, 0.7, "norm"] and len(asked) == 4

@@ -1,11 +1,24 @@
-"""Poisson batches as `release` draws them: counts, independence, sizes, empty batches."""
+"""Poisson batches as `release` draws them: counts, independence, sizes, empty
+batches.
+"""
 
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from core import D, M, clipped_sum, door, integer_sum, release_many, release_one, reserve, spec_of, toy
+from core import (
+    D,
+    M,
+    clipped_sum,
+    door,
+    integer_sum,
+    release_many,
+    release_one,
+    reserve,
+    spec_of,
+    toy,
+)
 from scipy import stats
 
 from dphead.privacy.noise import NoiseSource
@@ -61,33 +74,45 @@ def test_rows_are_included_independently(included):
 
 
 def test_batches_of_successive_steps_are_independent(included):
-    steps = np.corrcoef(included[:-1].T.astype(float), included[1:].T.astype(float))[:N, N:]
+    steps = np.corrcoef(included[:-1].T.astype(float), included[1:].T.astype(float))[
+        :N, N:
+    ]
     assert np.abs(steps).max() < 6 / np.sqrt(T)
 
 
 def test_batch_sizes_vary_as_a_binomial(included):
-    """A shuffled or fixed-size batch has variance 0, and is another mechanism (defects 7, 8 and 11)."""
+    """A shuffled or fixed-size batch has variance 0, and is another mechanism (defects
+    7, 8 and 11).
+    """
     sizes = included.sum(axis=1)
     variance = N * Q * (1 - Q)
     assert np.var(sizes) == pytest.approx(variance, rel=6 * np.sqrt(2 / T))
-    assert sizes.max() > N * Q + 3 * np.sqrt(variance)  # an over-full batch is not truncated
+    # an over-full batch is not truncated
+    assert sizes.max() > N * Q + 3 * np.sqrt(variance)
     expected = stats.binom.pmf(np.arange(N + 1), N, Q) * T
     low, high = 4, 15
     observed = np.bincount(np.clip(sizes, low, high), minlength=high + 1)[low:]
-    wanted = np.concatenate([[expected[: low + 1].sum()], expected[low + 1 : high], [expected[high:].sum()]])
+    wanted = np.concatenate(
+        [[expected[: low + 1].sum()], expected[low + 1 : high], [expected[high:].sum()]]
+    )
     assert stats.chisquare(observed, wanted * T / wanted.sum()).pvalue > 1e-6
 
 
 def test_empty_batches_happen_and_still_release_noise():
-    """(1 - q)^n of them; a step that skipped its noise would show that the batch was empty (defect 11)."""
+    """(1 - q)^n of them; a step that skipped its noise would show that the batch was
+    empty (defect 11).
+    """
     n, prob, times = 4, 0.2, 1000
     rows = Watched(np.ones((n, D), np.float32), np.zeros(n, int))
-    values = release_many(ClassSums(M), Params(), rows, times, 4, sampling_prob=prob).reshape(times, -1)
+    values = release_many(
+        ClassSums(M), Params(), rows, times, 4, sampling_prob=prob
+    ).reshape(times, -1)
     empty = np.array([len(i) == 0 for i in rows.asked])
     assert stats.binomtest(int(empty.sum()), times, (1 - prob) ** n).pvalue > 1e-6
     assert len(values) == times
     noise = values[empty]
-    assert np.all(np.any(noise != 0, axis=1))  # one number is rounded to zero with odds 1e-4
+    # one number is rounded to zero with odds 1e-4
+    assert np.all(np.any(noise != 0, axis=1))
     assert np.std(noise) == pytest.approx(1, abs=6 / np.sqrt(2 * noise.size))
     assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
 
@@ -101,7 +126,9 @@ def test_every_sampled_row_counts_once_whatever_the_block_size(prob, block_rows)
     rows = Watched(x, y, block_rows=block_rows)
     spec = spec_of(query, 900, sigma=0.0, sampling_prob=prob, clip_norm=1.0)
     ledger, noise = reserve([spec]), NoiseSource(6)
-    value = release(query, params, rows, spec, ledger=ledger, noise=noise, summer=door()).value
+    value = release(
+        query, params, rows, spec, ledger=ledger, noise=noise, summer=door()
+    ).value
     chosen = rows.asked[0]
     assert np.array_equal(value, clipped_sum(query, params, x[chosen], y[chosen]))
     again = poisson_sample(900, prob, NoiseSource(6).generator(0, "sample"))
@@ -119,7 +146,10 @@ def test_the_fast_sampler_is_the_definition():
 
 @pytest.mark.parametrize("prob", [0.3, 2.0**-60, 1 - 2.0**-53, 3 * 2.0**-54])
 def test_a_row_is_in_a_sample_with_at_most_its_probability(prob):
-    """A uniform is j 2**-53. Those below the bound: floor(prob 2**53), in whole numbers."""
+    """A uniform is j 2**-53.
+
+    Those below the bound: floor(prob 2**53), in whole numbers.
+    """
     below = math.floor(Fraction(prob) * 2**53)
 
     class Uniforms:
@@ -132,7 +162,9 @@ def test_a_row_is_in_a_sample_with_at_most_its_probability(prob):
 def test_the_sample_and_the_noise_are_drawn_apart():
     """The uniform numbers that chose the batch must not be those of its noise."""
     source = NoiseSource(1)
-    assert source.generator(0, "sample").random() != source.generator(0, "noise").random()
+    assert (
+        source.generator(0, "sample").random() != source.generator(0, "noise").random()
+    )
 
 
 def test_full_batches_ask_for_no_sample():

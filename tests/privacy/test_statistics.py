@@ -1,11 +1,23 @@
-"""Sensitivity: how far one row moves the sum of integers, in integers, and that the bounds are reached."""
+"""Sensitivity: how far one row moves the sum of integers, in integers, and that the
+bounds are reached.
+"""
 
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, clipped_sum, integer_sum, one_block, sensitivity, toy
+from core import (
+    NAMES,
+    QUERIES,
+    D,
+    M,
+    clipped_sum,
+    integer_sum,
+    one_block,
+    sensitivity,
+    toy,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,19 +48,55 @@ from dphead.sums.reference import ask_of
 CENTER = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 SCALE = np.array([1.0, 3.0, 0.5, 1e-3], np.float32)
 TRANSFORMS = [
-    RowTransform(), RowTransform(True), RowTransform(True, CENTER), RowTransform(False, CENTER, SCALE),
-    RowTransform(False, None, np.full(D, 1e-20, np.float32)), RowTransform(True, CENTER, SCALE, 0.5),
-    RowTransform(append=1.0), RowTransform(True, append=30.0),
-]  # fmt: skip
-SIZES = [0.0, 1e-45, 1e-42, 2e-23, 1e-19, 1e-15, 1e-3, 1.0, 7.0, 1e4, 1e15, 4e18, 1e20, 1e30, 3.4e38]
+    RowTransform(),
+    RowTransform(True),
+    RowTransform(True, CENTER),
+    RowTransform(False, CENTER, SCALE),
+    RowTransform(False, None, np.full(D, 1e-20, np.float32)),
+    RowTransform(True, CENTER, SCALE, 0.5),
+    RowTransform(append=1.0),
+    RowTransform(True, append=30.0),
+]
+SIZES = [
+    0.0,
+    1e-45,
+    1e-42,
+    2e-23,
+    1e-19,
+    1e-15,
+    1e-3,
+    1.0,
+    7.0,
+    1e4,
+    1e15,
+    4e18,
+    1e20,
+    1e30,
+    3.4e38,
+]
 SHAPES = ["ones", "normal", "axis", "signs"]
-row = st.tuples(st.sampled_from(SHAPES), st.sampled_from(SIZES), st.integers(0, 5), st.integers(-1, M))
-bad_row = st.tuples(st.sampled_from(["nan", "inf", "-inf"]), st.just(1.0), st.integers(0, 5), st.integers(-1, M))
+row = st.tuples(
+    st.sampled_from(SHAPES),
+    st.sampled_from(SIZES),
+    st.integers(0, 5),
+    st.integers(-1, M),
+)
+bad_row = st.tuples(
+    st.sampled_from(["nan", "inf", "-inf"]),
+    st.just(1.0),
+    st.integers(0, 5),
+    st.integers(-1, M),
+)
 a_row = st.one_of(row, row, row, bad_row)
 clipped_row = st.tuples(
-    st.sampled_from(["axis", *SHAPES]), st.sampled_from([7.0, 1e4, 1e15]), st.integers(0, 5), st.integers(0, M - 1)
+    st.sampled_from(["axis", *SHAPES]),
+    st.sampled_from([7.0, 1e4, 1e15]),
+    st.integers(0, 5),
+    st.integers(0, M - 1),
 )
-some_rows = st.tuples(st.lists(a_row, max_size=4), st.one_of(clipped_row, clipped_row, a_row))
+some_rows = st.tuples(
+    st.lists(a_row, max_size=4), st.one_of(clipped_row, clipped_row, a_row)
+)
 
 
 def make(spec) -> tuple[np.ndarray, int]:
@@ -58,14 +106,20 @@ def make(spec) -> tuple[np.ndarray, int]:
         x = rng.standard_normal(D)
         x[seed % D] = float(shape)
     else:
-        x = {"ones": np.ones(D), "normal": rng.standard_normal(D), "axis": np.eye(D)[seed % D],
-             "signs": rng.choice([-1.0, 1.0], D)}[shape]  # fmt: skip
+        x = {
+            "ones": np.ones(D),
+            "normal": rng.standard_normal(D),
+            "axis": np.eye(D)[seed % D],
+            "signs": rng.choice([-1.0, 1.0], D),
+        }[shape]
         x = np.clip(x * size, -3.4e38, 3.4e38)
     return x.astype(np.float32), label
 
 
 def neighbours(specs, other, relation):
-    """Two neighbouring data sets over the same slots: the last row is there or not, or is replaced."""
+    """Two neighbouring data sets over the same slots: the last row is there or not, or
+    is replaced.
+    """
     rows = [make(s) for s in specs]
     x, y = np.stack([r[0] for r in rows]), np.array([r[1] for r in rows])
     x2, y2 = x.copy(), y.copy()
@@ -91,58 +145,84 @@ def neighbours(specs, other, relation):
     transform=st.sampled_from(TRANSFORMS),
     compiled_from=st.sampled_from([0, 1 << 12]),
     specs=some_rows.map(lambda rows: [*rows[0], rows[1]]),
-    other=st.tuples(st.sampled_from(["opposite", "turned", "flipped label", "any"]), a_row),
-    clip_norm=st.sampled_from([1e-6, 0.03, 1.0, 1e3]), size=st.sampled_from([0.0, 1.0, 50.0, 1e19, 1e36]),
+    other=st.tuples(
+        st.sampled_from(["opposite", "turned", "flipped label", "any"]), a_row
+    ),
+    clip_norm=st.sampled_from([1e-6, 0.03, 1.0, 1e3]),
+    size=st.sampled_from([0.0, 1.0, 50.0, 1e19, 1e36]),
     seed=st.integers(0, 3),
-)  # fmt: skip
+)
 def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
     relation, query, transform, compiled_from, specs, other, clip_norm, size, seed
 ):
-    """In whole numbers, with no slack. The last row is the one that differs: mostly one that is clipped, so that most
-    examples come near the bound."""
+    """In whole numbers, with no slack.
+
+    The last row is the one that differs: mostly one that is clipped, so that most
+    examples come near the bound.
+    """
     x, y, x2, y2 = neighbours(specs, other, relation)
     width = transform.width(D)
     if isinstance(query, ChannelMoment) and transform.append:
         return
-    weights = (size * np.random.default_rng(seed).standard_normal((width, M))).clip(-3e38, 3e38).astype(np.float32)
+    weights = (
+        (size * np.random.default_rng(seed).standard_normal((width, M)))
+        .clip(-3e38, 3e38)
+        .astype(np.float32)
+    )
     params = Params(transform, weights)
     way = CpuSums(compiled_from=compiled_from)
-    a, b = (integer_sum(query, params, *pair, clip_norm, block_sum=way) for pair in ((x, y), (x2, y2)))
+    a, b = (
+        integer_sum(query, params, *pair, clip_norm, block_sum=way)
+        for pair in ((x, y), (x2, y2))
+    )
     moved = (a - b).ravel().astype(object)
-    assert moved @ moved <= query.squared_sensitivity(relation, clip_norm, transform.append)
+    assert moved @ moved <= query.squared_sensitivity(
+        relation, clip_norm, transform.append
+    )
 
 
 @pytest.mark.parametrize("compiled_from", [0, 1 << 20])
 @pytest.mark.parametrize(
-    "size, weight, margin", [(2e-23, 1e36, 0), (0.9e-19, 1e35, 0), (5e17, 0.0, 45), (5e17, 0.0, 52)]
+    "size, weight, margin",
+    [(2e-23, 1e36, 0), (0.9e-19, 1e35, 0), (5e17, 0.0, 45), (5e17, 0.0, 52)],
 )
 def test_norms_that_underflow_are_clipped(compiled_from, size, weight, margin):
     """Squares of tiny numbers vanish in float32: the product of norms must not be 0."""
     d = 1000
     x, y = np.full((1, d), size, np.float32), np.array([0])
     weights = np.full((d, M), weight)
-    if margin:  # softmax that is nearly certain: residuals of 1e-20 or 1e-23 against a row of norm 1.6e19
+    # softmax that is nearly certain: residuals of 1e-20 or 1e-23 against a row of norm
+    # 1.6e19
+    if margin:
         weights[:, 0] = margin / (size * d)
     for query in (Gradient(M, "squared"), Gradient(M), Gradient(M, "sigmoid")):
         for clip_norm in (1e-6, 1e-3, 1.0):
             way = CpuSums(compiled_from=compiled_from)
-            total = integer_sum(query, Params(weights=weights), x, y, clip_norm, block_sum=way).ravel()
+            total = integer_sum(
+                query, Params(weights=weights), x, y, clip_norm, block_sum=way
+            ).ravel()
             assert total @ total <= query.squared_sensitivity("zero_out", clip_norm)
 
 
 def grid_error(query, params, x, clip_norm):
     """How far a row's integers may be from its definition, in real numbers.
 
-    Each of a row's and a residual's integers is rounded or truncated, and aimed a little below the bound (`aim`): both
-    are off by at most 1/1000 of their length here, where widths are small, and by sqrt(width) units for tiny rows. A
-    score is off by as much of ||row|| ||weights||, which moves a prediction by a quarter of it, and by all of it for
-    the squared loss; that is cut at all the row can add. Powers are truncated by 2**-11.
+    Each of a row's and a residual's integers is rounded or truncated, and aimed a
+    little below the bound (`aim`): both are off by at most 1/1000 of their length here,
+    where widths are small, and by sqrt(width) units for tiny rows. A score is off by as
+    much of ||row|| ||weights||, which moves a prediction by a quarter of it, and by all
+    of it for the squared loss; that is cut at all the row can add. Powers are truncated
+    by 2**-11.
     """
     single = sensitivity(query, clip_norm, "zero_out", params.transform.append)
     score = 0.0
     if isinstance(query, Gradient | SigmoidHessians):
         fine = transformed(params.transform, x[None])
-        norm = float(np.hypot(fine.norm()[0], params.transform.append)) if fine.finite[0] else 0.0
+        norm = (
+            float(np.hypot(fine.norm()[0], params.transform.append))
+            if fine.finite[0]
+            else 0.0
+        )
         if query.clips == "features":
             norm = min(norm, float(np.hypot(clip_norm, params.transform.append)))
         moved = 4e-3 * norm * float(np.linalg.norm(params.weights))
@@ -155,11 +235,18 @@ def grid_error(query, params, x, clip_norm):
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 @settings(max_examples=60)
 @given(
-    transform=st.sampled_from(TRANSFORMS), specs=st.lists(a_row, min_size=1, max_size=5),
-    clip_norm=st.sampled_from([1e-3, 1.0, 100.0]), seed=st.integers(0, 5),
-)  # fmt: skip
-def test_the_fast_sum_is_the_sum_of_the_definition(query, transform, specs, clip_norm, seed):
-    """Tolerance: the grid's (`grid_error`), for each row. Rows that do not count add exactly nothing to either."""
+    transform=st.sampled_from(TRANSFORMS),
+    specs=st.lists(a_row, min_size=1, max_size=5),
+    clip_norm=st.sampled_from([1e-3, 1.0, 100.0]),
+    seed=st.integers(0, 5),
+)
+def test_the_fast_sum_is_the_sum_of_the_definition(
+    query, transform, specs, clip_norm, seed
+):
+    """Tolerance: the grid's (`grid_error`), for each row.
+
+    Rows that do not count add exactly nothing to either.
+    """
     width = transform.width(D)
     if isinstance(query, ChannelMoment) and transform.append:
         return
@@ -168,7 +255,10 @@ def test_the_fast_sum_is_the_sum_of_the_definition(query, transform, specs, clip
     params = Params(transform, weights)
     x, y = np.stack([r[0] for r in rows]), np.array([r[1] for r in rows])
     with np.errstate(all="ignore"):
-        slow = [per_example(query, params, xi, int(yi), clip_norm) for xi, yi in zip(x, y, strict=True)]
+        slow = [
+            per_example(query, params, xi, int(yi), clip_norm)
+            for xi, yi in zip(x, y, strict=True)
+        ]
     fast = clipped_sum(query, params, x, y, clip_norm)
     counted = [i for i in range(len(x)) if np.isfinite(x[i]).all() and 0 <= y[i] < M]
     tolerance = sum(grid_error(query, params, x[i], clip_norm) for i in counted)
@@ -177,23 +267,48 @@ def test_the_fast_sum_is_the_sum_of_the_definition(query, transform, specs, clip
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
-@pytest.mark.parametrize("transform", [RowTransform(), RowTransform(True, CENTER), RowTransform(append=0.5)])
+@pytest.mark.parametrize(
+    "transform", [RowTransform(), RowTransform(True, CENTER), RowTransform(append=0.5)]
+)
 def test_the_fast_sum_of_ordinary_rows_is_the_definition_closely(query, transform):
-    """0.1 % of the sum's size if all rows agreed; the trials differ by about 1/4095 a row."""
+    """0.1 % of the sum's size if all rows agreed; the trials differ by about 1/4095 a
+    row.
+    """
     if isinstance(query, ChannelMoment) and transform.append:
         pytest.skip("moments are of features alone")
     x, y = toy(300)
-    weights = np.random.default_rng(0).standard_normal((transform.width(D), M)).astype(np.float32)
+    weights = (
+        np.random.default_rng(0)
+        .standard_normal((transform.width(D), M))
+        .astype(np.float32)
+    )
     params = Params(transform, weights)
-    slow = sum(per_example(query, params, xi, int(yi), 0.7) for xi, yi in zip(x, y, strict=True))
+    slow = sum(
+        per_example(query, params, xi, int(yi), 0.7)
+        for xi, yi in zip(x, y, strict=True)
+    )
     single = sensitivity(query, 0.7, "zero_out", transform.append)
-    assert np.linalg.norm(clipped_sum(query, params, x, y, 0.7) - slow) <= 300 * 1e-3 * single
+    assert (
+        np.linalg.norm(clipped_sum(query, params, x, y, 0.7) - slow)
+        <= 300 * 1e-3 * single
+    )
 
 
-def test_padding_and_bad_rows_contribute_exactly_zero_after_a_transform_that_moves_them():
-    """A centre moves zero rows off zero, so masking before the transform would count them (defect 13)."""
+def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
+    """A centre moves zero rows off zero, so masking before the transform would count
+    them (defect 13).
+    """
     x, y = toy(5)
-    bad = np.array([[np.nan, 0, 0, 0], [np.inf, 1, 1, 1], [1, -np.inf, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]], np.float32)
+    bad = np.array(
+        [
+            [np.nan, 0, 0, 0],
+            [np.inf, 1, 1, 1],
+            [1, -np.inf, 0, 0],
+            [1, 1, 1, 1],
+            [1, 1, 1, 1],
+        ],
+        np.float32,
+    )
     for query in QUERIES:
         if isinstance(query, ChannelMoment):
             transform = RowTransform(False, CENTER)
@@ -206,9 +321,13 @@ def test_padding_and_bad_rows_contribute_exactly_zero_after_a_transform_that_mov
         for way in (CpuSums(), CpuSums(compiled_from=0)):
             alone = integer_sum(query, params, x, y, block_sum=way)
             labels = np.concatenate([y, [0, 1, 2, -1, M]])
-            mixed = integer_sum(query, params, np.concatenate([x, bad]), labels, block_sum=way)
+            mixed = integer_sum(
+                query, params, np.concatenate([x, bad]), labels, block_sum=way
+            )
             assert np.array_equal(alone, mixed)
-            assert not integer_sum(query, params, bad, np.array([0, 1, 2, -1, M]), block_sum=way).any()
+            assert not integer_sum(
+                query, params, bad, np.array([0, 1, 2, -1, M]), block_sum=way
+            ).any()
             ask, out = ask_of(query, params, 1.0), np.zeros_like(alone)
             out = way.add(ask, way.rows(ask, block), block.y, used, out)
             upper = np.triu if query.symmetric else np.asarray
@@ -220,7 +339,8 @@ def test_a_huge_row_counts_and_a_row_that_its_transform_makes_infinite_does_not(
     big, label = np.full((1, D), 3e38, np.float32), np.array([0])
     total = clipped_sum(ClassSums(M), Params(), big, label)
     assert np.linalg.norm(total[:, 0] - 0.5) <= 1e-3  # of norm one, along the row
-    for size, counts in ((1e200, True), (1e300, False)):  # 3e38 times it is beyond float64, or not
+    # 3e38 times it is beyond float64, or not
+    for size, counts in ((1e200, True), (1e300, False)):
         blown = RowTransform(False, None, np.full(D, size))
         assert clipped_sum(ClassSums(M), Params(blown), big, label).any() == counts
 
@@ -232,7 +352,9 @@ def test_a_constant_that_would_spoil_the_sensitivity_is_refused(append):
 
 
 def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
-    """As `LinearHead.scores` decides, after the same transform; ties, bad labels and bad rows are not correct."""
+    """As `LinearHead.scores` decides, after the same transform; ties, bad labels and
+    bad rows are not correct.
+    """
     x, y = toy(300)
     y[:5] = [-1, M, 0, 1, 2]
     x[2:5] = [[np.nan] * D, [np.inf] * D, [0] * D]
@@ -241,8 +363,12 @@ def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
     head = LinearHead(weights[:-1], 0.5 * weights[-1], transform)
     with np.errstate(invalid="ignore"):
         expected = np.sum((head.scores(x).argmax(axis=1) == y)[4:])
-    assert clipped_sum(CorrectCount(M), Params(transform, weights), x, y)[0, 0] == expected
-    assert clipped_sum(CorrectCount(M), Params(weights=np.zeros((D, M))), x, y)[0, 0] == 0
+    assert (
+        clipped_sum(CorrectCount(M), Params(transform, weights), x, y)[0, 0] == expected
+    )
+    assert (
+        clipped_sum(CorrectCount(M), Params(weights=np.zeros((D, M))), x, y)[0, 0] == 0
+    )
 
 
 @pytest.mark.parametrize("tied", [(0, 1), (0, 2), (1, 2), (0, 1, 2)])
@@ -251,7 +377,9 @@ def test_a_tie_is_not_correct_whichever_classes_tie(tied):
     weights = np.zeros((D, M))
     weights[:, list(tied)] = 1.0
     for way in (CpuSums(), CpuSums(compiled_from=0)):
-        assert not integer_sum(CorrectCount(M), Params(weights=weights), x, y, block_sum=way).any()
+        assert not integer_sum(
+            CorrectCount(M), Params(weights=weights), x, y, block_sum=way
+        ).any()
         above = weights + 1e-3 * np.eye(M)[tied[0]]
         count = clipped_sum(CorrectCount(M), Params(weights=above), x, y, block_sum=way)
         assert count[0, 0] == 1  # the row of that class, and no other
@@ -272,7 +400,10 @@ def test_scores_are_exact_whole_numbers(width, m, seed):
 
 
 def test_residuals_that_would_be_too_long_are_truncated_or_zero():
-    """64 entries of 511.75 round to a length of 4096; truncated it is 4088. Of 513 nothing helps."""
+    """64 entries of 511.75 round to a length of 4096; truncated it is 4088.
+
+    Of 513 nothing helps.
+    """
     residual = np.array([[2047] * 64, [-2047] * 64, [2052] * 64, [2044] * 64])
     l = shortened(np, residual, np.full((4, 1), 0.25))
     assert [np.unique(row).tolist() for row in l] == [[511], [-511], [0], [511]]
@@ -292,7 +423,9 @@ def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
 @pytest.mark.parametrize("power", [1, 2])
 def test_moments_follow_their_own_row_alone_and_are_no_longer_than_the_bound(power):
     rng = np.random.default_rng(power)
-    x = (rng.standard_normal((60, 12)) * np.logspace(-20, 18, 60)[:, None]).astype(np.float32)
+    x = (rng.standard_normal((60, 12)) * np.logspace(-20, 18, 60)[:, None]).astype(
+        np.float32
+    )
     x[5], x[6, 2] = 1.0, np.nan
     for query in (ChannelMoment(M, power, 3), ChannelMoment(M, power)):
         for clip_norm in (1e-6, 0.7, 1e6):
@@ -302,7 +435,10 @@ def test_moments_follow_their_own_row_alone_and_are_no_longer_than_the_bound(pow
             assert length[-1] >= (0.999 * query.most()) ** 2 and not length[6]
             for i in range(len(x)):
                 alone = query.rows(RowTransform(), x[i : i + 1], clip_norm)
-                assert np.array_equal(alone.q[0], together.q[i]) and alone.scale[0] == together.scale[i]
+                assert (
+                    np.array_equal(alone.q[0], together.q[i])
+                    and alone.scale[0] == together.scale[i]
+                )
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
@@ -311,11 +447,13 @@ def test_no_entry_of_a_row_is_larger_than_sums_have_room_for(query):
     x = np.concatenate([9 * np.eye(D), -9 * np.eye(D)]).astype(np.float32)
     for weights in (np.zeros((D, M)), 100 * np.eye(D, M), -100 * np.eye(D, M)):
         for row in x:
-            total = integer_sum(query, Params(weights=weights), row[None], np.array([0]))
+            total = integer_sum(
+                query, Params(weights=weights), row[None], np.array([0])
+            )
             assert np.abs(total).max() <= query.most()
 
 
-# --- the bounds are reached -------------------------------------------------------------------------------------
+# --- the bounds are reached -----------------------------------------------------------
 
 E = np.eye(D)
 THETA = 0.04
@@ -325,7 +463,9 @@ HUGE = 1e6
 
 
 def steer(*signs, bias=None):
-    """Weights that decide a class by the sign of the second coordinate alone (columns times it), or of the constant."""
+    """Weights that decide a class by the sign of the second coordinate alone (columns
+    times it), or of the constant.
+    """
     w = np.zeros((D if bias is None else D + 1, len(signs)))
     w[1 if bias is None else -1] = HUGE * np.array(signs)
     return w
@@ -337,7 +477,14 @@ WORST = [
     (ChannelMoment(M), "replace_one", 0, (E[0], 0), (-E[0], 0), None),
     (ChannelMoment(M, 2), "zero_out", 0, (E[0], 0), None, None),
     (ChannelMoment(M, 2), "replace_one", 0, (9 * E[0], 0), (9 * E[1], 0), None),
-    (ChannelMoment(M, 1, 2), "replace_one", 0, (9 * (E[0] + E[1]), 0), (-9 * (E[0] + E[1]), 0), None),
+    (
+        ChannelMoment(M, 1, 2),
+        "replace_one",
+        0,
+        (9 * (E[0] + E[1]), 0),
+        (-9 * (E[0] + E[1]), 0),
+        None,
+    ),
     (ChannelMoment(M, 2, 2), "replace_one", 0, (9 * E[0], 0), (9 * E[3], 0), None),
     (Gram(M), "zero_out", 0, (5 * E[0], 0), None, None),
     (Gram(M), "zero_out", 0.7, (5 * E[0], 0), None, None),
@@ -345,7 +492,14 @@ WORST = [
     (ClassGrams(M), "zero_out", 0.7, (5 * E[0], 0), None, None),
     (ClassGrams(M), "replace_one", 0.7, (5 * E[0], 0), (5 * E[0], 1), None),
     (SigmoidHessians(M), "zero_out", 0.7, (5 * E[0], 0), None, np.zeros((D + 1, M))),
-    (SigmoidHessians(M), "replace_one", 0, (5 * E[0], 0), (5 * E[1], 0), np.zeros((D, M))),
+    (
+        SigmoidHessians(M),
+        "replace_one",
+        0,
+        (5 * E[0], 0),
+        (5 * E[1], 0),
+        np.zeros((D, M)),
+    ),
     (ClassSums(M), "zero_out", 0.7, (5 * E[0], 0), None, None),
     (ClassSums(M), "replace_one", 0, (5 * E[0], 0), (-5 * E[0], 0), None),
     (ClassSums(M), "replace_one", 0.7, (5 * E[0], 0), (-5 * E[0], 0), None),
@@ -357,29 +511,110 @@ WORST = [
     (Gradient(M), "zero_out", 0, (9 * E[0], 0), None, np.zeros((D, M))),
     (Gradient(M), "zero_out", 0.7, (9 * E[0], 0), None, np.zeros((D + 1, M))),
     (Gradient(M), "replace_one", 0, (9 * E[0], 0), (-9 * E[0], 0), np.zeros((D, M))),
-    (Gradient(M, "sigmoid"), "replace_one", 0, (9 * E[0], 0), (-9 * E[0], 0), np.zeros((D, M))),
-    (Gradient(M, "squared"), "replace_one", 0, (9 * E[0], 0), (-9 * E[0], 0), np.zeros((D, M))),
-    (Gradient(M, "softmax", "features"), "zero_out", 0, (9 * RIGHT, 0), None, steer(-1, 1, 0)),
-    (Gradient(M, "softmax", "features"), "zero_out", 0.7, (9 * E[0], 0), None, steer(-1, 1, 0, bias=True)),
-    (Gradient(M, "softmax", "features"), "replace_one", 0, (9 * RIGHT, 0), (9 * LEFT, 1), steer(-1, 1, 0)),
-    (Gradient(M, "sigmoid", "features"), "zero_out", 0, (9 * RIGHT, 0), None, steer(-1, 1, 1)),
-    (Gradient(M, "sigmoid", "features"), "zero_out", 0.7, (9 * E[0], 0), None, steer(-1, 1, 1, bias=True)),
-    (Gradient(M, "sigmoid", "features"), "replace_one", 0, (9 * RIGHT, 0), (-9 * LEFT, 0), steer(-1, 1, 1)),
-    (Gradient(M, "sigmoid", "features"), "replace_one", 0.1, (9 * E[0], 0), (-9 * E[0], 0), steer(-1, 1, 1, bias=True)),
-]  # fmt: skip
+    (
+        Gradient(M, "sigmoid"),
+        "replace_one",
+        0,
+        (9 * E[0], 0),
+        (-9 * E[0], 0),
+        np.zeros((D, M)),
+    ),
+    (
+        Gradient(M, "squared"),
+        "replace_one",
+        0,
+        (9 * E[0], 0),
+        (-9 * E[0], 0),
+        np.zeros((D, M)),
+    ),
+    (
+        Gradient(M, "softmax", "features"),
+        "zero_out",
+        0,
+        (9 * RIGHT, 0),
+        None,
+        steer(-1, 1, 0),
+    ),
+    (
+        Gradient(M, "softmax", "features"),
+        "zero_out",
+        0.7,
+        (9 * E[0], 0),
+        None,
+        steer(-1, 1, 0, bias=True),
+    ),
+    (
+        Gradient(M, "softmax", "features"),
+        "replace_one",
+        0,
+        (9 * RIGHT, 0),
+        (9 * LEFT, 1),
+        steer(-1, 1, 0),
+    ),
+    (
+        Gradient(M, "sigmoid", "features"),
+        "zero_out",
+        0,
+        (9 * RIGHT, 0),
+        None,
+        steer(-1, 1, 1),
+    ),
+    (
+        Gradient(M, "sigmoid", "features"),
+        "zero_out",
+        0.7,
+        (9 * E[0], 0),
+        None,
+        steer(-1, 1, 1, bias=True),
+    ),
+    (
+        Gradient(M, "sigmoid", "features"),
+        "replace_one",
+        0,
+        (9 * RIGHT, 0),
+        (-9 * LEFT, 0),
+        steer(-1, 1, 1),
+    ),
+    (
+        Gradient(M, "sigmoid", "features"),
+        "replace_one",
+        0.1,
+        (9 * E[0], 0),
+        (-9 * E[0], 0),
+        steer(-1, 1, 1, bias=True),
+    ),
+]
 
 
-@pytest.mark.parametrize("query, relation, append, a, b, weights", WORST, ids=lambda v: getattr(v, "name", None))
+@pytest.mark.parametrize(
+    "query, relation, append, a, b, weights",
+    WORST,
+    ids=lambda v: getattr(v, "name", None),
+)
 @pytest.mark.parametrize("clip_norm", [1.0, 0.1])
 @pytest.mark.parametrize("compiled_from", [0, 1 << 12])
-def test_a_worst_case_reaches_the_sensitivity(query, relation, append, a, b, weights, clip_norm, compiled_from):
-    """Sigmoid and softmax bounds are suprema, reached as ||W|| grows; the last 0.1 % is the steering angle."""
+def test_a_worst_case_reaches_the_sensitivity(
+    query, relation, append, a, b, weights, clip_norm, compiled_from
+):
+    """Sigmoid and softmax bounds are suprema, reached as ||W|| grows; the last 0.1 % is
+    the steering angle.
+    """
     append = append * clip_norm  # the cases are homogeneous in (x, b)
-    params = Params(RowTransform(append=append), None if weights is None else weights.astype(np.float32) / clip_norm)
+    params = Params(
+        RowTransform(append=append),
+        None if weights is None else weights.astype(np.float32) / clip_norm,
+    )
     x1, y1 = a[0][None].astype(np.float32), np.array([a[1]])
-    x2, y2 = (x1, np.array([-1])) if b is None else (b[0][None].astype(np.float32), np.array([b[1]]))
+    x2, y2 = (
+        (x1, np.array([-1]))
+        if b is None
+        else (b[0][None].astype(np.float32), np.array([b[1]]))
+    )
     way = CpuSums(compiled_from=compiled_from)
-    one, other = (integer_sum(query, params, *pair, clip_norm, block_sum=way) for pair in ((x1, y1), (x2, y2)))
+    one, other = (
+        integer_sum(query, params, *pair, clip_norm, block_sum=way)
+        for pair in ((x1, y1), (x2, y2))
+    )
     moved = (one - other).ravel().astype(object)
     bound = query.squared_sensitivity(relation, clip_norm, append)
     assert 0.99**2 * bound <= moved @ moved <= bound
@@ -389,15 +624,22 @@ def test_every_query_and_relation_has_a_worst_case():
     """add_remove has zero_out's sensitivity in every query."""
     covered = {(q.name, r) for q, r, *_ in WORST}
     for query in QUERIES:
-        assert sensitivity(query, 0.3, "add_remove", 0.2) == sensitivity(query, 0.3, "zero_out", 0.2)
-        assert (query.name, "replace_one") in covered or isinstance(query, SigmoidHessians)
+        assert sensitivity(query, 0.3, "add_remove", 0.2) == sensitivity(
+            query, 0.3, "zero_out", 0.2
+        )
+        assert (query.name, "replace_one") in covered or isinstance(
+            query, SigmoidHessians
+        )
         assert any(type(q) is type(query) and r == "zero_out" for q, r, *_ in WORST)
 
 
 @pytest.mark.parametrize("clip_norm, append", [(1.0, 0.0), (0.5, 0.25), (2.0, 1.0)])
 def test_the_table_of_sensitivities(clip_norm, append):
-    """proofs/sensitivity.md, number by number, from its own formulas. Class sums of replaced rows have a whole bound,
-    which is below the real one by less than one unit of 4095."""
+    """proofs/sensitivity.md, number by number, from its own formulas.
+
+    Class sums of replaced rows have a whole bound, which is below the real one by less
+    than one unit of 4095.
+    """
     r2, m = clip_norm**2 + append**2, M
     r = math.sqrt(r2)
     table = {
@@ -414,18 +656,31 @@ def test_the_table_of_sensitivities(clip_norm, append):
         Gradient(m, "sigmoid", "features"): (math.sqrt(m) * r, 2 * math.sqrt(m) * r),
     }
     for query, (single, replaced) in table.items():
-        assert sensitivity(query, clip_norm, "zero_out", append) == pytest.approx(single, rel=1e-12)
-        assert sensitivity(query, clip_norm, "add_remove", append) == pytest.approx(single, rel=1e-12)
+        assert sensitivity(query, clip_norm, "zero_out", append) == pytest.approx(
+            single, rel=1e-12
+        )
+        assert sensitivity(query, clip_norm, "add_remove", append) == pytest.approx(
+            single, rel=1e-12
+        )
         rel = 1e-3 if isinstance(query, ClassSums) else 1e-12
-        assert sensitivity(query, clip_norm, "replace_one", append) == pytest.approx(replaced, rel=rel)
+        assert sensitivity(query, clip_norm, "replace_one", append) == pytest.approx(
+            replaced, rel=rel
+        )
 
 
 @pytest.mark.parametrize("d, channels", [(1, 0), (4, 0), (4, 2)])
 def test_moments_of_a_transform_with_a_constant_are_refused(d, channels):
-    """Of one feature, numpy would have added its moment to the constant's place as well: sqrt(2) C."""
+    """Of one feature, numpy would have added its moment to the constant's place as
+    well: sqrt(2) C.
+    """
     params = Params(RowTransform(append=0.5))
     with pytest.raises(ValueError, match="features alone"):
-        integer_sum(ChannelMoment(M, 1, channels), params, np.ones((3, d), np.float32), np.zeros(3, int))
+        integer_sum(
+            ChannelMoment(M, 1, channels),
+            params,
+            np.ones((3, d), np.float32),
+            np.zeros(3, int),
+        )
 
 
 def test_a_squared_loss_cannot_bound_its_residual_by_its_features():
@@ -435,15 +690,22 @@ def test_a_squared_loss_cannot_bound_its_residual_by_its_features():
 
 @settings(max_examples=80)
 @given(
-    width=st.sampled_from([1, 2, 5, 64, 3000]), m=st.integers(1, 40), seed=st.integers(0, 9),
+    width=st.sampled_from([1, 2, 5, 64, 3000]),
+    m=st.integers(1, 40),
+    seed=st.integers(0, 9),
     size=st.sampled_from([1e-99, 1e-45, 1e-3, 1.0, 1e6, 1e38, 9e99]),
     shape=st.sampled_from(["normal", "equal", "one", "spread"]),
-)  # fmt: skip
+)
 def test_weights_become_16_bit_integers_of_bounded_length(width, m, seed, size, shape):
     """So that scores are below 2**30. Each is within half a step of the weight."""
     rng = np.random.default_rng(seed)
-    weights = {"normal": rng.standard_normal((width, m)), "equal": np.ones((width, m)), "one": np.zeros((width, m)),
-               "spread": rng.standard_normal((width, m)) * 10.0 ** rng.integers(-9, 9, (width, m))}[shape]  # fmt: skip
+    weights = {
+        "normal": rng.standard_normal((width, m)),
+        "equal": np.ones((width, m)),
+        "one": np.zeros((width, m)),
+        "spread": rng.standard_normal((width, m))
+        * 10.0 ** rng.integers(-9, 9, (width, m)),
+    }[shape]
     weights[0, 0] = 1.0 if shape == "one" else weights[0, 0]
     weights *= size / np.abs(weights).max()
     grid = integer_weights(weights)
@@ -453,14 +715,25 @@ def test_weights_become_16_bit_integers_of_bounded_length(width, m, seed, size, 
     assert 4095**2 * WEIGHTS**2 < 2**60
     assert np.abs(w * grid.step - weights.T).max() <= grid.step * (0.5 + 1e-9)
     longest = np.sqrt((w**2).sum(axis=1).max())
-    assert np.abs(w).max() == WEIGHT or longest >= 0.99 * WEIGHTS - np.sqrt(width)  # the grid is no coarser than that
+    # the grid is no coarser than that
+    assert np.abs(w).max() == WEIGHT or longest >= 0.99 * WEIGHTS - np.sqrt(width)
 
 
 def test_weights_that_are_not_finite_or_all_zero_count_as_zero():
     grid = integer_weights(np.array([[np.nan, 1.0], [np.inf, -2.0], [-np.inf, 0.5]]))
-    assert not grid.w[0].any() and grid.w[1].tolist() == [WEIGHT // 2 + 1, -WEIGHT, (WEIGHT + 2) // 4]
-    assert integer_weights(np.array([[1.0, 2e100], [3.0, 1.0]])).w.tolist()[1][0] == 0  # one beyond the largest
-    for nothing in (np.zeros((3, 2)), np.full((3, 2), np.nan), np.full((3, 2), 5e-324), np.full((3, 2), 1e308)):
+    assert not grid.w[0].any() and grid.w[1].tolist() == [
+        WEIGHT // 2 + 1,
+        -WEIGHT,
+        (WEIGHT + 2) // 4,
+    ]
+    # one beyond the largest
+    assert integer_weights(np.array([[1.0, 2e100], [3.0, 1.0]])).w.tolist()[1][0] == 0
+    for nothing in (
+        np.zeros((3, 2)),
+        np.full((3, 2), np.nan),
+        np.full((3, 2), 5e-324),
+        np.full((3, 2), 1e308),
+    ):
         grid = integer_weights(nothing)
         assert not grid.w.any() and grid.step == 0
 
@@ -468,14 +741,21 @@ def test_weights_that_are_not_finite_or_all_zero_count_as_zero():
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 @pytest.mark.parametrize("append", [0.0, 0.5])
 def test_a_clip_norm_for_fits_without_noise_clips_no_row(query, append):
-    """Sums at that clip norm, and at one four times as large, agree but for their grids."""
+    """Sums at that clip norm, and at one four times as large, agree but for their
+    grids.
+    """
     if isinstance(query, ChannelMoment) and append:
         pytest.skip("moments are of features alone")
     x, y = toy(100)
-    params = Params(RowTransform(append=append), np.random.default_rng(1).standard_normal((D + bool(append), M)))
+    params = Params(
+        RowTransform(append=append),
+        np.random.default_rng(1).standard_normal((D + bool(append), M)),
+    )
     largest = float(transformed(params.transform, x).norm().max())
     clip_norm = query.no_clip(largest, params)
-    exact = sum(per_example(query, params, a, int(b), 1e300) for a, b in zip(x, y, strict=True))
+    exact = sum(
+        per_example(query, params, a, int(b), 1e300) for a, b in zip(x, y, strict=True)
+    )
     total = clipped_sum(query, params, x, y, clip_norm)
     single = sensitivity(query, clip_norm, "zero_out", append)
     assert np.linalg.norm(total - exact) <= 100 * 2e-3 * single

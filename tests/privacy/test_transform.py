@@ -1,4 +1,6 @@
-"""A row becomes integers: no longer than the bound, whatever it holds, and wherever it stands."""
+"""A row becomes integers: no longer than the bound, whatever it holds, and wherever it
+stands.
+"""
 
 import numpy as np
 import pytest
@@ -28,16 +30,28 @@ APPENDS = [0.0, 1e-6, -1e-6, 0.3, -1.0, 1e6, -1e6]
 def row(shape, size, width, seed=0):
     """(1, width) float32."""
     rng = np.random.default_rng(seed)
-    x = {"equal": lambda: np.ones(width), "signs": lambda: rng.choice([-1.0, 1.0], width),
-         "normal": lambda: rng.standard_normal(width),
-         "one-hot": lambda: np.eye(1, width, seed % width)[0],
-         "sparse": lambda: np.where(np.arange(width) < 3, [1.0, -2.0, 0.5][seed % 3], 0.0),
-         "spread": lambda: rng.standard_normal(width) * 10.0 ** rng.integers(-12, 1, width),
-         "nan": lambda: np.where(np.arange(width) == seed % width, np.nan, 1.0),
-         "inf": lambda: np.where(np.arange(width) == seed % width, -np.inf, 1.0)}[shape]()  # fmt: skip
+    x = {
+        "equal": lambda: np.ones(width),
+        "signs": lambda: rng.choice([-1.0, 1.0], width),
+        "normal": lambda: rng.standard_normal(width),
+        "one-hot": lambda: np.eye(1, width, seed % width)[0],
+        "sparse": lambda: np.where(
+            np.arange(width) < 3, [1.0, -2.0, 0.5][seed % 3], 0.0
+        ),
+        "spread": lambda: (
+            rng.standard_normal(width) * 10.0 ** rng.integers(-12, 1, width)
+        ),
+        "nan": lambda: np.where(np.arange(width) == seed % width, np.nan, 1.0),
+        "inf": lambda: np.where(np.arange(width) == seed % width, -np.inf, 1.0),
+    }[shape]()
     with np.errstate(all="ignore"):
-        return np.clip(x * size if size else x * 0, -3.4e38, 3.4e38).astype(np.float32)[None] if shape not in (
-            "nan", "inf") else x.astype(np.float32)[None]  # fmt: skip
+        return (
+            np.clip(x * size if size else x * 0, -3.4e38, 3.4e38).astype(np.float32)[
+                None
+            ]
+            if shape not in ("nan", "inf")
+            else x.astype(np.float32)[None]
+        )
 
 
 def transform_of(kind, width, append, seed=0):
@@ -52,18 +66,33 @@ def squared(q):
     return (q.astype(np.int64) ** 2).sum(axis=1)
 
 
-a_row = st.tuples(st.sampled_from(SHAPES), st.sampled_from(SIZES), st.sampled_from(WIDTHS), st.integers(0, 20))
+a_row = st.tuples(
+    st.sampled_from(SHAPES),
+    st.sampled_from(SIZES),
+    st.sampled_from(WIDTHS),
+    st.integers(0, 20),
+)
 KINDS = ["", "u", "c", "s", "cs", "uc", "us", "ucs"]
 
 
 @settings(max_examples=400)
-@given(a_row, st.sampled_from(KINDS), st.sampled_from(APPENDS), st.sampled_from([1e-6, 0.1, 1.0, 1e6]))
+@given(
+    a_row,
+    st.sampled_from(KINDS),
+    st.sampled_from(APPENDS),
+    st.sampled_from([1e-6, 0.1, 1.0, 1e6]),
+)
 def test_no_row_is_longer_than_the_bound(spec, kind, append, clip_norm):
-    """In whole numbers, for direction rows and clipped ones; a row that is not finite is all zeros of scale zero."""
+    """In whole numbers, for direction rows and clipped ones; a row that is not finite
+    is all zeros of scale zero.
+    """
     x = row(*spec)
     transform = transform_of(kind, x.shape[1], append, spec[3])
     directions = direction_rows(transform, x)
-    assert directions.q.dtype == np.int16 and directions.q.shape == (1, transform.width(x.shape[1]))
+    assert directions.q.dtype == np.int16 and directions.q.shape == (
+        1,
+        transform.width(x.shape[1]),
+    )
     assert squared(directions.q)[0] <= RADIUS**2
     clipped = clipped_rows(transform, x, clip_norm)
     bound, constant = clipped_bound(clip_norm, append)
@@ -71,15 +100,31 @@ def test_no_row_is_longer_than_the_bound(spec, kind, append, clip_norm):
     features = clipped.q[:, :-1] if append else clipped.q
     assert squared(features)[0] <= bound and squared(clipped.q)[0] <= RADIUS**2
     if not np.isfinite(x).all():
-        assert not clipped.q.any() and not directions.q.any() and clipped.scale[0] == directions.scale[0] == 0
+        assert (
+            not clipped.q.any()
+            and not directions.q.any()
+            and clipped.scale[0] == directions.scale[0] == 0
+        )
     elif append:
-        assert clipped.q[0, -1] in (0, constant) and (clipped.scale[0] > 0) == (clipped.q[0, -1] == constant)
+        assert clipped.q[0, -1] in (0, constant) and (clipped.scale[0] > 0) == (
+            clipped.q[0, -1] == constant
+        )
 
 
 @settings(max_examples=100)
-@given(a_row, st.sampled_from(KINDS), st.sampled_from(APPENDS), st.integers(1, 40), st.integers(0, 9))
-def test_a_rows_integers_do_not_depend_on_its_place_or_its_neighbours(spec, kind, append, k, seed):
-    """Alone, at any place of blocks of hostile rows, in memory of any alignment and of other strides."""
+@given(
+    a_row,
+    st.sampled_from(KINDS),
+    st.sampled_from(APPENDS),
+    st.integers(1, 40),
+    st.integers(0, 9),
+)
+def test_a_rows_integers_do_not_depend_on_its_place_or_its_neighbours(
+    spec, kind, append, k, seed
+):
+    """Alone, at any place of blocks of hostile rows, in memory of any alignment and of
+    other strides.
+    """
     x = row(*spec)
     width = x.shape[1]
     if width > 1000:
@@ -104,17 +149,24 @@ def test_a_rows_integers_do_not_depend_on_its_place_or_its_neighbours(spec, kind
 @pytest.mark.parametrize("width", [1, 4, 768, 15_552])
 @pytest.mark.parametrize("size", [1e-42, 1e-3, 1.0, 1e30])
 def test_the_error_of_a_rows_integers_is_small(width, size):
-    """Normal rows: each entry is rounded to a whole number, after the row was made shorter by 1 + width / 65520."""
+    """Normal rows: each entry is rounded to a whole number, after the row was made
+    shorter by 1 + width / 65520.
+    """
     x = row("normal", size, width, 3)
     norm = np.linalg.norm(x.astype(float))
     rows = direction_rows(RowTransform(), x)
     assert np.abs(rows.q[0] * rows.scale[0] - x[0]).max() <= rows.scale[0] * 0.51
     assert rows.scale[0] == pytest.approx(norm / aim(RADIUS**2, width), rel=1e-5)
     clipped = clipped_rows(RowTransform(), x, 10 * norm)  # not clipped
-    assert np.abs(clipped.q[0] * clipped.scale[0] - x[0]).max() <= clipped.scale[0] * 0.51
+    assert (
+        np.abs(clipped.q[0] * clipped.scale[0] - x[0]).max() <= clipped.scale[0] * 0.51
+    )
     short = clipped_rows(RowTransform(), x, 0.1 * norm)
     real = short.q[0] * short.scale[0]
-    assert np.linalg.norm(real - 0.1 * x[0].astype(float)) <= 0.1 * norm * (1 + np.sqrt(width)) / RADIUS
+    assert (
+        np.linalg.norm(real - 0.1 * x[0].astype(float))
+        <= 0.1 * norm * (1 + np.sqrt(width)) / RADIUS
+    )
 
 
 @pytest.mark.parametrize("width", [1, 3, 100, 20_000])
@@ -124,8 +176,12 @@ def test_rows_of_few_large_entries_keep_their_direction_and_length(width, shape)
     for seed in range(min(width, 3)):
         x = row(shape, 7.0, width, seed)
         wanted = x[0] / np.linalg.norm(x[0])
-        lost = 1 - aim(RADIUS**2, width) / RADIUS  # 0.03 % of a short row, 8 % at 20,000 columns
-        for rows in (direction_rows(RowTransform(), x), clipped_rows(RowTransform(), x, 0.3)):
+        # 0.03 % of a short row, 8 % at 20,000 columns
+        lost = 1 - aim(RADIUS**2, width) / RADIUS
+        for rows in (
+            direction_rows(RowTransform(), x),
+            clipped_rows(RowTransform(), x, 0.3),
+        ):
             length = np.sqrt(squared(rows.q)[0])
             assert length >= RADIUS * (1 - lost) - 2
             assert np.array_equal(rows.q[0] == 0, x[0] == 0)
@@ -133,16 +189,39 @@ def test_rows_of_few_large_entries_keep_their_direction_and_length(width, shape)
 
 
 def test_rows_that_would_be_too_long_when_rounded_are_truncated():
-    """Halves of 9 round up to a sum of squares of 4 * 25 = 100; truncated it is 64. Others are as they were."""
+    """Halves of 9 round up to a sum of squares of 4 * 25 = 100; truncated it is 64.
+
+    Others are as they were.
+    """
     halves, fitting = np.full(4, 9.0), np.array([9.0, 2.0, 0.0, 0.0])
-    integers, factor = np.stack([halves + 0.2, fitting, -halves - 0.2, halves]), np.full(4, 0.5)
+    integers, factor = (
+        np.stack([halves + 0.2, fitting, -halves - 0.2, halves]),
+        np.full(4, 0.5),
+    )
     rounded, cut = [5, 5, 5, 5], [4, 4, 4, 4]
     assert within(integers, factor, None, 100).tolist()[0] == rounded
-    assert within(integers, factor, None, 99).tolist() == [cut, [4, 1, 0, 0], [-4] * 4, cut]
-    assert within(integers, factor, None, 64).tolist() == [cut, [4, 1, 0, 0], [-4] * 4, cut]
-    assert within(integers, factor, None, 63).tolist() == [[0] * 4, [4, 1, 0, 0], [0] * 4, [0] * 4]
+    assert within(integers, factor, None, 99).tolist() == [
+        cut,
+        [4, 1, 0, 0],
+        [-4] * 4,
+        cut,
+    ]
+    assert within(integers, factor, None, 64).tolist() == [
+        cut,
+        [4, 1, 0, 0],
+        [-4] * 4,
+        cut,
+    ]
+    assert within(integers, factor, None, 63).tolist() == [
+        [0] * 4,
+        [4, 1, 0, 0],
+        [0] * 4,
+        [0] * 4,
+    ]
     last = np.full(4, 3.6)
-    assert within(integers, factor, last, 100).tolist()[0] == [*cut, 3] and 64 + 9 <= 100
+    assert (
+        within(integers, factor, last, 100).tolist()[0] == [*cut, 3] and 64 + 9 <= 100
+    )
     assert within(integers, factor, last, 116).tolist()[0] == [*rounded, 4]
 
 
@@ -154,7 +233,9 @@ def test_what_is_not_a_number_or_beyond_all_bounds_counts_zero(bad):
 
 
 def test_the_fallback_is_reached_by_rows_of_many_equal_entries():
-    """Entries just above a half round up, all of them: the norm would grow by the square root of two or more."""
+    """Entries just above a half round up, all of them: the norm would grow by the
+    square root of two or more.
+    """
     seen = 0
     for width in range(15_000, 20_000, 7):
         length = aim(RADIUS**2, width) / np.sqrt(width)
@@ -169,7 +250,9 @@ def test_the_fallback_is_reached_by_rows_of_many_equal_entries():
 
 @pytest.mark.parametrize("append", [1e-6, -1e-6, 1e6, -1e6])
 def test_constants_of_extreme_sizes(append):
-    """One far larger than the row leaves nothing of the row; one far smaller is itself rounded to zero."""
+    """One far larger than the row leaves nothing of the row; one far smaller is itself
+    rounded to zero.
+    """
     x = row("normal", 1.0, 5)
     directions, clipped = (
         direction_rows(RowTransform(append=append), x),
@@ -178,26 +261,41 @@ def test_constants_of_extreme_sizes(append):
     for rows in (directions, clipped):
         assert squared(rows.q)[0] <= RADIUS**2 and rows.q.any()
         if abs(append) > 1:
-            assert not rows.q[0, :-1].any() and abs(rows.q[0, -1]) >= RADIUS - 2 and rows.q[0, -1] * append > 0
+            assert (
+                not rows.q[0, :-1].any()
+                and abs(rows.q[0, -1]) >= RADIUS - 2
+                and rows.q[0, -1] * append > 0
+            )
         else:
             assert rows.q[0, -1] == 0 and rows.q[0, :-1].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_transform_is_its_definition(kind):
-    """To 2**-20 of the largest entry at each of the two places where entries are rounded."""
+    """To 2**-20 of the largest entry at each of the two places where entries are
+    rounded.
+    """
     from dphead.analysis.definitions import transformed_row
 
     rng = np.random.default_rng(1)
-    x = (rng.standard_normal((50, 9)) * 10.0 ** rng.integers(-5, 6, (50, 1))).astype(np.float32)
+    x = (rng.standard_normal((50, 9)) * 10.0 ** rng.integers(-5, 6, (50, 1))).astype(
+        np.float32
+    )
     scale = rng.uniform(0.5, 2, 9) if "s" in kind else None
-    transform = RowTransform("u" in kind, 0.1 * rng.standard_normal(9) if "c" in kind else None, scale)
+    transform = RowTransform(
+        "u" in kind, 0.1 * rng.standard_normal(9) if "c" in kind else None, scale
+    )
     rows = transformed(transform, x)
     real = rows.integers * rows.scale[:, None]
     for one, xi in zip(real, x, strict=True):
         wanted = transformed_row(transform, xi.astype(float))
-        assert np.abs(one - wanted).max() <= 1e-5 * max(np.abs(wanted).max(), 0.1 if "c" in kind and "u" in kind else 0)
-    assert np.array_equal(rows.squared, squared(rows.integers)) and np.abs(rows.integers).max() <= 2**FINE
+        assert np.abs(one - wanted).max() <= 1e-5 * max(
+            np.abs(wanted).max(), 0.1 if "c" in kind and "u" in kind else 0
+        )
+    assert (
+        np.array_equal(rows.squared, squared(rows.integers))
+        and np.abs(rows.integers).max() <= 2**FINE
+    )
     np.testing.assert_allclose(rows.norm(), np.linalg.norm(real, axis=1), rtol=1e-14)
 
 
@@ -216,8 +314,11 @@ def test_a_transforms_numbers_do_not_change_once_it_is_made(name):
 
 def test_a_row_of_zeros_stays_one():
     for kind in ("", "u", "s", "us"):
-        rows = clipped_rows(transform_of(kind, 3, 0.0), np.zeros((2, 3), np.float32), 1.0)
-        assert not rows.q.any() and np.all(rows.scale > 0)  # it counts: as a row of its class
+        rows = clipped_rows(
+            transform_of(kind, 3, 0.0), np.zeros((2, 3), np.float32), 1.0
+        )
+        # it counts: as a row of its class
+        assert not rows.q.any() and np.all(rows.scale > 0)
 
 
 def test_a_row_that_its_transform_makes_infinite_counts_zero():
@@ -228,10 +329,17 @@ def test_a_row_that_its_transform_makes_infinite_counts_zero():
         assert rows.q[1].any() and rows.scale[1] > 0
 
 
-@pytest.mark.parametrize("clip_norm, append", [(1.0, 0.0), (0.5, 0.5), (1e-6, 1e6), (1e6, -1e-6), (3.0, -4.0)])
+@pytest.mark.parametrize(
+    "clip_norm, append",
+    [(1.0, 0.0), (0.5, 0.5), (1e-6, 1e6), (1e6, -1e-6), (3.0, -4.0)],
+)
 def test_the_grid_and_the_bound_of_clipped_rows(clip_norm, append):
-    step, (bound, constant) = clipped_step(clip_norm, append), clipped_bound(clip_norm, append)
+    step, (bound, constant) = (
+        clipped_step(clip_norm, append),
+        clipped_bound(clip_norm, append),
+    )
     assert step == pytest.approx(np.hypot(clip_norm, append) / RADIUS)
     assert 0 <= bound <= RADIUS**2 - constant**2 and abs(constant) <= abs(append) / step
     assert bound * step**2 <= clip_norm**2 * (1 + 1e-12)
-    assert module.RADIUS**2 * 128 < 2**31  # what products of 128 rows may add up to in int32
+    # what products of 128 rows may add up to in int32
+    assert module.RADIUS**2 * 128 < 2**31

@@ -16,7 +16,8 @@ HEADS = {
     "bare": RowTransform(),
     "unit": RowTransform(unit_norm=True),
     "centred": RowTransform(True, CENTER),
-    "normalised": RowTransform(False, CENTER, SCALE, 1.0),  # the appended constant is in the intercept by then
+    # the appended constant is in the intercept by then
+    "normalised": RowTransform(False, CENTER, SCALE, 1.0),
 }
 
 
@@ -32,23 +33,43 @@ def test_a_head_comes_back_and_scores_the_same(tmp_path, name, loss):
     loaded, facts = load_head(tmp_path)
     x = RNG.normal(size=(20, 4)).astype(np.float32)
     assert np.array_equal(loaded.scores(x), saved.scores(x))
-    assert loaded.weights.dtype == np.float64 and np.array_equal(loaded.weights, saved.weights)
-    assert loaded.loss == loss and facts["class_names"] == FACTS["class_names"] and facts["feature_space"] == "space"
+    assert loaded.weights.dtype == np.float64 and np.array_equal(
+        loaded.weights, saved.weights
+    )
+    assert (
+        loaded.loss == loss
+        and facts["class_names"] == FACTS["class_names"]
+        and facts["feature_space"] == "space"
+    )
 
 
 def test_the_files_are_what_docs_report_says(tmp_path):
-    """Readable with numpy and JSON alone: the row transform, then x @ weights + intercept."""
+    """Readable with numpy and JSON alone: the row transform, then x @ weights +
+    intercept.
+    """
     from safetensors.numpy import load_file
 
     saved = head(HEADS["centred"])
     save_head(tmp_path, saved, FACTS)
-    tensors, facts = load_file(tmp_path / "head.safetensors"), json.loads((tmp_path / "head.json").read_text())
-    assert {k: v.shape for k, v in tensors.items()} == {"weights": (4, 3), "intercept": (3,), "center": (4,)}
+    tensors, facts = (
+        load_file(tmp_path / "head.safetensors"),
+        json.loads((tmp_path / "head.json").read_text()),
+    )
+    assert {k: v.shape for k, v in tensors.items()} == {
+        "weights": (4, 3),
+        "intercept": (3,),
+        "center": (4,),
+    }
     assert facts["unit_norm"] is True and facts["loss"] == "softmax"
     x = RNG.normal(size=(5, 4))
     rows = x / np.linalg.norm(x, axis=1, keepdims=True) - tensors["center"]
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(saved.scores(x), rows @ tensors["weights"] + tensors["intercept"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        saved.scores(x),
+        rows @ tensors["weights"] + tensors["intercept"],
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_a_transposed_head_is_saved_as_it_is(tmp_path):
@@ -56,7 +77,9 @@ def test_a_transposed_head_is_saved_as_it_is(tmp_path):
     saved = LinearHead(RNG.normal(size=(3, 4)).T, RNG.normal(size=6)[::2])
     save_head(tmp_path, saved, FACTS)
     loaded = load_head(tmp_path)[0]
-    assert np.array_equal(loaded.weights, saved.weights) and np.array_equal(loaded.intercept, saved.intercept)
+    assert np.array_equal(loaded.weights, saved.weights) and np.array_equal(
+        loaded.intercept, saved.intercept
+    )
 
 
 def cut_tensors(folder):
@@ -92,9 +115,14 @@ def no_weights(folder):
     [
         lambda f: (f / "head.json").unlink(),
         lambda f: (f / "head.safetensors").unlink(),
-        cut_tensors, no_tensors, other_format, not_facts, cut_facts, no_weights,
+        cut_tensors,
+        no_tensors,
+        other_format,
+        not_facts,
+        cut_facts,
+        no_weights,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_head_is_refused(tmp_path, damage):
     save_head(tmp_path, head(HEADS["unit"]), FACTS)
     damage(tmp_path)

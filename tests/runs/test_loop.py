@@ -17,7 +17,14 @@ from dphead.rows.data import ArrayRows
 from dphead.runs import fit as run
 from dphead.runs import report
 from dphead.runs.loop import FitResult, Run, fit_head, reserve
-from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
+from dphead.solvers import (
+    DPFC,
+    GradientDescent,
+    LeastSquares,
+    Newton,
+    Prototypes,
+    PublicFacts,
+)
 from dphead.solvers.base import Centering
 from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
@@ -26,7 +33,13 @@ from dphead.sums.door import Door
 N, D, M = 400, 6, 3
 FACTS = PublicFacts(N, D, M)
 X, Y = toy(N, D, M)
-SOLVERS = [GradientDescent(steps=5), DPFC(steps=3), LeastSquares(), Newton(), Prototypes()]
+SOLVERS = [
+    GradientDescent(steps=5),
+    DPFC(steps=3),
+    LeastSquares(),
+    Newton(),
+    Prototypes(),
+]
 
 
 class Counting(ArrayRows):
@@ -41,8 +54,10 @@ class Counting(ArrayRows):
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
 def test_a_fit_reads_the_rows_once_a_release_and_prints_nothing(solver, capfd):
-    """Training accuracy, norms and losses are private: nothing is printed, and no pass is made to compute them
-    (defect 14). DP-LS's Gram matrix and class sums share a pass."""
+    """Training accuracy, norms and losses are private: nothing is printed, and no pass
+    is made to compute them (defect 14). DP-LS's Gram matrix and class sums share a
+    pass.
+    """
     rows = Counting(X, Y)
     result = plan_and_fit(solver, rows, FACTS, epsilon=1.0)
     assert rows.passes == len(result.plan.specs) - isinstance(solver, LeastSquares)
@@ -57,7 +72,9 @@ def test_what_leaves_a_fit_is_the_head_and_public_facts():
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
 def test_a_seeded_fit_repeats_and_an_unseeded_one_does_not(solver):
     def weights(seed):
-        return plan_and_fit(solver, ArrayRows(X, Y), FACTS, epsilon=1.0, noise=NoiseSource(seed)).head.weights
+        return plan_and_fit(
+            solver, ArrayRows(X, Y), FACTS, epsilon=1.0, noise=NoiseSource(seed)
+        ).head.weights
 
     assert np.array_equal(weights(7), weights(7))
     assert not np.allclose(weights(7), weights(8))
@@ -66,7 +83,10 @@ def test_a_seeded_fit_repeats_and_an_unseeded_one_does_not(solver):
 
 def test_without_a_noise_source_a_fit_is_private():
     """No default seed (defect 6)."""
-    results = [plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0) for _ in range(2)]
+    results = [
+        plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0)
+        for _ in range(2)
+    ]
     assert all(r.private_noise for r in results)
     assert not np.allclose(results[0].head.weights, results[1].head.weights)
 
@@ -82,11 +102,20 @@ def test_a_refused_budget_reads_nothing():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_budget_takes_no_seeded_fit(seed):
-    """Whoever knows the seed can subtract the noise: its charge would promise what nobody has."""
+    """Whoever knows the seed can subtract the noise: its charge would promise what
+    nobody has.
+    """
     ledger = Ledger()
     ledger.set_budget(8.0, 1e-5)
     with pytest.raises(LedgerError, match=f"seed={seed}"):
-        plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger, noise=NoiseSource(seed))
+        plan_and_fit(
+            LeastSquares(),
+            ArrayRows(X, Y),
+            FACTS,
+            epsilon=1.0,
+            ledger=ledger,
+            noise=NoiseSource(seed),
+        )
     assert ledger.fits() == []
 
 
@@ -126,7 +155,9 @@ def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts
 
 def test_under_add_remove_the_rows_may_have_another_number():
     facts, rows = PublicFacts(N - 9, D, M), ArrayRows(X, Y)
-    assert np.isfinite(plan_and_fit(LeastSquares(), rows, facts, relation="add_remove").head.weights).all()
+    assert np.isfinite(
+        plan_and_fit(LeastSquares(), rows, facts, relation="add_remove").head.weights
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +174,9 @@ def test_under_add_remove_the_rows_may_have_another_number():
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_settings_that_no_row_could_be_used_with_are_refused_with_nothing_charged(solver, message):
+def test_settings_that_no_row_could_be_used_with_are_refused_with_nothing_charged(
+    solver, message
+):
     ledger = Ledger()
     with pytest.raises(ValueError, match=message):
         plan_and_fit(solver, ArrayRows(X, Y), FACTS, ledger=ledger)
@@ -152,13 +185,25 @@ def test_settings_that_no_row_could_be_used_with_are_refused_with_nothing_charge
 
 def test_progress_tells_public_numbers():
     seen = []
-    plan_and_fit(DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a))
-    assert seen == [(1, 4, "feature mean"), (2, 4, "gram"), (3, 4, "gradient"), (4, 4, "gradient")]
+    plan_and_fit(
+        DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a)
+    )
+    assert seen == [
+        (1, 4, "feature mean"),
+        (2, 4, "gram"),
+        (3, 4, "gradient"),
+        (4, 4, "gradient"),
+    ]
 
 
 def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
-    solver, plan = DPFC(steps=3), make_plan(DPFC(steps=3), FACTS, epsilon=1.0, delta=1e-5)
-    whole = fit_head(solver, ArrayRows(X, Y), FACTS, plan, Run(noise=NoiseSource(4))).head.weights
+    solver, plan = (
+        DPFC(steps=3),
+        make_plan(DPFC(steps=3), FACTS, epsilon=1.0, delta=1e-5),
+    )
+    whole = fit_head(
+        solver, ArrayRows(X, Y), FACTS, plan, Run(noise=NoiseSource(4))
+    ).head.weights
 
     class Interrupted(ArrayRows):
         left = 3
@@ -172,19 +217,35 @@ def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
     ledger = Ledger(tmp_path / "l.sqlite")
     fit = reserve(solver, plan, ledger, seed=4, store=tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        fit_head(solver, Interrupted(X, Y), FACTS, plan, Run(charged=fit, noise=NoiseSource(4)))
+        fit_head(
+            solver,
+            Interrupted(X, Y),
+            FACTS,
+            plan,
+            Run(charged=fit, noise=NoiseSource(4)),
+        )
     fit._lock.close()
     again = ledger.resume(plan.digest(solver, "", 4), fit.fit_id, tmp_path / "run")
     rows = Counting(X, Y)
-    resumed = fit_head(solver, rows, FACTS, plan, Run(charged=again, noise=NoiseSource(4)))
+    resumed = fit_head(
+        solver, rows, FACTS, plan, Run(charged=again, noise=NoiseSource(4))
+    )
     assert np.array_equal(resumed.head.weights, whole)
     assert rows.passes == 2 and len(ledger.fits()) == 1
 
 
 def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
     rows = Counting(X, Y)
-    kept, solver = Door(CpuSums(), KeptSums()), LeastSquares(centering=Centering(share=0))
-    heads = [plan_and_fit(solver, rows, FACTS, epsilon=e, noise=NoiseSource(1), summer=kept).head for e in (1.0, 4.0)]
+    kept, solver = (
+        Door(CpuSums(), KeptSums()),
+        LeastSquares(centering=Centering(share=0)),
+    )
+    heads = [
+        plan_and_fit(
+            solver, rows, FACTS, epsilon=e, noise=NoiseSource(1), summer=kept
+        ).head
+        for e in (1.0, 4.0)
+    ]
     assert rows.passes == 1
     alone = plan_and_fit(solver, rows, FACTS, epsilon=4.0, noise=NoiseSource(1)).head
     assert np.array_equal(heads[1].weights, alone.weights)
@@ -194,31 +255,53 @@ def test_row_order_and_block_size_do_not_matter():
     order = np.random.default_rng(0).permutation(N)
     heads = [
         plan_and_fit(Newton(), rows, FACTS, noise=NoiseSource(2)).head.weights
-        for rows in (ArrayRows(X, Y), ArrayRows(X, Y, 128), ArrayRows(X[order], Y[order]))
+        for rows in (
+            ArrayRows(X, Y),
+            ArrayRows(X, Y, 128),
+            ArrayRows(X[order], Y[order]),
+        )
     ]
     for other in heads[1:]:  # integers add up to the same in any order
         assert np.array_equal(other, heads[0])
 
 
-# --- what the run adds: classes, test rows, the report --------------------------------------------------------------
+# --- what the run adds: classes, test rows, the report --------------------------------
 
 
 def test_classes_are_declared_and_never_read_off_the_labels():
     """Defect 10: the set of labels that occur is private."""
-    file = SimpleNamespace(class_names=[], classes_public=False, labels=np.array([0, 1, 2]), valid=np.ones(3, bool))
+    file = SimpleNamespace(
+        class_names=[],
+        classes_public=False,
+        labels=np.array([0, 1, 2]),
+        valid=np.ones(3, bool),
+    )
     with pytest.raises(ValueError, match="public classes"):
         run.class_names(file, None)
     assert run.class_names(file, ("a", "b", "c", "d")) == ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match="--classes"):
-        run.class_names(SimpleNamespace(class_names=["a", "b"], classes_public=True), ("b", "a"))
-    with pytest.raises(ValueError, match="public classes"):  # names of folders that nobody declared public
-        run.class_names(SimpleNamespace(class_names=["a", "b"], classes_public=False), None)
+        run.class_names(
+            SimpleNamespace(class_names=["a", "b"], classes_public=True), ("b", "a")
+        )
+    # names of folders that nobody declared public
+    with pytest.raises(ValueError, match="public classes"):
+        run.class_names(
+            SimpleNamespace(class_names=["a", "b"], classes_public=False), None
+        )
 
 
 def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
-    """Not the best of several on the test rows (defect 9): of some of these heads another would do better."""
+    """Not the best of several on the test rows (defect 9): of some of these heads
+    another would do better.
+    """
     for seed in range(12):
-        head = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=0.05, noise=NoiseSource(seed)).head
+        head = plan_and_fit(
+            LeastSquares(),
+            ArrayRows(X, Y),
+            FACTS,
+            epsilon=0.05,
+            noise=NoiseSource(seed),
+        ).head
         metrics = run.evaluate(head, (X, Y), M)
         assert metrics == evaluate_scores(head.scores(X), Y)
 
@@ -228,7 +311,13 @@ def test_private_test_figures_stay_out_of_the_report(test_is):
     result = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS)
     figures = {"accuracy": 0.123456}
     built = report.build(
-        result, method={}, data={"n_rows": N}, tuning="none", warnings=[], test=figures, test_is=test_is
+        result,
+        method={},
+        data={"n_rows": N},
+        tuning="none",
+        warnings=[],
+        test=figures,
+        test_is=test_is,
     )
     assert ("0.123456" in repr(built)) == (test_is == "public")
 
@@ -236,8 +325,18 @@ def test_private_test_figures_stay_out_of_the_report(test_is):
 def test_the_report_counts_the_ledger_that_was_charged():
     ledger = Ledger()
     for _ in range(2):
-        result = plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger)
-    built = report.build(result, method={}, data={"n_rows": N}, tuning="none", warnings=[], test=None, test_is=None)
+        result = plan_and_fit(
+            LeastSquares(), ArrayRows(X, Y), FACTS, epsilon=1.0, ledger=ledger
+        )
+    built = report.build(
+        result,
+        method={},
+        data={"n_rows": N},
+        tuning="none",
+        warnings=[],
+        test=None,
+        test_is=None,
+    )
     assert built["ledger"]["fits"] == 2 and built["guarantee"]["epsilon"] <= 1.0
     mu = math.sqrt(sum(e.count / e.noise_multiplier**2 for e in ledger.events()))
     assert mu == pytest.approx(math.sqrt(2) * built["guarantee"]["mu"])

@@ -1,4 +1,6 @@
-"""A bound on memory is divided by public sizes, refused if it is too small, and kept by a fit that streams."""
+"""A bound on memory is divided by public sizes, refused if it is too small, and kept by
+a fit that streams.
+"""
 
 import re
 import textwrap
@@ -13,7 +15,14 @@ from dphead.privacy.statistics import ChannelMoment, Params
 from dphead.privacy.transform import IntegerRows
 from dphead.runs import memory
 from dphead.runs.memory import DEFAULT, share
-from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
+from dphead.solvers import (
+    DPFC,
+    GradientDescent,
+    LeastSquares,
+    Newton,
+    Prototypes,
+    PublicFacts,
+)
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import ReferenceSums, ask_of
@@ -30,20 +39,31 @@ def two_cores(monkeypatch):
 
 
 def divided(bound, solver=None, facts=FACTS, **more):
-    return share(bound, facts, (solver or LeastSquares()).plan(facts), n_rows=facts.n_rows, **more)
+    return share(
+        bound,
+        facts,
+        (solver or LeastSquares()).plan(facts),
+        n_rows=facts.n_rows,
+        **more,
+    )
 
 
-POISSON = GradientDescent(sampling_prob=0.01)  # its batches serve themselves from features, not from kept rows
+# its batches serve themselves from features, not from kept rows
+POISSON = GradientDescent(sampling_prob=0.01)
 
 
-def test_imagenet_streams_in_two_gigabytes_and_is_loaded_where_it_fits_and_is_read_again():
+def test_imagenet_streams_in_two_gigabytes_and_is_loaded_where_it_fits():
     assert divided(2000 * MB).features == 0
     loaded = 4 * FACTS.n_rows * FACTS.n_features
     found = divided(12_000 * MB, POISSON)
     assert found.features == loaded and 0 < found.kept < 12_000 * MB - loaded
 
 
-@pytest.mark.parametrize("solver", [LeastSquares(), DPFC(), GradientDescent()], ids=lambda solver: solver.name)
+@pytest.mark.parametrize(
+    "solver",
+    [LeastSquares(), DPFC(), GradientDescent()],
+    ids=lambda solver: solver.name,
+)
 def test_features_that_are_read_once_or_twice_are_not_loaded(solver):
     """Later passes use the integer rows, of half the size."""
     found = divided(12_000 * MB, solver)
@@ -62,7 +82,9 @@ def test_without_a_bound_two_gigabytes_of_rows_are_kept():
 
 
 def test_integer_rows_are_kept_where_features_do_not_fit():
-    """50,000 x 15,552 are 3.1 GB of float32 and 1.55 GB of int16: all of the latter, in the room without a bound."""
+    """50,000 x 15,552 are 3.1 GB of float32 and 1.55 GB of int16: all of the latter, in
+    the room without a bound.
+    """
     facts = PublicFacts(50_000, 15_552, 10)
     found = divided(None, DPFC(), facts)
     needed = facts.n_rows * (2 * (facts.n_features + 1) + 8)
@@ -88,7 +110,10 @@ def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
     assert made.q.itemsize == 4
 
 
-@pytest.mark.parametrize("solver", [LeastSquares(), LeastSquares(class_grams=True), Newton(), DPFC(), Prototypes()])
+@pytest.mark.parametrize(
+    "solver",
+    [LeastSquares(), LeastSquares(class_grams=True), Newton(), DPFC(), Prototypes()],
+)
 def test_what_a_refusal_says_is_needed_is_enough(solver):
     with pytest.raises(ValueError, match="memory must hold") as refusal:
         divided(100 * MB, solver)
@@ -109,33 +134,56 @@ def test_a_refusal_does_not_tell_a_private_n():
     assert len(set(said)) == 1
     need = int(re.search(r"needs (\d+)MB", said[0])[1])
     assert need % 100 == 0
-    assert share(need * MB, FACTS, releases, n_rows=n_rows, private_n=True).features == 0
+    assert (
+        share(need * MB, FACTS, releases, n_rows=n_rows, private_n=True).features == 0
+    )
 
 
 def test_a_fit_with_a_private_n_rounds_what_it_needs(tmp_path):
     features = features_file(tmp_path / "f.h5")
-    command = ("fit", features, "-o", tmp_path / "run", "--relation", "add_remove", "--nominal-n", 200)
+    command = (
+        "fit",
+        features,
+        "-o",
+        tmp_path / "run",
+        "--relation",
+        "add_remove",
+        "--nominal-n",
+        200,
+    )
     said = refused(dphead(*command, "--method", "dp-ls", "--memory", "1MB"))
     assert int(re.search(r"needs (\d+)MB", said)[1]) % 100 == 0
     assert charges() == 0
 
 
 def test_a_matrix_for_each_class_needs_the_memory_of_all():
-    """DP-Newton's thousand Hessians are 22 GB, and are noised and factored in copies."""
+    """DP-Newton's thousand Hessians are 22 GB, and are noised and factored in
+    copies.
+    """
     with pytest.raises(ValueError) as refusal:
         divided(20_000 * MB, Newton())
-    assert int(re.search(r"needs (\d+)MB", str(refusal.value))[1]) > 4 * 8 * 1664**2 * 1000 // MB
+    assert (
+        int(re.search(r"needs (\d+)MB", str(refusal.value))[1])
+        > 4 * 8 * 1664**2 * 1000 // MB
+    )
 
 
 @pytest.mark.parametrize("columns, sums", [(1664, 2), (1000, 3), (464, 3)])
 def test_a_core_that_sums_gradients_holds_a_product_too(columns, sums, monkeypatch):
-    """Of float64 where rows move; where classes are at least as many as columns, the sum is added up transposed."""
+    """Of float64 where rows move; where classes are at least as many as columns, the
+    sum is added up transposed.
+    """
     monkeypatch.setattr(memory, "cores", lambda: 16)
     facts = PublicFacts(10**6, columns, 1000)
-    assert memory.sums(facts, GradientDescent().plan(facts)) >= sums * 16 * 8 * (columns + 1) * 1000
+    assert (
+        memory.sums(facts, GradientDescent().plan(facts))
+        >= sums * 16 * 8 * (columns + 1) * 1000
+    )
 
 
-@pytest.mark.parametrize("more", [{"backend": "jax"}, {"n_test": 10**6}, {"processes": 2}])
+@pytest.mark.parametrize(
+    "more", [{"backend": "jax"}, {"n_test": 10**6}, {"processes": 2}]
+)
 def test_all_that_a_run_holds_counts(more):
     need = [memory.sums(FACTS, LeastSquares().plan(FACTS)) + memory.streaming(FACTS)]
     for options in ({}, more):
@@ -166,15 +214,37 @@ FIT = textwrap.dedent("""
 
 
 def test_a_streamed_fit_keeps_its_bound(tmp_path):
-    """The peak of the whole process. (VmHWM, as getrusage's maximum starts from the peak of this process.)"""
+    """The peak of the whole process.
+
+    (VmHWM, as getrusage's maximum starts from the peak of this process.)
+    """
     n, d, block = 737_280, 512, 8192
-    header = Header(n, d, class_names=["a", "b", "c"], classes_declared="classes-flag", block_rows=block)
-    x, y = np.random.default_rng(0).standard_normal((block, d)).astype(np.float32), np.arange(block) % 3
+    header = Header(
+        n,
+        d,
+        class_names=["a", "b", "c"],
+        classes_declared="classes-flag",
+        block_rows=block,
+    )
+    x, y = (
+        np.random.default_rng(0).standard_normal((block, d)).astype(np.float32),
+        np.arange(block) % 3,
+    )
     with FeaturesWriter(tmp_path / "f.h5", header) as writer:
         while writer.next_row < n:
             writer.append(x, {"labels": y})
         writer.finish()
-    command = ("fit", tmp_path / "f.h5", "-o", tmp_path / "run", "--method", "dp-ls", "--delta", "1e-6", "--memory")
+    command = (
+        "fit",
+        tmp_path / "f.h5",
+        "-o",
+        tmp_path / "run",
+        "--method",
+        "dp-ls",
+        "--delta",
+        "1e-6",
+        "--memory",
+    )
     small = python(FIT, *command, "1MB", "--backend", "numpy")
     need = int(re.search(r"needs (\d+)MB", small.err)[1])
     assert 2.5 * need * MB < (tmp_path / "f.h5").stat().st_size

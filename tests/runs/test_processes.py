@@ -1,4 +1,6 @@
-"""Fits on several processes: the head of one process, and what happens when one is lost."""
+"""Fits on several processes: the head of one process, and what happens when one is
+lost.
+"""
 
 import re
 import shutil
@@ -11,7 +13,17 @@ import time
 import h5py
 import numpy as np
 import pytest
-from commands import CLASSES, Fork, charges, dphead, features_file, fitted, refused, report_of, rows
+from commands import (
+    CLASSES,
+    Fork,
+    charges,
+    dphead,
+    features_file,
+    fitted,
+    refused,
+    report_of,
+    rows,
+)
 from core import QUERIES, D, M
 
 from dphead.privacy.contract import ReleaseSpec
@@ -25,9 +37,22 @@ from dphead.sums.parts import PartAsk
 from dphead.sums.reference import GramAndSums
 from extract.format import write_features
 
-FC = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--seed", 4)  # 5 releases: mean, Gram, 3 gradients
-SGD = ("--method", "dp-sgd", "--steps", 3, "--batch-size", 200, "--backend", "numpy", "--seed", 4)
-SGD = (*SGD, "--accountant", "rdp")  # each process plans, and PLD would take most of the time
+# 5 releases: mean, Gram, 3 gradients
+FC = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--seed", 4)
+SGD = (
+    "--method",
+    "dp-sgd",
+    "--steps",
+    3,
+    "--batch-size",
+    200,
+    "--backend",
+    "numpy",
+    "--seed",
+    4,
+)
+# each process plans, and PLD would take most of the time
+SGD = (*SGD, "--accountant", "rdp")
 TIMEOUT = 600  # seconds: a busy machine is no failure
 
 # `dphead` with the process that DYING names killed at its third sum.
@@ -56,7 +81,9 @@ def free_port():
 
 
 def started(folder, count, *arguments, each=None, **env):
-    """`dphead arguments` on `count` processes of a group; each: arguments of one process, by its number."""
+    """`dphead arguments` on `count` processes of a group; each: arguments of one
+    process, by its number.
+    """
     address = f"127.0.0.1:{free_port()}"
     running = []
     for i in range(count):
@@ -71,23 +98,38 @@ def features(tmp_path):
     return features_file(tmp_path / "train.h5", n=1000)
 
 
-@pytest.mark.parametrize(("count", "method"), [(2, FC), (4, SGD)], ids=["2 full", "4 Poisson"])
+@pytest.mark.parametrize(
+    ("count", "method"), [(2, FC), (4, SGD)], ids=["2 full", "4 Poisson"]
+)
 def test_processes_give_the_head_of_one(features, tmp_path, count, method):
-    """One seed, so one noise and one sample; integers add up to the same: byte for byte.
+    """One seed, so one noise and one sample; integers add up to the same: byte for
+    byte.
 
     Two as a user starts them on one host, four as on four hosts.
     """
     command = ("fit", features, *method, "-o")
     fitted(*command, tmp_path / "one", "--ledger", tmp_path / "one.sqlite")
     if count == 2:
-        many = [sys.executable, "-m", "dphead", *command, tmp_path / "many", "--processes", count]
-        done = subprocess.run([str(a) for a in many], capture_output=True, text=True, timeout=TIMEOUT)
+        many = [
+            sys.executable,
+            "-m",
+            "dphead",
+            *command,
+            tmp_path / "many",
+            "--processes",
+            count,
+        ]
+        done = subprocess.run(
+            [str(a) for a in many], capture_output=True, text=True, timeout=TIMEOUT
+        )
         code, out, err = done.returncode, done.stdout, done.stderr
     else:
         code, out, err = started(tmp_path, count, *command, tmp_path / "many")[0]
     assert code == 0, err
     assert "Gloo" not in out and "plain sum of the ledger's fits" in out
-    one, head = ((tmp_path / name / "head.safetensors").read_bytes() for name in ("one", "many"))
+    one, head = (
+        (tmp_path / name / "head.safetensors").read_bytes() for name in ("one", "many")
+    )
     assert head == one
     assert charges() == 1  # once, and not by each
     ours, theirs = (report_of(tmp_path / name)["guarantee"] for name in ("many", "one"))
@@ -104,13 +146,25 @@ def test_every_process_ends_with_the_same_head(features, tmp_path):
         from dphead.runs.fit import FitOptions, fit_files
 
         features, out, address, index = sys.argv[1:]
-        options = FitOptions(Path(features), Path(out) / f"run{index}", method="auto", seed=1, settings={})
-        options = FitOptions(**vars(options) | {"processes": Place(address, 2, int(index))})
+        options = FitOptions(
+            Path(features),
+            Path(out) / f"run{index}",
+            method="auto",
+            seed=1,
+            settings={},
+            processes=Place(address, 2, int(index)),
+        )
         result = fit_files(options)
         t = result["head"].transform
         e = result["head"].estimate
-        np.savez(Path(out) / f"{index}.npz", weights=result["head"].weights, intercept=result["head"].intercept,
-                 center=t.center, estimate=[e.accuracy, e.low, e.high], first=result["report"] is not None)
+        np.savez(
+            Path(out) / f"{index}.npz",
+            weights=result["head"].weights,
+            intercept=result["head"].intercept,
+            center=t.center,
+            estimate=[e.accuracy, e.low, e.high],
+            first=result["report"] is not None,
+        )
     """)
     address = f"127.0.0.1:{free_port()}"
     running = [Fork(tmp_path, script, features, tmp_path, address, i) for i in range(2)]
@@ -119,11 +173,15 @@ def test_every_process_ends_with_the_same_head(features, tmp_path):
     assert first.pop("first") and not second.pop("first")
     for name, value in first.items():
         assert np.array_equal(value, second[name]), name
-    assert (tmp_path / "run0" / "report.json").exists() and not (tmp_path / "run1").exists()
+    assert (tmp_path / "run0" / "report.json").exists() and not (
+        tmp_path / "run1"
+    ).exists()
 
 
 def test_sums_of_any_size_travel_as_they_are(tmp_path):
-    """Beyond 2**53, and what would be NaN or subnormal if the bits were taken for float64's."""
+    """Beyond 2**53, and what would be NaN or subnormal if the bits were taken for
+    float64's.
+    """
     script = textwrap.dedent("""
         import sys
         import numpy as np
@@ -140,24 +198,38 @@ def test_sums_of_any_size_travel_as_they_are(tmp_path):
                 group.answer(sent)
     """)
     address = f"127.0.0.1:{free_port()}"
-    done = [p.wait(TIMEOUT) for p in [Fork(tmp_path, script, address, i) for i in range(2)]]
+    done = [
+        p.wait(TIMEOUT) for p in [Fork(tmp_path, script, address, i) for i in range(2)]
+    ]
     assert [d.code for d in done] == [0, 0]
     assert done[0].out.split()[-1] == "True"
 
 
 @pytest.mark.parametrize("lost", [1, 0])
-def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(features, tmp_path, lost):
-    """Killed at the third of 5 releases. The same command continues, on one process too, and is charged once."""
+def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
+    features, tmp_path, lost
+):
+    """Killed at the third of 5 releases.
+
+    The same command continues, on one process too, and is charged once.
+    """
     run, book = tmp_path / "run", tmp_path / "book.sqlite"
     command = ("fit", features, *FC, "-o")
     done = started(tmp_path, 3, *command, run, "--ledger", book, DYING=str(lost))
     assert done[lost].code == -9
     for i in {0, 1, 2} - {lost}:
         assert done[i].code not in (0, -9)
-        who = "process 1 of 3 was lost" if lost else "process 0 of 3.* was lost|leader task was"  # jax may say it first
+        # jax may say it first
+        who = (
+            "process 1 of 3 was lost"
+            if lost
+            else "process 0 of 3.* was lost|leader task was"
+        )
         assert re.search(who, done[i].err), done[i].err
     (fit,) = Ledger(book).fits()
-    assert [r["state"] for r in fit["releases"]] == ["committed"] * 2 + ["started"] + ["reserved"] * 2
+    assert [r["state"] for r in fit["releases"]] == ["committed"] * 2 + ["started"] + [
+        "reserved"
+    ] * 2
     assert not (run / "report.json").exists()
     fitted(*command, run, "--ledger", book)
     fitted(*command, tmp_path / "whole", "--ledger", tmp_path / "whole.sqlite")
@@ -178,8 +250,13 @@ def fewer_rows(path):
     write_features(path, *rows(990), CLASSES, dataset_id=dataset_id)
 
 
-@pytest.mark.parametrize(("change", "field"), [(change_digest, "features"), (fewer_rows, "n_rows"), (None, "settings")])
-def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(features, tmp_path, change, field):
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [(change_digest, "features"), (fewer_rows, "n_rows"), (None, "settings")],
+)
+def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(
+    features, tmp_path, change, field
+):
     other = tmp_path / "other.h5"
     shutil.copy(features, other)
     if change is not None:
@@ -194,7 +271,16 @@ def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(featu
 def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_path):
     address = f"127.0.0.1:{free_port()}"
     for index, why in ((1, "process 0 does not answer"), (0, "not all have come")):
-        place = ("--coordinator", address, "--num-processes", 2, "--process-id", index, "--connect-timeout", 3)
+        place = (
+            "--coordinator",
+            address,
+            "--num-processes",
+            2,
+            "--process-id",
+            index,
+            "--connect-timeout",
+            3,
+        )
         command = ("fit", features, "-o", tmp_path / "run", *FC, *place)
         done = Fork(tmp_path, COMMAND, *command).wait(TIMEOUT)
         assert done.code == 2 and address in done.err and why in done.err, done.err
@@ -204,16 +290,37 @@ def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_
 @pytest.mark.parametrize(
     ("script", "code", "message"),
     [
-        ("if i == 2: os.kill(os.getpid(), 9)\ntime.sleep(60)", 1, "process 2 of 3 was killed by signal 9"),
-        ("if i == 1: sys.exit('the reason')\ntime.sleep(60)", 1, "process 1 of 3 ended with exit code 1: the reason"),
-        ("if i == 1: sys.exit(3)\nif i == 0: sys.exit('Error: said by the first')\ntime.sleep(60)", None, ""),
+        (
+            "if i == 2: os.kill(os.getpid(), 9)\ntime.sleep(60)",
+            1,
+            "process 2 of 3 was killed by signal 9",
+        ),
+        (
+            "if i == 1: sys.exit('the reason')\ntime.sleep(60)",
+            1,
+            "process 1 of 3 ended with exit code 1: the reason",
+        ),
+        (
+            (
+                "if i == 1: sys.exit(3)\nif i == 0: sys.exit('Error: said by the "
+                "first')\ntime.sleep(60)"
+            ),
+            None,
+            "",
+        ),
         ("print('hello')", 0, ""),
     ],
 )
-def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, monkeypatch, script, code, message):
+def test_the_launcher_stops_all_when_one_ends_with_an_error(
+    capfd, monkeypatch, script, code, message
+):
     monkeypatch.setattr("dphead.runs.processes.LINGER", 0.2)
     start = time.monotonic()
-    command = [sys.executable, "-c", f"import os, sys, time\ni = int(sys.argv[-1])\n{script}"]
+    command = [
+        sys.executable,
+        "-c",
+        f"import os, sys, time\ni = int(sys.argv[-1])\n{script}",
+    ]
     found = launch(3, command)
     out, err = capfd.readouterr()
     assert time.monotonic() - start < 30
@@ -223,7 +330,10 @@ def test_the_launcher_stops_all_when_one_ends_with_an_error(capfd, monkeypatch, 
         assert out == "hello\n"  # of the first alone
 
 
-@pytest.mark.parametrize("given", [("host:1", None, 0), ("host:1", 2, None), ("host:1", 2, 2), ("host", 2, 0)])
+@pytest.mark.parametrize(
+    "given",
+    [("host:1", None, 0), ("host:1", 2, None), ("host:1", 2, 2), ("host", 2, 0)],
+)
 def test_a_place_that_is_none_is_refused(given):
     with pytest.raises(ValueError, match=r"process_id|host:port"):
         Place(*given)
@@ -232,7 +342,9 @@ def test_a_place_that_is_none_is_refused(given):
 def test_a_number_without_a_coordinator_is_refused(features, tmp_path):
     """It would be a fit of its own, with a charge of its own."""
     for given in (("--num-processes", 2), ("--process-id", 1)):
-        assert "need --coordinator" in refused(dphead("fit", features, "-o", tmp_path / "run", *FC, *given))
+        assert "need --coordinator" in refused(
+            dphead("fit", features, "-o", tmp_path / "run", *FC, *given)
+        )
     assert charges() == 0
 
 
@@ -251,7 +363,14 @@ def pair():
     store, groups = Store(), []
     for i in range(2):
         g = Group.__new__(Group)
-        g._store, g.count, g.index, g._asked, g._transforms, g._transform = store, 2, i, 0, 0, None
+        g._store, g.count, g.index, g._asked, g._transforms, g._transform = (
+            store,
+            2,
+            i,
+            0,
+            0,
+            None,
+        )
         groups.append(g)
     return groups
 
@@ -263,22 +382,45 @@ ASKED = [*QUERIES, GramAndSums(M)]
 def test_an_ask_arrives_as_it_was_sent(query):
     first, second = pair()
     center = np.random.default_rng(0).standard_normal(D).astype(np.float32)
-    transforms = [RowTransform(), RowTransform(True, center, None, 0.3), RowTransform(False, None, center)]
+    transforms = [
+        RowTransform(),
+        RowTransform(True, center, None, 0.3),
+        RowTransform(False, None, center),
+    ]
     spec = ReleaseSpec("label", query.name, 0.5, 1.5, 100, 0.1, group_cap=2)
     received = []
     for i, t in enumerate([transforms[0], *transforms, transforms[2]]):
         weights = np.full((D, M), 1 / 3, np.float32) if i % 2 else None
         clip_norm = None if i == 3 else 0.5  # None asks for the largest norm
-        ask = PartAsk(query, Params(t, weights), spec, clip_norm, 50, np.arange(i) if i else None)
+        ask = PartAsk(
+            query, Params(t, weights), spec, clip_norm, 50, np.arange(i) if i else None
+        )
         first.ask(1, ask)
         got = second.next()
-        assert (got.query, got.spec, got.clip_norm, got.n_rows) == (ask.query, spec, clip_norm, 50)
-        for a, b in ((got.params.weights, weights), (got.indices, ask.indices), (got.params.transform.center, t.center),
-                     (got.params.transform.scale, t.scale)):  # fmt: skip
-            assert (a is None and b is None) or (a.dtype == b.dtype and np.array_equal(a, b))
-        assert (got.params.transform.unit_norm, got.params.transform.append) == (t.unit_norm, t.append)
+        assert (got.query, got.spec, got.clip_norm, got.n_rows) == (
+            ask.query,
+            spec,
+            clip_norm,
+            50,
+        )
+        for a, b in (
+            (got.params.weights, weights),
+            (got.indices, ask.indices),
+            (got.params.transform.center, t.center),
+            (got.params.transform.scale, t.scale),
+        ):
+            assert (a is None and b is None) or (
+                a.dtype == b.dtype and np.array_equal(a, b)
+            )
+        assert (got.params.transform.unit_norm, got.params.transform.append) == (
+            t.unit_norm,
+            t.append,
+        )
         received.append(got.params.transform)
-    assert received[0] is received[1] is not received[2] is not received[3] is received[4]  # rows that it made are kept
+    # rows that it made are kept
+    assert (
+        received[0] is received[1] is not received[2] is not received[3] is received[4]
+    )
     assert not first._store  # nothing stays
 
 
@@ -287,7 +429,13 @@ def test_a_head_arrives_as_it_was_sent():
     rng = np.random.default_rng(0)
     transform = RowTransform(True, rng.standard_normal(D).astype(np.float32))
     for estimate in (None, AccuracyEstimate(0.5, 0.25, 0.75)):
-        head = LinearHead(rng.standard_normal((D, M)), rng.standard_normal(M), transform, "sigmoid", estimate)
+        head = LinearHead(
+            rng.standard_normal((D, M)),
+            rng.standard_normal(M),
+            transform,
+            "sigmoid",
+            estimate,
+        )
         first.end(head)
         assert second.next() is None
         x = rng.standard_normal((9, D)).astype(np.float32)

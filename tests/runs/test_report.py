@@ -1,4 +1,6 @@
-"""report.json, against its documentation, and the paragraph that states the guarantee."""
+"""report.json, against its documentation, and the paragraph that states the
+guarantee.
+"""
 
 import json
 import re
@@ -25,14 +27,37 @@ X, Y = toy(400, 6, 3)
 SGD = GradientDescent(steps=4, sampling_prob=0.25)
 
 
-def built(solver=None, *, ledger=None, seed=None, test=None, test_is=None, tuning="none", **plan):
+def built(
+    solver=None,
+    *,
+    ledger=None,
+    seed=None,
+    test=None,
+    test_is=None,
+    tuning="none",
+    **plan,
+):
     solver = solver or LeastSquares()
     made = make_plan(solver, FACTS, **{"epsilon": 1.0, "delta": 1e-5} | plan)
-    result = fit_head(solver, ArrayRows(X, Y), FACTS, made, Run(ledger=ledger, noise=NoiseSource(seed)))
-    return report.build(result, method={}, data={"n_rows": 400}, tuning=tuning, warnings=[], test=test, test_is=test_is)
+    result = fit_head(
+        solver,
+        ArrayRows(X, Y),
+        FACTS,
+        made,
+        Run(ledger=ledger, noise=NoiseSource(seed)),
+    )
+    return report.build(
+        result,
+        method={},
+        data={"n_rows": 400},
+        tuning=tuning,
+        warnings=[],
+        test=test,
+        test_is=test_is,
+    )
 
 
-# --- the documented keys ----------------------------------------------------------------------------------------------
+# --- the documented keys --------------------------------------------------------------
 
 
 def documented():
@@ -57,7 +82,12 @@ def documented():
 
 @pytest.mark.parametrize(
     "options",
-    ["", "--method dp-fc --steps 3 --epsilon inf", "--test-is public", "--method dp-sgd --batch-size 60 --steps 3"],
+    [
+        "",
+        "--method dp-fc --steps 3 --epsilon inf",
+        "--test-is public",
+        "--method dp-sgd --batch-size 60 --steps 3",
+    ],
 )
 def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
     features, test = (features_file(tmp_path / name) for name in ("f.h5", "test.h5"))
@@ -69,12 +99,20 @@ def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
     for row in found["guarantee"]["releases"]:
         assert set(row) == keys["guarantee.releases"]
     assert found["schema"] == report.SCHEMA == 1
-    assert re.search(r"`schema` is (\d+)", (Path(report.__file__).parents[2] / "docs/report.md").read_text())[1] == "1"
+    assert (
+        re.search(
+            r"`schema` is (\d+)",
+            (Path(report.__file__).parents[2] / "docs/report.md").read_text(),
+        )[1]
+        == "1"
+    )
 
 
 def test_the_report_is_strict_json(tmp_path):
     features = features_file(tmp_path / "f.h5")
-    fitted("fit", features, "-o", tmp_path / "run", "--method", "dp-ls", "--epsilon", "inf")
+    fitted(
+        "fit", features, "-o", tmp_path / "run", "--method", "dp-ls", "--epsilon", "inf"
+    )
 
     def constant(name):
         raise AssertionError(f"{name} is not JSON")
@@ -101,29 +139,47 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_values_become_plain_json():
-    value = {"a": np.float32(0.5), "b": (np.int64(3), np.bool_(True)), "c": np.array([1.0, np.inf]), "d": float("nan")}
-    assert report.plain(value) == {"a": 0.5, "b": [3, True], "c": [1.0, "inf"], "d": "nan"}
+    value = {
+        "a": np.float32(0.5),
+        "b": (np.int64(3), np.bool_(True)),
+        "c": np.array([1.0, np.inf]),
+        "d": float("nan"),
+    }
+    assert report.plain(value) == {
+        "a": 0.5,
+        "b": [3, True],
+        "c": [1.0, "inf"],
+        "d": "nan",
+    }
     assert json.loads(json.dumps(report.plain(value), allow_nan=False))["c"][1] == "inf"
 
 
-# --- the numbers ------------------------------------------------------------------------------------------------------
+# --- the numbers ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("relation", accounting.RELATIONS)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
-def test_the_guarantee_is_the_plans_and_not_above_what_was_asked_for(relation, epsilon, monkeypatch):
-    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})  # half a second each
+def test_the_guarantee_is_the_plans_and_not_above_what_was_asked_for(
+    relation, epsilon, monkeypatch
+):
+    # half a second each
+    monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
     g = built(DPFC(steps=3), relation=relation, epsilon=epsilon)["guarantee"]
     assert epsilon * (1 - 1e-6) <= g["epsilon"] <= epsilon == g["target_epsilon"]
     assert g["mu"] == pytest.approx(mu_from_epsilon(g["epsilon"], 1e-5), rel=1e-6)
     assert g["rho"] == pytest.approx(g["mu"] ** 2 / 2)
-    assert g["mu"] ** 2 == pytest.approx(sum(r["count"] * r["mu"] ** 2 for r in g["releases"]))
+    assert g["mu"] ** 2 == pytest.approx(
+        sum(r["count"] * r["mu"] ** 2 for r in g["releases"])
+    )
     assert g["neighboring_relation"] == relation and g["private"]
 
 
 def test_a_papers_accountant_sets_the_noise_and_the_epsilon_is_still_the_exact_one():
     g = built(accountant="zcdp")["guarantee"]
-    assert g["profiles"]["zcdp"] == pytest.approx(1.0, rel=1e-6) and g["calibrated_with"] == "zcdp"
+    assert (
+        g["profiles"]["zcdp"] == pytest.approx(1.0, rel=1e-6)
+        and g["calibrated_with"] == "zcdp"
+    )
     assert g["epsilon"] == g["profiles"]["exact"] < 0.8
 
 
@@ -133,29 +189,48 @@ def test_poisson_batches_have_no_mu():
     assert g["epsilon"] == pytest.approx(g["profiles"]["pld"]) and g["epsilon"] <= 1.0
 
 
-@pytest.mark.parametrize(("epsilon", "seed"), [(1.0, 3), (1.0, 0), (float("inf"), None), (float("inf"), 3)])
+@pytest.mark.parametrize(
+    ("epsilon", "seed"), [(1.0, 3), (1.0, 0), (float("inf"), None), (float("inf"), 3)]
+)
 def test_what_is_not_private_says_so(epsilon, seed):
     found = built(epsilon=epsilon, seed=seed)
-    assert not found["guarantee"]["private"] and "not private" in found["statement"].lower()
-    assert "differentially private" not in found["statement"] and "Do not publish" in found["statement"]
+    assert (
+        not found["guarantee"]["private"]
+        and "not private" in found["statement"].lower()
+    )
+    assert (
+        "differentially private" not in found["statement"]
+        and "Do not publish" in found["statement"]
+    )
 
 
 def test_the_total_is_over_every_fit_of_the_ledger():
     ledger = Ledger()
-    totals = [built(ledger=ledger, epsilon=e)["ledger"]["total_epsilon"] for e in (1.0, 0.5, 1.0)]
+    totals = [
+        built(ledger=ledger, epsilon=e)["ledger"]["total_epsilon"]
+        for e in (1.0, 0.5, 1.0)
+    ]
     mu = np.sqrt(sum(mu_from_epsilon(e, 1e-5) ** 2 for e in (1.0, 0.5, 1.0)))
     assert totals[0] == pytest.approx(1.0, rel=1e-6)
-    assert totals == sorted(totals) and totals[2] == pytest.approx(accounting.epsilon_from_mu(mu, 1e-5), rel=1e-6)
-    assert built(ledger=ledger, epsilon=float("inf"))["ledger"]["total_epsilon"] == float("inf")
+    assert totals == sorted(totals) and totals[2] == pytest.approx(
+        accounting.epsilon_from_mu(mu, 1e-5), rel=1e-6
+    )
+    assert built(ledger=ledger, epsilon=float("inf"))["ledger"][
+        "total_epsilon"
+    ] == float("inf")
 
 
 def test_the_plain_sum_of_sampled_fits_is_by_renyi_where_there_is_one():
-    """It takes no seconds; PLD only under replace_one. Neither is a guarantee for choices
-    that depend on earlier fits."""
+    """It takes no seconds; PLD only under replace_one.
+
+    Neither is a guarantee for choices that depend on earlier fits.
+    """
     events = [GaussianEvent(4.0, 0.1, 10)]
     for relation, accountant in (("zero_out", "rdp"), ("replace_one", "pld")):
         expected = accounting.epsilon(events, 1e-5, relation, accountant)
-        assert report.plain_sum_epsilon(events, 1e-5, relation) == pytest.approx(expected)
+        assert report.plain_sum_epsilon(events, 1e-5, relation) == pytest.approx(
+            expected
+        )
     assert report.plain_sum_epsilon([], 1e-5, "zero_out") == 0.0
 
 
@@ -164,20 +239,29 @@ def test_a_budgets_delta_is_the_totals():
     ledger.set_budget(3.0, 1e-6)
     found = built(ledger=ledger)["ledger"]
     assert found["delta"] == 1e-6 and found["budget"]["epsilon"] == 3.0
-    assert 1.0 < found["total_epsilon"] < 1.5  # the same noise costs more at a smaller delta
+    # the same noise costs more at a smaller delta
+    assert 1.0 < found["total_epsilon"] < 1.5
 
 
-# --- the paragraph ----------------------------------------------------------------------------------------------------
+# --- the paragraph --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("relation", accounting.RELATIONS)
 def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
-    text = built(relation=relation, ledger=Ledger(tmp_path / "book.sqlite"))["statement"]
+    text = built(relation=relation, ledger=Ledger(tmp_path / "book.sqlite"))[
+        "statement"
+    ]
     for part in (
-        "(1, 1e-05)-differentially private", report.RELATION_MEANING[relation], "one row (image)", "several images",
-        "any other knowledge", "are not protected", "may be published", "book.sqlite",
+        "(1, 1e-05)-differentially private",
+        report.RELATION_MEANING[relation],
+        "one row (image)",
+        "several images",
+        "any other knowledge",
+        "are not protected",
+        "may be published",
+        "book.sqlite",
         "plain sum so far is epsilon = 1 at",
-    ):  # fmt: skip
+    ):
         assert part in text, part
     assert ("400" in text) == (relation != "add_remove")
 
@@ -187,10 +271,19 @@ def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
     total is one."""
     free, kept = Ledger(tmp_path / "free.sqlite"), Ledger(tmp_path / "kept.sqlite")
     kept.set_budget(3.0, 1e-6)
-    text = {name: built(ledger=book)["statement"] for name, book in (("free", free), ("kept", kept))}
-    assert "for all of them together is epsilon = 3 at delta = 1e-06, the budget" in text["kept"]
+    text = {
+        name: built(ledger=book)["statement"]
+        for name, book in (("free", free), ("kept", kept))
+    }
+    assert (
+        "for all of them together is epsilon = 3 at delta = 1e-06, the budget"
+        in text["kept"]
+    )
     assert "no guarantee by itself" in text["kept"] and "only if" not in text["kept"]
-    assert "No budget was fixed" in text["free"] and "only if the settings of each" in text["free"]
+    assert (
+        "No budget was fixed" in text["free"]
+        and "only if the settings of each" in text["free"]
+    )
     assert all("plain sum so far" in t and "total" not in t for t in text.values())
     assert built(ledger=kept)["ledger"]["total_is"] == "plain sum"
 
@@ -200,19 +293,32 @@ def test_a_fit_that_counts_only_itself_says_so():
 
 
 @pytest.mark.parametrize(
-    ("test_is", "part"), [("private", "is not covered"), ("public", "declared public"), (None, "may be published")]
+    ("test_is", "part"),
+    [
+        ("private", "is not covered"),
+        ("public", "declared public"),
+        (None, "may be published"),
+    ],
 )
 def test_the_statement_says_what_the_test_rows_are(test_is, part):
-    text = built(test_is=test_is, test={"accuracy": 0.5} if test_is else None)["statement"]
-    assert part in text and ("test" in text.replace("latest", "")) == (test_is is not None)
+    text = built(test_is=test_is, test={"accuracy": 0.5} if test_is else None)[
+        "statement"
+    ]
+    assert part in text and ("test" in text.replace("latest", "")) == (
+        test_is is not None
+    )
 
 
 @pytest.mark.parametrize("seed", [None, 0, 3])
 @pytest.mark.parametrize("epsilon", [1.0, float("inf")])
 def test_only_figures_on_public_test_rows_are_in_a_report(epsilon, seed):
-    """Whatever else the fit is: the test rows' privacy is not that of the training rows."""
+    """Whatever else the fit is: the test rows' privacy is not that of the training
+    rows.
+    """
     for test_is in ("private", "public"):
-        test = built(epsilon=epsilon, seed=seed, test={"accuracy": 0.5}, test_is=test_is)["test"]
+        test = built(
+            epsilon=epsilon, seed=seed, test={"accuracy": 0.5}, test_is=test_is
+        )["test"]
         assert test == ({"accuracy": 0.5} if test_is == "public" else None)
 
 

@@ -1,4 +1,6 @@
-"""Without noise each solver is the textbook method: against numpy's and scikit-learn's own answers."""
+"""Without noise each solver is the textbook method: against numpy's and scikit-learn's
+own answers.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,14 @@ from fits import plan_and_fit
 from sklearn.linear_model import LogisticRegression
 
 from dphead.rows.data import ArrayRows
-from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, Prototypes, PublicFacts
+from dphead.solvers import (
+    DPFC,
+    GradientDescent,
+    LeastSquares,
+    Newton,
+    Prototypes,
+    PublicFacts,
+)
 from dphead.solvers.base import Centering
 
 N, D, M = 500, 6, 3
@@ -16,13 +25,16 @@ X, Y = toy(N, D, M, seed=3, scale=0.3)
 X64, HOT = X.astype(float), np.eye(M)[Y]
 RAW = Centering(0.0, unit_norm=False)
 RIDGE = 0.01
-# Rows and residuals are on a grid of 1 / 4095 of the largest norm, 500 of each at random, and the ridge divides by a
-# hundredth: what is compared agrees to a few thousandths of the largest weight.
+# Rows and residuals are on a grid of 1 / 4095 of the largest norm, 500 of each at
+# random, and the ridge divides by a hundredth: what is compared agrees to a few
+# thousandths of the largest weight.
 GRID = 3e-3
 
 
 def assert_close(weights, wanted):
-    np.testing.assert_allclose(weights, wanted, rtol=0, atol=GRID * np.abs(wanted).max())
+    np.testing.assert_allclose(
+        weights, wanted, rtol=0, atol=GRID * np.abs(wanted).max()
+    )
 
 
 def fit(solver):
@@ -62,7 +74,9 @@ def test_newton_steps_are_newtons():
     for _ in range(3):
         p = 1 / (1 + np.exp(-X64 @ w))
         for j in range(M):
-            h = (X64 * (p[:, j] * (1 - p[:, j]))[:, None]).T @ X64 + RIDGE * N * np.eye(D)
+            h = (X64 * (p[:, j] * (1 - p[:, j]))[:, None]).T @ X64 + RIDGE * N * np.eye(
+                D
+            )
             w[:, j] -= np.linalg.solve(h, X64.T @ (p[:, j] - HOT[:, j]))
     head = fit(Newton(steps=3, ridge=RIDGE, centering=RAW))
     assert_close(head.weights, w)
@@ -74,7 +88,9 @@ def test_gradient_descent_is_gradient_descent():
         gradient = X64.T @ (softmax(X64 @ w) - HOT) / N + 0.01 * w
         velocity = 0.5 * velocity + gradient
         w = w - 0.7 * velocity
-    solver = GradientDescent(steps=10, learning_rate=0.7, momentum=0.5, weight_decay=0.01, centering=RAW)
+    solver = GradientDescent(
+        steps=10, learning_rate=0.7, momentum=0.5, weight_decay=0.01, centering=RAW
+    )
     assert_close(fit(solver).weights, w)
 
 
@@ -82,8 +98,13 @@ def test_adam_is_adam():
     w, first, second = np.zeros((D, M)), 0.0, 0.0
     for t in range(1, 9):
         gradient = X64.T @ (softmax(X64 @ w) - HOT) / N
-        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        w = w - 0.1 * (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-12)
+        first, second = (
+            0.9 * first + 0.1 * gradient,
+            0.999 * second + 0.001 * gradient**2,
+        )
+        w = w - 0.1 * (first / (1 - 0.9**t)) / (
+            np.sqrt(second / (1 - 0.999**t)) + 1e-12
+        )
     solver = GradientDescent("adam", steps=8, learning_rate=0.1, centering=RAW)
     assert_close(fit(solver).weights, w)
 
@@ -95,7 +116,9 @@ def test_averages_of_the_iterates(average):
         w = w - 0.7 * X64.T @ (softmax(X64 @ w) - HOT) / N
         decay = t / (t + 1) if average == "mean" else min(0.9999, (1 + t) / (10 + t))
         average_w = decay * average_w + (1 - decay) * w
-    solver = GradientDescent(steps=12, learning_rate=0.7, momentum=0.0, average=average, centering=RAW)
+    solver = GradientDescent(
+        steps=12, learning_rate=0.7, momentum=0.0, average=average, centering=RAW
+    )
     assert_close(fit(solver).weights, average_w)
 
 
@@ -104,12 +127,19 @@ def test_dpfc_decreases_the_loss_at_every_step_without_noise_and_clipping(loss):
     """Boehning's bound makes the default step monotone [Boehning 1992]."""
     losses = [loss_of(loss, np.zeros((D, M)))]
     for steps in (1, 2, 4, 8, 16):
-        losses.append(loss_of(loss, fit(DPFC(steps=steps, ridge=1e-6, loss=loss, centering=RAW)).weights))
+        losses.append(
+            loss_of(
+                loss,
+                fit(DPFC(steps=steps, ridge=1e-6, loss=loss, centering=RAW)).weights,
+            )
+        )
     assert np.all(np.diff(losses) <= 1e-9)
 
 
 def test_dpfc_reaches_the_maximum_likelihood():
-    reference = LogisticRegression(C=1e6, fit_intercept=False, max_iter=5000, tol=1e-10).fit(X, Y)
+    reference = LogisticRegression(
+        C=1e6, fit_intercept=False, max_iter=5000, tol=1e-10
+    ).fit(X, Y)
     best = loss_of("softmax", reference.coef_.T.astype(float))
     ours = loss_of("softmax", fit(DPFC(steps=300, ridge=1e-6, centering=RAW)).weights)
     assert best - 1e-6 <= ours <= best + 0.01
@@ -126,7 +156,9 @@ def test_prototypes_are_class_means(rule):
     head = fit(Prototypes(rule, centering=RAW))
     means = np.stack([X64[j == Y].mean(axis=0) for j in range(M)])
     if rule == "cosine":
-        wanted = (X64 @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T).argmax(axis=1)
+        wanted = (
+            X64 @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
+        ).argmax(axis=1)
     else:
         wanted = ((X64[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
     assert np.mean(head.scores(X).argmax(axis=1) == wanted) > 0.99

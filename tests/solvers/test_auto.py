@@ -12,23 +12,37 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import CorrectCount, Gradient
 from dphead.rows.data import ArrayRows
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import DESCENT, LONGEST, MOVE, STRETCH, Lengthening, _overfit, rate
+from dphead.solvers.auto import (
+    DESCENT,
+    LONGEST,
+    MOVE,
+    STRETCH,
+    Lengthening,
+    _overfit,
+    rate,
+)
 from dphead.solvers.base import Centering
 
 D, M = 8, 4
 
 
 def blobs(n, seed, spread=1.1, weights=None):
-    """n rows of M overlapping classes, some far larger than others if `weights` says so."""
+    """n rows of M overlapping classes, some far larger than others if `weights` says
+    so.
+    """
     rng = np.random.default_rng(seed)
     y = rng.choice(M, n, p=weights)
-    return (rng.normal(size=(n, D)) * spread + 2 * np.eye(M, D)[y]).astype(np.float32), y
+    return (rng.normal(size=(n, D)) * spread + 2 * np.eye(M, D)[y]).astype(
+        np.float32
+    ), y
 
 
 def fit(x, y, epsilon, seed=None, solver=Auto()):  # noqa: B008
     facts = PublicFacts(len(x), D, M)
     run = {"noise": NoiseSource(seed), "summer": quick_sums()}
-    return plan_and_fit(solver, ArrayRows(x, y, 8192), facts, epsilon=epsilon, **run).head
+    return plan_and_fit(
+        solver, ArrayRows(x, y, 8192), facts, epsilon=epsilon, **run
+    ).head
 
 
 def plan(n=50_000, d=1000, epsilon=1.0, solver=Auto(), **more):  # noqa: B008
@@ -37,12 +51,19 @@ def plan(n=50_000, d=1000, epsilon=1.0, solver=Auto(), **more):  # noqa: B008
 
 @pytest.mark.parametrize("momentum", [DESCENT.momentum, 0.9])
 @pytest.mark.parametrize("steps, strength", [(20, 300.0), (100, 5000.0)])
-def test_noise_alone_moves_a_weight_by_a_set_amount_over_the_descent(steps, strength, momentum):
-    """MOVE; the momentum of the last steps is not yet spent: 0.6 to 1 of it. Sampling error 1 %, allowed 3."""
+def test_noise_alone_moves_a_weight_by_a_set_amount_over_the_descent(
+    steps, strength, momentum
+):
+    """MOVE; the momentum of the last steps is not yet spent: 0.6 to 1 of it.
+
+    Sampling error 1 %, allowed 3.
+    """
     rng = np.random.default_rng(0)
     weights = velocity = np.zeros(5000)
     for _ in range(steps):
-        velocity = momentum * velocity + rng.normal(size=5000) * np.sqrt(steps) / strength
+        velocity = (
+            momentum * velocity + rng.normal(size=5000) * np.sqrt(steps) / strength
+        )
         weights = weights - rate(strength, steps, momentum) * velocity
     assert (0.6 if momentum else 0.97) < weights.std() / MOVE < 1.03
 
@@ -57,58 +78,96 @@ def test_large_steps_on_few_features_do_not_oscillate():
 def lengthened(mean, noise_sd, steps=100, rate=10.0, seed=0, m=M, d=D):
     """Factors of all steps of a descent whose gradients stay the same but for noise."""
     rng = np.random.default_rng(seed)
-    lengthen = Lengthening(PublicFacts(1000, d, m), replace(DESCENT, steps=steps, learning_rate=rate))
-    return [lengthen(mean + noise_sd * rng.normal(size=mean.shape), noise_sd) for _ in range(steps)]
+    lengthen = Lengthening(
+        PublicFacts(1000, d, m), replace(DESCENT, steps=steps, learning_rate=rate)
+    )
+    return [
+        lengthen(mean + noise_sd * rng.normal(size=mean.shape), noise_sd)
+        for _ in range(steps)
+    ]
 
 
 def classes_apart(share, m=M, d=D):
-    """The mean normalised gradient (d + 1, m) of m equal classes that hold so much of unit rows' variance."""
-    x, y = np.repeat(np.sqrt(share) * (np.eye(m, d) - np.eye(m, d).mean(0)) / np.sqrt(1 - 1 / m), 50, 0), np.arange(m)
+    """The mean normalised gradient (d + 1, m) of m equal classes that hold so much of
+    unit rows' variance.
+    """
+    x, y = (
+        np.repeat(
+            np.sqrt(share) * (np.eye(m, d) - np.eye(m, d).mean(0)) / np.sqrt(1 - 1 / m),
+            50,
+            0,
+        ),
+        np.arange(m),
+    )
     residual = 1 / m - np.eye(m)[np.repeat(y, 50)]
     gradient = x.T @ residual / np.linalg.norm(residual[0]) / len(x)
-    return np.vstack([gradient, np.full((1, m), 100.0)])  # the intercept's row does not count
+    # the intercept's row does not count
+    return np.vstack([gradient, np.full((1, m), 100.0)])
 
 
 @pytest.mark.parametrize("m", [2, 4, 8])
-@pytest.mark.parametrize("share, factor", [(0.1, 1.0), (0.2, 1.0), (0.3, 1.5), (0.36, STRETCH), (0.9, STRETCH)])
+@pytest.mark.parametrize(
+    "share, factor",
+    [(0.1, 1.0), (0.2, 1.0), (0.3, 1.5), (0.36, STRETCH), (0.9, STRETCH)],
+)
 def test_steps_are_longer_where_classes_hold_much_of_the_variance(share, factor, m):
-    """For its logarithm of classes: cells of the same rows hold more of it, the more they are."""
-    assert lengthened(classes_apart(share * np.log10(m), m), 0.0, m=m) == pytest.approx([factor] * 100)
+    """For its logarithm of classes: cells of the same rows hold more of it, the more
+    they are.
+    """
+    assert lengthened(classes_apart(share * np.log10(m), m), 0.0, m=m) == pytest.approx(
+        [factor] * 100
+    )
 
 
 def test_the_share_is_known_to_a_tenth_or_not_at_all():
-    """Without subtracting the noise's own square, noise would look like classes far apart. 400 noise draws; the share's
-    deviation is about a tenth and its mean known to 0.005: 0.02 are allowed, for what the limits cut off."""
+    """Without subtracting the noise's own square, noise would look like classes far
+    apart. 400 noise draws; the share's deviation is about a tenth and its mean known to
+    0.005: 0.02 are allowed, for what the limits cut off.
+    """
     for noise_sd, seen in ((0.02, 1), (0.15, 9), (0.24, 23)):
         shares = []
         for seed in range(400):
             factors = lengthened(classes_apart(0.28 * np.log10(M)), noise_sd, seed=seed)
-            assert factors[: seen - 1] == [1.0] * (seen - 1) and len(set(factors[seen - 1 :])) == 1
+            assert (
+                factors[: seen - 1] == [1.0] * (seen - 1)
+                and len(set(factors[seen - 1 :])) == 1
+            )
             shares.append(factors[-1] * 0.2)
         assert abs(np.clip(shares, 0.2, 0.36).mean() - 0.28) < 0.02
-    assert lengthened(classes_apart(0.9), 0.3) == [1.0] * 100  # it would take 36 of 100 steps
+    # it would take 36 of 100 steps
+    assert lengthened(classes_apart(0.9), 0.3) == [1.0] * 100
     assert lengthened(classes_apart(0.0), 0.24)[-1] < 1.5
 
 
 def test_lengthened_steps_are_no_longer_than_the_longest():
-    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST / 1.2)[-1] == pytest.approx(1.2)
+    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST / 1.2)[-1] == pytest.approx(
+        1.2
+    )
     assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST)[-1] == 1.0
     for momentum, rate_, factor in ((0.9, LONGEST * 0.1 / 1.2, 1.2), (1.0, 0.0, 1.0)):
         descent = replace(DESCENT, steps=100, momentum=momentum, learning_rate=rate_)
-        assert Lengthening(PublicFacts(1000, D, M), descent)(classes_apart(0.9), 0.0) == pytest.approx(factor)
+        assert Lengthening(PublicFacts(1000, D, M), descent)(
+            classes_apart(0.9), 0.0
+        ) == pytest.approx(factor)
 
 
 def test_classes_far_apart_are_told_from_near_ones_by_a_fit():
-    """A given `move` and the rule give the same head where classes are near; the rule's is larger elsewhere."""
+    """A given `move` and the rule give the same head where classes are near; the rule's
+    is larger elsewhere.
+    """
     ratios = []
     for spread in (0.2, 3.0):
         x, y = blobs(5000, 0, spread)
         heads = [fit(x, y, 8.0, 0, Auto(move=move)) for move in (None, MOVE)]
-        ratios.append(np.linalg.norm(heads[0].weights) / np.linalg.norm(heads[1].weights))
+        ratios.append(
+            np.linalg.norm(heads[0].weights) / np.linalg.norm(heads[1].weights)
+        )
     assert ratios[0] > 1.1 and ratios[1] == 1.0
 
 
-@pytest.mark.parametrize("n, epsilon, share", [(50_000, 1.0, 0.01), (2000, 1.0, None), (200, 0.5, 0.1)])
+@pytest.mark.parametrize(
+    "n, epsilon, share", [(50_000, 1.0, 0.01), (2000, 1.0, None), (200, 0.5, 0.1)]
+)
 def test_the_count_has_one_to_ten_per_cent_of_the_budget(n, epsilon, share):
     """In between, its noise is one point of accuracy."""
     made = plan(n, 8, epsilon)
@@ -125,12 +184,20 @@ def test_steps_and_scaling_follow_from_sizes_and_budget():
     weak, strong = plan(epsilon=0.1), plan(epsilon=8.0)
     assert 60 <= len(weak.specs) < len(strong.specs) <= 103
     assert [s.label for s in weak.specs][:2] == ["feature mean", "gradient"]
-    assert [s.label for s in strong.specs][:3] == ["feature mean", "feature squares", "gradient"]
-    assert "feature squares" not in [s.label for s in plan(epsilon=8.0, solver=Auto(centering=Centering(0.0))).specs]
+    assert [s.label for s in strong.specs][:3] == [
+        "feature mean",
+        "feature squares",
+        "gradient",
+    ]
+    assert "feature squares" not in [
+        s.label for s in plan(epsilon=8.0, solver=Auto(centering=Centering(0.0))).specs
+    ]
 
 
 def test_whoever_protects_more_has_less_to_spend():
-    """A group of four has a quarter of the mu of a row, and a replaced row moves a sum twice as far."""
+    """A group of four has a quarter of the mu of a row, and a replaced row moves a sum
+    twice as far.
+    """
     facts = PublicFacts(1000, D, M)
     row = plan().budgeted(facts).mu
     assert plan(group_cap=4).budgeted(facts).mu == row / 4
@@ -138,9 +205,13 @@ def test_whoever_protects_more_has_less_to_spend():
     assert plan(epsilon=np.inf).budgeted(facts).mu == np.inf
 
 
-@pytest.mark.parametrize("n, epsilon, scale", [(1500, 2.0, 1.1), (400, 8.0, 0.8), (4000, 0.5, 1.4)])
+@pytest.mark.parametrize(
+    "n, epsilon, scale", [(1500, 2.0, 1.1), (400, 8.0, 0.8), (4000, 0.5, 1.4)]
+)
 def test_the_expected_accuracy_is_that_of_new_rows(n, epsilon, scale):
-    """60 data sets and draws: a true 90 % interval holds fewer than 80 % with odds below 1 %. Rows are fresh."""
+    """60 data sets and draws: a true 90 % interval holds fewer than 80 % with odds
+    below 1 %. Rows are fresh.
+    """
     held, errors = 0, []
     test_x, test_y = blobs(20_000, 10_000, scale)
     for seed in range(60):
@@ -155,13 +226,23 @@ def test_the_expected_accuracy_is_that_of_new_rows(n, epsilon, scale):
 @pytest.mark.parametrize(
     "n, d, epsilon, seen, gap",
     [
-        (2000, 1280, 0.5, 0.614, 0.0275), (2000, 1280, 2.0, 0.809, 0.0385), (2000, 1280, 8.0, 0.892, 0.0888),
-        (1000, 144, 0.5, 0.770, 0.0201), (1000, 144, 2.0, 0.945, 0.0113), (1000, 144, 8.0, 0.982, 0.0077),
+        (2000, 1280, 0.5, 0.614, 0.0275),
+        (2000, 1280, 2.0, 0.809, 0.0385),
+        (2000, 1280, 8.0, 0.892, 0.0888),
+        (1000, 144, 0.5, 0.770, 0.0201),
+        (1000, 144, 2.0, 0.945, 0.0113),
+        (1000, 144, 8.0, 0.982, 0.0077),
     ],
-)  # fmt: skip
-def test_overfitting_is_expected_within_two_points_of_what_was_measured(n, d, epsilon, seen, gap):
-    """CIFAR-10's MobileNetV2 features (4 draws) and digits (8): right on the fit's rows less on other training rows."""
-    facts = make_plan(Auto(), PublicFacts(n, d, 10), epsilon=epsilon, delta=1e-5).budgeted(PublicFacts(n, d, 10))
+)
+def test_overfitting_is_expected_within_two_points_of_what_was_measured(
+    n, d, epsilon, seen, gap
+):
+    """CIFAR-10's MobileNetV2 features (4 draws) and digits (8): right on the fit's rows
+    less on other training rows.
+    """
+    facts = make_plan(
+        Auto(), PublicFacts(n, d, 10), epsilon=epsilon, delta=1e-5
+    ).budgeted(PublicFacts(n, d, 10))
     assert abs(_overfit(facts, Auto()._descent(facts), seen) - gap) < 0.02
 
 
@@ -184,7 +265,9 @@ def test_without_an_estimate_nothing_is_spent_on_it():
 
 
 def test_rare_classes_are_not_forgotten_nor_preferred():
-    """With a bias, classes of 70 % and 2 % are predicted about as often as they occur."""
+    """With a bias, classes of 70 % and 2 % are predicted about as often as they
+    occur.
+    """
     head = fit(*blobs(20_000, 0, weights=[0.7, 0.26, 0.02, 0.02]), 2.0, 1)
     x, y = blobs(20_000, 1, weights=[0.7, 0.26, 0.02, 0.02])
     found = np.bincount(head.scores(x).argmax(axis=1), minlength=M) / len(x)
@@ -207,18 +290,30 @@ def test_it_asks_for_gradients_and_one_count():
 @pytest.mark.parametrize(
     "solver",
     [
-        Auto(scale="never"), Auto(scale="always"), Auto(steps=20), Auto(move=0.5), Auto(centering=Centering(0.0)),
-        Auto(descent=replace(DESCENT, momentum=0.9)), Auto(descent=replace(DESCENT, intercept=0.0)),
-        Auto(descent=replace(DESCENT, average="last")), Auto(descent=replace(DESCENT, clip_norm=1.0)),
+        Auto(scale="never"),
+        Auto(scale="always"),
+        Auto(steps=20),
+        Auto(move=0.5),
+        Auto(centering=Centering(0.0)),
+        Auto(descent=replace(DESCENT, momentum=0.9)),
+        Auto(descent=replace(DESCENT, intercept=0.0)),
+        Auto(descent=replace(DESCENT, average="last")),
+        Auto(descent=replace(DESCENT, clip_norm=1.0)),
     ],
-)  # fmt: skip
+)
 def test_each_part_can_be_left_out_and_the_rest_still_fits(solver):
-    """Under the same budget, and far above chance; no part is worth more than that here."""
+    """Under the same budget, and far above chance; no part is worth more than that
+    here.
+    """
     x, y = blobs(4000, 0)
     head = fit(x, y, 2.0, 1, solver)
-    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.6 and head.estimate is not None
+    assert (
+        np.mean(head.scores(x).argmax(axis=1) == y) > 0.6 and head.estimate is not None
+    )
     spent = plan(solver=solver)
     assert 1 - 1e-6 < spent.epsilon_spent() <= 1.0
     labels = [s.label for s in spent.specs]
-    assert ("feature squares" in labels) == (solver.scale != "never" and solver.centering.share > 0)
+    assert ("feature squares" in labels) == (
+        solver.scale != "never" and solver.centering.share > 0
+    )
     assert labels.count("gradient") == solver.steps or solver.steps is None

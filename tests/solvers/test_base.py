@@ -1,4 +1,6 @@
-"""What every solver shares: it asks for its plan in order, ignores everything but answers, and its head scores rows."""
+"""What every solver shares: it asks for its plan in order, ignores everything but
+answers, and its head scores rows.
+"""
 
 import numpy as np
 import pytest
@@ -10,8 +12,24 @@ from hypothesis import strategies as st
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform, clipped_rows
 from dphead.rows.data import ArrayRows
-from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, LinearHead, Newton, Prototypes, PublicFacts
-from dphead.solvers.base import Answer, Centering, center_classes, check_clip, check_intercept, split_intercept
+from dphead.solvers import (
+    DPFC,
+    Auto,
+    GradientDescent,
+    LeastSquares,
+    LinearHead,
+    Newton,
+    Prototypes,
+    PublicFacts,
+)
+from dphead.solvers.base import (
+    Answer,
+    Centering,
+    center_classes,
+    check_clip,
+    check_intercept,
+    split_intercept,
+)
 from dphead.solvers.normalization import ChannelNormalization
 
 N, D, M = 600, 8, 4
@@ -33,12 +51,18 @@ SOLVERS = {
     "newton": Newton(steps=3, intercept=0.5),
     "cosine": Prototypes(),
     "nearest": Prototypes("nearest"),
-    "normalised": DPFC(centering=ChannelNormalization(4, 10.0, 50.0, 20.0), clip_norm=5.0, feature_clip=5.0),
+    "normalised": DPFC(
+        centering=ChannelNormalization(4, 10.0, 50.0, 20.0),
+        clip_norm=5.0,
+        feature_clip=5.0,
+    ),
 }
 
 
 def fit(solver, x=X, y=Y, epsilon=np.inf, facts=FACTS, seed=1, **more):
-    return plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed), **more).head
+    return plan_and_fit(
+        solver, ArrayRows(x, y), facts, epsilon=epsilon, noise=NoiseSource(seed), **more
+    ).head
 
 
 def accuracy(head, x=X, y=Y):
@@ -65,9 +89,16 @@ def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
         asked.append((ask.label, ask.query))
         shape = ask.query.shape(ask.params.transform.width(D))
         value = rng.standard_normal(shape)  # pure noise must not crash a solver either
-        answer = Answer((value + np.swapaxes(value, -1, -2)) / 2 if ask.query.symmetric else value, 1.0)
+        answer = Answer(
+            (value + np.swapaxes(value, -1, -2)) / 2 if ask.query.symmetric else value,
+            1.0,
+        )
     assert asked == [(p.label, p.query) for p in solver.plan(FACTS)]
-    assert np.isfinite(head.scores(X)).all() and head.weights.shape == (D, M) and head.intercept.shape == (M,)
+    assert (
+        np.isfinite(head.scores(X)).all()
+        and head.weights.shape == (D, M)
+        and head.intercept.shape == (M,)
+    )
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -84,34 +115,55 @@ def test_classes_without_rows_and_empty_data_are_no_error(name):
 
 def test_scores_are_the_transform_times_the_weights_and_do_not_depend_on_the_block():
     rng = np.random.default_rng(0)
-    w, b, center = rng.standard_normal((D, M)), rng.standard_normal(M), rng.standard_normal(D).astype(np.float32)
+    w, b, center = (
+        rng.standard_normal((D, M)),
+        rng.standard_normal(M),
+        rng.standard_normal(D).astype(np.float32),
+    )
     head = LinearHead(w, b, RowTransform(True, center, None, 0.5))
     unit = X / np.linalg.norm(X, axis=1, keepdims=True) - center
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     np.testing.assert_allclose(head.scores(X), unit @ w + b, atol=1e-5)
     np.testing.assert_allclose(head.scores(X, block=7), head.scores(X), atol=1e-6)
     bad = np.array([[np.nan] * D, [np.inf] * D], np.float32)
-    np.testing.assert_array_equal(head.scores(bad), np.tile(b.astype(np.float32), (2, 1)))
+    np.testing.assert_array_equal(
+        head.scores(bad), np.tile(b.astype(np.float32), (2, 1))
+    )
 
 
 def test_the_centre_is_the_mean_of_unit_rows_shrunk_by_its_noise():
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    np.testing.assert_allclose(fit(LeastSquares()).transform.center, unit.mean(axis=0), atol=1e-6)
-    for seed in range(8):  # noise alone is hardly subtracted, and never more than a mean of unit rows can be
-        assert np.linalg.norm(fit(LeastSquares(), epsilon=0.001, seed=seed).transform.center) <= 1 + 1e-6
-    at_half = [np.linalg.norm(fit(LeastSquares(), epsilon=0.05, seed=s).transform.center) for s in range(8)]
+    np.testing.assert_allclose(
+        fit(LeastSquares()).transform.center, unit.mean(axis=0), atol=1e-6
+    )
+    # noise alone is hardly subtracted, and never more than a mean of unit rows can be
+    for seed in range(8):
+        assert (
+            np.linalg.norm(
+                fit(LeastSquares(), epsilon=0.001, seed=seed).transform.center
+            )
+            <= 1 + 1e-6
+        )
+    at_half = [
+        np.linalg.norm(fit(LeastSquares(), epsilon=0.05, seed=s).transform.center)
+        for s in range(8)
+    ]
     assert min(at_half) == 0
     assert fit(LeastSquares(centering=Centering(0.0))).transform.center is None
 
 
 def test_rows_are_scaled_only_if_features_differ_in_size():
-    """Powers 1/4 of the mean squares, 100 times apart; of even features nothing is left to scale."""
+    """Powers 1/4 of the mean squares, 100 times apart; of even features nothing is left
+    to scale.
+    """
     centering = Centering(0.02, scale_share=0.01)
     even = fit(LeastSquares(centering=centering))
     assert even.transform.center is not None and even.transform.scale is None
     wide = X * np.where(np.arange(D) < D // 4, 10, 1).astype(np.float32)
     scale = fit(LeastSquares(centering=centering), x=wide).transform.scale
-    assert np.median(scale[D // 4 :]) / np.median(scale[: D // 4]) == pytest.approx(10**0.5, rel=0.2)
+    assert np.median(scale[D // 4 :]) / np.median(scale[: D // 4]) == pytest.approx(
+        10**0.5, rel=0.2
+    )
 
 
 def test_channel_normalization_is_the_papers():
@@ -120,16 +172,30 @@ def test_channel_normalization_is_the_papers():
     channels = X.reshape(N, 4, 2)
     mean = channels.mean(axis=(0, 2))
     var = (channels**2).mean(axis=(0, 2)) - mean**2
-    np.testing.assert_allclose(transform.center, np.repeat(mean, 2), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(transform.scale, np.repeat(1 / np.sqrt(var), 2), rtol=1e-4)
+    np.testing.assert_allclose(
+        transform.center, np.repeat(mean, 2), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        transform.scale, np.repeat(1 / np.sqrt(var), 2), rtol=1e-4
+    )
     with pytest.raises(ValueError, match="n_channels"):
         ChannelNormalization(3, 1.0, 1.0).plan(FACTS, 1.0)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 3000), st.floats(1e-3, 1e3), st.floats(0.1, 1e6), st.integers(0, 2**32))
-def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(d, norm, times, seed):
-    """Public numbers decide. Where it is not refused, rows with one large entry still count."""
+@given(
+    st.integers(1, 3000),
+    st.floats(1e-3, 1e3),
+    st.floats(0.1, 1e6),
+    st.integers(0, 2**32),
+)
+def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(
+    d, norm, times, seed
+):
+    """Public numbers decide.
+
+    Where it is not refused, rows with one large entry still count.
+    """
     append = min(times * norm, 1e6)
     facts = PublicFacts(100, d, 3, mu=1.0)
     rng = np.random.default_rng(seed)
@@ -148,9 +214,12 @@ def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(d, norm, 
 def test_a_clip_beside_which_no_unit_row_counts_is_refused_in_the_plan(solver):
     facts = PublicFacts(100, 4, 3, mu=1.0)
     solver(feature_clip=1000.0).plan(facts)
-    with pytest.raises(ValueError, match="feature_clip and intercept must not be thousands"):
+    with pytest.raises(
+        ValueError, match="feature_clip and intercept must not be thousands"
+    ):
         solver(feature_clip=1e4).plan(facts)
-    solver(feature_clip=1e4, centering=Centering(unit_norm=False)).plan(facts)  # rows of any length
+    # rows of any length
+    solver(feature_clip=1e4, centering=Centering(unit_norm=False)).plan(facts)
 
 
 @settings(max_examples=60, deadline=None)
@@ -171,5 +240,7 @@ def test_small_helpers():
     value = np.arange(6.0).reshape(2, 3)
     np.testing.assert_allclose(center_classes(value).sum(axis=1), 0)
     weights, intercept = split_intercept(value, 0.5)
-    assert np.array_equal(weights, value[:1]) and np.array_equal(intercept, value[1] * 0.5)
+    assert np.array_equal(weights, value[:1]) and np.array_equal(
+        intercept, value[1] * 0.5
+    )
     assert np.array_equal(split_intercept(value, 0.0)[0], value)

@@ -1,4 +1,6 @@
-"""Standard errors due to the privacy noise, against the spread of many draws of that noise."""
+"""Standard errors due to the privacy noise, against the spread of many draws of that
+noise.
+"""
 
 import numpy as np
 import pytest
@@ -37,13 +39,17 @@ def solved(gram, sums, ridge):
 
 
 def drawn(gram, sums, sd, ridge, rows, draws):
-    """Scores of `rows` and their standard errors, each (draws, k, M), with noise drawn as `release` draws it.
+    """Scores of `rows` and their standard errors, each (draws, k, M), with noise drawn
+    as `release` draws it.
 
     Also the share of draws in which an eigenvalue was raised.
     """
     rng, scores, errors, raised = np.random.default_rng(1), [], [], 0
     for _ in range(draws):
-        noisy = gram + gaussian(rng, gram.shape, sd, symmetric=True), sums + gaussian(rng, sums.shape, sd, False)
+        noisy = (
+            gram + gaussian(rng, gram.shape, sd, symmetric=True),
+            sums + gaussian(rng, sums.shape, sd, False),
+        )
         solver = RidgeSolver(noisy[0], ridge)
         bars = ErrorBars(noisy[0], sd, noisy[1], sd, solver.ridge, solver.floor)
         scores.append(rows @ solver(center_classes(noisy[1])))
@@ -55,43 +61,61 @@ def drawn(gram, sums, sd, ridge, rows, draws):
 @pytest.mark.parametrize("of", ["weights", "scores"])
 @pytest.mark.parametrize("sd, often", [(0.5, 0), (3.0, 0.35), (25.0, 1)])
 def test_standard_errors_are_the_spread_over_draws_of_the_noise(of, sd, often):
-    """600 draws: the spread's own error is 3 % an entry, below 1 % in their mean; beyond first order 10 % is allowed.
+    """600 draws: the spread's own error is 3 % an entry, below 1 % in their mean;
+    beyond first order 10 % is allowed.
 
-    90 % intervals hold what the exact sums give in 88 to 96 % (they are a little wide where the ridge shrinks noise).
-    In the third case, where eigenvalues were raised in all draws, some are off by a quarter.
+    90 % intervals hold what the exact sums give in 88 to 96 % (they are a little wide
+    where the ridge shrinks noise). In the third case, where eigenvalues were raised in
+    all draws, some are off by a quarter.
     """
     gram, sums, new = problem()
-    rows, ridge = (np.eye(D) if of == "weights" else new), 1e-3 * N + 0.6 * sd * (2 * D) ** 0.5
+    rows, ridge = (
+        (np.eye(D) if of == "weights" else new),
+        1e-3 * N + 0.6 * sd * (2 * D) ** 0.5,
+    )
     scores, errors, raised = drawn(gram, sums, sd, ridge, rows, 600)
     assert abs(raised - often) < 0.1
     ratio = np.sqrt((errors**2).mean(axis=0)) / scores.std(axis=0)
-    assert abs(ratio.mean() - 1) < (0.03 if sd < 1 else 0.1) and np.abs(ratio - 1).max() < (0.15 if sd < 10 else 0.3)
+    assert abs(ratio.mean() - 1) < (0.03 if sd < 1 else 0.1) and np.abs(
+        ratio - 1
+    ).max() < (0.15 if sd < 10 else 0.3)
     held = np.abs(scores - rows @ solved(gram, sums, ridge)) < 1.645 * errors
     assert 0.88 < held.mean() < 0.96
 
 
 def test_noise_on_the_class_sums_alone_is_exact():
-    """W is linear in S̃: the formula is the variance of A N H for A = (G + ridge)⁻¹, to rounding, with no draws."""
+    """W is linear in S̃: the formula is the variance of A N H for A = (G + ridge)⁻¹, to
+    rounding, with no draws.
+    """
     gram, sums, rows = problem()
     inverse = np.linalg.inv(gram + 5.0 * np.eye(D))
     bars = ErrorBars(gram, 0.0, sums, 7.0, 5.0, -np.inf)
     for classes in (np.eye(M), TWO):
         centred = classes - classes.mean(axis=0)
-        exact = 7.0 * np.linalg.norm(rows @ inverse, axis=1)[:, None] * np.linalg.norm(centred, axis=0)
+        exact = (
+            7.0
+            * np.linalg.norm(rows @ inverse, axis=1)[:, None]
+            * np.linalg.norm(centred, axis=0)
+        )
         np.testing.assert_allclose(bars.std(rows, classes), exact, rtol=1e-9)
 
 
 @pytest.mark.parametrize("floor", [-np.inf, 150.0])
 def test_noise_on_the_gram_matrix_alone_is_that_of_finite_differences(floor):
-    """The derivative along each entry's noise, by central differences of step 1e-4 of the matrix: 1e-5 relative.
+    """The derivative along each entry's noise, by central differences of step 1e-4 of
+    the matrix: 1e-5 relative.
 
-    A floor within the spectrum raises half of it. Entries (i, j) and (j, i) move together, by half a normal each.
+    A floor within the spectrum raises half of it. Entries (i, j) and (j, i) move
+    together, by half a normal each.
     """
     gram, sums, rows = problem()
 
     def weights(matrix):
         values, vectors = np.linalg.eigh(matrix)
-        return vectors @ ((vectors.T @ center_classes(sums)) / (np.maximum(values, floor) + 5.0)[:, None])
+        return vectors @ (
+            (vectors.T @ center_classes(sums))
+            / (np.maximum(values, floor) + 5.0)[:, None]
+        )
 
     values = np.linalg.eigvalsh(gram)
     assert floor == -np.inf or 2 < (values < floor).sum() < D - 2
@@ -101,7 +125,9 @@ def test_noise_on_the_gram_matrix_alone_is_that_of_finite_differences(floor):
             move = np.zeros((D, D))
             move[i, j] += step / 2
             move[j, i] += step / 2
-            total += (rows @ (weights(gram + move) - weights(gram - move)) @ TWO / (2 * step)) ** 2
+            total += (
+                rows @ (weights(gram + move) - weights(gram - move)) @ TWO / (2 * step)
+            ) ** 2
     bars = ErrorBars(gram, 3.0, sums, 0.0, 5.0, floor)
     np.testing.assert_allclose(bars.std(rows, TWO), 3.0 * np.sqrt(total), rtol=1e-5)
 
@@ -109,16 +135,20 @@ def test_noise_on_the_gram_matrix_alone_is_that_of_finite_differences(floor):
 @pytest.mark.parametrize("intercept", [0.0, 0.5])
 @pytest.mark.parametrize("ridge", [None, "stein"])
 def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
-    """scikit-learn's digits through the whole fit, 60 draws, ε = 8: centring's noise and λ's choice are in the spread.
+    """scikit-learn's digits through the whole fit, 60 draws, ε = 8: centring's noise
+    and λ's choice are in the spread.
 
-    Neither is in the error bars, nor what is beyond first order: the mean ratio is within 15 %.
+    Neither is in the error bars, nor what is beyond first order: the mean ratio is
+    within 15 %.
     """
     x, y = load_digits(return_X_y=True)
     x, facts, scores, errors = x.astype(np.float32), PublicFacts(len(x), 64, 10), [], []
     for seed in range(60):
         solver = LeastSquares(ridge, intercept=intercept, error_bars=True)
         run = {"noise": NoiseSource(seed), "summer": quick_sums()}
-        head = plan_and_fit(solver, ArrayRows(x, y, 8192), facts, epsilon=8.0, **run).head
+        head = plan_and_fit(
+            solver, ArrayRows(x, y, 8192), facts, epsilon=8.0, **run
+        ).head
         scores.append(head.scores(x[:50]))
         errors.append(head.scores_std(x[:50]))
     ratio = np.sqrt(np.mean(np.square(errors), axis=0)) / np.std(scores, axis=0)
@@ -128,14 +158,22 @@ def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
 
 
 def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
-    """A row that is zero scores the intercept, and one of the unit rows a weight; to float32's rounding."""
+    """A row that is zero scores the intercept, and one of the unit rows a weight; to
+    float32's rounding.
+    """
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(500, 6)).astype(np.float32), rng.integers(0, 3, 500)
     solver = LeastSquares(intercept=0.5, error_bars=True)
-    bare = solver.__class__(intercept=0.5, error_bars=True, centering=type(solver.centering)(0.0, False))
-    head = plan_and_fit(bare, ArrayRows(x, y), PublicFacts(500, 6, 3), epsilon=5.0, noise=NoiseSource(0)).head
+    bare = solver.__class__(
+        intercept=0.5, error_bars=True, centering=type(solver.centering)(0.0, False)
+    )
+    head = plan_and_fit(
+        bare, ArrayRows(x, y), PublicFacts(500, 6, 3), epsilon=5.0, noise=NoiseSource(0)
+    ).head
     weights, constant = head.weights_std()
-    np.testing.assert_allclose(head.scores_std(np.full((1, 6), np.nan)), [constant], rtol=1e-6)
+    np.testing.assert_allclose(
+        head.scores_std(np.full((1, 6), np.nan)), [constant], rtol=1e-6
+    )
     np.testing.assert_allclose(head.error_bars.std(np.eye(7)[:6]), weights, rtol=1e-9)
     assert head.scores_std(x[:0]).shape == (0, 3)
 
@@ -143,7 +181,9 @@ def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
 def test_without_noise_there_are_no_errors():
     x, y = load_digits(return_X_y=True)
     solver, facts = LeastSquares(error_bars=True), PublicFacts(len(x), 64, 10)
-    head = plan_and_fit(solver, ArrayRows(x.astype(np.float32), y), facts, epsilon=np.inf).head
+    head = plan_and_fit(
+        solver, ArrayRows(x.astype(np.float32), y), facts, epsilon=np.inf
+    ).head
     assert (head.scores_std(x[:9]) == 0).all()
 
 
@@ -155,11 +195,17 @@ def test_what_cannot_have_error_bars_is_refused():
         (LeastSquares(error_bars=True, intercept=1.0), facts),
         (LeastSquares(error_bars=True), PublicFacts(9000, 4097, 10)),
     ):
-        with pytest.raises(ValueError, match=r"error_bars need at most 4096 columns .* got .* Leave them out\."):
+        with pytest.raises(
+            ValueError,
+            match=r"error_bars need at most 4096 columns .* got .* Leave them out\.",
+        ):
             make_plan(wrong, sizes, epsilon=1.0, delta=1e-6)
     x, y = load_digits(return_X_y=True)
     head = plan_and_fit(
-        LeastSquares(), ArrayRows(x.astype(np.float32), y), PublicFacts(len(x), 64, 10), epsilon=8.0
+        LeastSquares(),
+        ArrayRows(x.astype(np.float32), y),
+        PublicFacts(len(x), 64, 10),
+        epsilon=8.0,
     ).head
     for ask in (head.weights_std, lambda: head.scores_std(x)):
         with pytest.raises(ValueError, match="error_bars=True"):

@@ -1,4 +1,6 @@
-"""A public head is where `auto` starts: it helps where noise is large, and counts by its directions alone."""
+"""A public head is where `auto` starts: it helps where noise is large, and counts by
+its directions alone.
+"""
 
 import numpy as np
 import pytest
@@ -30,47 +32,74 @@ def accuracy(prior, epsilon, seeds=8):
     for seed in range(seeds):
         solver, facts = Auto(prior=prior), PublicFacts(1000, D, M)
         run = {"noise": NoiseSource(seed), "summer": quick_sums()}
-        head = plan_and_fit(solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, **run).head
+        head = plan_and_fit(
+            solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, **run
+        ).head
         found.append(np.mean(head.scores(test_x).argmax(axis=1) == test_y))
     return np.mean(found)
 
 
 def test_a_good_prior_helps_where_noise_is_large_and_a_wrong_one_is_outgrown():
-    """Directions of the classes: 9 points and more at epsilon 0.5. Those of other classes: at most 5 lost at 8."""
+    """Directions of the classes: 9 points and more at epsilon 0.5.
+
+    Those of other classes: at most 5 lost at 8.
+    """
     assert accuracy(PublicPrior(np.eye(D, M)), 0.5) > accuracy(None, 0.5) + 0.09
     wrong = PublicPrior(np.roll(np.eye(D, M), 1, axis=1))
     assert accuracy(wrong, 8.0) > accuracy(None, 8.0) - 0.05
 
 
 def test_it_starts_at_the_priors_scores_up_to_a_scale():
-    """Differences of scores of a transformed row are those of unit rows under the normed prior, less the centre's."""
+    """Differences of scores of a transformed row are those of unit rows under the
+    normed prior, less the centre's.
+    """
     rng = np.random.default_rng(0)
     weights, x = rng.normal(size=(D, M)), rng.normal(size=(50, D)).astype(np.float32)
-    center, scale = 0.1 * rng.normal(size=D).astype(np.float32), rng.uniform(0.5, 2, D).astype(np.float32)
-    start = PublicPrior(weights).start(RowTransform(True, center, scale, 0.3), (D + 1, M))
+    center, scale = (
+        0.1 * rng.normal(size=D).astype(np.float32),
+        rng.uniform(0.5, 2, D).astype(np.float32),
+    )
+    start = PublicPrior(weights).start(
+        RowTransform(True, center, scale, 0.3), (D + 1, M)
+    )
     assert start.shape == (D + 1, M) and not start[-1].any()
     phi, _ = float_rows(RowTransform(True, center, scale), x)
     between = weights - weights.mean(axis=1, keepdims=True)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     moved = (unit - center) * scale
     wanted = (unit - center) @ (LENGTH * between / np.linalg.norm(between, axis=0))
-    np.testing.assert_allclose(phi @ start[:-1] * np.linalg.norm(moved, axis=1)[:, None], wanted, atol=1e-4)
+    np.testing.assert_allclose(
+        phi @ start[:-1] * np.linalg.norm(moved, axis=1)[:, None], wanted, atol=1e-4
+    )
 
 
 def test_only_directions_count():
     weights = np.random.default_rng(1).normal(size=(D, M))
-    a, b = (PublicPrior(w).start(RowTransform(), (D, M)) for w in (weights, 7 * (weights + np.ones((D, 1)))))
+    a, b = (
+        PublicPrior(w).start(RowTransform(), (D, M))
+        for w in (weights, 7 * (weights + np.ones((D, 1))))
+    )
     np.testing.assert_allclose(a, b)
     assert not PublicPrior(np.ones((D, M))).start(RowTransform(), (D, M)).any()
 
 
 @pytest.mark.parametrize("epsilon, ratio", [(0.1, PRIOR_MOVE / MOVE), (8.0, 1.0)])
-def test_with_a_prior_and_little_signal_the_steps_are_smaller_and_the_plan_is_another(epsilon, ratio):
+def test_with_a_prior_and_little_signal_the_steps_are_smaller_and_the_plan_is_another(
+    epsilon, ratio
+):
     prior, facts = PublicPrior(np.eye(D, M)), PublicFacts(1000, D, M)
-    plans = [make_plan(Auto(prior=p), facts, epsilon=epsilon, delta=1e-6) for p in (None, prior)]
+    plans = [
+        make_plan(Auto(prior=p), facts, epsilon=epsilon, delta=1e-6)
+        for p in (None, prior)
+    ]
     assert plans[0].specs == plans[1].specs
-    assert plans[0].digest(Auto(), "", None) != plans[1].digest(Auto(prior=prior), "", None)
-    rates = [Auto(prior=p)._descent(plans[0].budgeted(facts)).learning_rate for p in (None, prior)]
+    assert plans[0].digest(Auto(), "", None) != plans[1].digest(
+        Auto(prior=prior), "", None
+    )
+    rates = [
+        Auto(prior=p)._descent(plans[0].budgeted(facts)).learning_rate
+        for p in (None, prior)
+    ]
     assert rates[1] / rates[0] == pytest.approx(ratio)
 
 
@@ -86,7 +115,11 @@ def test_what_is_no_prior_for_these_features_is_refused(tmp_path):
 
 @pytest.mark.parametrize("shape", [(D + 1, M), (D, M + 1), (M, D)])
 def test_a_prior_of_a_wrong_shape_is_refused_with_nothing_charged(shape):
-    ledger, solver, facts = Ledger(), Auto(prior=PublicPrior(np.eye(*shape))), PublicFacts(1000, D, M)
+    ledger, solver, facts = (
+        Ledger(),
+        Auto(prior=PublicPrior(np.eye(*shape))),
+        PublicFacts(1000, D, M),
+    )
     with pytest.raises(ValueError, match="a prior must have shape"):
         plan_and_fit(solver, ArrayRows(*blobs(1000, 0)), facts, ledger=ledger)
     with pytest.raises(ValueError, match="a prior must have shape"):
@@ -98,7 +131,10 @@ def test_a_file_and_an_array_are_the_same_prior(tmp_path):
     weights = np.random.default_rng(2).normal(size=(D, M))
     np.save(tmp_path / "prior.npy", weights)
     facts = PublicFacts(1000, D, M)
-    made = [make_method("auto", facts, {"prior": p}).solver for p in (weights, tmp_path / "prior.npy")]
+    made = [
+        make_method("auto", facts, {"prior": p}).solver
+        for p in (weights, tmp_path / "prior.npy")
+    ]
     assert made[0] == made[1] and made[0].prior is not None
     with pytest.raises(ValueError, match="prior"):
         make_method("dp-sgd", facts, {"prior": weights})

@@ -14,8 +14,12 @@ def test_a_positive_matrix_is_solved_as_it_is():
 
 
 @pytest.mark.parametrize("widest", [64, 4], ids=["spectrum raised", "ridge grown"])
-def test_a_matrix_that_noise_made_indefinite_gives_a_bounded_positive_solve(widest, monkeypatch):
-    """The solve is symmetric positive definite, and no larger than the ridge allows where the spectrum is raised."""
+def test_a_matrix_that_noise_made_indefinite_gives_a_bounded_positive_solve(
+    widest, monkeypatch
+):
+    """The solve is symmetric positive definite, and no larger than the ridge allows
+    where the spectrum is raised.
+    """
     monkeypatch.setattr(ridge, "SPECTRAL_MAX", widest)
     noise = np.random.default_rng(0).standard_normal((20, 20))
     for gram in (noise + noise.T, np.zeros((20, 20))):
@@ -23,7 +27,8 @@ def test_a_matrix_that_noise_made_indefinite_gives_a_bounded_positive_solve(wide
         values = np.linalg.eigvalsh((inverse + inverse.T) / 2)
         assert values.min() > 0
         if widest == 64:
-            assert values.max() <= 1 / 0.05 * (1 + 1e-9)  # eigenvalues are raised to half the ridge
+            # eigenvalues are raised to half the ridge
+            assert values.max() <= 1 / 0.05 * (1 + 1e-9)
 
 
 def test_without_a_ridge_a_singular_matrix_still_ends():
@@ -33,7 +38,11 @@ def test_without_a_ridge_a_singular_matrix_still_ends():
 def test_the_rule_looks_at_public_numbers_only():
     facts = PublicFacts(1000, 50, 10)
     assert ridge_for(facts, 0.0, None) == pytest.approx(ridge.FLOOR * 1000)
-    assert ridge_for(facts, 2.0, None) == pytest.approx(ridge.FLOOR * 1000 + ridge.EDGE * 20)
+    assert ridge_for(facts, 2.0, None) == pytest.approx(
+        ridge.FLOOR * 1000 + ridge.EDGE * 20
+    )
     wide = PublicFacts(1000, 5000, 10)
-    assert ridge_for(wide, 2.0, None) == pytest.approx(ridge.FLOOR * 1000 + ridge.EDGE_WIDE * 200)
+    assert ridge_for(wide, 2.0, None) == pytest.approx(
+        ridge.FLOOR * 1000 + ridge.EDGE_WIDE * 200
+    )
     assert ridge_for(facts, 2.0, 0.01) == 10

@@ -1,4 +1,6 @@
-"""The criterion for λ against brute force: unbiased for the true training loss, where the plug-in one is not."""
+"""The criterion for λ against brute force: unbiased for the true training loss, where
+the plug-in one is not.
+"""
 
 import numpy as np
 import pytest
@@ -30,14 +32,18 @@ def released(gram, sums, gram_sd, sums_sd, rng):
 
 
 def true_loss(weights, gram, sums):
-    return np.trace(weights.T @ gram @ weights) - 2 * np.trace(weights.T @ (sums - sums.mean(1, keepdims=True)))
+    return np.trace(weights.T @ gram @ weights) - 2 * np.trace(
+        weights.T @ (sums - sums.mean(1, keepdims=True))
+    )
 
 
 @pytest.mark.parametrize("ridge", RIDGES)
 def test_it_is_unbiased_for_the_true_training_loss_where_the_plug_in_is_not(ridge):
-    """6,000 draws, half of them with eigenvalues that noise made negative, some beyond the pole of (G̃ + λ)⁻¹.
+    """6,000 draws, half of them with eigenvalues that noise made negative, some beyond
+    the pole of (G̃ + λ)⁻¹.
 
-    The mean error is within 4 standard errors (odds 6e-5); that of the plug-in loss is beyond 10.
+    The mean error is within 4 standard errors (odds 6e-5); that of the plug-in loss is
+    beyond 10.
     """
     gram, sums = problem()
     rng = np.random.default_rng(1)
@@ -72,14 +78,21 @@ def test_the_divergence_is_that_of_finite_differences(ridge):
             direction = np.zeros((D, D))
             direction[i, j] += 0.5
             direction[j, i] += 0.5
-            total += ((m(noisy + step * direction) - m(noisy - step * direction)) / (2 * step))[i, j]
-    assert found._divergence(found._inverse(ridge), ridge) == pytest.approx(total, rel=1e-5)
+            total += (
+                (m(noisy + step * direction) - m(noisy - step * direction)) / (2 * step)
+            )[i, j]
+    assert found._divergence(found._inverse(ridge), ridge) == pytest.approx(
+        total, rel=1e-5
+    )
 
 
 def test_it_chooses_better_than_the_plug_in_which_takes_the_least_ridge_it_is_given():
-    """100 draws where the class sums' noise asks for a large λ: mean losses of about 14 and 506, of 729 to be had."""
+    """100 draws where the class sums' noise asks for a large λ: mean losses of about 14
+    and 506, of 729 to be had.
+    """
     gram, sums = problem(40, 4000, 1.0, 1.5)
-    rng, ridges = np.random.default_rng(3), np.geomspace(18.0, 80_000.0, 18)  # from the edge of the Gram's noise
+    # from the edge of the Gram's noise
+    rng, ridges = np.random.default_rng(3), np.geomspace(18.0, 80_000.0, 18)
     lost, least = np.zeros(2), 0
     for _ in range(100):
         found = released(gram, sums, 2.0, 40.0, rng)
@@ -94,18 +107,28 @@ def test_it_chooses_better_than_the_plug_in_which_takes_the_least_ridge_it_is_gi
 def test_without_noise_it_is_the_loss_itself():
     gram, sums = problem()
     found = SpectralRidge(gram, 0.0, sums, 0.0)
-    assert found.risk(3.0) == pytest.approx(true_loss(found.weights(3.0), gram, sums), rel=1e-9)
+    assert found.risk(3.0) == pytest.approx(
+        true_loss(found.weights(3.0), gram, sums), rel=1e-9
+    )
     assert found.best(candidates(N, 0.0, D)) == pytest.approx(1e-4 * N)
 
 
 def test_least_squares_can_use_it_and_refuses_where_it_cannot():
     rng = np.random.default_rng(4)
     y = rng.integers(0, M, 3000)
-    x, facts = rng.normal(size=(3000, D)) + 1.5 * np.eye(M, D)[y], PublicFacts(3000, D, M)
+    x, facts = (
+        rng.normal(size=(3000, D)) + 1.5 * np.eye(M, D)[y],
+        PublicFacts(3000, D, M),
+    )
     solver = make_method("dp-ls", facts, {"ridge": "stein"}).solver
-    head = plan_and_fit(solver, ArrayRows(x, y), facts, epsilon=2.0, noise=NoiseSource(0)).head
+    head = plan_and_fit(
+        solver, ArrayRows(x, y), facts, epsilon=2.0, noise=NoiseSource(0)
+    ).head
     assert np.mean(head.scores(x.astype(np.float32)).argmax(axis=1) == y) > 0.7
-    for wrong, sizes in ((LeastSquares("stein", class_grams=True), facts), (solver, PublicFacts(9000, 5000, M))):
+    for wrong, sizes in (
+        (LeastSquares("stein", class_grams=True), facts),
+        (solver, PublicFacts(9000, 5000, M)),
+    ):
         with pytest.raises(ValueError, match="ridge='stein' and error_bars need"):
             make_plan(wrong, sizes, epsilon=1.0, delta=1e-6)
     for method, ridge in (("dp-fc", "stein"), ("dp-ls", "best")):

@@ -15,7 +15,14 @@ from dphead.privacy.contract import Block, ReleaseSpec, SumRequest
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
-from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram, Params
+from dphead.privacy.statistics import (
+    ClassCounts,
+    ClassGrams,
+    ClassSums,
+    Gradient,
+    Gram,
+    Params,
+)
 from dphead.privacy.transform import RowTransform, direction_rows
 from dphead.rows.data import ArrayRows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
@@ -40,31 +47,63 @@ def rows():
     return Counted(*toy(40))
 
 
-@pytest.mark.parametrize("query", [Gradient(3), Gradient(3, "softmax", "features"), ClassSums(3)], ids=repr)
+@pytest.mark.parametrize(
+    "query", [Gradient(3), Gradient(3, "softmax", "features"), ClassSums(3)], ids=repr
+)
 @pytest.mark.parametrize("block_rows", [256, 1024])
-def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sample(query, block_rows):
-    """Over passes with one transform, others, other clip norms, Poisson samples (the nearly full one begins and ends
-    as the full batch does, with gaps between), and a limit."""
+def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sample(
+    query, block_rows
+):
+    """Over passes with one transform, others, other clip norms, Poisson samples (the
+    nearly full one begins and ends as the full batch does, with gaps between), and a
+    limit.
+    """
     rng = np.random.default_rng(5)
     x, y = rng.standard_normal((3000, 6)).astype(np.float32), rng.integers(-1, 3, 3000)
     x[7], x[8] = np.nan, np.inf
     rows = ArrayRows(x, y, block_rows)
-    transforms = [RowTransform(True, rng.standard_normal(6)), RowTransform(True), RowTransform()]
+    transforms = [
+        RowTransform(True, rng.standard_normal(6)),
+        RowTransform(True),
+        RowTransform(),
+    ]
     for memory in (1 << 20, 3 * block_rows * 20):
         kept = KeptRows(memory)
         for transform in [transforms[0], *transforms, transforms[0]]:
-            for clip_norm, prob in ((1.0, 1), (0.5, 1), (0.5, 0.97), (0.5, 0.5), (1.0, 1)):
+            for clip_norm, prob in (
+                (1.0, 1),
+                (0.5, 1),
+                (0.5, 0.97),
+                (0.5, 0.5),
+                (1.0, 1),
+            ):
                 params = Params(transform, rng.standard_normal((6, 3)))
                 indices = None if prob == 1 else np.flatnonzero(rng.random(3000) < prob)
-                found = integer_sum(query, params, rows, None, clip_norm, indices=indices, kept=kept)
-                wanted = integer_sum(query, params, rows, None, clip_norm, indices=indices, block_sum=ReferenceSums())
+                found = integer_sum(
+                    query, params, rows, None, clip_norm, indices=indices, kept=kept
+                )
+                wanted = integer_sum(
+                    query,
+                    params,
+                    rows,
+                    None,
+                    clip_norm,
+                    indices=indices,
+                    block_sum=ReferenceSums(),
+                )
                 assert np.array_equal(found, wanted)
-        assert 0 < sum(one.q.nbytes + one.scale.nbytes for one in kept._kept.values()) <= memory
+        assert (
+            0
+            < sum(one.q.nbytes + one.scale.nbytes for one in kept._kept.values())
+            <= memory
+        )
 
 
 def test_rows_kept_between_passes_are_never_those_of_another_transform():
-    """Blocks of one pass are summed by several threads: the first to see a new transform must not let another thread
-    find the old rows under it. A thread switch after every few instructions; there is no false alarm."""
+    """Blocks of one pass are summed by several threads: the first to see a new
+    transform must not let another thread find the old rows under it. A thread switch
+    after every few instructions; there is no false alarm.
+    """
     x, _ = toy(128)
     kept = KeptRows(1 << 20)
     transforms = [RowTransform(), RowTransform(True), RowTransform(False, np.ones(D))]
@@ -76,7 +115,14 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
             for i in range(600):
                 t = transforms[i % 3]
                 key = (t, "rows", None)
-                got = list(pool.map(lambda _, t=t, k=key: kept(k, index, lambda: direction_rows(t, x)).q, range(4)))
+                got = list(
+                    pool.map(
+                        lambda _, t=t, k=key: (
+                            kept(k, index, lambda: direction_rows(t, x)).q
+                        ),
+                        range(4),
+                    )
+                )
                 wrong += sum(not np.array_equal(g, wanted[i % 3]) for g in got)
     finally:
         sys.setswitchinterval(interval)
@@ -94,10 +140,24 @@ class Made:
 
 
 def test_what_is_kept_serves_its_own_key_and_slots_alone():
-    """Under every pair of keys; of blocks, one is the first with padding, two are not of consecutive slots."""
+    """Under every pair of keys; of blocks, one is the first with padding, two are not
+    of consecutive slots.
+    """
     one, other = RowTransform(), RowTransform()  # equal, but not the same
-    keys = [(one, one, 1.0), (one, one, 0.5), (one, other, 1.0), (one, one, None), (other, one, 1.0)]
-    blocks = [np.arange(4), np.arange(4, 8), np.array([0, 1, 2, 3, -1, -1]), np.array([0, 2, 3, 4]), np.full(4, -1)]
+    keys = [
+        (one, one, 1.0),
+        (one, one, 0.5),
+        (one, other, 1.0),
+        (one, one, None),
+        (other, one, 1.0),
+    ]
+    blocks = [
+        np.arange(4),
+        np.arange(4, 8),
+        np.array([0, 1, 2, 3, -1, -1]),
+        np.array([0, 2, 3, 4]),
+        np.full(4, -1),
+    ]
     for before in keys:
         for key in keys:
             kept = KeptRows(1 << 20)
@@ -106,22 +166,34 @@ def test_what_is_kept_serves_its_own_key_and_slots_alone():
             for i, index in enumerate(blocks):
                 age = "old" if before is key and i < 3 else "new"
                 assert kept.holds(key, index) == (before is key and i < 3)
-                assert kept(key, index, lambda i=i, age=age: Made("new", i)) == Made(age, i)
+                assert kept(key, index, lambda i=i, age=age: Made("new", i)) == Made(
+                    age, i
+                )
 
 
 def test_kept_rows_are_of_one_clip():
     x, _ = toy(128)
-    way, kept, block = CpuSums(), KeptRows(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
+    way, kept, block = (
+        CpuSums(),
+        KeptRows(1 << 20),
+        Block(np.arange(128), x, np.zeros(128, int)),
+    )
     for query in (ClassSums(M), Gradient(M, "softmax", "features"), Gradient(M)):
         for clip_norm in (1.0, 0.5, 1.0):
             ask = ask_of(query, PLAIN, clip_norm)
-            found = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
+            found = kept(
+                rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block)
+            )
             wanted = ReferenceSums().rows(ask, block)
-            assert np.array_equal(found.q, wanted.q) and np.array_equal(found.scale, wanted.scale)
+            assert np.array_equal(found.q, wanted.q) and np.array_equal(
+                found.scale, wanted.scale
+            )
 
 
 def test_a_gram_matrix_leads_to_no_class_sums(rows):
-    """What is handed out is no view of the two sums of one pass, which would hold the class sums without noise."""
+    """What is handed out is no view of the two sums of one pass, which would hold the
+    class sums without noise.
+    """
     specs = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))]
     request = SumRequest(Gram(M), PLAIN, rows, specs[0], 1.0, None, specs[1])
     value = NextSum()(request, lambda query: np.ones(query.shape(D), np.int64))
@@ -129,22 +201,33 @@ def test_a_gram_matrix_leads_to_no_class_sums(rows):
 
 
 def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
-    """Of the same query, rows and transform: `release` asks for no other, and what waits does not rely on it."""
+    """Of the same query, rows and transform: `release` asks for no other, and what
+    waits does not rely on it.
+    """
     planned = spec_of(ClassSums(M), 40)
-    for spec in (planned, replace(planned, clip_norm=0.5), replace(planned, label="other")):
+    for spec in (
+        planned,
+        replace(planned, clip_norm=0.5),
+        replace(planned, label="other"),
+    ):
         next_sum, asked = NextSum(), []
 
         def total(query, asked=asked):
             asked.append(type(query))
             return np.ones(query.shape(D), np.int64)
 
-        next_sum(SumRequest(Gram(M), PLAIN, rows, spec_of(Gram(M), 40), 1.0, None, planned), total)
+        next_sum(
+            SumRequest(Gram(M), PLAIN, rows, spec_of(Gram(M), 40), 1.0, None, planned),
+            total,
+        )
         next_sum(SumRequest(ClassSums(M), PLAIN, rows, spec, spec.clip_norm), total)
         assert asked == [GramAndSums, ClassSums][: 1 if spec == planned else 2]
 
 
 def releases(asks, next_sum, store=None, block_sum=None, done=0):
-    """The values of one fit's releases; asks: (query, params, rows, what the spec has besides) each."""
+    """The values of one fit's releases; asks: (query, params, rows, what the spec has
+    besides) each.
+    """
     specs = [spec_of(query, rows.n_rows, **more) for query, _, rows, more in asks]
     ledger, noise = reserve(specs, store=store), NoiseSource(1)
     if next_sum is not None:
@@ -164,11 +247,15 @@ def releases(asks, next_sum, store=None, block_sum=None, done=0):
 
 
 @pytest.mark.parametrize(
-    "block_sum", [CpuSums(), CpuSums(compiled_from=0), ReferenceSums()], ids=["numpy", "compiled", "reference"]
+    "block_sum",
+    [CpuSums(), CpuSums(compiled_from=0), ReferenceSums()],
+    ids=["numpy", "compiled", "reference"],
 )
 @pytest.mark.parametrize("m", [M, 40])
 @pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])
-def test_class_sums_planned_after_a_gram_matrix_are_made_in_its_pass(block_sum, m, relation):
+def test_class_sums_planned_after_a_gram_matrix_are_made_in_its_pass(
+    block_sum, m, relation
+):
     """The same values as from two passes."""
     x, y = toy(600, 7, m)
     x[3], x[4], y[5], y[6] = np.nan, np.inf, m, -1
@@ -179,20 +266,31 @@ def test_class_sums_planned_after_a_gram_matrix_are_made_in_its_pass(block_sum, 
         Counted.reads, rows = 0, Counted(x, y, 256)
         values.append(
             releases(
-                [(Gram(m), params, rows, more), (ClassSums(m), params, rows, {**more, "sigma": 0.3, "label": "other"})],
+                [
+                    (Gram(m), params, rows, more),
+                    (
+                        ClassSums(m),
+                        params,
+                        rows,
+                        {**more, "sigma": 0.3, "label": "other"},
+                    ),
+                ],
                 next_sum,
                 block_sum=block_sum,
             )
         )
         assert Counted.reads == (1 if next_sum else 2)
     for one, two in zip(*values, strict=True):
-        assert one.base is None and one.flags.c_contiguous  # a view would lead to the sums that wait
+        # a view would lead to the sums that wait
+        assert one.base is None and one.flags.c_contiguous
         assert np.array_equal(one, two)
     assert np.array_equal(values[0][0], values[0][0].T)
 
 
 def test_class_sums_that_wait_serve_the_planned_release_of_the_same_rows_only(rows):
-    """Everything else reads the rows again and gives the value that it gives with nothing waiting."""
+    """Everything else reads the rows again and gives the value that it gives with
+    nothing waiting.
+    """
     plain, other = Params(RowTransform()), Params(RowTransform(unit_norm=True))
     gram, sums = (Gram(M), plain, rows, {}), (ClassSums(M), plain, rows, {})
     cases = [
@@ -202,7 +300,10 @@ def test_class_sums_that_wait_serve_the_planned_release_of_the_same_rows_only(ro
         [gram, (ClassSums(M), plain, Counted(*toy(40, seed=9)), {})],
         [gram, (ClassSums(M), plain, rows, {"clip_norm": 0.5})],
         [gram, (ClassSums(M), plain, rows, {"sampling_prob": 0.5})],
-        [(Gram(M), plain, rows, {"sampling_prob": 0.5}), (ClassSums(M), plain, rows, {"sampling_prob": 0.5})],
+        [
+            (Gram(M), plain, rows, {"sampling_prob": 0.5}),
+            (ClassSums(M), plain, rows, {"sampling_prob": 0.5}),
+        ],
         [gram, (ClassSums(M + 1), plain, rows, {})],
         [gram, (ClassCounts(M), plain, rows, {}), sums],
         [gram, sums, sums],
@@ -217,13 +318,21 @@ def test_class_sums_that_wait_serve_the_planned_release_of_the_same_rows_only(ro
 
 
 def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
-    """They cannot be pickled or copied; the store holds the values that carry noise; the joint query is no release."""
+    """They cannot be pickled or copied; the store holds the values that carry noise;
+    the joint query is no release.
+    """
     next_sum, params = NextSum(), Params()
     asks = [(Gram(M), params, rows, {}), (ClassSums(M), params, rows, {})]
     specs = [spec_of(query, 40) for query, *_ in asks]
     ledger = reserve(specs, store=tmp_path)
     value = release(
-        Gram(M), params, rows, specs[0], ledger=ledger, noise=NoiseSource(1), summer=Door(CpuSums(), next_sum)
+        Gram(M),
+        params,
+        rows,
+        specs[0],
+        ledger=ledger,
+        noise=NoiseSource(1),
+        summer=Door(CpuSums(), next_sum),
     ).value
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="stay in memory"):
@@ -232,11 +341,21 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
     assert len(stored) == 1 and np.array_equal(stored[0], value)
     spec = spec_of(GramAndSums(M), 40)
     with pytest.raises(NotImplementedError):
-        release(GramAndSums(M), params, rows, spec, ledger=reserve([spec]), noise=NoiseSource(1), summer=Door())
+        release(
+            GramAndSums(M),
+            params,
+            rows,
+            spec,
+            ledger=reserve([spec]),
+            noise=NoiseSource(1),
+            summer=Door(),
+        )
 
 
 def test_kept_sums_serve_further_fits_on_the_same_rows_each_with_noise_of_its_own(rows):
-    """Another noise level, label and transform object of the same numbers: no pass; the values are a new pass's."""
+    """Another noise level, label and transform object of the same numbers: no pass; the
+    values are a new pass's.
+    """
 
     def fit(next_sum, sigma, center):
         params = Params(RowTransform(True, np.full(D, center, np.float32), None, 0.5))
@@ -251,7 +370,8 @@ def test_kept_sums_serve_further_fits_on_the_same_rows_each_with_noise_of_its_ow
     assert Counted.reads == 1
     for sigma, both in zip((1.0, 0.2, 3.0), values, strict=True):
         for value, alone in zip(both, fit(NextSum(), sigma, 0.1), strict=True):
-            assert np.array_equal(value, alone)  # the same seed's noise on the same sums
+            # the same seed's noise on the same sums
+            assert np.array_equal(value, alone)
     Counted.reads = 0
     np.testing.assert_array_equal(fit(kept, 1.0, 0.2)[0], fit(NextSum(), 1.0, 0.2)[0])
     assert Counted.reads == 2
@@ -281,18 +401,32 @@ def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
 
 
 def test_kept_sums_serve_fits_without_noise_at_a_clip_that_noise_would_refuse(rows):
-    """After its charge a fit must not stop because a spec with noise could not be made of its own."""
+    """After its charge a fit must not stop because a spec with noise could not be made
+    of its own.
+    """
     kept, spec = KeptSums(), ReleaseSpec("gram", Gram(M).name, 1e7, 0.0, 40)
     planned = [spec, ReleaseSpec("sums", ClassSums(M).name, 1e7, 0.0, 40)]
     values, reads = [], []
     for _ in range(2):
         ledger = Ledger().reserve(
             [s.row() for s in planned],
-            epsilon=np.inf, delta=1e-5, relation="zero_out", description="", plan_hash="x",
-        )  # fmt: skip
+            epsilon=np.inf,
+            delta=1e-5,
+            relation="zero_out",
+            description="",
+            plan_hash="x",
+        )
         for query, asked in zip((Gram(M), ClassSums(M)), planned, strict=True):
             values.append(
-                release(query, Params(), rows, asked, ledger=ledger, noise=NoiseSource(), summer=Door(CpuSums(), kept))
+                release(
+                    query,
+                    Params(),
+                    rows,
+                    asked,
+                    ledger=ledger,
+                    noise=NoiseSource(),
+                    summer=Door(CpuSums(), kept),
+                )
             )
         reads.append(Counted.reads)
     for first, again in zip(values[:2], values[2:], strict=True):
@@ -301,12 +435,22 @@ def test_kept_sums_serve_fits_without_noise_at_a_clip_that_noise_would_refuse(ro
 
 
 def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
-    """A fit that stopped between its two releases leaves class sums; the next fit's Gram matrix drops them."""
+    """A fit that stopped between its two releases leaves class sums; the next fit's
+    Gram matrix drops them.
+    """
     kept, params, spec = KeptSums(), Params(), spec_of(Gram(M), 40)
     planned = [spec, spec_of(ClassSums(M), 40)]
     for _ in range(2):
         ledger = reserve(planned)
-        release(Gram(M), params, rows, spec, ledger=ledger, noise=NoiseSource(1), summer=Door(CpuSums(), kept))
+        release(
+            Gram(M),
+            params,
+            rows,
+            spec,
+            ledger=ledger,
+            noise=NoiseSource(1),
+            summer=Door(CpuSums(), kept),
+        )
     assert kept._held is None and Counted.reads == 1
 
 
@@ -322,17 +466,32 @@ def test_kept_sums_know_a_transform_by_its_type_and_numbers(rows):
     center[:] = 5
     releases([(Gram(M), params, rows, {})], kept)
     assert Counted.reads == 1
-    for transform in (Doubled(center=np.zeros(D, np.float32)), RowTransform(center=center)):
+    for transform in (
+        Doubled(center=np.zeros(D, np.float32)),
+        RowTransform(center=center),
+    ):
         releases([(Gram(M), Params(transform), rows, {})], kept)
     assert Counted.reads == 3
 
 
 def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(tmp_path, rows):
-    """A budget of 1.5 times one release's mu² refuses the second; nothing can copy what is kept."""
-    ledger, kept, spec = Ledger(tmp_path / "ledger.sqlite"), KeptSums(), spec_of(Gram(M), 40)
+    """A budget of 1.5 times one release's mu² refuses the second; nothing can copy what
+    is kept.
+    """
+    ledger, kept, spec = (
+        Ledger(tmp_path / "ledger.sqlite"),
+        KeptSums(),
+        spec_of(Gram(M), 40),
+    )
     ledger.set_budget(epsilon_from_mu(1.5**0.5, 1e-5), 1e-5)
     release(
-        Gram(M), Params(), rows, spec, ledger=reserve([spec], ledger), noise=NoiseSource(), summer=Door(CpuSums(), kept)
+        Gram(M),
+        Params(),
+        rows,
+        spec,
+        ledger=reserve([spec], ledger),
+        noise=NoiseSource(),
+        summer=Door(CpuSums(), kept),
     )
     with pytest.raises(LedgerError):
         reserve([spec], ledger)
@@ -342,19 +501,37 @@ def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(tmp_path, rows):
 
 
 def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, rows):
-    """The Gram matrix's value is loaded, so nothing waits: the class sums read the rows."""
+    """The Gram matrix's value is loaded, so nothing waits: the class sums read the
+    rows.
+    """
     specs, params = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))], Params()
     ledger = Ledger(tmp_path / "ledger.sqlite")
     fit = reserve(specs, ledger, tmp_path / "fit")
     first = release(
-        Gram(M), params, rows, specs[0], ledger=fit, noise=NoiseSource(1), summer=Door(CpuSums(), NextSum())
+        Gram(M),
+        params,
+        rows,
+        specs[0],
+        ledger=fit,
+        noise=NoiseSource(1),
+        summer=Door(CpuSums(), NextSum()),
     ).value
     fit._lock.close()
     fit = ledger.resume("hash", fit.fit_id, tmp_path / "fit")
     Counted.reads, next_sum = 0, NextSum()
     again, sums = (
-        release(query, params, rows, spec, ledger=fit, noise=NoiseSource(1), summer=Door(CpuSums(), next_sum)).value
+        release(
+            query,
+            params,
+            rows,
+            spec,
+            ledger=fit,
+            noise=NoiseSource(1),
+            summer=Door(CpuSums(), next_sum),
+        ).value
         for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)
     )
     assert np.array_equal(first, again) and Counted.reads == 1
-    assert np.array_equal(sums, releases([(ClassSums(M), params, rows, {})] * 2, None)[1])
+    assert np.array_equal(
+        sums, releases([(ClassSums(M), params, rows, {})] * 2, None)[1]
+    )

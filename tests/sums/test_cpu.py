@@ -1,4 +1,6 @@
-"""Sums on a CPU, compiled or not, are the reference's integers: for every query, row and number of classes."""
+"""Sums on a CPU, compiled or not, are the reference's integers: for every query, row
+and number of classes.
+"""
 
 import numpy as np
 import pytest
@@ -23,10 +25,20 @@ from dphead.sums.reference import ReferenceSums
 
 def queries(m):
     return [
-        Gradient(m), Gradient(m, "softmax", "features"), Gradient(m, "sigmoid"), Gradient(m, "squared"),
-        Gradient(m, "sigmoid", "features"), ClassSums(m), ClassCounts(m), CorrectCount(m), Gram(m), ClassGrams(m),
-        SigmoidHessians(m), ChannelMoment(m), ChannelMoment(m, 2),
-    ]  # fmt: skip
+        Gradient(m),
+        Gradient(m, "softmax", "features"),
+        Gradient(m, "sigmoid"),
+        Gradient(m, "squared"),
+        Gradient(m, "sigmoid", "features"),
+        ClassSums(m),
+        ClassCounts(m),
+        CorrectCount(m),
+        Gram(m),
+        ClassGrams(m),
+        SigmoidHessians(m),
+        ChannelMoment(m),
+        ChannelMoment(m, 2),
+    ]
 
 
 @pytest.mark.parametrize("m", [*range(2, 18), 37, 100, 1000])
@@ -39,7 +51,10 @@ def test_all_ways_give_the_references_integers(monkeypatch, m, cores):
         (37, 140, RowTransform(True, rng.standard_normal(37), None, 0.5)),
     ):
         x, y = hostile(n, d, m, m)
-        params = Params(transform, rng.standard_normal((transform.width(d), m)) * 10.0 ** rng.integers(-3, 6))
+        params = Params(
+            transform,
+            rng.standard_normal((transform.width(d), m)) * 10.0 ** rng.integers(-3, 6),
+        )
         for query in queries(m):
             if isinstance(query, ChannelMoment) and transform.append:
                 continue
@@ -47,14 +62,17 @@ def test_all_ways_give_the_references_integers(monkeypatch, m, cores):
                 continue
             wanted = integer_sum(query, params, x, y, 0.7, block_sum=ReferenceSums())
             for way in (CpuSums(), CpuSums(compiled_from=0)):
-                assert np.array_equal(wanted, integer_sum(query, params, x, y, 0.7, 64, way)), query.name
+                assert np.array_equal(
+                    wanted, integer_sum(query, params, x, y, 0.7, 64, way)
+                ), query.name
 
 
 @pytest.mark.parametrize("m", [2, 3, 17, 65])
 @pytest.mark.parametrize("clip_norm", [0.05, 0.7, 1e3])
 def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
-    """Without the pass, whose secret run would raise first. 1,300 rows: more than a piece, and a tail of a chunk;
-    padding holds ordinary rows of a class."""
+    """Without the pass, whose secret run would raise first. 1,300 rows: more than a
+    piece, and a tail of a chunk; padding holds ordinary rows of a class.
+    """
     x, y = hostile(1300, 12, m, m)
     index = np.where(np.arange(1300) % 9 == 4, -1, np.arange(1300))
     rng = np.random.default_rng(m)
@@ -65,7 +83,9 @@ def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
         own = plain if isinstance(query, ChannelMoment) else params
         wanted = added(ReferenceSums(), query, own, x, y, index, clip_norm)
         for way in (CpuSums(), CpuSums(compiled_from=0)):
-            assert np.array_equal(wanted, added(way, query, own, x, y, index, clip_norm)), query.name
+            assert np.array_equal(
+                wanted, added(way, query, own, x, y, index, clip_norm)
+            ), query.name
 
 
 @pytest.mark.parametrize("compiled_from", [0, COMPILED])
@@ -74,7 +94,10 @@ def test_sums_beyond_24_bits_are_exact(compiled_from):
     x, y = np.tile(np.array([3.0, 4.0, 0.1], np.float32), (900, 1)), np.zeros(900, int)
     for query in (Gram(2), ClassSums(2), Gradient(2, "sigmoid")):
         params = Params(weights=np.zeros((3, 2)))
-        sums = [added(way, query, params, x, y, np.arange(900)) for way in (CpuSums(compiled_from), ReferenceSums())]
+        sums = [
+            added(way, query, params, x, y, np.arange(900))
+            for way in (CpuSums(compiled_from), ReferenceSums())
+        ]
         assert np.array_equal(*sums)
 
 
@@ -82,7 +105,11 @@ def test_small_gradients_are_not_compiled(monkeypatch):
     """The choice is made from public sizes alone."""
     used = []
     real = gradient_numba.add_softmax_gradient
-    monkeypatch.setattr(gradient_numba, "add_softmax_gradient", lambda *a: used.append(a[-1].shape) or real(*a))
+    monkeypatch.setattr(
+        gradient_numba,
+        "add_softmax_gradient",
+        lambda *a: used.append(a[-1].shape) or real(*a),
+    )
 
     def ask(d, m, loss="softmax"):
         x, y = toy(130, d, m)
@@ -98,7 +125,21 @@ def test_small_gradients_are_not_compiled(monkeypatch):
 
 @pytest.mark.parametrize("shape", [(D, 2), (D, 4), (D - 1, 3)])
 def test_weights_of_another_shape_are_refused(shape):
-    """Compiled loops check no bounds: they would write beside the sum, where no noise is added."""
+    """Compiled loops check no bounds: they would write beside the sum, where no noise
+    is added.
+    """
     x, y = toy(130)
-    with pytest.raises(ValueError, match=r"weights must be those|operands could not be broadcast|mismatch in its core"):
-        integer_sum(Gradient(3), Params(weights=np.zeros(shape)), x, y, block_sum=CpuSums(compiled_from=0))
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"weights must be those|operands could not be broadcast|mismatch in its "
+            r"core"
+        ),
+    ):
+        integer_sum(
+            Gradient(3),
+            Params(weights=np.zeros(shape)),
+            x,
+            y,
+            block_sum=CpuSums(compiled_from=0),
+        )

@@ -1,4 +1,6 @@
-"""The door: sums that are wrong on rows made to break them are refused before the charge."""
+"""The door: sums that are wrong on rows made to break them are refused before the
+charge.
+"""
 
 import numpy as np
 import pytest
@@ -43,7 +45,9 @@ def test_sums_that_are_right_pass(d):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("query", [ClassSums(M), Gradient(M)], ids=lambda q: q.name)
-def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_charge(case, query):
+def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_charge(
+    case, query
+):
     door = Door(Wrong(CASES[case]))
     with pytest.raises(RuntimeError, match="before anything is charged"):
         door.check([query], D)
@@ -51,7 +55,9 @@ def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_char
 
 @pytest.mark.parametrize("kernel", ["gradient", "class sums"])
 def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
-    """Sums of another layout went to other loops: the kernel that ran was never compared."""
+    """Sums of another layout went to other loops: the kernel that ran was never
+    compared.
+    """
     module, name, query = {
         "gradient": (gradient_numba, "add_softmax_gradient", Gradient(M)),
         "class sums": (products_numba, "add_class_rows", ClassSums(M)),

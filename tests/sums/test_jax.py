@@ -1,4 +1,6 @@
-"""Sums by XLA: the integers of the reference, on one device and on eight, kept or sent."""
+"""Sums by XLA: the integers of the reference, on one device and on eight, kept or
+sent.
+"""
 
 import json
 from functools import lru_cache
@@ -31,7 +33,8 @@ from dphead.sums.jax import JaxSums
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import GramAndSums, ReferenceSums, ask_of, rows_key
 
-LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)]  # a query of each kind of sum
+# a query of each kind of sum
+LAYOUTS = [ChannelMoment(M), Gram(M), ClassGrams(M), ClassSums(M), Gradient(M)]
 
 # Sums of each layout on so many devices, and a head on eight.
 SCRIPT = """
@@ -41,7 +44,8 @@ from core import D, M, integer_sum, one_block, toy
 from dphead.rows.data import ArrayRows
 from fits import plan_and_fit
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums, Gradient, Gram, Params
+from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums
+from dphead.privacy.statistics import Gradient, Gram, Params
 from dphead.privacy.transform import RowTransform
 from dphead.sums.door import Door
 from dphead.sums.jax import JaxSums
@@ -68,8 +72,8 @@ if len(jax.devices()) == 8:
     facts = PublicFacts(4000, D, M)
     summer = Door(JaxSums(), memory=1 << 20)
     rows = ArrayRows(x, y)
-    head = plan_and_fit(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer).head
-    weights = head.weights.tobytes().hex()
+    done = plan_and_fit(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer)
+    weights = done.head.weights.tobytes().hex()
 json.dump([sums, devices, weights], sys.stdout)
 """
 
@@ -78,7 +82,9 @@ def params_of(query, n_features=D, n_classes=M):
     """Weights, and a constant where the query takes one."""
     append = 0.0 if "ChannelMoment" in query.name else 1.0
     transform = RowTransform(append=append)
-    weights = np.random.default_rng(1).normal(size=(transform.width(n_features), n_classes))
+    weights = np.random.default_rng(1).normal(
+        size=(transform.width(n_features), n_classes)
+    )
     return Params(transform, weights)
 
 
@@ -86,8 +92,8 @@ def params_of(query, n_features=D, n_classes=M):
 def results(tmp_path_factory):
     """{devices: (sums by query, devices of a block of so many rows, a seeded head)}.
 
-    A query of each layout, since each is compiled anew; every query is on one device, that
-    of the other tests.
+    A query of each layout, since each is compiled anew; every query is on one device,
+    that of the other tests.
     """
     found = {}
     for devices in (2, 8):
@@ -123,13 +129,16 @@ def test_one_device_and_eight_give_the_head_of_numpy_byte_for_byte(results):
 
     facts, rows = PublicFacts(4000, D, M), ArrayRows(*toy(4000))
     one, alone = (
-        plan_and_fit(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer).head.weights.tobytes()
+        plan_and_fit(
+            DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer
+        ).head.weights.tobytes()
         for summer in (Door(JaxSums(), memory=1 << 20), None)
     )
     assert bytes.fromhex(results[8][2]) == one == alone
 
 
-HALVES = lru_cache(jax_sums._compiled.__wrapped__)  # what is compiled as for accelerators
+# what is compiled as for accelerators
+HALVES = lru_cache(jax_sums._compiled.__wrapped__)
 
 
 @pytest.fixture(params=["float64", "halves"])
@@ -141,9 +150,20 @@ def products(request, monkeypatch):
     return request.param
 
 
-# Only products of small numbers differ on accelerators: those of gradients, Gram matrices and class sums.
-IN_HALVES = [Gradient(M), Gradient(M, "sigmoid", "features"), Gram(M), ClassGrams(M), ClassSums(M), GramAndSums(M)]
-CASES = [*(("float64", q) for q in [*QUERIES, GramAndSums(M)]), *(("halves", q) for q in IN_HALVES)]
+# Only products of small numbers differ on accelerators: those of gradients, Gram
+# matrices and class sums.
+IN_HALVES = [
+    Gradient(M),
+    Gradient(M, "sigmoid", "features"),
+    Gram(M),
+    ClassGrams(M),
+    ClassSums(M),
+    GramAndSums(M),
+]
+CASES = [
+    *(("float64", q) for q in [*QUERIES, GramAndSums(M)]),
+    *(("halves", q) for q in IN_HALVES),
+]
 
 
 @pytest.mark.parametrize("products, query", CASES, indirect=["products"], ids=str)
@@ -162,25 +182,45 @@ def test_sums_are_the_references(query, products):
         assert one.dtype == np.int64 and np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("query", [Gram(M), ClassSums(M), Gradient(M), SigmoidHessians(M), ClassCounts(M)], ids=repr)
+@pytest.mark.parametrize(
+    "query",
+    [Gram(M), ClassSums(M), Gradient(M), SigmoidHessians(M), ClassCounts(M)],
+    ids=repr,
+)
 def test_what_a_device_adds_of_one_block_is_the_references(query, products):
     """Padding holds ordinary rows of a class; some labels are of none."""
     x, y = hostile(256, 12, M, 1)
     index = np.where(np.arange(256) % 9 == 4, -1, np.arange(256))
     center = 0.3 * np.random.default_rng(1).standard_normal(12)
-    params = Params(RowTransform(False, center, None, 0.5), np.random.default_rng(2).standard_normal((13, M)))
-    one, other = (added(way, query, params, x, y, index) for way in (JaxSums(), ReferenceSums()))
+    params = Params(
+        RowTransform(False, center, None, 0.5),
+        np.random.default_rng(2).standard_normal((13, M)),
+    )
+    one, other = (
+        added(way, query, params, x, y, index) for way in (JaxSums(), ReferenceSums())
+    )
     assert np.array_equal(one, other)
 
 
 def test_rows_on_a_device_are_those_of_their_own_transform():
     x, _ = toy(128)
-    way, kept, block = JaxSums(), KeptRows(1 << 20), Block(np.arange(128), x, np.zeros(128, int))
-    for transform in (RowTransform(), RowTransform(True), RowTransform(False, np.ones(D)), RowTransform()):
+    way, kept, block = (
+        JaxSums(),
+        KeptRows(1 << 20),
+        Block(np.arange(128), x, np.zeros(128, int)),
+    )
+    for transform in (
+        RowTransform(),
+        RowTransform(True),
+        RowTransform(False, np.ones(D)),
+        RowTransform(),
+    ):
         ask = ask_of(ClassSums(M), Params(transform), 0.7)
         found = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
         wanted = ReferenceSums().rows(ask, block)
-        assert np.array_equal(found.q, wanted.q) and np.array_equal(found.scale, wanted.scale)
+        assert np.array_equal(found.q, wanted.q) and np.array_equal(
+            found.scale, wanted.scale
+        )
 
 
 def test_the_known_answers_hold(products):
@@ -207,10 +247,14 @@ def test_sums_of_the_largest_entries_are_exact_in_halves(value, products):
     indirect=["products"],
 )
 def test_products_of_blocks_of_any_length_are_exact(products, rows, one, other):
-    """In one piece int32 would overflow, and float64 round an odd number beyond 2**53."""
+    """In one piece int32 would overflow, and float64 round an odd number beyond
+    2**53.
+    """
     with jax.enable_x64(True):
         a, b = np.full((1, rows), one, np.int32), np.full((rows, 1), other, np.int32)
-        total = jax_sums._integers(jax.numpy.asarray(a), jax.numpy.asarray(b), products == "halves")
+        total = jax_sums._integers(
+            jax.numpy.asarray(a), jax.numpy.asarray(b), products == "halves"
+        )
     assert total.dtype == np.int64 and int(total[0, 0]) == rows * one * other
 
 
@@ -219,7 +263,9 @@ def test_two_halves_are_the_number():
     (low, one), (high, times) = jax_sums._halves(jax.numpy.asarray(x.astype(np.int32)))
     assert low.dtype == high.dtype == np.int8
     parts = (np.asarray(half).astype(np.int64) for half in (low, high))
-    assert np.array_equal(sum(p * s for p, s in zip(parts, (one, times), strict=True)), x)
+    assert np.array_equal(
+        sum(p * s for p, s in zip(parts, (one, times), strict=True)), x
+    )
 
 
 def test_only_small_numbers_go_in_halves(monkeypatch):
@@ -229,7 +275,9 @@ def test_only_small_numbers_go_in_halves(monkeypatch):
     """
 
     def traced(function):
-        return lambda *arrays: np.zeros(jax.eval_shape(function, *arrays).shape, np.int64)
+        return lambda *arrays: np.zeros(
+            jax.eval_shape(function, *arrays).shape, np.int64
+        )
 
     small = []
     real = jax_sums._integers
@@ -250,9 +298,10 @@ def test_only_small_numbers_go_in_halves(monkeypatch):
 
 @pytest.mark.parametrize("memory", [1 << 20, 4 * 256 * (2 * 6 + 8)])
 def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
-    """Over passes with one transform, a second one, and Poisson samples (the nearly full
-    one begins and ends as the full batch does, with gaps between). A transform of equal
-    numbers is another fit's, with other rows."""
+    """Over passes with one transform, a second one, and Poisson samples (the nearly
+    full one begins and ends as the full batch does, with gaps between). A transform of
+    equal numbers is another fit's, with other rows.
+    """
     rng = np.random.default_rng(5)
     x = rng.standard_normal((2000, 6)).astype(np.float32)
     y = rng.integers(-1, 3, 2000)
@@ -264,20 +313,36 @@ def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
         rows = ArrayRows(values, y, 256)
         for sampling_prob in (1.0, 0.97, 0.5, 1.0):
             params = Params(transform, rng.standard_normal((6, 3)))
-            indices = None if sampling_prob == 1 else np.flatnonzero(rng.random(2000) < sampling_prob)
+            indices = (
+                None
+                if sampling_prob == 1
+                else np.flatnonzero(rng.random(2000) < sampling_prob)
+            )
             served, sent = (
-                integer_sum(Gradient(3), params, rows, block_sum=JaxSums(), indices=indices, kept=k)
+                integer_sum(
+                    Gradient(3),
+                    params,
+                    rows,
+                    block_sum=JaxSums(),
+                    indices=indices,
+                    kept=k,
+                )
                 for k in (kept, NO_ROWS)
             )
             assert np.array_equal(served, sent)
         held = sum(p.q.nbytes + p.scale.nbytes for p in kept._kept.values())
-        whole = 8 * 256 * (2 * 6 + 8)  # and a sample's last block, if it has one slot, or more in a row
+        # and a sample's last block, if it has one slot, or more in a row
+        whole = 8 * 256 * (2 * 6 + 8)
         assert min(memory, whole) <= held <= min(memory, 2 * whole)
 
 
 def test_the_backend_keeps_rows_where_it_computes(monkeypatch):
     """On accelerators half of their memory is for rows, whatever the host has."""
-    for name, kind, memory in (("numpy", CpuSums, 7), ("reference", ReferenceSums, 0), ("jax", JaxSums, 7)):
+    for name, kind, memory in (
+        ("numpy", CpuSums, 7),
+        ("reference", ReferenceSums, 0),
+        ("jax", JaxSums, 7),
+    ):
         sums, found = block_sum(name, 7)
         assert isinstance(sums, kind) and found == memory
 

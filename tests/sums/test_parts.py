@@ -1,4 +1,6 @@
-"""A sum whose rows lie with several processes (threads here): every slot once, one noise, the sum of one process."""
+"""A sum whose rows lie with several processes (threads here): every slot once, one
+noise, the sum of one process.
+"""
 
 import threading
 from contextlib import contextmanager
@@ -16,7 +18,14 @@ from hypothesis import strategies as st
 from dphead.privacy.contract import ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
-from dphead.privacy.statistics import COUNT, ClassCounts, ClassSums, Gram, Params, SigmoidHessians
+from dphead.privacy.statistics import (
+    COUNT,
+    ClassCounts,
+    ClassSums,
+    Gram,
+    Params,
+    SigmoidHessians,
+)
 from dphead.privacy.transform import RowTransform
 from dphead.rows.data import ArrayRows
 from dphead.sums import parts as parts_module
@@ -28,7 +37,10 @@ from dphead.sums.reference import ask_of
 
 
 class Threads:
-    """The processes of `parts`, as threads. sent: every sum that a thread sent; asked: what it was asked."""
+    """The processes of `parts`, as threads.
+
+    sent: every sum that a thread sent; asked: what it was asked.
+    """
 
     def __init__(self, count):
         self.count, self.sent, self.asked = count, [], []
@@ -75,7 +87,9 @@ class _First:
 
 @contextmanager
 def parts(x, y, count, groups=None, cap=None, change=lambda i, rows: rows):
-    """(rows as a whole, Threads, the first one's part) with the other threads at work."""
+    """(rows as a whole, Threads, the first one's part) with the other threads at
+    work.
+    """
     whole = ArrayRows(x, y, 128, groups, cap)
     y = whole._y  # without the rows beyond their cap: a group may lie in several parts
     at, threads = bounds(len(x), count), Threads(count)
@@ -84,7 +98,10 @@ def parts(x, y, count, groups=None, cap=None, change=lambda i, rows: rows):
         part = ArrayRows(x[at[i] : at[i + 1]], y[at[i] : at[i + 1]], 128)
         part.group_cap = cap
         own.append(change(i, part))
-    running = [threading.Thread(target=threads.run, args=(i, own[i]), daemon=True) for i in range(1, count)]
+    running = [
+        threading.Thread(target=threads.run, args=(i, own[i]), daemon=True)
+        for i in range(1, count)
+    ]
     for t in running:
         t.start()
     try:
@@ -95,12 +112,33 @@ def parts(x, y, count, groups=None, cap=None, change=lambda i, rows: rows):
             t.join(timeout=30)
 
 
-def shared_release(query, params, x, y, count, seed=1, cap=None, groups=None, change=lambda i, rows: rows, **spec):
-    """`core.release_one` with the rows in `count` parts: the released value and the Threads."""
+def shared_release(
+    query,
+    params,
+    x,
+    y,
+    count,
+    seed=1,
+    cap=None,
+    groups=None,
+    change=lambda i, rows: rows,
+    **spec,
+):
+    """`core.release_one` with the rows in `count` parts: the released value and the
+    Threads.
+    """
     with parts(x, y, count, groups, cap, change) as (whole, threads, own):
         s = spec_of(query, len(x), group_cap=cap, **spec)
         summer = Door(CpuSums(), parts=SumOfParts(threads, own))
-        value = release(query, params, whole, s, ledger=reserve([s]), noise=NoiseSource(seed), summer=summer)
+        value = release(
+            query,
+            params,
+            whole,
+            s,
+            ledger=reserve([s]),
+            noise=NoiseSource(seed),
+            summer=summer,
+        )
         return value.value, threads
 
 
@@ -116,7 +154,9 @@ def test_parts_are_a_partition_of_the_slots(n_rows, processes):
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(query, count):
-    """The same seed gives the same one draw, and integers add up to the same in any parts: bit for bit."""
+    """The same seed gives the same one draw, and integers add up to the same in any
+    parts: bit for bit.
+    """
     x, y = toy(300)
     params = Params(RowTransform(append=1.0), np.full((D + 1, M), 0.1, np.float32))
     if query.name.startswith("ChannelMoment"):  # of features alone
@@ -128,7 +168,9 @@ def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(query, co
 
 
 def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
-    """The others sum once for both releases; the values are those of one process without `NextSum`."""
+    """The others sum once for both releases; the values are those of one process
+    without `NextSum`.
+    """
     x, y = toy(300)
     params, queries = Params(RowTransform(append=1.0)), (Gram(M), ClassSums(M))
     specs = [spec_of(query, 300) for query in queries]
@@ -136,19 +178,33 @@ def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
     with parts(x, y, 3) as (whole, threads, own):
         for summer in (Door(CpuSums(), parts=SumOfParts(threads, own)), None):
             more = {"ledger": reserve(specs), "noise": NoiseSource(1)}
-            pairs = zip(queries, specs, strict=True)  # alone: a summer for each, so that nothing waits
-            values.append([release(q, params, whole, s, summer=summer or door(), **more).value for q, s in pairs])
+            # alone: a summer for each, so that nothing waits
+            pairs = zip(queries, specs, strict=True)
+            values.append(
+                [
+                    release(q, params, whole, s, summer=summer or door(), **more).value
+                    for q, s in pairs
+                ]
+            )
     assert len(threads.sent) == 2
     for together, alone in zip(*values, strict=True):
         assert np.array_equal(together, alone)
 
 
 def test_only_the_first_process_draws_noise():
-    """Whatever sigma is, the sums that travel are those without noise: COUNT for each row, of the classes."""
+    """Whatever sigma is, the sums that travel are those without noise: COUNT for each
+    row, of the classes.
+    """
     x, y = toy(300)
-    value, threads = shared_release(ClassCounts(M), Params(), x, y, 4, sigma=5.0, seed=None)
-    counted = [np.bincount(y[i : i + 75], minlength=M)[:, None] * COUNT for i in (75, 150, 225)]
-    assert sorted(one.tolist() for one in threads.sent) == sorted(one.tolist() for one in counted)
+    value, threads = shared_release(
+        ClassCounts(M), Params(), x, y, 4, sigma=5.0, seed=None
+    )
+    counted = [
+        np.bincount(y[i : i + 75], minlength=M)[:, None] * COUNT for i in (75, 150, 225)
+    ]
+    assert sorted(one.tolist() for one in threads.sent) == sorted(
+        one.tolist() for one in counted
+    )
     assert not np.array_equal(value, np.bincount(y, minlength=M)[:, None])
 
 
@@ -163,7 +219,8 @@ def test_every_sampled_row_is_asked_of_one_process_that_holds_it(n, count, prob)
     at = bounds(n, count)
     for process, ask in threads.asked:
         assert ask.n_rows == at[process + 1] - at[process]
-        assert np.all((ask.indices >= 0) & (ask.indices < ask.n_rows))  # it learns nothing of the others' sample
+        # it learns nothing of the others' sample
+        assert np.all((ask.indices >= 0) & (ask.indices < ask.n_rows))
 
 
 def test_a_group_that_lies_in_several_parts_keeps_its_cap():
@@ -171,9 +228,17 @@ def test_a_group_that_lies_in_several_parts_keeps_its_cap():
     groups = np.arange(300) % 3  # each group has rows in every part
     for prob in (1.0, 0.999999):
         value, _ = shared_release(
-            ClassCounts(M), Params(), x, y, 3, cap=2, groups=groups, sigma=0.0, clip_norm=float("inf"),
+            ClassCounts(M),
+            Params(),
+            x,
+            y,
+            3,
+            cap=2,
+            groups=groups,
+            sigma=0.0,
+            clip_norm=float("inf"),
             sampling_prob=prob,
-        )  # fmt: skip
+        )
         assert value[0, 0] == 6  # 3 groups, 2 rows of each; not 2 of each in every part
 
 
@@ -182,7 +247,11 @@ class _Cheating:
 
     def __init__(self, rows, times):
         self._rows, self._times = rows, times
-        self.n_rows, self.n_features, self.group_cap = rows.n_rows, rows.n_features, rows.group_cap
+        self.n_rows, self.n_features, self.group_cap = (
+            rows.n_rows,
+            rows.n_features,
+            rows.group_cap,
+        )
 
     def blocks(self, indices=None, known=None):
         blocks = list(self._rows.blocks(indices))
@@ -195,7 +264,12 @@ def test_each_process_checks_that_it_uses_each_slot_of_its_part_once(cheater, ti
     x, y = toy(600)
     with pytest.raises(RuntimeError, match="each row slot exactly once"):
         shared_release(
-            ClassSums(M), Params(), x, y, 3, change=lambda i, rows: _Cheating(rows, times) if i == cheater else rows
+            ClassSums(M),
+            Params(),
+            x,
+            y,
+            3,
+            change=lambda i, rows: _Cheating(rows, times) if i == cheater else rows,
         )
 
 
@@ -204,19 +278,26 @@ def test_a_process_that_holds_another_part_raises(process):
     x, y = toy(301)
     with pytest.raises(RuntimeError, match="must hold the part"):
         shared_release(
-            ClassSums(M), Params(), x, y, 2,
+            ClassSums(M),
+            Params(),
+            x,
+            y,
+            2,
             change=lambda i, rows: ArrayRows(x[:9], y[:9]) if i == process else rows,
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(("n_rows", "held"), [(4, None), (4, 1), (4, 3), (5, 2)])
 def test_a_process_that_holds_another_part_or_cap_does_not_sum_it(n_rows, held):
-    """Its own rows are checked before they are read: the first process cannot see them."""
+    """Its own rows are checked before they are read: the first process cannot see
+    them.
+    """
     x, y = toy(4)
     own = ArrayRows(x, y, groups=np.arange(4), group_cap=held)
     query = ClassSums(M)
     ask = PartAsk(query, Params(), spec_of(query, 8, group_cap=2), 1.0, n_rows, None)
-    own.blocks = lambda *asked: iter(())  # a pass would find that slots are missing, which is another error
+    # a pass would find that slots are missing, which is another error
+    own.blocks = lambda *asked: iter(())
     with pytest.raises(RuntimeError, match="must hold the part that it is asked for"):
         _sum(ask, own, CpuSums(), NO_ROWS)
 
@@ -235,7 +316,9 @@ def test_sums_that_float64_would_round_are_added_as_they_are(monkeypatch):
 
 
 def test_no_number_of_rows_is_too_many_for_a_process():
-    """The private number of rows must not decide, after the charge, whether a fit goes on."""
+    """The private number of rows must not decide, after the charge, whether a fit goes
+    on.
+    """
     query = SigmoidHessians(2)
     spec = ReleaseSpec("hessians", query.name, 1.0, 1.0, 1000, relation="add_remove")
 
@@ -243,7 +326,9 @@ def test_no_number_of_rows_is_too_many_for_a_process():
         rows: Any = SimpleNamespace(n_rows=n_rows, n_features=3, group_cap=None)
         processes: Any = SimpleNamespace(count=2, ask=lambda process, ask: None)
         try:
-            SumOfParts(processes, rows)._send(query, SumRequest(query, Params(), rows, spec, 1.0), 1.0)
+            SumOfParts(processes, rows)._send(
+                query, SumRequest(query, Params(), rows, spec, 1.0), 1.0
+            )
         except ValueError:
             return True
         return False
@@ -256,7 +341,9 @@ def test_the_largest_norm_of_parts_is_that_of_all_rows():
     """Its bits travel as an integer."""
     x, y = toy(300)
     x *= np.linspace(0.1, 3.7, 300, dtype=np.float32)[:, None]
-    request = SumRequest(ClassSums(M), Params(), ArrayRows(x, y), spec_of(ClassSums(M), 300), np.inf)
+    request = SumRequest(
+        ClassSums(M), Params(), ArrayRows(x, y), spec_of(ClassSums(M), 300), np.inf
+    )
     alone = Door().largest_norm(request)
     for count in (1, 3):
         with parts(x, y, count) as (whole, threads, own):

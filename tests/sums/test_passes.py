@@ -1,4 +1,6 @@
-"""One pass over rows: each slot once, on every core, and a secret run of rows added again."""
+"""One pass over rows: each slot once, on every core, and a secret run of rows added
+again.
+"""
 
 import threading
 import time
@@ -22,7 +24,12 @@ class Custom:
     """A row source that hands out the blocks it is given."""
 
     def __init__(self, n_rows, *blocks):
-        self.n_rows, self.n_features, self.group_cap, self.given = n_rows, D, None, blocks
+        self.n_rows, self.n_features, self.group_cap, self.given = (
+            n_rows,
+            D,
+            None,
+            blocks,
+        )
 
     def blocks(self, indices=None, known=None):
         yield from self.given
@@ -30,7 +37,9 @@ class Custom:
 
 def block(index, dtype=np.float32, label=0):
     index = np.concatenate([index, np.full(-len(index) % 128, -1)])
-    return Block(index, np.ones((len(index), D), dtype), np.full(len(index), label, np.int32))
+    return Block(
+        index, np.ones((len(index), D), dtype), np.full(len(index), label, np.int32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,10 +50,19 @@ def block(index, dtype=np.float32, label=0):
         [block([0, 1, 2])],
         [],
         [block([0, 1, 2, 3])] * 2,
-        [block([0, 1, 2, 3])] * 257,  # a count kept in eight bits would have come round to one
+        # a count kept in eight bits would have come round to one
+        [block([0, 1, 2, 3])] * 257,
         [block([0, 1, 2, 3]), *[block([1])] * 256],
     ],
-    ids=["row again", "row twice in a block", "row missing", "nothing", "pass twice", "257 passes", "row 257 times"],
+    ids=[
+        "row again",
+        "row twice in a block",
+        "row missing",
+        "nothing",
+        "pass twice",
+        "257 passes",
+        "row 257 times",
+    ],
 )
 @pytest.mark.parametrize("prob", [1.0, 0.999999])
 def test_a_pass_that_does_not_use_each_slot_exactly_once_raises(blocks, prob):
@@ -67,11 +85,17 @@ def test_padding_of_a_block_is_not_used_whatever_it_holds():
     x, y = np.ones((6, D), np.float32), np.zeros(6, np.int32)
     padded = Custom(3, Block(np.array([0, -1, 1, -1, 2, -1]), x, y))
     for query in (ClassCounts(M), ClassSums(M), Gram(M)):
-        assert np.array_equal(integer_sum(query, Params(), padded), integer_sum(query, Params(), x[:3], y[:3]))
+        assert np.array_equal(
+            integer_sum(query, Params(), padded),
+            integer_sum(query, Params(), x[:3], y[:3]),
+        )
 
 
 class Streamed(ArrayRows):
-    """Rows whose features are read where the pass does not know them. read: the slots of blocks that were."""
+    """Rows whose features are read where the pass does not know them.
+
+    read: the slots of blocks that were.
+    """
 
     def blocks(self, indices=None, known=None):
         self.read = set()
@@ -84,9 +108,15 @@ class Streamed(ArrayRows):
 
 
 def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
-    """The second pass reads one block, the one that the reference adds too, and gives the same sum."""
+    """The second pass reads one block, the one that the reference adds too, and gives
+    the same sum.
+    """
     x, y = toy(600)
-    rows, kept, params = Streamed(x, y, 128), KeptRows(1 << 20), Params(weights=np.zeros((D, M)))
+    rows, kept, params = (
+        Streamed(x, y, 128),
+        KeptRows(1 << 20),
+        Params(weights=np.zeros((D, M))),
+    )
     secret = [200]
     monkeypatch.setattr(passes, "_secret_slot", lambda n_rows, indices: secret[0])
     sums = []
@@ -97,18 +127,31 @@ def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
         except Exception as error:
             raise AssertionError("the secret run needs its features") from error
         first = slot // 128 * 128
-        wanted = set(range(600)) if len(sums) == 1 else set(range(first, min(first + 128, 600)))
+        wanted = (
+            set(range(600))
+            if len(sums) == 1
+            else set(range(first, min(first + 128, 600)))
+        )
         assert rows.read - {-1} == wanted
     assert np.array_equal(sums[0], sums[1]) and np.array_equal(sums[0], sums[2])
 
 
 def test_kept_rows_of_a_sample_are_read_again():
     """Samples have other slots in each block."""
-    rows, kept, params = Streamed(*toy(600), 128), KeptRows(1 << 20), Params(weights=np.zeros((D, M)))
+    rows, kept, params = (
+        Streamed(*toy(600), 128),
+        KeptRows(1 << 20),
+        Params(weights=np.zeros((D, M))),
+    )
     for indices in (None, np.arange(0, 600, 2)):
         found = integer_sum(Gradient(M), params, rows, indices=indices, kept=kept)
-        assert rows.read - {-1} == set(range(600) if indices is None else indices.tolist())
-        assert np.array_equal(found, integer_sum(Gradient(M), params, ArrayRows(*toy(600)), indices=indices))
+        assert rows.read - {-1} == set(
+            range(600) if indices is None else indices.tolist()
+        )
+        assert np.array_equal(
+            found,
+            integer_sum(Gradient(M), params, ArrayRows(*toy(600)), indices=indices),
+        )
 
 
 def test_rows_that_were_not_read_are_refused():
@@ -126,7 +169,9 @@ def test_blocks_of_another_precision_are_refused(dtype):
 
 
 class OffByOne(CpuSums):
-    """A kernel that is wrong by one in one entry of one row's statistic, wherever the row is."""
+    """A kernel that is wrong by one in one entry of one row's statistic, wherever the
+    row is.
+    """
 
     def __init__(self, entry):
         super().__init__()
@@ -138,14 +183,23 @@ class OffByOne(CpuSums):
         return out
 
 
-@pytest.mark.parametrize("query", [ClassSums(M), Gradient(M), Gram(M)], ids=lambda q: q.name)
+@pytest.mark.parametrize(
+    "query", [ClassSums(M), Gradient(M), Gram(M)], ids=lambda q: q.name
+)
 @pytest.mark.parametrize("sample", [False, True])
-def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(monkeypatch, query, sample):
-    """Where the secret slot is in the same run of CHECKED rows; elsewhere nothing is seen, and nothing is told."""
+def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
+    monkeypatch, query, sample
+):
+    """Where the secret slot is in the same run of CHECKED rows; elsewhere nothing is
+    seen, and nothing is told.
+    """
     n, bad = 300, 137
     x, y = np.tile(np.array([0.0, 1.0, 2.0, 1.0], np.float32), (n, 1)), np.zeros(n, int)
     x[bad] = [1.0, 0.0, 0.0, 0.0]
-    params, indices = Params(weights=np.ones((D, M))), np.arange(0, n) if sample else None
+    params, indices = (
+        Params(weights=np.ones((D, M))),
+        np.arange(0, n) if sample else None,
+    )
     asks = integer_sum(query, params, x, y, indices=indices)
     entry = 4094  # the clipped row, alone in its first entry
     wrong = 0
@@ -154,7 +208,9 @@ def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(monk
         way = OffByOne(entry)
         if slot // CHECKED == bad // CHECKED:
             wrong += 1
-            with pytest.raises(RuntimeError, match="fast sums must equal the reference's"):
+            with pytest.raises(
+                RuntimeError, match="fast sums must equal the reference's"
+            ):
                 integer_sum(query, params, x, y, block_sum=way, indices=indices)
         else:
             total = integer_sum(query, params, x, y, block_sum=way, indices=indices)
@@ -163,12 +219,17 @@ def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(monk
 
 
 def test_the_secret_slot_is_any_slot_of_the_pass(monkeypatch):
-    """Drawn from the operating system; of a sample, one of its slots; of nothing, none."""
+    """Drawn from the operating system; of a sample, one of its slots; of nothing,
+    none.
+    """
     asked = []
     monkeypatch.setattr(passes.secrets, "randbelow", lambda n: asked.append(n) or n - 1)
     assert passes._secret_slot(50, None) == 49
     assert passes._secret_slot(50, np.array([3, 7, 9])) == 9
-    assert passes._secret_slot(50, np.zeros(0, int)) is None and passes._secret_slot(0, None) is None
+    assert (
+        passes._secret_slot(50, np.zeros(0, int)) is None
+        and passes._secret_slot(0, None) is None
+    )
     assert asked == [50, 3]
 
 
@@ -183,7 +244,9 @@ def test_sums_do_not_depend_on_cores_blocks_or_the_order_of_rows(monkeypatch, qu
         monkeypatch.setattr(passes, "cores", lambda cores=cores: cores)
         for rows in (1, 7, 128, 256, 1000):
             for a, b in ((x, y), (x[order], y[order])):
-                assert np.array_equal(wanted, integer_sum(query, params, a, b, block_rows=rows))
+                assert np.array_equal(
+                    wanted, integer_sum(query, params, a, b, block_rows=rows)
+                )
 
 
 def test_large_sums_are_held_by_fewer_cores(monkeypatch):
@@ -202,17 +265,26 @@ def test_a_symmetric_sum_is_mirrored_from_its_upper_triangle(d):
     assert np.array_equal(square, wanted)
 
 
-@pytest.mark.parametrize("query", [q for q in QUERIES if q.symmetric], ids=lambda q: q.name)
+@pytest.mark.parametrize(
+    "query", [q for q in QUERIES if q.symmetric], ids=lambda q: q.name
+)
 def test_a_symmetric_release_is_symmetric_to_the_last_bit(query):
-    """Its noise is: an asymmetric sum would be released without any noise, whatever a kernel leaves below."""
+    """Its noise is: an asymmetric sum would be released without any noise, whatever a
+    kernel leaves below.
+    """
 
     class Skewed(CpuSums):
         def add(self, ask, rows, y, used, out):
-            return super().add(ask, rows, y, used, out) + np.tril(np.ones((D, D), np.int64), -1)
+            return super().add(ask, rows, y, used, out) + np.tril(
+                np.ones((D, D), np.int64), -1
+            )
 
     x, y = toy(256)
     params = Params(weights=np.zeros((D, M)))
-    values = [release_one(query, params, ArrayRows(x, y), block_sum=way).value for way in (CpuSums(), Skewed())]
+    values = [
+        release_one(query, params, ArrayRows(x, y), block_sum=way).value
+        for way in (CpuSums(), Skewed())
+    ]
     assert np.array_equal(values[0], np.swapaxes(values[0], -1, -2))
     assert np.array_equal(values[0], values[1])
 
@@ -233,15 +305,24 @@ def test_no_block_is_summed_after_a_pass_has_failed(monkeypatch):
     monkeypatch.setattr(passes, "cores", lambda: 2)
     done = []
     with pytest.raises(OSError, match="cannot be read"):
-        passes._on_every_core(_adding(done), iter([1, None, 2, 3, 4]), partial(np.zeros, 1))
+        passes._on_every_core(
+            _adding(done), iter([1, None, 2, 3, 4]), partial(np.zeros, 1)
+        )
     seen = len(done)
     time.sleep(0.2)
     assert 0 < len(done) == seen
-    assert passes._on_every_core(_adding(done), iter([3, 4, 5]), partial(np.zeros, 1)) == 12
+    assert (
+        passes._on_every_core(_adding(done), iter([3, 4, 5]), partial(np.zeros, 1))
+        == 12
+    )
 
 
-def test_an_interrupt_while_a_thread_starts_leaves_the_next_pass_one_thread_a_sum(monkeypatch):
-    """Threads kept between passes did not: the executor lost count of one that had started, and two added to a sum."""
+def test_an_interrupt_while_a_thread_starts_leaves_the_next_pass_one_thread_a_sum(
+    monkeypatch,
+):
+    """Threads kept between passes did not: the executor lost count of one that had
+    started, and two added to a sum.
+    """
     monkeypatch.setattr(passes, "cores", lambda: 2)
     start = threading.Thread.start
 
@@ -254,5 +335,7 @@ def test_an_interrupt_while_a_thread_starts_leaves_the_next_pass_one_thread_a_su
         passes._on_every_core(_adding([]), iter(range(9)), partial(np.zeros, 1))
     monkeypatch.setattr(threading.Thread, "start", start)
     by = []
-    assert passes._on_every_core(_adding(by), iter(range(9)), partial(np.zeros, 1)) == 36
+    assert (
+        passes._on_every_core(_adding(by), iter(range(9)), partial(np.zeros, 1)) == 36
+    )
     assert len(set(by)) == 2

@@ -32,17 +32,34 @@ def product(a, b):
 
 
 def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path):
-    """numba compiles anew when a function's own file changes, not those whose functions and constants it takes in."""
+    """numba compiles anew when a function's own file changes, not those whose functions
+    and constants it takes in.
+    """
     names = {file.name for file in compiled.MADE_OF}
-    assert names == {"gradient_numba.py", "products_numba.py", "rows_numba.py", "statistics.py", "transform.py"}
+    assert names == {
+        "gradient_numba.py",
+        "products_numba.py",
+        "rows_numba.py",
+        "statistics.py",
+        "transform.py",
+    }
     name = compiled.sources(compiled.MADE_OF)
     for module in (compiled, gradient_numba, rows_numba):
-        kept = [f.py_func.__qualname__ for f in vars(module).values() if hasattr(f, "py_func")]
+        kept = [
+            f.py_func.__qualname__
+            for f in vars(module).values()
+            if hasattr(f, "py_func")
+        ]
         assert kept and all(text.endswith(f"_{name}") for text in kept)
     for i, file in enumerate(compiled.MADE_OF):
         changed = tmp_path / file.name
         changed.write_text(file.read_text() + "\n")
-        assert compiled.sources([*compiled.MADE_OF[:i], changed, *compiled.MADE_OF[i + 1 :]]) != name
+        assert (
+            compiled.sources(
+                [*compiled.MADE_OF[:i], changed, *compiled.MADE_OF[i + 1 :]]
+            )
+            != name
+        )
 
 
 @settings(max_examples=30, deadline=None)
@@ -143,7 +160,9 @@ def test_rows_of_any_memory_layout_are_exact():
     out = np.zeros((7, 45), np.int64)
     compiled.add_products(left, right, out)
     assert np.array_equal(out, product(left, right))
-    assert np.array_equal(compiled.scores(right, right[:3]), product(right[:3].T, right.T))
+    assert np.array_equal(
+        compiled.scores(right, right[:3]), product(right[:3].T, right.T)
+    )
 
 
 HALF = np.int16

@@ -1,11 +1,13 @@
 """The papers' settings, once, as data: a file a paper, a table a preset.
 
-A preset has a `source` (paper and table), an `accountant`, perhaps the paper's `delta`, and a table of settings for
-each method. `left_to_the_user` there names settings that are not one number in the paper: it does not print them, or
-they are in `columns`, a list for each quantity that changes over the columns of the paper's table (such as epsilon,
-steps and noise_multiplier), or in `search`, what the paper searched. `needs` says why no head can be fitted with it,
-`network` which network `dphead finetune` trains with it (one, or one a data set), `unreadable` what the text of the
-paper has lost. A preset with a `base` changes that one.
+A preset has a `source` (paper and table), an `accountant`, perhaps the paper's `delta`,
+and a table of settings for each method. `left_to_the_user` there names settings that
+are not one number in the paper: it does not print them, or they are in `columns`, a
+list for each quantity that changes over the columns of the paper's table (such as
+epsilon, steps and noise_multiplier), or in `search`, what the paper searched. `needs`
+says why no head can be fitted with it, `network` which network `dphead finetune` trains
+with it (one, or one a data set), `unreadable` what the text of the paper has lost. A
+preset with a `base` changes that one.
 """
 
 import tomllib
@@ -22,11 +24,13 @@ def names() -> list[str]:
 def load(name: str) -> dict[str, Any]:
     """A preset, with what it takes from its base.
 
-    A method's settings are merged with the base's, less those left to the user; `columns` and `search` replace the
-    base's. Raises ValueError for an unknown name.
+    A method's settings are merged with the base's, less those left to the user;
+    `columns` and `search` replace the base's. Raises ValueError for an unknown name.
     """
     if name not in names():
-        raise ValueError(f"preset must be one of {names()}, got preset={name!r}. Choose one of them.")
+        raise ValueError(
+            f"preset must be one of {names()}, got preset={name!r}. Choose one of them."
+        )
     preset = dict(_presets()[name])
     base = load(preset.pop("base")) if "base" in preset else {}
     for key, value in preset.items():
@@ -38,16 +42,21 @@ def load(name: str) -> dict[str, Any]:
 
 
 def column(name: str, **where: Any) -> dict[str, Any]:
-    """The settings in one column of a preset's table, such as `column("de22", epsilon=1.0)`.
+    """The settings in one column of a preset's table, such as `column("de22",
+    epsilon=1.0)`.
 
     Raises ValueError unless exactly one column has these values.
     """
     columns = load(name).get("columns", {})
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows = [
+        dict(zip(columns, values, strict=True))
+        for values in zip(*columns.values(), strict=True)
+    ]
     found = [row for row in rows if where.items() <= row.items()]
     if len(found) != 1:
         raise ValueError(
-            f"preset {name} must have one column where {where}, got {len(found)} of {rows}. Choose another."
+            f"preset {name} must have one column where {where}, got {len(found)} of "
+            f"{rows}. Choose another."
         )
     return found[0]
 
@@ -55,4 +64,8 @@ def column(name: str, **where: Any) -> dict[str, Any]:
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
     files = [p for p in resources.files(__name__).iterdir() if p.name.endswith(".toml")]
-    return {name: preset for file in files for name, preset in tomllib.loads(file.read_text()).items()}
+    return {
+        name: preset
+        for file in files
+        for name, preset in tomllib.loads(file.read_text()).items()
+    }
