@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutants.forks import pytest, start_libraries
+from mutants.forks import pytest, pytest_alone, start_libraries
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("dphead", "extract", "tests", "mutants", "pyproject.toml")
@@ -70,11 +70,11 @@ def main(words: list[str]) -> int:
                 flush=True,
             )
     print_table(mutants, outcomes)
-    alive = sum(not o.killer for o in outcomes)
-    print(
-        f"{len(mutants) - alive} of {len(mutants)} killed in "
-        f"{time.monotonic() - start:.0f} s"
-    )
+    alive = [(m, o) for m, o in zip(mutants, outcomes, strict=True) if not o.killer]
+    killed = len(mutants) - len(alive)
+    print(f"{killed} of {len(mutants)} killed in {time.monotonic() - start:.0f} s")
+    if alive:  # at the end too, where a log that was cut off still has them
+        print_table([m for m, _ in alive], [o for _, o in alive])
     if healthy.result():
         print(
             f"\n{healthy.result()}\nThese tests fail without any defect too: their "
@@ -122,7 +122,10 @@ def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
             if edit["file"].endswith("_numba.py"):
                 shutil.rmtree(tree / "dphead/sums/__pycache__", ignore_errors=True)
         report = tree / "report.xml"
-        done = pytest(tree, "-x", f"--junitxml={report}", ALIVE, *mutant["tests"])
+        arguments = ("-x", f"--junitxml={report}", ALIVE, *mutant["tests"])
+        done = pytest(tree, *arguments)
+        if not report.exists():  # a fork can hang or die for reasons of its own
+            done = pytest_alone(tree, *arguments)
         if done.code == 0:
             killer, reason = "", "its tests pass"
         elif report.exists():

@@ -9,12 +9,14 @@ project: each run has its own.
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-TIMEOUT = 600  # seconds for one mutant, whose tests take a few
+TIMEOUT = 300  # seconds for one mutant, whose tests take a few
 PRINTED = "printed.txt"
+OPTIONS = ("-q", "-p", "no:cacheprovider")
 FORKS = multiprocessing.get_context("forkserver")
 # One that is missing is skipped.
 FORKS.set_forkserver_preload(
@@ -73,6 +75,30 @@ def pytest(tree: Path, *arguments: str) -> Done:
     return Done(process.exitcode, (tree / PRINTED).read_text(errors="replace"))
 
 
+def pytest_alone(tree: Path, *arguments: str) -> Done:
+    """The same in an interpreter of its own, which shares nothing with a fork."""
+    command = [sys.executable, "-m", "pytest", *OPTIONS, *arguments]
+    environment = os.environ | _environment(tree)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=tree,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=2 * TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        return Done(1, f"no end after {2 * TIMEOUT} s")
+    return Done(done.returncode, done.stdout)
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def _pytest(tree: Path, arguments: tuple[str, ...]) -> None:
     """In the fork, which ends with pytest's exit code."""
     with open(tree / PRINTED, "w") as file:
@@ -80,11 +106,11 @@ def _pytest(tree: Path, arguments: tuple[str, ...]) -> None:
         os.dup2(file.fileno(), 2)
     root = Path(__file__).resolve().parents[1]
     os.chdir(tree)
-    os.environ |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ |= _environment(tree)
     sys.dont_write_bytecode = True
     sys.path[:] = [str(tree), *(p for p in sys.path if p not in ("", str(root)))]
     for name in [name for name in sys.modules if name.split(".")[0] == "mutants"]:
         del sys.modules[name]  # the copy has its own
     import pytest
 
-    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *arguments]))
+    sys.exit(pytest.main([*OPTIONS, *arguments]))
