@@ -34,7 +34,8 @@ def dphead(*arguments) -> Done:
     """Run `dphead arguments` in this process, through the entry point that turns errors
     into exit codes.
     """
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     argv = ["dphead", *(str(a) for a in arguments)]
     with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
         try:

@@ -74,7 +74,8 @@ def door(block_sum=None):
 def release_one(query, params, rows, seed=1, block_sum=None, **spec):
     """One release of a fit of its own."""
     s = spec_of(query, rows.n_rows, **spec)
-    ledger, noise = reserve([s]), NoiseSource(seed)
+    ledger = reserve([s])
+    noise = NoiseSource(seed)
     return release(
         query, params, rows, s, ledger=ledger, noise=noise, summer=door(block_sum)
     )
@@ -83,7 +84,9 @@ def release_one(query, params, rows, seed=1, block_sum=None, **spec):
 def release_many(query, params, rows, times, seed=None, **spec):
     """`times` releases of one fit, (times, *shape)."""
     s = spec_of(query, rows.n_rows, **spec)
-    ledger, noise, summer = reserve([s] * times), NoiseSource(seed), door()
+    ledger = reserve([s] * times)
+    noise = NoiseSource(seed)
+    summer = door()
     found = [
         release(query, params, rows, s, ledger=ledger, noise=noise, summer=summer)
         for _ in range(times)
@@ -129,7 +132,8 @@ def added(way, query, params, x, y, index, clip_norm=0.7):
     """What a block sum adds of one block, without the pass, whose secret run would
     raise; upper triangles alone.
     """
-    ask, block = ask_of(query, params, clip_norm), Block(index, x, y)
+    ask = ask_of(query, params, clip_norm)
+    block = Block(index, x, y)
     shape = ask.shape(x.shape[1])
     out = (
         np.zeros(shape[::-1], np.int64).T
@@ -144,7 +148,8 @@ def one_block(x, y, n=None):
     """A padded block and its mask."""
     n = len(x) if n is None else n
     size = CHUNK * -(-len(x) // CHUNK)
-    xs, ys = np.zeros((size, x.shape[1]), np.float32), np.full(size, -1, np.int32)
+    xs = np.zeros((size, x.shape[1]), np.float32)
+    ys = np.full(size, -1, np.int32)
     xs[: len(x)], ys[: len(x)] = x, y
     index = np.where(np.arange(size) < n, np.arange(size), -1)
     return Block(index, xs, ys), index >= 0

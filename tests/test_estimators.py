@@ -125,7 +125,8 @@ def test_clone_and_set_params_round_trip(method):
         else method()
     )
     twin = clone(model)
-    assert twin is not model and twin.get_params() == model.get_params()
+    assert twin is not model
+    assert twin.get_params() == model.get_params()
     assert set(model.get_params()) == _names(method)
     assert method(**model.get_params()).get_params() == model.get_params()
 
@@ -164,8 +165,11 @@ def test_privacy_states_the_guarantee(method, relation, blobs):
         epsilon=2.0, delta=1e-5, classes=range(3), relation=relation, nominal_n=nominal
     ).fit(*blobs)
     p = model.privacy_
-    assert p.private and p.neighboring_relation == relation and p.delta == 1e-5
-    assert p.epsilon == pytest.approx(2.0, rel=1e-6) and p.epsilon <= 2.0
+    assert p.private
+    assert p.neighboring_relation == relation
+    assert p.delta == 1e-5
+    assert p.epsilon == pytest.approx(2.0, rel=1e-6)
+    assert p.epsilon <= 2.0
     assert p.rho == pytest.approx(p.mu**2 / 2)
     assert p.n_rows == (nominal or 300)
     assert p.mu == pytest.approx(
@@ -187,13 +191,19 @@ def test_poisson_batches_have_no_mu(blobs):
         .fit(*blobs)
         .privacy_
     )
-    assert p.private and p.mu is None and p.rho is None and p.epsilon <= 4.0
+    assert p.private
+    assert p.mu is None
+    assert p.rho is None
+    assert p.epsilon <= 4.0
 
 
 def test_infinite_epsilon_is_not_private(blobs):
     p = dphead.DPLeastSquaresClassifier(epsilon=np.inf).fit(*blobs).privacy_
-    assert not p.private and p.epsilon == np.inf and p.profiles == {}
-    assert guarantee.NO_NOISE in p.notes and guarantee.CLASSES_SEEN in p.notes
+    assert not p.private
+    assert p.epsilon == np.inf
+    assert p.profiles == {}
+    assert guarantee.NO_NOISE in p.notes
+    assert guarantee.CLASSES_SEEN in p.notes
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -201,9 +211,11 @@ def test_infinite_epsilon_is_not_private(blobs):
 def test_a_seed_repeats_the_fit_and_is_not_private(method, seed, blobs):
     """Also the seed that is false in Python."""
     model = method(classes=range(3), random_state=seed)
-    first, second = clone(model).fit(*blobs), clone(model).fit(*blobs)
+    first = clone(model).fit(*blobs)
+    second = clone(model).fit(*blobs)
     assert_array_equal(first.head_.weights, second.head_.weights)
-    assert not first.privacy_.private and guarantee.SEEDED in first.privacy_.notes
+    assert not first.privacy_.private
+    assert guarantee.SEEDED in first.privacy_.notes
     assert f"seed {seed}: not private" in first.ledger_.fits()[0]["description"]
     other = clone(model).set_params(random_state=8).fit(*blobs)
     assert not np.array_equal(first.head_.weights, other.head_.weights)
@@ -220,7 +232,10 @@ def test_without_a_seed_every_fit_differs(method, blobs):
 @all_methods
 def test_private_fits_learn(method, digits):
     x, y = digits
-    model = method(epsilon=4.0, classes=range(10)).fit(x[:1300], y[:1300])
+    model = method(epsilon=4.0, classes=range(10)).fit(
+        x[:1300],
+        y[:1300],
+    )
     assert model.score(x[1300:], y[1300:]) > 0.7
 
 
@@ -230,18 +245,17 @@ def test_private_fits_learn(method, digits):
 @all_methods
 def test_hostile_rows_count_zero_and_raise_nothing(method, blobs):
     x, y = blobs
-    x, y = (
-        np.vstack([x, np.ones((6, 8))]),
-        np.concatenate([y, [0, 1, 2, 77, -5, 3]]).astype(float),
-    )
-    x[-6, 0], x[-5, 0], x[-4, 0] = np.nan, np.inf, 1e300
+    x = np.vstack([x, np.ones((6, 8))])
+    y = np.concatenate([y, [0, 1, 2, 77, -5, 3]]).astype(float)
+    x[-6:-3, 0] = np.nan, np.inf, 1e300
     y[0] = np.nan
     clean = x.copy()
     clean[[0, *range(-6, 0)]] = np.nan
     model = method(classes=range(3), random_state=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        dirty, wiped = clone(model).fit(x, y), clone(model).fit(clean, y)
+        dirty = clone(model).fit(x, y)
+        wiped = clone(model).fit(clean, y)
     assert_array_equal(dirty.head_.weights, wiped.head_.weights)
 
 
@@ -299,13 +313,19 @@ def test_no_code_of_a_label_runs(strange):
     there.
     """
     labels = inputs.column([0, 1, strange, np.int8(1), True, 1.0])
-    assert inputs.positions(labels, np.array([0, 1])).tolist() == [0, 1, -1, 1, 1, 1]
+    assert inputs.positions(
+        labels,
+        np.array([0, 1]),
+    ).tolist() == [0, 1, -1, 1, 1, 1]
 
 
 def test_a_sequence_of_labels_is_read_one_by_one_as_a_list_is():
     """One text must not turn the numbers beside it into texts that are classes."""
     labels = inputs.column(deque([0, 1, "x", "1"]))
-    assert inputs.positions(labels, np.array(["0", "1"])).tolist() == [-1, -1, -1, 1]
+    assert inputs.positions(
+        labels,
+        np.array(["0", "1"]),
+    ).tolist() == [-1, -1, -1, 1]
 
 
 @pytest.mark.parametrize("row", [[1.0, "3"], [1.0, b"3"]])
@@ -320,9 +340,8 @@ def test_a_text_in_a_list_of_features_is_refused_whatever_the_other_rows_hold(ro
 def test_a_private_number_of_rows_may_be_any(method, n, blobs):
     x, y = (part[:n] for part in blobs)
     model = method(classes=range(3), relation="add_remove", nominal_n=300, delta=1e-3)
-    assert model.fit(x, y).privacy_.epsilon <= 1 and model.predict(blobs[0]).shape == (
-        300,
-    )
+    assert model.fit(x, y).privacy_.epsilon <= 1
+    assert model.predict(blobs[0]).shape == (300,)
     with pytest.raises(
         ValueError, match=r"minimum of 1 is required|a row for each class"
     ):
@@ -335,7 +354,11 @@ def test_a_private_number_of_rows_may_be_any(method, n, blobs):
 def test_positions_of_labels(kind):
     classes = np.array([0, 1]).astype(kind)
     assert_array_equal(
-        inputs.positions(np.array([1, 0, 1, 1]).astype(kind), classes), [1, 0, 1, 1]
+        inputs.positions(
+            np.array([1, 0, 1, 1]).astype(kind),
+            classes,
+        ),
+        [1, 0, 1, 1],
     )
 
 
@@ -344,12 +367,16 @@ def test_predictions_survive_nan_rows(blobs):
     model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3)).fit(x, y)
     bad = x[:4].copy()
     bad[1, 0], bad[2, 3] = np.nan, np.inf
-    assert np.isfinite(model.predict_proba(bad)).all() and set(model.predict(bad)) <= {
+    assert np.isfinite(model.predict_proba(bad)).all()
+    assert set(model.predict(bad)) <= {
         0,
         1,
         2,
     }
-    assert_array_equal(model.predict(bad)[[0, 3]], model.predict(x[:4])[[0, 3]])
+    assert_array_equal(
+        model.predict(bad)[[0, 3]],
+        model.predict(x[:4])[[0, 3]],
+    )
 
 
 # Refusals, before anything is charged
@@ -505,9 +532,8 @@ def test_it_works_in_a_pipeline(blobs):
     model = make_pipeline(
         Normalizer(), dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3))
     ).fit(x, y)
-    assert (
-        model.score(x, y) > 0.7 and guarantee.OUT_OF_SIGHT in model[-1].privacy_.notes
-    )
+    assert model.score(x, y) > 0.7
+    assert guarantee.OUT_OF_SIGHT in model[-1].privacy_.notes
 
 
 @all_methods
@@ -519,7 +545,8 @@ def test_pickling_keeps_the_head_and_a_ledger_that_is_a_file(method, blobs, tmp_
     assert twin.privacy_ == model.privacy_
     assert twin.ledger_.fits() == model.ledger_.fits()
     alone = pickle.loads(pickle.dumps(method(classes=range(3)).fit(x, y)))
-    assert not hasattr(alone, "ledger_") and alone.privacy_.releases
+    assert not hasattr(alone, "ledger_")
+    assert alone.privacy_.releases
 
 
 # Conventions
@@ -529,13 +556,12 @@ def test_pickling_keeps_the_head_and_a_ledger_that_is_a_file(method, blobs, tmp_
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_coefficients_reproduce_the_scores(method, n_classes, blobs):
     x, y = blobs
-    x, y = x[y < n_classes], np.array(["b", "a", "c"])[y[y < n_classes]]
+    x = x[y < n_classes]
+    y = np.array(["b", "a", "c"])[y[y < n_classes]]
     model = method(epsilon=8.0, classes=["b", "a", "c"][:n_classes]).fit(x, y)
     assert_array_equal(model.classes_, ["a", "b", "c"][:n_classes])
-    assert (
-        model.coef_.shape == (1 if n_classes == 2 else 3, 8)
-        and model.intercept_.shape == model.coef_.shape[:1]
-    )
+    assert model.coef_.shape == (1 if n_classes == 2 else 3, 8)
+    assert model.intercept_.shape == model.coef_.shape[:1]
     rows, _ = float_rows(model.head_.transform, x.astype(np.float32))
     wanted = rows[:, :8] @ model.coef_.T + model.intercept_
     scores = model.decision_function(x)
@@ -571,7 +597,8 @@ def test_a_features_file_brings_its_classes_and_its_ledger(
     (path, dataset_id), (x, y) = features, blobs
     model = method(epsilon=8.0, split="train").fit(path)
     assert_array_equal(model.classes_, ["cat", "dog", "bird"])
-    assert model.n_features_in_ == 8 and model.privacy_.n_rows == 200
+    assert model.n_features_in_ == 8
+    assert model.privacy_.n_rows == 200
     assert model.ledger_.path == str(home / "ledgers" / f"{dataset_id}.sqlite")
     assert guarantee.ONE_FIT not in model.privacy_.notes
     names = np.array(["cat", "dog", "bird"])[y]
@@ -703,7 +730,8 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
 def test_a_files_groups_without_a_cap_are_a_warning_and_a_note(blobs, tmp_path):
     """The words are those of `dphead fit`, which names its own option."""
     x, y = blobs
-    path, names = tmp_path / "grouped.h5", ["cat", "dog", "bird"]
+    path = tmp_path / "grouped.h5"
+    names = ["cat", "dog", "bird"]
     write_features(
         path, x.astype(np.float32), y.astype(np.int32), names, group=np.arange(300) // 3
     )
@@ -744,16 +772,12 @@ def test_error_bars_have_the_shapes_of_what_they_are_named_after(blobs, features
         intercept=0.5,
     )
     model.fit(x[y < k], y[y < k])
-    assert (
-        model.coef_std_.shape == model.coef_.shape
-        and model.intercept_std_.shape == model.intercept_.shape
-    )
+    assert model.coef_std_.shape == model.coef_.shape
+    assert model.intercept_std_.shape == model.intercept_.shape
     queries = np.concatenate([np.zeros((1, 8)), x])
     errors = model.decision_std(queries)
-    assert (
-        errors.shape == model.decision_function(np.zeros((301, 8))).shape
-        and (errors > 0).all()
-    )
+    assert errors.shape == model.decision_function(np.zeros((301, 8))).shape
+    assert (errors > 0).all()
     assert_allclose(np.ravel(errors[0]), model.intercept_std_, rtol=1e-6)
     copy = pickle.loads(pickle.dumps(model))
     # of the same array: products round by where a row stands

@@ -55,9 +55,8 @@ def test_the_lazy_names_are_those_of_the_estimators():
         dphead.__all__
     )
     for name in set(dphead.__all__) - {"__version__"}:
-        assert getattr(dphead, name) is getattr(estimators, name) and name in dir(
-            dphead
-        )
+        assert getattr(dphead, name) is getattr(estimators, name)
+        assert name in dir(dphead)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dphead.nothing
 

@@ -62,7 +62,8 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
     """At epsilon = 8 least squares gets 86 to 89 % of 150 digits right over eight
     draws; chance is 10 %.
     """
-    features, run = made / "f.h5", tmp_path / "run"
+    features = made / "f.h5"
+    run = tmp_path / "run"
     assert dphead("verify", features).code == 0
     options = (
         "--method",
@@ -82,8 +83,10 @@ def test_images_become_a_head_a_report_and_predictions(made, tmp_path):
         assert report["data"]["dataset_id"] == file.dataset_id
         truth = file.labels[file.split == file.split_names.index("test")]
     assert (report["data"]["n_rows"], report["data"]["n_features"]) == (TRAIN, 180)
-    assert 7.99 < report["guarantee"]["epsilon"] <= 8 and report["guarantee"]["private"]
-    assert report["test"]["accuracy"] > 0.75 and report["test"]["n"] == TEST
+    assert 7.99 < report["guarantee"]["epsilon"] <= 8
+    assert report["guarantee"]["private"]
+    assert report["test"]["accuracy"] > 0.75
+    assert report["test"]["n"] == TEST
     assert len(ledger_of(features).fits()) == 1
 
     measured = json.loads(
@@ -180,7 +183,8 @@ def test_without_noise_the_pipeline_learns_more(made, tmp_path):
             "public",
         )
         accuracy[epsilon] = report_of(tmp_path / epsilon)["test"]["accuracy"]
-    assert accuracy["inf"] > 0.85 and accuracy["0.2"] < 0.6
+    assert accuracy["inf"] > 0.85
+    assert accuracy["0.2"] < 0.6
 
 
 def test_images_that_the_heads_network_sees_differently_are_refused(made, tmp_path):
@@ -189,7 +193,10 @@ def test_images_that_the_heads_network_sees_differently_are_refused(made, tmp_pa
     fitted(
         "fit", made / "f.h5", "-o", run, "--method", "prototypes", "--split", "train"
     )
-    colour = np.zeros((3, 8, 8, 3), np.uint8) + np.arange(3, dtype=np.uint8)
+    colour = np.zeros(
+        (3, 8, 8, 3),
+        np.uint8,
+    ) + np.arange(3, dtype=np.uint8)
     np.savez(tmp_path / "colour.npz", images=colour)
     before = contents(run)
     assert "must be grey" in refused_after_progress(

@@ -56,8 +56,10 @@ def crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
     rows = _reflected(torch.arange(h, device=x.device) + shift[:, :1], h)
     columns = _reflected(torch.arange(w, device=x.device) + shift[:, 1:], w)
     columns = torch.where(u[:, 2:3] < 0.5, columns.flip(1), columns)
-    at = torch.arange(n, device=x.device)[:, None, None]
-    return x[at, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    images = torch.arange(n, device=x.device)[:, None, None]
+    rows = rows[:, :, None]
+    columns = columns[:, None, :]
+    return x[images, :, rows, columns].permute(0, 3, 1, 2)
 
 
 def _reflected(index: Tensor, size: int) -> Tensor:
@@ -70,14 +72,17 @@ def resized_crop(x: Tensor, u: Tensor) -> Tensor:
     bilinearly; flip [TAN23 section 4.2].
     """
     n, _, h, w = x.shape
-    area, ratio = 0.08 + 0.92 * u[:, 0], torch.exp((2 * u[:, 1] - 1) * np.log(4 / 3))
-    tall, wide = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
-    top, left = (2 * u[:, 2] - 1) * (1 - tall), (2 * u[:, 3] - 1) * (1 - wide)
+    area = 0.08 + 0.92 * u[:, 0]
+    ratio = torch.exp((2 * u[:, 1] - 1) * np.log(4 / 3))
+    tall = (area / ratio).sqrt().clamp(max=1)
+    wide = (area * ratio).sqrt().clamp(max=1)
+    top = (2 * u[:, 2] - 1) * (1 - tall)
+    left = (2 * u[:, 3] - 1) * (1 - wide)
     wide = torch.where(u[:, 4] < 0.5, -wide, wide)
     zero = torch.zeros_like(wide)
-    theta = torch.stack(
-        [torch.stack([wide, zero, left], 1), torch.stack([zero, tall, top], 1)], 1
-    )
+    across = torch.stack([wide, zero, left], 1)
+    down = torch.stack([zero, tall, top], 1)
+    theta = torch.stack([across, down], 1)
     grid = F.affine_grid(theta, [n, 1, h, w], align_corners=False)
     return F.grid_sample(
         x, grid, mode="bilinear", padding_mode="reflection", align_corners=False
@@ -88,28 +93,26 @@ def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
     """Brightness, contrast and saturation times 1 - light to 1 + light, hue turned by
     up to `hue` turns (YIQ).
     """
-    scale = (1 + light * (2 * u[:, :3] - 1))[:, :, None, None, None]
-    x = (x * scale[:, 0]).clamp(0, 1)
-    x = (
-        _grey(x).mean(dim=(2, 3), keepdim=True) * (1 - scale[:, 1]) + x * scale[:, 1]
-    ).clamp(0, 1)
+    scale = 1 + light * (2 * u[:, :3] - 1)
+    brightness, contrast, saturation = scale[:, :, None, None, None].unbind(1)
+    x = (x * brightness).clamp(0, 1)
+    mean = _grey(x).mean(dim=(2, 3), keepdim=True)
+    x = (mean * (1 - contrast) + x * contrast).clamp(0, 1)
     if x.shape[1] != 3:
         return x
-    x = (_grey(x) * (1 - scale[:, 2]) + x * scale[:, 2]).clamp(0, 1)
+    x = (_grey(x) * (1 - saturation) + x * saturation).clamp(0, 1)
     if hue == 0:
         return x
     angle = 2 * np.pi * hue * (2 * u[:, 3] - 1)
     yiq = x.new_tensor([GREY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
-    one, zero, c, s = (
-        torch.ones_like(angle),
-        torch.zeros_like(angle),
-        angle.cos(),
-        angle.sin(),
-    )
-    turn = torch.stack([one, zero, zero, zero, c, -s, zero, s, c], 1).reshape(-1, 3, 3)
-    return torch.einsum("nij,njhw->nihw", torch.linalg.inv(yiq) @ turn @ yiq, x).clamp(
-        0, 1
-    )
+    one = torch.ones_like(angle)
+    zero = torch.zeros_like(angle)
+    c = angle.cos()
+    s = angle.sin()
+    entries = [one, zero, zero, zero, c, -s, zero, s, c]
+    turn = torch.stack(entries, 1).reshape(-1, 3, 3)
+    colours = torch.linalg.inv(yiq) @ turn @ yiq
+    return torch.einsum("nij,njhw->nihw", colours, x).clamp(0, 1)
 
 
 def _grey(x: Tensor) -> Tensor:
@@ -139,9 +142,8 @@ def ours(x: Tensor, u: Tensor) -> Tensor:
 
     The paper does not print the strength of its jitter; it is 0.2 here.
     """
-    return jitter(
-        crop_flip(x, u, max(4, round(20 * x.shape[2] / 224))), u[:, 4:], 0.2, 0.0
-    )
+    pad = max(4, round(20 * x.shape[2] / 224))
+    return jitter(crop_flip(x, u, pad), u[:, 4:], light=0.2, hue=0.0)
 
 
 def simclr(x: Tensor, u: Tensor) -> Tensor:
@@ -154,9 +156,12 @@ def simclr(x: Tensor, u: Tensor) -> Tensor:
     small = x.shape[2] < 64
     strength = 0.5 if small else 1.0
     x = resized_crop(x, u)
-    x = _where(u[:, 5] < 0.8, jitter(x, u[:, 6:], 0.8 * strength, 0.2 * strength), x)
+    coloured = jitter(x, u[:, 6:], 0.8 * strength, 0.2 * strength)
+    x = _where(u[:, 5] < 0.8, coloured, x)
     x = _where(u[:, 10] < 0.2, _grey(x).expand_as(x), x)
-    return x if small else _where(u[:, 11] < 0.5, _blurred(x, 0.1 + 1.9 * u[:, 12]), x)
+    if small:
+        return x
+    return _where(u[:, 11] < 0.5, _blurred(x, 0.1 + 1.9 * u[:, 12]), x)
 
 
 def _where(chosen: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -181,6 +186,7 @@ def views_of(
     """
     if views == 0 or augment == "none":
         return x[:, None].expand(-1, max(views, 1), -1, -1, -1)
-    u = torch.from_numpy(uniforms(seed, step, keys, views)).to(x.device).flatten(0, 1)
+    u = torch.from_numpy(uniforms(seed, step, keys, views))
+    u = u.to(x.device).flatten(0, 1)
     many = x.repeat_interleave(views, dim=0)
     return AUGMENTATIONS[augment](many, u).unflatten(0, (len(x), views))

@@ -211,4 +211,6 @@ def _images(x: Any) -> np.ndarray:
             f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.shape=}, "
             f"{x.dtype=}. Convert."
         )
-    return x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    if x.ndim == 3:
+        return x[:, None]
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))

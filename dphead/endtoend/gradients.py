@@ -152,9 +152,8 @@ class Ghost(Part):
         lengths = torch.linalg.vector_norm(self.a, dim=2) * torch.linalg.vector_norm(
             self.b, dim=2
         )
-        return (
-            pairs.sum(dim=(1, 2)).clamp(min=0) + CANCELLATION * lengths.sum(dim=1) ** 2
-        )
+        lost = CANCELLATION * lengths.sum(dim=1) ** 2
+        return pairs.sum(dim=(1, 2)).clamp(min=0) + lost
 
     def sum(self, factor: Tensor) -> Tensor:
         total = torch.zeros(
@@ -352,15 +351,14 @@ def _weight_part(module: Any, x: Tensor, b: Tensor, ghost: bool) -> Part:
     """Of a Linear or a convolution."""
     rows = len(x)
     if isinstance(module, nn.Linear):
-        a, b = x.reshape(rows, -1, x.shape[-1]), b.reshape(rows, -1, b.shape[-1])
+        a = x.reshape(rows, -1, x.shape[-1])
+        b = b.reshape(rows, -1, b.shape[-1])
         if ghost and _cheaper(a.shape[1], a.shape[2], b.shape[2]):
             return Ghost(a, b)
         return Stored(torch.bmm(b.transpose(1, 2), a))
-    positions, p, q = (
-        x.shape[1] * b[0, 0, 0].numel(),
-        module.weight[0].numel(),
-        module.out_channels,
-    )
+    positions = x.shape[1] * b[0, 0, 0].numel()
+    p = module.weight[0].numel()
+    q = module.out_channels
     simple = module.groups == 1 and not isinstance(module.padding, str)
     ghost = ghost and simple and type(module) is nn.Conv2d and _cheaper(positions, p, q)
     if ghost or (simple and FEW * positions <= p):
@@ -379,7 +377,8 @@ def _weight_part(module: Any, x: Tensor, b: Tensor, ghost: bool) -> Part:
         b = b.flatten(3).transpose(2, 3).reshape(rows, -1, q)
         if ghost:
             return Ghost(a, b)
-        value = torch.bmm(b.transpose(1, 2), a).unflatten(2, module.weight.shape[1:])
+        value = torch.bmm(b.transpose(1, 2), a)
+        value = value.unflatten(2, module.weight.shape[1:])
     else:
         value = _grouped(module, x, b)
     if isinstance(module, WSConv2d):
@@ -395,10 +394,10 @@ def _grouped(module: Any, x: Tensor, b: Tensor) -> Tensor:
     rows, views = x.shape[:2]
     size = (rows * module.weight.shape[0], *module.weight.shape[1:])
     settings = (module.stride, module.padding, module.dilation, rows * module.groups)
-    across = [t.transpose(0, 1).reshape(views, -1, *t.shape[3:]) for t in (x, b)]
-    return convolution.conv2d_weight(across[0], size, across[1], *settings).unflatten(
-        0, (rows, -1)
-    )
+    x = x.transpose(0, 1).reshape(views, -1, *x.shape[3:])
+    b = b.transpose(0, 1).reshape(views, -1, *b.shape[3:])
+    together = convolution.conv2d_weight(x, size, b, *settings)
+    return together.unflatten(0, (rows, -1))
 
 
 def _cheaper(positions: int, p: int, q: int) -> bool:

@@ -117,15 +117,14 @@ class WideResNet(nn.Module):
                     _Block(inputs, outputs, 2 if stage and not k else 1, conv, pre)
                 )
                 inputs = outputs
-        self.blocks, self.final, self.head = (
-            nn.Sequential(*blocks),
-            pre(inputs),
-            nn.Linear(inputs, n_classes),
-        )
+        self.blocks = nn.Sequential(*blocks)
+        self.final = pre(inputs)
+        self.head = nn.Linear(inputs, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores (n, n_classes) of images (n, channels, h, w)."""
-        return self.head(self.final(self.blocks(self.stem(x))).mean(dim=(2, 3)))
+        maps = self.final(self.blocks(self.stem(x)))
+        return self.head(maps.mean(dim=(2, 3)))
 
 
 def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
@@ -154,13 +153,18 @@ def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
         return nn.MaxPool2d(2, 2)
 
     if name == "mnist":
-        first, second = conv(1, 16, 8, 2, 2), conv(16, 32, 4, 2, 0)
         return nn.Sequential(
-            *first, nn.MaxPool2d(2, 1), *second, nn.MaxPool2d(2, 1), *dense(512, 32)
+            *conv(1, 16, 8, 2, 2),
+            nn.MaxPool2d(2, 1),
+            *conv(16, 32, 4, 2, 0),
+            nn.MaxPool2d(2, 1),
+            *dense(512, 32),
         )
     if name == "sn-mnist":
         return nn.Sequential(
-            *conv(81, 16, 3, 2, 1), *conv(16, 32, 3, 1, 1), *dense(512, 32)
+            *conv(81, 16, 3, 2, 1),
+            *conv(16, 32, 3, 1, 1),
+            *dense(512, 32),
         )
     if name == "sn-cifar10":
         first, second = conv(243, 64, 3, 1, 1), conv(64, 64, 3, 1, 1)
@@ -351,9 +355,12 @@ def refuse_moving(
     other[1:] = torch.randn(x[1:].shape, generator=generator).to(device)
     first, second = _outputs(model, x), _outputs(model, other)
     for name in first:
-        a, b = first[name], second[name]
+        a = first[name]
+        b = second[name]
+        if a.shape[0] != 3:
+            continue
         # far above float32's rounding
-        if a.shape[0] == 3 and not torch.allclose(a[0], b[0], rtol=1e-3, atol=1e-4):
+        if not torch.allclose(a[0], b[0], rtol=1e-3, atol=1e-4):
             raise ValueError(
                 f"a private model must treat each row on its own, got layer={name}, "
                 "whose output for a row moves with the others (or is random). Remove "
@@ -396,7 +403,8 @@ def load_weights(model: nn.Module, path: str) -> None:
         state = torch.load(path, map_location="cpu", weights_only=True)
         state = state.get("state_dict", state)
     own = model.state_dict()
-    fitting = {k: v for k, v in state.items() if k in own and own[k].shape == v.shape}
+    shapes = {name: value.shape for name, value in own.items()}
+    fitting = {k: v for k, v in state.items() if shapes.get(k) == v.shape}
     head = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear)
     ][-1:]

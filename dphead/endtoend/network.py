@@ -271,9 +271,8 @@ class TorchSums:
             return self._heads.add(ask, rows, y, used, out)
         self._take(ask)
         for i, part in enumerate(self._chunks(ask, rows)):
-            keep = np.pad(used[i * self.chunk : (i + 1) * self.chunk], (0, self.chunk))[
-                : self.chunk
-            ]
+            keep = used[i * self.chunk : (i + 1) * self.chunk]
+            keep = np.pad(keep, (0, self.chunk - len(keep)))
             if keep.any():
                 parts, keep = self._parts(ask, part, keep)
                 total = clipped(
@@ -310,7 +309,8 @@ class TorchSums:
             missing = self.chunk - len(x[part])
             index = np.pad(block.index[part], (0, missing), constant_values=-1)
             y = np.pad(block.y[part], (0, missing), constant_values=-1)
-            yield Block(index, np.pad(x[part], ((0, missing), (0, 0))), y)
+            padded = np.pad(x[part], ((0, missing), (0, 0)))
+            yield Block(index, padded, y)
 
     def _parts(
         self, ask: Ask, part: Block, used: np.ndarray
@@ -326,8 +326,9 @@ class TorchSums:
         x = np.where(keep[:, None], part.x, np.float32(0))
         assert isinstance(ask.params, StepParams)
         inputs = spec.inputs(x, ask.params.step, device)
-        labels = torch.from_numpy(np.where(keep, part.y, 0).astype(np.int64)).to(device)
-        return self._gradients.parts(inputs, labels), keep
+        labels = np.where(keep, part.y, 0).astype(np.int64)
+        parts = self._gradients.parts(inputs, torch.from_numpy(labels).to(device))
+        return parts, keep
 
 
 def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
@@ -337,8 +338,8 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     if not transform.unit_norm and transform.center is None and transform.scale is None:
         return x
     rows = transformed(transform, x)
-    values = np.where(rows.finite[:, None], rows.integers * rows.scale[:, None], np.nan)
-    return values.astype(np.float32)
+    values = rows.integers * rows.scale[:, None]
+    return np.where(rows.finite[:, None], values, np.nan).astype(np.float32)
 
 
 def chunk_rows(network: Network, memory: int) -> int:
@@ -370,10 +371,10 @@ def fastest(network: Network, chunk: int) -> Engine:
     """The engine that takes least time for so many random rows, the best of two tries
     after a first.
     """
-    spec, generator = network.spec, torch.Generator().manual_seed(0)
-    x = torch.rand((chunk, max(1, spec.views), *spec.shape), generator=generator).to(
-        network.device
-    )
+    spec = network.spec
+    generator = torch.Generator().manual_seed(0)
+    shape = (chunk, max(1, spec.views), *spec.shape)
+    x = torch.rand(shape, generator=generator).to(network.device)
     y = torch.zeros(chunk, dtype=torch.long, device=x.device)
     times: dict[Engine, float] = {}
     for engine in ENGINES:

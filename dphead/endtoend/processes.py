@@ -94,10 +94,9 @@ class SharedSums:
         weights = None if params is self._sent else params.weights
         self._sent = params
         slots = np.array_split(np.arange(len(x)), dist.get_world_size())
-        parts = [
-            (weights, params.step, ask.clip_norm, x[s], y[s], rows.index[s], used[s])
-            for s in slots
-        ]
+        known = (weights, params.step, ask.clip_norm)
+        columns = (x, y, rows.index, used)
+        parts = [(*known, *(column[s] for column in columns)) for s in slots]
         mine: list[Any] = [None]
         dist.scatter_object_list(mine, parts, src=0)
         out += self._part(*mine[0])

@@ -148,7 +148,6 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
         table["normalization"] = presets.load(f"tb21-{table['dataset']}")["dp-sgd"][
             "normalization"
         ]
-    found = {
-        RENAMED.get(str(k), str(k)): v for k, v in table.items() if k not in OF_HEADS
-    }
+    own = {str(k): v for k, v in table.items() if k not in OF_HEADS}
+    found = {RENAMED.get(name, name): value for name, value in own.items()}
     return found, data["source"]

@@ -61,7 +61,8 @@ class ArrayRows:
             # masked or not, a chunk goes to the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
         # 2**32 must not come round to class 0
-        self._y = np.where((y >= 0) & (y < 2**31), y, -1).astype(np.int32)
+        held = (y >= 0) & (y < 2**31)
+        self._y = np.where(held, y, -1).astype(np.int32)
         self.within = _within(groups, group_cap, y.shape)
         self._y[~self.within] = -1
         self.group_cap = group_cap
@@ -114,7 +115,8 @@ class FeaturesRows:
         self._file = file
         self._slots = split_slots(file, split)
         self.n_rows, self.n_features = len(self._slots), file.n_features
-        self._y = np.where(file.valid, file.labels, -1).astype(np.int32)[self._slots]
+        labels = np.where(file.valid, file.labels, -1).astype(np.int32)
+        self._y = labels[self._slots]
         check_groups(file, group_cap)
         self.within = _within(
             None if file.group is None else file.group[self._slots],

@@ -117,7 +117,9 @@ def test_bounds_on_gaussians_and_randomised_response_keep_their_coverage():
     """Exact, as above, where the claim is just met: Gaussian scores at their middle,
     and randomised response.
     """
-    n, error, k = 150, 0.05, np.arange(151)
+    n = 150
+    error = 0.05
+    k = np.arange(151)
     miss = norm.cdf(-0.5)  # mu = 1
     p = binom.pmf(k, n, miss)
     bounds = advantages(n, error)[k[:, None] + k[None, :]]
@@ -140,7 +142,8 @@ def test_null_worlds_give_zero_through_release():
     # the score of the real canary on transcripts that never saw it
     scorer = audit._Witness(problem)
     values = np.zeros((2, 1500))
-    specs, noise = plan.specs, audit.NoiseSource()
+    specs = plan.specs
+    noise = audit.NoiseSource()
     for world in (0, 1):
         sums = audit.Sums(empty.world(bool(world)))
         for i in range(values.shape[1]):
@@ -157,9 +160,8 @@ def test_null_worlds_give_zero_through_release():
         claim,
         0.9999,
     )
-    assert (
-        found["epsilon_lower_bound"] == found["mu_lower_bound"] == 0 and found["passed"]
-    )
+    assert found["epsilon_lower_bound"] == found["mu_lower_bound"] == 0
+    assert found["passed"]
     assert abs(found["advantage"]) < 5 * found["advantage_standard_error"] + 1e-9
 
 
@@ -168,9 +170,12 @@ def test_ceilings_are_what_perfect_scores_reach():
     advantage by their exact values.
     """
     for epsilon in (1.0, 8.0):
-        claim, n = gaussian_claim(epsilon), 100_000
-        mu, rng = claim.equivalent_mu, np.random.default_rng(5)
-        scores = mu * rng.standard_normal((2, n)) + np.array([[-1], [1]]) * mu**2 / 2
+        claim = gaussian_claim(epsilon)
+        n = 100_000
+        mu = claim.equivalent_mu
+        rng = np.random.default_rng(5)
+        means = np.array([[-1], [1]]) * mu**2 / 2
+        scores = mu * rng.standard_normal((2, n)) + means
         counts = Counts.of(
             scores,
             np.full((2, n), mu**2),
@@ -186,7 +191,8 @@ def test_ceilings_are_what_perfect_scores_reach():
             "epsilon_from_mu",
         ):
             assert found[name] == pytest.approx(ceilings[name], rel=0.12), name
-        assert found["passed"] and found["auc"] == pytest.approx(
+        assert found["passed"]
+        assert found["auc"] == pytest.approx(
             ceilings["auc"], abs=4 * found["auc_standard_error"]
         )
         assert ceilings["advantage"] == pytest.approx(2 * norm.cdf(mu / 2) - 1)
@@ -212,18 +218,20 @@ def test_the_ceilings_at_95_percent_are_the_published_ones():
 
 
 def test_counts_of_chunks_add_up():
-    claim, rng = gaussian_claim(1.0), np.random.default_rng(0)
-    scores, own = rng.standard_normal((2, 60)), rng.random((2, 60))
+    claim = gaussian_claim(1.0)
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((2, 60))
+    own = rng.random((2, 60))
     whole = Counts.of(scores, own, np.array([0.5, 0.2]), bin_edges(claim))
     parts = [
         Counts.of(scores[:, i], own[:, i], whole.thresholds, whole.edges)
         for i in (slice(25), slice(25, 60))
     ]
     total = parts[0] + parts[1]
-    assert total.fits == 60 and np.array_equal(total.histograms, whole.histograms)
-    assert np.array_equal(total.above, whole.above) and total.own_mu2 == pytest.approx(
-        whole.own_mu2
-    )
+    assert total.fits == 60
+    assert np.array_equal(total.histograms, whole.histograms)
+    assert np.array_equal(total.above, whole.above)
+    assert total.own_mu2 == pytest.approx(whole.own_mu2)
     with pytest.raises(ValueError, match="chunks must share thresholds"):
         _ = total + Counts.of(scores, own, np.array([0.4, 0.2]), whole.edges)
 
@@ -269,7 +277,9 @@ def test_poisson_batches_are_audited_with_the_mixture():
     """
     settings = FLAT | {"steps": 2, "clip_norm": 0.5, "batch_size": 8}
     found = audited("dp-sgd", settings, 600)
-    assert found["passed"] and found["mu"] is None and found["epsilon_from_mu"] is None
+    assert found["passed"]
+    assert found["mu"] is None
+    assert found["epsilon_from_mu"] is None
     ceiling = found["ceilings"]["advantage"]
     assert found["advantage"] == pytest.approx(
         ceiling, abs=0.05 + 5 * found["advantage_standard_error"]
@@ -284,7 +294,8 @@ def test_the_noise_passes_the_audit_and_would_not_at_nine_tenths():
     found = audited("dp-sgd", FLAT | {"steps": 1, "clip_norm": 0.5}, 10_000)
     assert found["passed"]
     assert found["epsilon_from_mu"] > 0.8 * 8
-    honest, claim = gaussian_claim(8.0).equivalent_mu, gaussian_claim(8.0)
+    honest = gaussian_claim(8.0).equivalent_mu
+    claim = gaussian_claim(8.0)
     mistakes = 2 * 10_000 * norm.cdf(-honest / 0.9 / 2)
     assert advantage_lower_bound(
         mistakes + 3.7 * math.sqrt(mistakes * 0.82), 10_000, 5e-8
@@ -330,7 +341,8 @@ def test_the_audit_sees_noise_that_is_too_small(monkeypatch):
 
 def test_public_rows_take_the_place_of_synthetic_ones():
     """Odds of a false alarm 1e-7."""
-    facts, rng = PublicFacts(300, 5, 3), np.random.default_rng(2)
+    facts = PublicFacts(300, 5, 3)
+    rng = np.random.default_rng(2)
     solver, plan = planned("dp-ls", {}, facts=facts)
     problem = audit.worst_case(facts, plan)
     problem = audit.among(
@@ -341,7 +353,8 @@ def test_public_rows_take_the_place_of_synthetic_ones():
         audit.claim_of(plan),
         SURE,
     )
-    assert found["passed"] and found["canary_share"] == pytest.approx(1, abs=3e-3)
+    assert found["passed"]
+    assert found["canary_share"] == pytest.approx(1, abs=3e-3)
     _, poisson = planned("dp-sgd", {"batch_size": 30}, facts=facts)
     with pytest.raises(ValueError, match="need synthetic rows"):
         audit.among(problem, poisson, problem.x, problem.y)
@@ -357,7 +370,8 @@ def test_many_rows_without_a_class_are_slots_of_the_release():
             "dp-sgd", {"steps": 2, **settings}, facts=facts, relation=relation
         )
         ratios, own = audit.scores(solver, plan, audit.worst_case(facts, plan), 3)
-        assert np.isfinite(ratios).all() and (own > 0).all()
+        assert np.isfinite(ratios).all()
+        assert (own > 0).all()
 
 
 def test_a_plan_without_noise_is_refused():
@@ -385,10 +399,22 @@ def test_one_run_bounds_keep_their_coverage_on_randomised_response():
     """
     m, error = 200, 0.05
     v = np.arange(m + 1)
-    bounds = np.array([one_run_epsilon(m, m, int(k), 0.0, 1 - error) for k in v])
+    bounds = np.array(
+        [
+            one_run_epsilon(
+                m,
+                m,
+                int(k),
+                0.0,
+                1 - error,
+            )
+            for k in v
+        ]
+    )
     law = binom.pmf(v, m, math.e / (1 + math.e))
     assert 0.01 < law[bounds > 1].sum() <= error
-    assert bounds[100] == 0 and law @ bounds > 0.6
+    assert bounds[100] == 0
+    assert law @ bounds > 0.6
 
 
 def test_one_run_of_a_method_stays_under_its_claim_and_comes_near_its_ceiling():
@@ -398,9 +424,9 @@ def test_one_run_of_a_method_stays_under_its_claim_and_comes_near_its_ceiling():
     facts = PublicFacts(400, 256, 4)
     solver, plan = planned("prototypes", FLAT, facts=facts)
     found = audit.one_run(solver, plan, facts, 256)
+    assert found["passed"]
     assert (
-        found["passed"]
-        and found["guesses"]
+        found["guesses"]
         == one_run_plan(256, mu_from_epsilon(8.0, 1e-5), 1e-5, 0.9999)[0]
     )
     assert found["correct_95"] > 0.75 * found["guesses_95"]

@@ -76,10 +76,10 @@ def names(run, ledger=None):
 
 def test_a_run_with_nothing_to_say_is_clean(run):
     found = read_run(run)
-    assert check(found) == [] and notes(found) == []
-    assert records.SCHEMA == reports.SCHEMA and len(
-        {c.__name__ for c in CHECKS}
-    ) == len(CHECKS)
+    assert check(found) == []
+    assert notes(found) == []
+    assert records.SCHEMA == reports.SCHEMA
+    assert len({c.__name__ for c in CHECKS}) == len(CHECKS)
 
 
 def test_each_finding_is_one_line_of_what_why_and_what_to_do(run):
@@ -87,13 +87,12 @@ def test_each_finding_is_one_line_of_what_why_and_what_to_do(run):
         run, tuning="NOT ACCOUNTED", data={"classes_declared": "", "extraction": None}
     )
     for finding in check(read_run(run)):
-        assert (
-            finding.what and finding.why and finding.todo and "\n" not in str(finding)
-        )
-        assert (
-            str(finding).startswith(finding.name + ": ")
-            and str(finding).count(". ") >= 2
-        )
+        assert finding.what
+        assert finding.why
+        assert finding.todo
+        assert "\n" not in str(finding)
+        assert str(finding).startswith(finding.name + ": ")
+        assert str(finding).count(". ") >= 2
 
 
 # --- no privacy, fixed seed, delta: the fits themselves -------------------------------
@@ -154,13 +153,12 @@ def test_tuning_that_was_charged(tmp_path):
             "--tuning",
             "charged",
         )
-    assert (
-        names(tmp_path / "run0") == ["unaccounted tuning"]
-        and names(tmp_path / "run1") == []
-    )
+    assert names(tmp_path / "run0") == ["unaccounted tuning"]
+    assert names(tmp_path / "run1") == []
     (remark,) = notes(read_run(tmp_path / "run0"))
     total = report_of(tmp_path / "run1")["ledger"]["total_epsilon"]
-    assert "1 later fits" in remark and f"{total:.5g}" in remark
+    assert "1 later fits" in remark
+    assert f"{total:.5g}" in remark
 
 
 @pytest.mark.parametrize(
@@ -204,10 +202,8 @@ def test_classes_given_to_the_fit_are_declared(tmp_path):
         "--classes",
         "cat,dog,owl",
     )
-    assert (
-        report_of(tmp_path / "run")["data"]["classes_declared"] == "fit-flag"
-        and names(tmp_path / "run") == []
-    )
+    assert report_of(tmp_path / "run")["data"]["classes_declared"] == "fit-flag"
+    assert names(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize(
@@ -306,10 +302,8 @@ def test_an_expected_accuracy_that_was_released_is_no_private_metric(tmp_path):
 
 def test_files_beside_the_report(run):
     np.save(run / "scores.npy", np.zeros(3))
-    assert (
-        names(run) == ["private metrics stored"]
-        and "scores.npy" in check(read_run(run))[0].what
-    )
+    assert names(run) == ["private metrics stored"]
+    assert "scores.npy" in check(read_run(run))[0].what
     (run / "scores.npy").unlink()
     assert names(run) == []
 
@@ -327,10 +321,8 @@ def test_a_fit_that_counts_only_itself(run):
 def test_a_fit_that_the_ledger_does_not_hold(run, made, tmp_path):
     other = tmp_path / "other.sqlite"
     Ledger(other).close()
-    assert (
-        names(run, other) == ["fit not in the ledger"]
-        and names(run, made / "book.sqlite") == []
-    )
+    assert names(run, other) == ["fit not in the ledger"]
+    assert names(run, made / "book.sqlite") == []
     change(run, ledger={"fits": 2})
     assert names(run, made / "book.sqlite") == ["fit not in the ledger"]
 
@@ -453,7 +445,8 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     """Twice the noise of one release, and an epsilon and a statement that follow from
     it.
     """
-    report, copied = report_of(run), json.loads((run / "ledger.json").read_text())
+    report = report_of(run)
+    copied = json.loads((run / "ledger.json").read_text())
     row = report["guarantee"]["releases"][0]
     row["noise_multiplier"] *= 2
     rows = report["guarantee"]["releases"]

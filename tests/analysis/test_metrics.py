@@ -17,7 +17,10 @@ def rows():
 
 
 def test_accuracy_and_its_standard_error():
-    value, error = metrics.accuracy(np.array([0, 1, 2, 2]), np.array([0, 1, 2, 0]))
+    value, error = metrics.accuracy(
+        np.array([0, 1, 2, 2]),
+        np.array([0, 1, 2, 0]),
+    )
     assert value == 0.75
     assert error == pytest.approx(np.sqrt(0.75 * 0.25 / 4))
 
@@ -33,7 +36,11 @@ def test_top_k_does_not_count_ties_or_nan_as_success():
     labels = np.array([0, 0])
     assert metrics.top_k_accuracy(labels, np.ones((2, 3)), 1) == 0
     assert (
-        metrics.top_k_accuracy(labels, np.array([[np.nan, 0, 1], [2, 0, 1.0]]), 2)
+        metrics.top_k_accuracy(
+            labels,
+            np.array([[np.nan, 0, 1], [2, 0, 1.0]]),
+            2,
+        )
         == 0.5
     )
 
@@ -45,16 +52,26 @@ def test_confusion_and_per_class_agree_with_scikit_learn(rows):
     assert_array_equal(metrics.confusion_matrix(labels, predicted, 8), wanted)
     each, n = metrics.per_class_accuracy(labels, predicted, 8)
     assert_allclose(each[:7], reference.recall_score(labels, predicted, average=None))
-    assert np.isnan(each[7]) and n[7] == 0 and n.sum() == 400
+    assert np.isnan(each[7])
+    assert n[7] == 0
+    assert n.sum() == 400
 
 
 def test_worst_class_skips_classes_without_rows():
-    labels, predicted = np.array([0, 0, 2, 2, 2]), np.array([0, 0, 2, 0, 0])
+    labels = np.array([0, 0, 2, 2, 2])
+    predicted = np.array([0, 0, 2, 0, 0])
     assert metrics.worst_class(labels, predicted, 4) == (2, pytest.approx(1 / 3), 3)
 
 
 def test_calibration_error_of_a_hand_example():
-    p = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.4, 0.6]])
+    p = np.array(
+        [
+            [0.9, 0.1],
+            [0.9, 0.1],
+            [0.6, 0.4],
+            [0.4, 0.6],
+        ]
+    )
     # confidence .9: accuracy 1/2; confidence .6: accuracy 1
     labels = np.array([0, 1, 0, 1])
     assert metrics.expected_calibration_error(labels, p, bins=10) == pytest.approx(
@@ -75,7 +92,8 @@ def test_probabilities_sum_to_one_and_keep_the_order(loss, n_classes):
     scores[0] = 1e30
     scores[1] = -1e30
     p = metrics.probabilities(scores, loss)
-    assert p.dtype == np.float64 and np.isfinite(p).all()
+    assert p.dtype == np.float64
+    assert np.isfinite(p).all()
     assert_allclose(p.sum(axis=1), 1)
     assert_array_equal(p.argmax(axis=1), scores.argmax(axis=1))
 
@@ -92,7 +110,8 @@ def test_sigmoid_probabilities_are_normalised_sigmoids():
 def test_evaluate_scores_has_every_figure(rows):
     labels, scores = rows
     out = metrics.evaluate_scores(scores, labels)
-    assert out["n"] == 400 and len(out["per_class_accuracy"]) == 7
+    assert out["n"] == 400
+    assert len(out["per_class_accuracy"]) == 7
     assert out["accuracy"] == pytest.approx(
         reference.accuracy_score(labels, scores.argmax(axis=1))
     )
@@ -106,7 +125,11 @@ def test_evaluate_scores_has_every_figure(rows):
     [
         lambda: metrics.accuracy(np.array([0, 1]), np.array([0])),
         lambda: metrics.accuracy(np.array([], int), np.array([], int)),
-        lambda: metrics.confusion_matrix(np.array([0, -1]), np.array([0, 1]), 2),
+        lambda: metrics.confusion_matrix(
+            np.array([0, -1]),
+            np.array([0, 1]),
+            2,
+        ),
         lambda: metrics.evaluate_scores(np.ones((2, 2)), np.array([0, 2])),
         lambda: metrics.top_k_accuracy(np.array([0]), np.ones((1, 2)), 3),
     ],

@@ -21,7 +21,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture
 def figures(monkeypatch):
     """Figures as they were saved."""
-    saved, save = [], plots._save
+    saved = []
+    save = plots._save
     monkeypatch.setattr(
         plots, "_save", lambda figure, path: (saved.append(figure), save(figure, path))
     )
@@ -60,15 +61,17 @@ def test_figure_9_has_the_noise_that_meets_each_epsilon(tmp_path, figures):
     of the rows is no whole one.
     """
     noise = plots.figure9(tmp_path / "figure9.png", [3.0, 50.0])
-    ours, theirs = noise["DP-SGD"], noise["amplification by iteration, every row"]
-    assert (
-        ours[0] < theirs[0] and ours[1] > theirs[1] and noise["epsilon"] == [3.0, 50.0]
-    )
+    ours = noise["DP-SGD"]
+    theirs = noise["amplification by iteration, every row"]
+    assert ours[0] < theirs[0]
+    assert ours[1] > theirs[1]
+    assert noise["epsilon"] == [3.0, 50.0]
     for i, eps in enumerate(noise["epsilon"]):
         events = [GaussianEvent(ours[i], 512 / 50_000, 977)]
         assert epsilon(events, 1e-5, accountant="rdp") == pytest.approx(eps, rel=1e-5)
         found = iteration_epsilon(theirs[i], 98, 10, 1e-5)
-        assert found.epsilon == pytest.approx(eps, rel=1e-5) and found.covered == 1
+        assert found.epsilon == pytest.approx(eps, rel=1e-5)
+        assert found.covered == 1
     drawn = [list(line.get_ydata()) for line in figures[0].axes[0].lines]
     assert drawn == [ours, theirs]
 

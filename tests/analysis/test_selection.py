@@ -28,7 +28,13 @@ POISSON = [GaussianEvent(3.0, 0.05, 60), GaussianEvent(30.0)]
 
 @pytest.mark.parametrize("shape", [*SHAPES.values(), 0.5, 3.0])
 @pytest.mark.parametrize(
-    ("trial", "mean"), [(FULL, 1.0), (FULL, 4.0), (FULL, 100.0), (POISSON, 4.0)]
+    ("trial", "mean"),
+    [
+        (FULL, 1.0),
+        (FULL, 4.0),
+        (FULL, 100.0),
+        (POISSON, 4.0),
+    ],
 )
 def test_dp_accounting_says_the_same(trial, mean, shape):
     """Through its public event.
@@ -132,10 +138,13 @@ def test_an_exact_choice_costs_more_than_one_run_and_less_than_the_bound(mean):
     """The best of a geometric number of N(0, 1) or N(mu, 1) scores has density f g/(1 -
     (1 - g) F)^2, g = 1/mean.
     """
-    mu, g, x = 0.5, 1 / mean, np.linspace(-12, 14, 400_001)
+    mu = 0.5
+    g = 1 / mean
+    x = np.linspace(-12, 14, 400_001)
 
     def density(shift):
-        return norm.pdf(x, shift) * g / (1 - (1 - g) * norm.cdf(x, shift)) ** 2
+        missed = 1 - (1 - g) * norm.cdf(x, shift)
+        return norm.pdf(x, shift) * g / missed**2
 
     def spent(p, q):
         def excess(eps):
@@ -143,7 +152,8 @@ def test_an_exact_choice_costs_more_than_one_run_and_less_than_the_bound(mean):
 
         return brentq(excess, 0.0, 20.0)
 
-    p, q = density(0.0), density(mu)
+    p = density(0.0)
+    q = density(mu)
     assert np.trapezoid(p, x) == pytest.approx(1, abs=1e-6)
     exact = max(spent(p, q), spent(q, p))
     trial = [GaussianEvent(1 / mu)]
@@ -152,7 +162,8 @@ def test_an_exact_choice_costs_more_than_one_run_and_less_than_the_bound(mean):
 
 def test_more_runs_cost_more_and_one_run_costs_itself():
     totals = [selection_epsilon(FULL, mean, DELTA) for mean in (1, 2, 10, 100, 10_000)]
-    assert totals == sorted(totals) and totals[-1] < 4 * totals[0]
+    assert totals == sorted(totals)
+    assert totals[-1] < 4 * totals[0]
     assert selection_epsilon(FULL, 1, DELTA) >= epsilon(FULL, DELTA, accountant="rdp")
     assert np.all(np.diff(selection_rdp(FULL, 10)) >= 0)  # a Renyi curve never falls
 
@@ -165,7 +176,12 @@ def test_without_noise_nothing_is_private():
 
 
 @pytest.mark.parametrize(
-    ("trial", "fixed"), [(FULL, ()), (FULL, (1,)), (POISSON, (1,))]
+    ("trial", "fixed"),
+    [
+        (FULL, ()),
+        (FULL, (1,)),
+        (POISSON, (1,)),
+    ],
 )
 def test_calibration_meets_the_total_from_below(trial, fixed):
     """1e-6 of the noise is about 1e-6 of epsilon."""

@@ -23,9 +23,8 @@ def test_definition_and_figure_2():
     """
     for eta, eps in ((0.13, 1.0), (0.95, 8.0)):
         found = total_amount_of_noise(4.0, eta * 4.0 / 30, 1800, 1 / 1.2e6)
-        assert found.eta == pytest.approx(eta) and found.total_noise == pytest.approx(
-            1 / eta
-        )
+        assert found.eta == pytest.approx(eta)
+        assert found.total_noise == pytest.approx(1 / eta)
         assert found.epsilon == pytest.approx(
             eta**2 + 2 * eta * math.sqrt(math.log(1.2e6))
         )
@@ -34,24 +33,18 @@ def test_definition_and_figure_2():
 
 def test_the_rule_sigma_at_least_two():
     """At constant eta epsilon stays while sigma >= 2, and explodes below."""
-    fine, wall = (
-        total_amount_of_noise(2.5, 0.01, 10_000, 1e-6),
-        total_amount_of_noise(0.5, 0.002, 10_000, 1e-6),
-    )
-    assert (
-        fine.eta == pytest.approx(wall.eta)
-        and fine.valid
-        and not wall.valid
-        and "below 2" in wall.reason
-    )
+    fine = total_amount_of_noise(2.5, 0.01, 10_000, 1e-6)
+    wall = total_amount_of_noise(0.5, 0.002, 10_000, 1e-6)
+    assert fine.eta == pytest.approx(wall.eta)
+    assert fine.valid
+    assert not wall.valid
+    assert "below 2" in wall.reason
     spent = [
         epsilon([GaussianEvent(s, q, 10_000)], 1e-6, accountant="rdp")
         for s, q in ((2.5, 0.01), (0.5, 0.002))
     ]
-    assert (
-        spent[0] == pytest.approx(fine.epsilon, rel=0.15)
-        and spent[1] > 2 * fine.epsilon
-    )
+    assert spent[0] == pytest.approx(fine.epsilon, rel=0.15)
+    assert spent[1] > 2 * fine.epsilon
 
 
 def test_simulation_keeps_eta_and_is_for_public_data():
@@ -96,22 +89,17 @@ def test_the_prediction_interval_is_students():
     """Against scipy's own regression, and covering new runs as often as it says."""
     from scipy.stats import linregress
 
-    sizes, values = (
-        np.array([64, 64, 128, 128, 256, 256]),
-        np.array([0.50, 0.52, 0.53, 0.55, 0.55, 0.58]),
-    )
-    found, line = (
-        predict_with_interval(sizes, values, 1024),
-        linregress(np.log2(sizes), values),
-    )
-    assert found.accuracy == pytest.approx(
-        line.intercept + 10 * line.slope
-    ) and found.slope == pytest.approx(line.slope)
-    assert (
-        found.accuracy - found.low == pytest.approx(found.high - found.accuracy)
-        and found.low < found.accuracy
-    )
-    rng, covered, x = np.random.default_rng(0), 0, np.repeat([64, 128, 256], 3)
+    sizes = np.array([64, 64, 128, 128, 256, 256])
+    values = np.array([0.50, 0.52, 0.53, 0.55, 0.55, 0.58])
+    found = predict_with_interval(sizes, values, 1024)
+    line = linregress(np.log2(sizes), values)
+    assert found.accuracy == pytest.approx(line.intercept + 10 * line.slope)
+    assert found.slope == pytest.approx(line.slope)
+    assert found.accuracy - found.low == pytest.approx(found.high - found.accuracy)
+    assert found.low < found.accuracy
+    rng = np.random.default_rng(0)
+    covered = 0
+    x = np.repeat([64, 128, 256], 3)
     for _ in range(2000):
         y = 0.3 + 0.02 * np.log2(x) + rng.normal(0, 0.01, 9)
         interval = predict_with_interval(x, y, 2048, 0.9)
@@ -129,7 +117,8 @@ def test_more_data_keeps_n_eta_and_table_5s_epsilons_fall_with_it():
     on; delta = 1 / rows.
     """
     base = (4096 / 5000, 1 / 5000)
-    etas, spent = [], []
+    etas = []
+    spent = []
     for factor in (1, 2, 4):
         prob, delta = more_data(3.0, *(base[0], 2500, base[1]), factor)
         etas.append(total_amount_of_noise(3.0, prob, 2500, delta).eta * factor)
@@ -147,9 +136,11 @@ def test_the_figures_are_those_of_the_paper(tmp_path):
     """
     sigmas = np.array([0.4, 2.0, 4.0, 8.0])
     curve = epsilon_curve(0.13, 2500, 1 / 1.2e6, sigmas)
-    assert curve[1:].max() / curve[1:].min() < 1.25 and curve[0] > 10 * curve[1]
+    assert curve[1:].max() / curve[1:].min() < 1.25
+    assert curve[0] > 10 * curve[1]
     assert np.isnan(epsilon_curve(0.95, 10, 1e-5, np.array([8.0]))[0])  # q would be 3.4
     ratios = rdp_ratio(3.9e-3, 8.0, sigmas)
-    assert ratios[-1] == pytest.approx(1, abs=0.05) and ratios[0] > 10
+    assert ratios[-1] == pytest.approx(1, abs=0.05)
+    assert ratios[0] > 10
     draw(tmp_path / "tan.png", 0.13, 1 / 1.2e6, (250, 2500), 3.9e-3)
     assert (tmp_path / "tan.png").stat().st_size > 10_000

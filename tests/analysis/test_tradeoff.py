@@ -37,7 +37,8 @@ def test_full_batches_use_the_closed_form_and_noiseless_hides_nothing():
         2 * ndtr(np.sqrt(1 / 16 + 1 / 9) / 2) - 1
     )
     assert tpr_bound([GaussianEvent(0.0)], 0.1) == 1.0
-    assert max_advantage([]) == 0.0 and tpr_bound([], 0.25) == 0.25
+    assert max_advantage([]) == 0.0
+    assert tpr_bound([], 0.25) == 0.25
 
 
 def test_the_pld_curve_lies_just_under_the_gaussian_one():
@@ -45,8 +46,10 @@ def test_the_pld_curve_lies_just_under_the_gaussian_one():
     pairs envelop the same curve.
     """
     nearly = [GaussianEvent(1.0, 1 - 1e-9, 1)]
-    curve, exact = tradeoff(nearly, RATES), gaussian_tradeoff(1.0, RATES)
-    assert np.all(curve <= exact + 1e-9) and np.all(curve >= exact - 1e-3)
+    curve = tradeoff(nearly, RATES)
+    exact = gaussian_tradeoff(1.0, RATES)
+    assert np.all(curve <= exact + 1e-9)
+    assert np.all(curve >= exact - 1e-3)
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
@@ -54,8 +57,10 @@ def test_poisson_curve_is_a_tradeoff_function(relation):
     grid = np.linspace(0, 1, 60)
     curve = tradeoff(SAMPLED, grid, relation)
     # falling and convex
-    assert np.all(np.diff(curve) <= 1e-12) and np.all(np.diff(curve, 2) >= -1e-9)
-    assert np.all(curve <= 1 - grid + 1e-12) and np.all(curve >= 0)
+    assert np.all(np.diff(curve) <= 1e-12)
+    assert np.all(np.diff(curve, 2) >= -1e-9)
+    assert np.all(curve <= 1 - grid + 1e-12)
+    assert np.all(curve >= 0)
     assert 1 - curve[0] == pytest.approx(0, abs=1e-6)
     eps = epsilon(SAMPLED, 1e-5, relation)
     assert tpr_bound(SAMPLED, 1e-3, relation) <= min(1, np.exp(eps) * 1e-3 + 1.01e-5)
@@ -73,7 +78,10 @@ def test_delta_curve_is_the_distribution_s():
     assert np.all(delta_curve([GaussianEvent(0.0, 0.5)], [1.0, 2.0]) == 1)
 
 
-@pytest.mark.parametrize("eps, expected", [(1, 0.46), (2, 0.76), (4, 0.96), (8, 1.00)])
+@pytest.mark.parametrize(
+    "eps, expected",
+    [(1, 0.46), (2, 0.76), (4, 0.96), (8, 1.00)],
+)
 def test_advantage_bounds_of_de_et_al_table_9(eps, expected):
     assert advantage_bound(eps, 1e-5) == pytest.approx(expected, abs=5e-3)
 

@@ -100,7 +100,8 @@ def test_every_row_stands_in_its_table_in_order(paper, table):
     """The numbers of a row, labels included, follow one another in the text, and the
     rows follow one another.
     """
-    text, start = numbers(span(paper, table)), 0
+    text = numbers(span(paper, table))
+    start = 0
     for row in printed_rows(paper, table):
         places = [
             i
@@ -115,7 +116,8 @@ def test_every_row_stands_in_its_table_in_order(paper, table):
 def test_a_claim_says_what_is_needed_to_check_it(paper):
     for claim in claims.load(paper):
         if claim.source or not claim.value:
-            assert not claim.preset and not claim.needs
+            assert not claim.preset
+            assert not claim.needs
             continue
         assert claim.dataset and claim.features and claim.method and claim.metric, claim
         assert set(claim.needs) == {"data", "weights", "device"}, claim
@@ -160,14 +162,11 @@ def test_a_claim_is_read_as_printed():
         "ImageNet-1K | DP-Newton | 1",
         "epsilon=0.05",
     )
-    assert (
-        claim.settings == {"epochs": 1}
-        and claim.delta == "1e-5"
-        and claim.preset == "fc23"
-    )
-    assert (
-        claim.features == "ViT-B/16, ImageNet-1k" and "timm" in claim.needs["weights"]
-    )
+    assert claim.settings == {"epochs": 1}
+    assert claim.delta == "1e-5"
+    assert claim.preset == "fc23"
+    assert claim.features == "ViT-B/16, ImageNet-1k"
+    assert "timm" in claim.needs["weights"]
     assert claim.tolerance == pytest.approx(
         200 * (0.486 * 0.514 / 10_000) ** 0.5, abs=0.005
     )
@@ -184,10 +183,8 @@ def test_an_epsilon_that_is_claimed_is_also_its_rows():
     assert [c.epsilon for c in found] == ["150.3"] * 2 + ["13.7"] * 2 + ["7.3"] * 2 + [
         "7.1"
     ] * 2
-    assert (
-        found[0].settings == {"training_rows": 5000}
-        and float(found[0].delta) == 1 / 5000
-    )
+    assert found[0].settings == {"training_rows": 5000}
+    assert float(found[0].delta) == 1 / 5000
 
 
 def test_an_unknown_paper_and_a_short_row_are_refused():

@@ -11,14 +11,17 @@ from dphead.privacy.accounting import epsilon_from_mu
 from dphead.rows.data import ArrayRows
 from dphead.solvers import PublicFacts
 
-D, M, N = 6, 3, 384
+D = 6
+M = 3
+N = 384
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     rng = np.random.default_rng(0)
     y = np.arange(N) % M
-    x = (rng.normal(size=(N, D)) + 3 * np.eye(D)[y]).astype(np.float32)
+    x = rng.normal(size=(N, D)) + 3 * np.eye(D)[y]
+    x = x.astype(np.float32)
 
     def load(dataset, name, held_out=False):
         n = N - 128 if held_out else N
@@ -42,9 +45,8 @@ def test_remembered_sums_change_no_head(tiny, method):
     trials.head(method, settings, 1.0, 2, trials.kept)
     again = trials.head(method, settings, 8.0, 1, trials.kept)
     fresh = tuning.Trials().head(method, settings, 8.0, 1, trials.kept)
-    assert np.array_equal(first.weights, again.weights) and np.array_equal(
-        first.weights, fresh.weights
-    )
+    assert np.array_equal(first.weights, again.weights)
+    assert np.array_equal(first.weights, fresh.weights)
 
 
 def test_a_counted_search_spends_less_on_each_trial():
@@ -59,15 +61,15 @@ def test_both_searches_give_a_row_a_draw(tiny, monkeypatch):
     trials = tuning.Trials()
     for search in (tuning.not_accounted, tuning.accounted):
         rows = list(search(trials, "dp-fc", 8.0))
-        assert [r["seed"] for r in rows] == [0, 1] and all(
-            0 <= r["accuracy"] <= 1 for r in rows
-        )
+        assert [r["seed"] for r in rows] == [0, 1]
+        assert all(0 <= r["accuracy"] <= 1 for r in rows)
     fake = [
         {"method": "dp-fc", "way": tuning.FREE, "epsilon": 8.0, "accuracy": a}
         for a in (0.5, 0.6)
     ]
     text = tuning.table(fake, {("dp-fc", 8.0): [85.0]})
-    assert "55.00 ± 7.07 (2 draws)" in text and "85.00 (1 draw)" in text
+    assert "55.00 ± 7.07 (2 draws)" in text
+    assert "85.00 (1 draw)" in text
 
 
 def test_a_curve_ends_where_the_budget_does(tiny, monkeypatch):
@@ -86,13 +88,12 @@ def test_a_curve_ends_where_the_budget_does(tiny, monkeypatch):
     ]
     private, clipped = curves.curves(wanted)
     epochs, accuracies, pld, rdp = zip(*private["points"], strict=True)
-    assert (
-        epochs == (1, 2, 3)
-        and list(pld) == sorted(pld)
-        and pld[-1] < 3
-        and rdp[-1] > pld[-1]
-    )
-    assert clipped["points"][-1][2:] == [None, None] and clipped["points"][-1][1] > 0.8
+    assert epochs == (1, 2, 3)
+    assert list(pld) == sorted(pld)
+    assert pld[-1] < 3
+    assert rdp[-1] > pld[-1]
+    assert clipped["points"][-1][2:] == [None, None]
+    assert clipped["points"][-1][1] > 0.8
     assert min(accuracies) >= 0
 
 
@@ -111,7 +112,8 @@ def test_the_last_iterate_is_gradient_descent(tiny):
         for index in (order[::2], order[1::2]):
             p = np.exp(unit[index] @ w)
             p /= p.sum(1, keepdims=True)
-            w -= rate * unit[index].T @ (p - np.eye(M)[y[index]]) / len(index)
+            residual = p - np.eye(M)[y[index]]
+            w -= rate * unit[index].T @ residual / len(index)
         np.testing.assert_allclose(found, w, atol=1e-5)
 
 
@@ -130,7 +132,7 @@ def test_the_bounds_of_a_row_hold():
         x = np.append(x / np.linalg.norm(x), last_iterate.BIAS)
         p = rng.dirichlet(np.full(3, 0.3))
         gradient = np.linalg.norm(x) * np.linalg.norm(p - np.eye(3)[0])
-        curvature = x @ x * np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1]
-        assert (
-            gradient <= last_iterate.LIPSCHITZ and curvature <= last_iterate.SMOOTHNESS
-        )
+        curve = np.diag(p) - np.outer(p, p)
+        curvature = x @ x * np.linalg.eigvalsh(curve)[-1]
+        assert gradient <= last_iterate.LIPSCHITZ
+        assert curvature <= last_iterate.SMOOTHNESS

@@ -52,12 +52,11 @@ def block(rng, rows=256):
 @pytest.mark.parametrize("parts", ["", "center", "scale", "center scale"])
 def test_sums_are_the_audited_ones(loss, clip, unit, parts):
     rng = np.random.default_rng(0)
-    rows, query = block(rng), Gradient(M, loss)
+    rows = block(rng)
+    query = Gradient(M, loss)
     rows.x[6] = 0
-    center, scale = (
-        rng.normal(size=D).astype(np.float32),
-        rng.uniform(0.5, 2, D).astype(np.float32),
-    )
+    center = rng.normal(size=D).astype(np.float32)
+    scale = rng.uniform(0.5, 2, D).astype(np.float32)
     transform = RowTransform(
         unit,
         center if "center" in parts else None,
@@ -65,7 +64,8 @@ def test_sums_are_the_audited_ones(loss, clip, unit, parts):
         0.7,
     )
     params = Params(transform, rng.normal(size=(D + 1, M)).astype(np.float32))
-    fused, exact = FusedSums(), CpuSums()
+    fused = FusedSums()
+    exact = CpuSums()
     if np.isinf(clip):  # as `release` asks: the largest norm is the clip
         norms = [
             sums.norms(ask_of(query, params, clip), rows) for sums in (fused, exact)
@@ -93,10 +93,8 @@ def test_sums_are_the_audited_ones(loss, clip, unit, parts):
 
 def test_a_fit_gives_the_same_head():
     rng = np.random.default_rng(1)
-    rows, facts = (
-        ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300)),
-        PublicFacts(300, D, M),
-    )
+    rows = ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300))
+    facts = PublicFacts(300, D, M)
     solver = GradientDescent(
         steps=5,
         sampling_prob=0.5,
@@ -120,7 +118,8 @@ def test_fits_on_common_batches_are_those_on_their_own():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(300, D))
     x[7] = np.nan
-    rows, facts = ArrayRows(x, rng.integers(0, M, 300)), PublicFacts(300, D, M)
+    rows = ArrayRows(x, rng.integers(0, M, 300))
+    facts = PublicFacts(300, D, M)
     solvers = [
         GradientDescent(
             steps=4,
@@ -158,10 +157,11 @@ def test_full_batches_are_shared_by_fits_of_any_length():
     """
     rng = np.random.default_rng(3)
     y = rng.integers(0, M, 400)
-    rows, facts = (
-        ArrayRows(rng.normal(size=(400, D)) + 2 * np.eye(M, D)[y], y),
-        PublicFacts(400, D, M),
+    rows = ArrayRows(
+        rng.normal(size=(400, D)) + 2 * np.eye(M, D)[y],
+        y,
     )
+    facts = PublicFacts(400, D, M)
     solvers = [
         Auto(),
         GradientDescent(steps=3, intercept=1.0),
@@ -196,10 +196,8 @@ def test_full_batches_are_shared_by_fits_of_any_length():
 def test_fits_without_privacy_are_those_on_their_own():
     """Each asks for the largest norm of the rows that its batch only names."""
     rng = np.random.default_rng(4)
-    rows, facts = (
-        ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300)),
-        PublicFacts(300, D, M),
-    )
+    rows = ArrayRows(rng.normal(size=(300, D)), rng.integers(0, M, 300))
+    facts = PublicFacts(300, D, M)
     solvers = [
         GradientDescent(steps=3, learning_rate=rate, centering=Centering(0.0))
         for rate in (1.0, 4.0)
@@ -217,10 +215,8 @@ def test_fits_without_privacy_are_those_on_their_own():
 
 
 def test_fits_that_draw_other_rows_are_refused():
-    rows, facts = (
-        ArrayRows(np.ones((300, D)), np.zeros(300, int)),
-        PublicFacts(300, D, M),
-    )
+    rows = ArrayRows(np.ones((300, D)), np.zeros(300, int))
+    facts = PublicFacts(300, D, M)
     together = Together(rows, 2)
 
     def fit(i: int):

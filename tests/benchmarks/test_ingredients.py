@@ -47,17 +47,13 @@ def test_rates_are_searched_first_then_every_line_at_each_seed(made):
         make(run)
         seeds.append(run.seed)
     found, pilot = rates()
-    assert (
-        pilot is None
-        and {line.name: rate for line, rate in found.items() if not line.views} == BEST
-    )
+    assert pilot is None
+    assert {line.name: rate for line, rate in found.items() if not line.views} == BEST
     # the line with views takes the rate of the one before
     assert found[LINES[-1]] == BEST[LINES[-2].name]
     pilots = seeds.count(PILOT)
-    assert (
-        seeds == [PILOT] * pilots + [seed for seed in SEEDS for _ in LINES]
-        and pilots < 20
-    )
+    assert seeds == [PILOT] * pilots + [seed for seed in SEEDS for _ in LINES]
+    assert pilots < 20
     for name, best in BEST.items():
         assert {
             (f"{name}, 16 pixels", rate, PILOT) for rate in (best / 2, best, best * 2)
@@ -73,17 +69,17 @@ def test_the_table_pairs_seeds_and_says_what_is_resolved(made):
         *(line.name for line in LINES),
         "+ averaging",
     ]
-    assert (
-        "+5.00 (+5.00, +5.00, +5.00) | +" in rows[1]
-        and "-2.00" in rows[-1]
-        and rows[-1].endswith("| - |")
-    )
+    assert "+5.00 (+5.00, +5.00, +5.00) | +" in rows[1]
+    assert "-2.00" in rows[-1]
+    assert rows[-1].endswith("| - |")
 
 
 def test_runs_of_a_seed_spend_the_budget_and_take_equal_rows():
     for line in LINES:
         run = line.run(1.0, 0)
-        assert run.epsilon == 8.0 and run.test and not line.run(1.0, PILOT).test
+        assert run.epsilon == 8.0
+        assert run.test
+        assert not line.run(1.0, PILOT).test
         assert run.settings.batch_size * run.settings.steps == ingredients.ROWS
 
 

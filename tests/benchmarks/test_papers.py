@@ -16,7 +16,8 @@ README = (ROOT / "README.md").read_text()
 def test_the_readmes_first_table_is_auto_beside_the_papers_from_stored_rows():
     first = next(line for line in README.splitlines() if line.startswith("|"))
     assert first == papers.table().splitlines()[0]
-    assert papers.table() in README and wrapped(papers.NOTE) in README
+    assert papers.table() in README
+    assert wrapped(papers.NOTE) in README
 
 
 @pytest.mark.parametrize("name", ["cifar10-mobilenetv2", "mnist-scatternet"])
@@ -65,7 +66,8 @@ def test_differences_are_paired_by_draw():
         )
     ]
     line = ablation.table(rows, "auto").splitlines()[-1]
-    assert "| -1.50 ± 0.50 |" in line and line.startswith("| less | — | — |")
+    assert "| -1.50 ± 0.50 |" in line
+    assert line.startswith("| less | — | — |")
     cells = compare.by_epsilon(
         [r | {"method": r["variant"]} for r in rows], lambda r: r["method"]
     )[1.0]
@@ -75,7 +77,12 @@ def test_differences_are_paired_by_draw():
 
 @pytest.mark.parametrize(
     "gaps, said",
-    [([-0.4], "within"), ([-0.6], "below"), ([-2.0, 0.5], "within"), ([], "")],
+    [
+        ([-0.4], "within"),
+        ([-0.6], "below"),
+        ([-2.0, 0.5], "within"),
+        ([], ""),
+    ],
 )
 def test_within_is_half_a_point_or_two_standard_errors(gaps, said):
     assert compare.verdict(gaps) == said

@@ -32,9 +32,8 @@ def test_prose_is_wrapped_and_all_else_stays():
         for line in lines
     )
     assert "  with words" in "\n".join(line[:12] for line in lines)  # below its item
-    assert wrapped(TEXT).split() == TEXT.split() and wrapped(wrapped(TEXT)) == wrapped(
-        TEXT
-    )
+    assert wrapped(TEXT).split() == TEXT.split()
+    assert wrapped(wrapped(TEXT)) == wrapped(TEXT)
 
 
 def test_paragraphs_are_filled_however_they_were_wrapped():

@@ -47,9 +47,8 @@ SMALL = [
 )
 def test_a_selector_names_claims_and_their_jobs(selector, tables, datasets):
     pairs = jobs.select(selector)
-    assert {c.table for c, _ in pairs} == tables and {
-        j.dataset for _, j in pairs
-    } == datasets
+    assert {c.table for c, _ in pairs} == tables
+    assert {j.dataset for _, j in pairs} == datasets
     assert all(j.features.startswith("scatternet") for _, j in pairs)
 
 
@@ -68,7 +67,8 @@ def test_every_claim_has_jobs_or_a_reason():
 
 def test_our_row_stands_beside_fc23s_cifar10():
     own = [job for claim, job in jobs.select("FC23/3") if claim is None]
-    assert len(own) == 8 * 9 and {job.features for job in own} == {"mobilenetv2-128"}
+    assert len(own) == 8 * 9
+    assert {job.features for job in own} == {"mobilenetv2-128"}
     assert jobs.select("FC23/2") == []
     assert {job.preset for _, job in jobs.select("De22/5/cifar10")} == {"de22"}
     assert [job.solver().steps for job in jobs.own_de22()] == [250, 500, 1000]
@@ -96,8 +96,10 @@ def test_a_table_without_noise_clips_all_the_same():
         for c, j in jobs.select("TB21/2/mnist")
         if c.settings["normalization"] == "none"
     )
-    assert job.clip_only and job.epsilon == float("inf")
-    assert job.solver().clip_norm == 0.1 and job.solver().learning_rate == 2
+    assert job.clip_only
+    assert job.epsilon == float("inf")
+    assert job.solver().clip_norm == 0.1
+    assert job.solver().learning_rate == 2
 
 
 def test_jobs_on_the_same_batches_run_together_and_give_the_same_rows(tiny, tmp_path):
@@ -112,18 +114,19 @@ def test_jobs_on_the_same_batches_run_together_and_give_the_same_rows(tiny, tmp_
     tasks = [(job, seed, "x") for job in (*alike, other) for seed in (0, 1)]
     assert sorted(len(g) for g in runner.groups(tasks)) == [1, 1, 2, 2]
     for job, row in zip(alike, runner.fit_together(alike, 0), strict=True):
-        assert (
-            row["accuracy"] == runner.fit(job, 0)["accuracy"] and row["key"] == job.key
-        )
+        assert row["accuracy"] == runner.fit(job, 0)["accuracy"]
+        assert row["key"] == job.key
 
 
 def test_a_sweep_is_a_fixed_part_of_the_whole_grid():
-    every, part = jobs.sweep("cifar10", None), jobs.sweep("cifar10")
-    assert len({job.key for job in every}) == 360 and len(part) == jobs.SWEEP == 36
-    assert {job.key for job in part} <= {
-        job.key for job in every
-    } and part == jobs.sweep("cifar10")
-    assert {job.draws for job in part} == {1} and {job.epsilon for job in part} == {3.0}
+    every = jobs.sweep("cifar10", None)
+    part = jobs.sweep("cifar10")
+    assert len({job.key for job in every}) == 360
+    assert len(part) == jobs.SWEEP == 36
+    assert {job.key for job in part} <= {job.key for job in every}
+    assert part == jobs.sweep("cifar10")
+    assert {job.draws for job in part} == {1}
+    assert {job.epsilon for job in part} == {3.0}
 
 
 def test_group_norm_in_memory_is_the_extractors():
@@ -134,13 +137,15 @@ def test_group_norm_in_memory_is_the_extractors():
     # EPSILON is added to the variance
     np.testing.assert_allclose(rows.var(axis=2), 1, atol=1e-3)
     groups = x.reshape(5, 27, -1)
-    one = (groups[2, 3] - groups[2, 3].mean()) / np.sqrt(groups[2, 3].var() + 1e-5)
+    some = groups[2, 3]
+    one = (some - some.mean()) / np.sqrt(some.var() + 1e-5)
     np.testing.assert_allclose(rows[2, 3], one, atol=1e-5)
     assert np.array_equal(features.grouped(x.copy(), "scatternet"), x)
 
 
 def test_equal_jobs_have_one_key_and_draws_do_not_change_it():
-    one, two = SMALL[0], jobs.Job(**{**SMALL[0].__dict__, "draws": 9, "label": "x"})
+    one = SMALL[0]
+    two = jobs.Job(**{**SMALL[0].__dict__, "draws": 9, "label": "x"})
     assert one.key == two.key != SMALL[1].key
 
 
@@ -177,12 +182,10 @@ def test_a_row_says_how_it_came_about(tiny):
         "accuracy",
         "worst_class",
     } <= set(row)
-    assert (
-        row["seed"] == 4
-        and row["seconds"] > 0
-        and row["peak_memory_mb"] > 0
-        and row["sums"] == "fused"
-    )
+    assert row["seed"] == 4
+    assert row["seconds"] > 0
+    assert row["peak_memory_mb"] > 0
+    assert row["sums"] == "fused"
     assert row["profiles"]["pld"] <= 3 < row["profiles"]["paper:tb21"]
     assert row["profiles"]["pld"] == pytest.approx(row["exact_epsilon"])
 
@@ -200,24 +203,24 @@ def test_clip_only_clips_and_adds_no_noise(tiny):
         for c in (1e6, 1e-3)
     )
     rows = [runner.fit(job, seed) for job in (loose, tight) for seed in (0, 1)]
-    assert rows[0]["accuracy"] == rows[1]["accuracy"] and rows[0][
-        "noise_multipliers"
-    ] == [0.0]
+    assert rows[0]["accuracy"] == rows[1]["accuracy"]
+    assert rows[0]["noise_multipliers"] == [0.0]
 
 
 def test_a_dry_run_tells_hours_and_runs_nothing(tiny, tmp_path, capsys):
     runner.run("TB21/1", None, 1, True, tmp_path)
     said = capsys.readouterr().out
-    assert (
-        "hours" in said and "not runnable here" in said and not list(tmp_path.iterdir())
-    )
+    assert "hours" in said
+    assert "not runnable here" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_refuses_an_unknown_selector():
     from benchmarks.__main__ import main
 
     found = CliRunner().invoke(main, ["run", "XY99", "--dry-run"])
-    assert found.exit_code == 1 and "a selector must be" in found.output
+    assert found.exit_code == 1
+    assert "a selector must be" in found.output
 
 
 def test_options_of_an_extraction():

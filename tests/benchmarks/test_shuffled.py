@@ -28,15 +28,15 @@ def plan_of(centering, steps=9):
 )
 def test_an_epoch_holds_each_row_once(centering):
     plan = plan_of(centering)
-    noise, first = ShuffledBatches(3, plan), len(plan.specs) - 9
+    noise = ShuffledBatches(3, plan)
+    first = len(plan.specs) - 9
     drawn = [
         poisson_sample(100, 0.3, noise.generator(first + t, "sample")) for t in range(8)
     ]
     assert batches_per_epoch(plan) == 4
     for epoch in (drawn[:4], drawn[4:]):
-        assert sorted(np.concatenate(epoch)) == list(range(100)) and {
-            len(b) for b in epoch
-        } == {25}
+        assert sorted(np.concatenate(epoch)) == list(range(100))
+        assert {len(b) for b in epoch} == {25}
     assert not np.array_equal(drawn[0], drawn[4])
     again = poisson_sample(
         100, 0.3, ShuffledBatches(3, plan).generator(first, "sample")

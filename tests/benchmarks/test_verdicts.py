@@ -41,7 +41,10 @@ def test_a_table_has_a_line_for_each_run_and_each_reason():
         if c.table == "19" and c.dataset == "mnist" and not jobs.why_not(c)
     )
     job = jobs.jobs_of(claim)[0]
-    rows = defaultdict(list, {job.key: [fake(job, 0.986), fake(job, 0.988, 1)]})
+    rows = defaultdict(
+        list,
+        {job.key: [fake(job, 0.986), fake(job, 0.988, 1)]},
+    )
     found = [c for c in claims.load("TB21") if c.table == "19" and c.dataset == "mnist"]
     text = verdicts.claims_table(found, rows)
     assert "| MNIST poisson | 3 | 98.6 ± 0.1 | 98.70 ± 0.14 (2 draws) |" in text
@@ -74,20 +77,16 @@ def test_what_was_tried_is_told_best_first():
         ]
     )
     lines = text.splitlines()
-    assert (
-        len(lines) == 4
-        and lines[2].endswith("| 95.00 |")
-        and lines[3].endswith("| 90.00 |")
-    )
+    assert len(lines) == 4
+    assert lines[2].endswith("| 95.00 |")
+    assert lines[3].endswith("| 90.00 |")
 
 
 @pytest.mark.parametrize("paper", claims.PAPERS)
 def test_a_paper_is_rendered_without_any_row(paper):
     text = verdicts.paper_section(paper, [])
-    assert (
-        all(f"Table {c.table}\n" in text for c in claims.load(paper))
-        and "reproduced" not in text
-    )
+    assert all(f"Table {c.table}\n" in text for c in claims.load(paper))
+    assert "reproduced" not in text
 
 
 def test_every_below_is_explained_with_evidence():

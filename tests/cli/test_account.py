@@ -40,15 +40,16 @@ def test_budget_to_noise_meets_it_from_below():
         "--json"
     )
     found = json.loads(result.output)
-    assert found["noise_multiplier"] > 4.4 and 2.997 <= found["epsilon"] <= 3
-    assert found["mu"] is None and found["profiles"]["exact"]["reason"]
+    assert found["noise_multiplier"] > 4.4
+    assert 2.997 <= found["epsilon"] <= 3
+    assert found["mu"] is None
+    assert found["profiles"]["exact"]["reason"]
 
 
 def test_full_batch_has_mu_and_rho():
     found = json.loads(run("--epsilon 1 --delta 1e-5 --steps 11 --json").output)
-    assert found["mu"] == pytest.approx(0.26805112321) and found[
-        "rho"
-    ] == pytest.approx(found["mu"] ** 2 / 2)
+    assert found["mu"] == pytest.approx(0.26805112321)
+    assert found["rho"] == pytest.approx(found["mu"] ** 2 / 2)
     assert found["noise_multiplier"] == pytest.approx(math.sqrt(11) / found["mu"])
     assert found["profiles"]["paper:fc23"]["epsilon"] > 1.3
     assert "mu  0.268051" in run("--epsilon 1 --delta 1e-5 --steps 11").output
@@ -56,12 +57,14 @@ def test_full_batch_has_mu_and_rho():
 
 def test_relation_accountant_and_shuffled_batches():
     double = json.loads(run(TB21 + " --relation replace_one --json").output)
-    assert double["epsilon"] > 4 and double["profiles"]["rdp"]["epsilon"] is None
+    assert double["epsilon"] > 4
+    assert double["profiles"]["rdp"]["epsilon"] is None
     assert json.loads(run(TB21 + " --accountant rdp --json").output)[
         "epsilon"
     ] == pytest.approx(2.591, abs=1e-3)
     shuffled = run(TB21 + " --shuffled-epochs 60").output
-    assert "6.371" in shuffled and "not a guarantee" in shuffled
+    assert "6.371" in shuffled
+    assert "not a guarantee" in shuffled
     assert (
         json.loads(run("--delta 1e-5 --epsilon inf --json").output)["epsilon"] == "inf"
     )
@@ -84,10 +87,8 @@ METHOD = "--delta 1e-5 --epsilon 1 --n-rows 400 --n-features 6 --n-classes 3"
     ],
 )
 def test_a_methods_plan_is_the_one_that_a_fit_charges(options, expected):
-    facts, relation = (
-        PublicFacts(400, 6, 3),
-        "replace_one" if "replace_one" in options else "zero_out",
-    )
+    facts = PublicFacts(400, 6, 3)
+    relation = "replace_one" if "replace_one" in options else "zero_out"
     settings = {name: value for name, value in expected.items() if name != "preset"}
     method = make_method(options.split()[1], facts, settings, expected.get("preset"))
     accountant = "rdp" if "rdp" in options else method.accountant
@@ -100,10 +101,10 @@ def test_a_methods_plan_is_the_one_that_a_fit_charges(options, expected):
         accountant=accountant,
     )
     found = json.loads(run(f"{METHOD} {options} --json").output)
-    assert (
-        found["releases"] == plan.summary() and found["epsilon"] == plan.epsilon_spent()
-    )
-    assert found["relation"] == relation and set(found["profiles"]) >= {
+    assert found["releases"] == plan.summary()
+    assert found["epsilon"] == plan.epsilon_spent()
+    assert found["relation"] == relation
+    assert set(found["profiles"]) >= {
         "exact",
         "pld",
         "paper:fc23",
@@ -152,19 +153,14 @@ def test_a_choice_among_runs_shows_its_total():
     trial = "--delta 1e-5 --noise-multiplier 40 --steps 100 --gaussian 100"
     found = json.loads(run(trial + " --select-mean 10 --json").output)
     alone = json.loads(run(trial + " --json").output)
-    assert (
-        found["epsilon"] == pytest.approx(2.15541, abs=1e-4)
-        and found["epsilon"] > 2 * alone["epsilon"]
-    )
-    assert found["every_run"]["runs"] == 10 and found["every_run"][
-        "epsilon"
-    ] == pytest.approx(3.34446, abs=1e-4)
+    assert found["epsilon"] == pytest.approx(2.15541, abs=1e-4)
+    assert found["epsilon"] > 2 * alone["epsilon"]
+    assert found["every_run"]["runs"] == 10
+    assert found["every_run"]["epsilon"] == pytest.approx(3.34446, abs=1e-4)
     # two runs cost less in plain composition, and both may leave
     text = run(trial + " --select-mean 2").output
-    assert (
-        "secret geometric number of runs, 2 on average" in text
-        and "which is less" in text
-    )
+    assert "secret geometric number of runs, 2 on average" in text
+    assert "which is less" in text
     assert (
         "which is less"
         not in run(trial + " --select-mean 2 --select-distribution poisson").output
@@ -175,10 +171,8 @@ def test_a_choice_among_runs_shows_its_total():
             "--json"
         ).output
     )
-    assert (
-        back["noise_multiplier"] == pytest.approx(28.7961, rel=1e-4)
-        and 2.9999 < back["epsilon"] <= 3
-    )
+    assert back["noise_multiplier"] == pytest.approx(28.7961, rel=1e-4)
+    assert 2.9999 < back["epsilon"] <= 3
 
 
 @pytest.mark.parametrize(
@@ -249,7 +243,8 @@ def test_wrong_arguments_exit_with_2(arguments, message):
 
 
 def test_the_module_is_light_and_its_choices_are_the_accountants():
-    assert RELATIONS == accounting.RELATIONS and ACCOUNTANTS == calibration.ACCOUNTANTS
+    assert RELATIONS == accounting.RELATIONS
+    assert ACCOUNTANTS == calibration.ACCOUNTANTS
     assert tuple(SOLVERS) == METHODS
     heavy = (
         "import sys, dphead.cli.account; print([m for m in ('numpy', 'scipy', 'rich', "
@@ -279,10 +274,8 @@ def test_groups_cost_their_cap_times_the_mu_of_a_row():
             "--json",
         ).out
     )
-    assert (
-        four["mu"] == pytest.approx(4 * one["mu"])
-        and four["epsilon"] > 4 * one["epsilon"]
-    )
+    assert four["mu"] == pytest.approx(4 * one["mu"])
+    assert four["epsilon"] > 4 * one["epsilon"]
     budget = ("account", "--delta", "1e-5", "--epsilon", 2, "--steps", 5)
     noise = [
         json.loads(fitted(*budget, *more, "--json").out)["noise_multiplier"]

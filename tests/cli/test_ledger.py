@@ -61,8 +61,10 @@ def test_errors_of_the_installed_command_are_one_line_and_exit_code_2(tmp_path):
         str(tmp_path / "missing.h5"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_show_lists_every_fit_and_the_total(features, tmp_path):
@@ -70,17 +72,16 @@ def test_show_lists_every_fit_and_the_total(features, tmp_path):
     for i, epsilon in enumerate((1, 0.5)):
         fitted("fit", features, "-o", tmp_path / f"run{i}", *LS, "--epsilon", epsilon)
     text = fitted("ledger", "show", features).out
-    assert (
-        text.count("dp-ls") == 2 and "zero_out" in text and "nothing is refused" in text
-    )
+    assert text.count("dp-ls") == 2
+    assert "zero_out" in text
+    assert "nothing is refused" in text
     total = float(re.search(r"sum: epsilon (\S+) at delta 1e-05", text)[1])
     assert 1.0 < total < 1.5
     # by the ledger's own path too
     assert fitted("ledger", "show", ledger_of(features).path).out == text
     found = json.loads(fitted("ledger", "show", features, "--json").out)
-    assert [f["epsilon"] for f in found["fits"]] == ["1.0", "0.5"] and found[
-        "budget"
-    ] is None
+    assert [f["epsilon"] for f in found["fits"]] == ["1.0", "0.5"]
+    assert found["budget"] is None
     assert [r["label"] for r in found["fits"][0]["releases"]] == [
         "feature mean",
         "gram",
@@ -103,7 +104,8 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
             dphead("fit", features, "-o", tmp_path / "run3", *LS, "--epsilon", epsilon)
         )
     refused(dphead("fit", features, "-o", tmp_path / "run3", *LS, "--seed", 1))
-    assert charges() == 3 and not (tmp_path / "run3").exists()
+    assert charges() == 3
+    assert not (tmp_path / "run3").exists()
     # mu = 0.142: 0.485 in all
     fitted("fit", features, "-o", tmp_path / "run4", *LS, "--epsilon", 0.5)
     assert "what exceeds it is refused" in fitted("ledger", "show", features).out
@@ -154,7 +156,8 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
         assert "plain sum of the ledger's fits: epsilon 1 " in done
     kept, free = (fitted("ledger", "show", source).out for source in (features, other))
     for text in (kept, free):
-        assert "plain sum: epsilon 1 at delta 1e-05" in text and "total" not in text
+        assert "plain sum: epsilon 1 at delta 1e-05" in text
+        assert "total" not in text
         # whole hours
         assert {at[-2:] for at in re.findall(r"\d\d:\d\d", text)} == {"00"}
     assert "epsilon 2 at delta 1e-05, the guarantee for all fits together" in kept
@@ -163,7 +166,15 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
 
 @pytest.mark.parametrize(
     "budget",
-    [(0, 1e-5), (-1, 1e-5), ("inf", 1e-5), ("nan", 1e-5), (1, 0), (1, 1), (1, "nan")],
+    [
+        (0, 1e-5),
+        (-1, 1e-5),
+        ("inf", 1e-5),
+        ("nan", 1e-5),
+        (1, 0),
+        (1, 1),
+        (1, "nan"),
+    ],
 )
 def test_a_budget_out_of_range_is_refused(features, budget):
     text = refused(
@@ -171,7 +182,8 @@ def test_a_budget_out_of_range_is_refused(features, budget):
             "ledger", "budget", features, "--epsilon", budget[0], "--delta", budget[1]
         )
     )
-    assert "a budget must have" in text and ledger_of(features).budget() is None
+    assert "a budget must have" in text
+    assert ledger_of(features).budget() is None
 
 
 @pytest.mark.parametrize(

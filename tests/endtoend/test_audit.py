@@ -148,4 +148,5 @@ def test_the_command_audits_a_network(tmp_path):
         == "network wrn-10-1"
     )
     done = CliRunner().invoke(cli, ["audit", *sizes, "--network", "wrn-10-1"])
-    assert done.exit_code != 0 and "takes --shape" in str(done.exception)
+    assert done.exit_code != 0
+    assert "takes --shape" in str(done.exception)

@@ -78,7 +78,8 @@ def test_de22s_own_schedule_costs_what_its_table_says():
     (RDP).
     """
     settings, source = make_settings({}, "de22-13", 8.0)
-    assert source == "De22 Table 13" and settings.model == "wrn-16-4"
+    assert source == "De22 Table 13"
+    assert settings.model == "wrn-16-4"
     assert (settings.noise_multiplier, settings.batch_size, settings.steps) == (
         3.0,
         4096,
@@ -106,9 +107,8 @@ def test_de22s_own_schedule_costs_what_its_table_says():
 def test_presets_of_the_other_papers():
     settings, _ = make_settings({}, "tb21-sn-cnn/mnist", 3.0)
     resolved = settings.resolved(60_000)
-    assert (
-        settings.model == "tb21-sn-mnist" and settings.normalization["n_channels"] == 81
-    )
+    assert settings.model == "tb21-sn-mnist"
+    assert settings.normalization["n_channels"] == 81
     assert (resolved.batch_size, resolved.steps, resolved.learning_rate) == (
         1024,
         1465,

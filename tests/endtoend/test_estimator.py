@@ -39,7 +39,8 @@ def test_it_learns_without_noise_and_says_that_it_is_not_private():
     assert model.score(x, y) > 0.8
     assert not model.privacy_.private
     proba = model.predict_proba(x)
-    assert proba.shape == (60, 3) and np.allclose(proba.sum(axis=1), 1)
+    assert proba.shape == (60, 3)
+    assert np.allclose(proba.sum(axis=1), 1)
     np.testing.assert_array_equal(NAMES[proba.argmax(axis=1)], model.predict(x))
 
 
@@ -47,7 +48,8 @@ def test_it_charges_a_ledger_within_the_budget():
     x, y = data()
     ledger = Ledger()
     model = classifier(epsilon=3.0, steps=3, ledger=ledger).fit(x, y)
-    assert model.privacy_.private and model.privacy_.epsilon <= 3.0
+    assert model.privacy_.private
+    assert model.privacy_.epsilon <= 3.0
     assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
 
 
@@ -65,7 +67,10 @@ def positions_of(y, classes, monkeypatch):
     found = []
     monkeypatch.setattr(estimator, "ImageRows", rows)
     with pytest.raises(Reached):
-        DPFinetuneClassifier(classes=classes).fit(np.zeros((len(y), 4, 4), np.uint8), y)
+        DPFinetuneClassifier(classes=classes).fit(
+            np.zeros((len(y), 4, 4), np.uint8),
+            y,
+        )
     head = DPAutoClassifier(classes=classes)
     read = inputs.from_arrays(
         head, np.zeros((len(y), 2)), y, None, classes, True
@@ -92,7 +97,14 @@ HOSTILE = [
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize(
-    "classes", [[0, 1], ["a", "b"], [2**53, 2**53 + 1], [False, True]], ids=str
+    "classes",
+    [
+        [0, 1],
+        ["a", "b"],
+        [2**53, 2**53 + 1],
+        [False, True],
+    ],
+    ids=str,
 )
 def test_one_label_of_a_list_moves_no_other_rows_label(hostile, classes, monkeypatch):
     """A list that becomes one array has the dtype of all labels: one text, and no
@@ -114,7 +126,8 @@ def test_a_private_number_of_rows_may_be_any(n):
         "engine": "vmap",
     }
     model = classifier(**given).fit(x[:n], y[:n])
-    assert model.privacy_.private and model.predict(x).shape == (20,)
+    assert model.privacy_.private
+    assert model.predict(x).shape == (20,)
 
 
 def test_labels_of_another_kind_than_the_classes_are_refused():
@@ -135,7 +148,8 @@ def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(
     given, monkeypatch
 ):
     """Everything but the noise and the weights is the same with three rows fewer."""
-    found, batches = [], []
+    found = []
+    batches = []
     real = estimator.TorchSums
 
     def sums(*args, batch, **more):
@@ -155,7 +169,8 @@ def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(
         settings |= {"engine": "vmap", "average": "last"}
         model = classifier(**(settings | given)).fit(*(part[:n] for part in data()))
         p, (fit,) = model.privacy_, ledger.fits()
-        assert p.n_rows == 50 and {r["n_rows"] for r in p.releases} == {50}
+        assert p.n_rows == 50
+        assert {r["n_rows"] for r in p.releases} == {50}
         assert p.neighboring_relation == fit["relation"] == "add_remove"
         assert [r["sampling_prob"] for r in p.releases] == [25 / 50] or not given[
             "batch_size"
@@ -176,7 +191,8 @@ def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(
 
 def test_groups_are_not_protected_and_that_must_be_said():
     x, y = data()
-    ledger, people = Ledger(), np.arange(60) // 2
+    ledger = Ledger()
+    people = np.arange(60) // 2
     model = classifier(epsilon=3.0, steps=1, ledger=ledger, engine="vmap")
     with pytest.raises(ValueError, match="protect='image'"):
         model.fit(x, y, groups=people)
@@ -197,10 +213,8 @@ def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
     model = classifier(epsilon=3.0, random_state=seed, steps=2, engine="vmap")
     again = clone(model)
     np.testing.assert_array_equal(model.fit(x, y).weights_, again.fit(x, y).weights_)
-    assert (
-        not model.privacy_.private
-        and "not private" in model.ledger_.fits()[0]["description"]
-    )
+    assert not model.privacy_.private
+    assert "not private" in model.ledger_.fits()[0]["description"]
 
 
 def test_a_clone_counts_in_the_same_ledger():
@@ -208,7 +222,8 @@ def test_a_clone_counts_in_the_same_ledger():
     ledger = Ledger()
     twin = clone(classifier(epsilon=3.0, steps=1, ledger=ledger, engine="vmap"))
     assert twin.ledger is ledger
-    assert twin.fit(x, y).ledger_ is ledger and len(ledger.fits()) == 1
+    assert twin.fit(x, y).ledger_ is ledger
+    assert len(ledger.fits()) == 1
 
 
 def test_a_pickled_network_opens_its_ledger_again(tmp_path):

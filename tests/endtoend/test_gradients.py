@@ -47,11 +47,28 @@ def sequence(*layers):
 
 MODELS = {
     "linear": lambda: nn.Sequential(
-        nn.Flatten(), nn.Linear(48, 7), nn.Tanh(), nn.Linear(7, CLASSES, bias=False)
+        nn.Flatten(),
+        nn.Linear(48, 7),
+        nn.Tanh(),
+        nn.Linear(
+            7,
+            CLASSES,
+            bias=False,
+        ),
     ),
-    "conv": lambda: sequence(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Tanh()),
+    "conv": lambda: sequence(
+        nn.Conv2d(3, 6, 3, stride=2, padding=1),
+        nn.Tanh(),
+    ),
     "strided conv": lambda: sequence(
-        nn.Conv2d(3, 4, 2, stride=2, dilation=1), nn.Conv2d(4, 5, 2, padding=1)
+        nn.Conv2d(
+            3,
+            4,
+            2,
+            stride=2,
+            dilation=1,
+        ),
+        nn.Conv2d(4, 5, 2, padding=1),
     ),
     "grouped conv": lambda: sequence(
         nn.Conv2d(3, 4, 1), nn.Conv2d(4, 8, 3, groups=2, bias=False)
@@ -62,8 +79,16 @@ MODELS = {
     "standardised conv": lambda: sequence(
         WSConv2d(3, 4, 3, padding=1, bias=False), nn.ReLU()
     ),
-    "group norm": lambda: sequence(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU()),
-    "layer norm": lambda: sequence(nn.Flatten(2), nn.LayerNorm(16), nn.Linear(16, 5)),
+    "group norm": lambda: sequence(
+        nn.Conv2d(3, 8, 3),
+        nn.GroupNorm(4, 8),
+        nn.ReLU(),
+    ),
+    "layer norm": lambda: sequence(
+        nn.Flatten(2),
+        nn.LayerNorm(16),
+        nn.Linear(16, 5),
+    ),
     "max pool": lambda: sequence(
         nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2, 1)
     ),
@@ -78,7 +103,8 @@ KNOWS_ALL = set(MODELS) - {"embedding of positions"}
 def problem(name, views=1, seed=0):
     torch.manual_seed(seed)
     model = MODELS[name]()
-    x, y = torch.randn(ROWS, views, 3, 4, 4), torch.randint(0, CLASSES, (ROWS,))
+    x = torch.randn(ROWS, views, 3, 4, 4)
+    y = torch.randint(0, CLASSES, (ROWS,))
     model(x[:, 0])  # fixes the lazy layer's size
     return model, x, y
 
@@ -122,7 +148,8 @@ def test_every_engine_equals_a_loop_over_rows(name, engine, views):
     found = clipped(
         gradients.parts(x, y), torch.ones(ROWS, dtype=torch.bool), clip_norm
     )
-    assert found.dtype == torch.float64 and torch.equal(found, found.round())
+    assert found.dtype == torch.float64
+    assert torch.equal(found, found.round())
     # float32 gradients of sums over at most 48 positions: a few dozen roundings of
     # 6e-8; and an entry of each row
     # loses up to 1 to truncation, and as much to the aim at LENGTH - 1
@@ -196,7 +223,14 @@ def test_truncated_gradients_of_any_size_are_never_longer_than_the_length(
     value = torch.from_numpy(
         (10.0**exponent * rng.standard_normal((2, columns))).astype(np.float32)
     )
-    part = Ghost(torch.ones(2, 1, 1), value[:, None, :]) if ghost else Stored(value)
+    part = (
+        Ghost(
+            torch.ones(2, 1, 1),
+            value[:, None, :],
+        )
+        if ghost
+        else Stored(value)
+    )
     for keep in ([True, False], [False, True]):
         total = clipped([part], torch.tensor(keep), 1e-3).numpy()
         whole = total.astype(np.int64)
@@ -208,9 +242,14 @@ def test_sums_of_rows_are_exact_in_any_order_and_grouping():
     """The sum of all is the sum of each, to the last bit."""
     generator = torch.Generator().manual_seed(5)
     value = (
-        torch.randn((64, 300), generator=generator) * torch.logspace(-9, 9, 64)[:, None]
+        torch.randn(
+            (64, 300),
+            generator=generator,
+        )
+        * torch.logspace(-9, 9, 64)[:, None]
     )
-    parts, everyone = [Stored(value)], torch.ones(64, dtype=torch.bool)
+    parts = [Stored(value)]
+    everyone = torch.ones(64, dtype=torch.bool)
     whole = clipped(parts, everyone, 1.0)
     order = torch.randperm(64, generator=generator)
     assert torch.equal(clipped([Stored(value[order])], everyone, 1.0), whole)
@@ -223,7 +262,14 @@ def test_sums_beyond_24_bits_are_exact():
     round their sums.
     """
     value = torch.linspace(0.5, 2.0, 300)[:, None] * torch.tensor([[1.0, 0.3]])
-    rows = [clipped([Stored(value)], torch.arange(300) == i, 1.0) for i in range(300)]
+    rows = [
+        clipped(
+            [Stored(value)],
+            torch.arange(300) == i,
+            1.0,
+        )
+        for i in range(300)
+    ]
     wanted = torch.stack(rows).to(torch.int64).sum(dim=0)
     assert int(wanted[0]) > 2**27
     assert torch.equal(
@@ -246,7 +292,14 @@ def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient(ghost):
             continue
         seen += 1
         value = torch.ones(1, columns)
-        part = Ghost(torch.ones(1, 1, 1), value[:, None, :]) if ghost else Stored(value)
+        part = (
+            Ghost(
+                torch.ones(1, 1, 1),
+                value[:, None, :],
+            )
+            if ghost
+            else Stored(value)
+        )
         whole = clipped([part], torch.tensor([True]), 1.0).to(torch.int64)
         assert (0.99 * LENGTH) ** 2 <= int((whole**2).sum()) <= LENGTH**2
     assert seen > 3
@@ -268,7 +321,14 @@ def test_a_gradient_whose_norm_was_too_small_adds_zero():
 
 
 @pytest.mark.parametrize(
-    "part", [Stored, lambda value: Ghost(torch.ones(2, 1, 1), value[:, None, :])]
+    "part",
+    [
+        Stored,
+        lambda value: Ghost(
+            torch.ones(2, 1, 1),
+            value[:, None, :],
+        ),
+    ],
 )
 def test_rows_that_are_not_kept_or_not_finite_add_exactly_zero(part):
     value = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])
@@ -311,7 +371,9 @@ def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(
     """
     torch.manual_seed(3)
     model, x, y = problem(name)
-    gradients, rows, first = PerExample(model, engine), 16, None
+    gradients = PerExample(model, engine)
+    rows = 16
+    first = None
     for place in range(rows):
         others = torch.randn(rows, 1, 3, 4, 4)
         others[place] = x[0]
@@ -326,10 +388,15 @@ def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(
 
 def test_bf16_changes_the_products_and_keeps_float32_gradients():
     model, x, y = problem("conv")
-    exact, rough = PerExample(model, "vmap"), PerExample(model, "vmap", bf16=True)
+    exact = PerExample(model, "vmap")
+    rough = PerExample(model, "vmap", bf16=True)
     keep = torch.ones(ROWS, dtype=torch.bool)
     # none is clipped
     a, b = (clipped(g.parts(x, y), keep, 10.0) for g in (exact, rough))
     assert not torch.equal(a, b)
     # bf16 has 8 bits
-    np.testing.assert_allclose(a.numpy(), b.numpy(), atol=0.03 * float(a.norm()))
+    np.testing.assert_allclose(
+        a.numpy(),
+        b.numpy(),
+        atol=0.03 * float(a.norm()),
+    )

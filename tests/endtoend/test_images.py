@@ -26,7 +26,8 @@ def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, chann
     grey = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
     Image.new("RGB", (12, 9), "red").save(folder / "a" / "9.png")
     mixed = load_images(folder, Classes.parse("a,b"), size=8, channels=channels).x
-    assert grey.shape == (6, channels or 3, 8, 8) and mixed.shape == (
+    assert grey.shape == (6, channels or 3, 8, 8)
+    assert mixed.shape == (
         7,
         channels or 3,
         8,
@@ -46,7 +47,8 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, o
     (folder / other).parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", (8, 8)).save(folder / other)
     beside = load_images(folder, Classes.parse("a,b"), split, size=8, layout=layout)
-    assert alone.y.tolist() == [0] * 6 and beside.splits == alone.splits
+    assert alone.y.tolist() == [0] * 6
+    assert beside.splits == alone.splits
     np.testing.assert_array_equal(beside.x[:6], alone.x)
     assert beside.y[:6].tolist() == alone.y.tolist()
 

@@ -23,7 +23,8 @@ def wide_resnet_parameters(depth, width, classes, channels=3):
     """Counted from Zagoruyko and Komodakis 2016, Table 1: convolutions without bias,
     two numbers a norm channel.
     """
-    total, inputs = channels * 16 * 9, 16
+    total = channels * 16 * 9
+    inputs = 16
     for outputs in (16 * width, 32 * width, 64 * width):
         for _ in range((depth - 4) // 6):
             total += (
@@ -35,7 +36,12 @@ def wide_resnet_parameters(depth, width, classes, channels=3):
 
 
 @pytest.mark.parametrize(
-    ("depth", "width", "stated"), [(16, 4, 2.75e6), (40, 4, 8.95e6), (28, 10, 36.5e6)]
+    ("depth", "width", "stated"),
+    [
+        (16, 4, 2.75e6),
+        (40, 4, 8.95e6),
+        (28, 10, 36.5e6),
+    ],
 )
 def test_wide_resnets_have_the_papers_sizes(depth, width, stated):
     with torch.device("meta"):
@@ -81,7 +87,10 @@ def test_weights_are_standardised_over_the_fan_in():
     torch.testing.assert_close(
         weight.sum(dim=(1, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0
     )
-    torch.testing.assert_close((weight**2).sum(dim=(1, 2, 3)), torch.ones(3))
+    torch.testing.assert_close(
+        (weight**2).sum(dim=(1, 2, 3)),
+        torch.ones(3),
+    )
     by_hand = (layer.weight[1] - layer.weight[1].mean()) / (
         layer.weight[1].std(correction=0) * fan_in**0.5
     )
@@ -101,14 +110,11 @@ def test_the_initial_weights_are_gaussian_of_variance_one_over_fan_in_and_the_se
     weight = model.blocks[5].conv2.weight
     # 590,000 draws: sd of the estimate 0.002
     assert float(weight.detach().var()) * 2304 == pytest.approx(1, abs=0.01)
-    again, other = (
-        ModelSpec("wrn-10-1", seed=1).build(4),
-        ModelSpec("wrn-10-1", seed=2).build(4),
-    )
+    again = ModelSpec("wrn-10-1", seed=1).build(4)
+    other = ModelSpec("wrn-10-1", seed=2).build(4)
     same = ModelSpec("wrn-10-1", seed=1).build(4)
-    assert torch.equal(again.stem.weight, same.stem.weight) and not torch.equal(
-        again.stem.weight, other.stem.weight
-    )
+    assert torch.equal(again.stem.weight, same.stem.weight)
+    assert not torch.equal(again.stem.weight, other.stem.weight)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +126,10 @@ def test_the_initial_weights_are_gaussian_of_variance_one_over_fan_in_and_the_se
     ],
 )
 def test_a_layer_that_mixes_rows_is_refused_by_its_name(layer):
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), layer))
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.Sequential(nn.ReLU(), layer),
+    )
     with pytest.raises(ValueError, match=f"layer=1.1 .{type(layer).__name__}."):
         refuse_mixing(model)
 
@@ -136,7 +145,12 @@ class Centred(nn.Module):
     "layer", [Centred(), nn.Dropout(0.5)], ids=["centred", "dropout"]
 )
 def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Flatten(), nn.Linear(144, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        layer,
+        nn.Flatten(),
+        nn.Linear(144, 2),
+    )
     refuse_mixing(model)
     with pytest.raises(ValueError, match="layer=1,"):
         refuse_moving(model, (3, 8, 8))
@@ -148,11 +162,9 @@ def test_timm_models_without_batch_norm_are_taken_and_others_refused():
         ModelSpec("resnet18").build(5)
     model = ModelSpec("vit_tiny_patch16_224", trainable=("head", "norm")).build(5)
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    assert (
-        "head.weight" in names
-        and "blocks.0.norm1.bias" in names
-        and "blocks.0.attn.qkv.weight" not in names
-    )
+    assert "head.weight" in names
+    assert "blocks.0.norm1.bias" in names
+    assert "blocks.0.attn.qkv.weight" not in names
 
 
 @pytest.mark.parametrize(

@@ -103,16 +103,21 @@ def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         *("ledger.json", "model.json", "model.safetensors", "report.json")
     ]
-    assert (
-        report["guarantee"]["releases"][0]["count"] == 5
-        and report["data"]["n_rows"] == 40
-    )
+    assert report["guarantee"]["releases"][0]["count"] == 5
+    assert report["data"]["n_rows"] == 40
     # seeded: another paragraph
-    assert report["test"]["n"] == 20 and "The network" not in report["statement"]
+    assert report["test"]["n"] == 20
+    assert "The network" not in report["statement"]
     network, state, facts = load_network(tmp_path / "run")
     x, y = images(60)
     assert facts["class_names"] == ["a", "b", "c"]
-    accuracy = (network.scores(state.average, x[40:]).argmax(axis=1) == y[40:]).mean()
+    accuracy = (
+        network.scores(
+            state.average,
+            x[40:],
+        ).argmax(axis=1)
+        == y[40:]
+    ).mean()
     assert accuracy == pytest.approx(result["test"]["accuracy"])
     assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
 
@@ -182,7 +187,8 @@ def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_p
         ValueError, match=r"got a group column\. Confirm with --protect image"
     ):
         finetune(options(tmp_path, "run"))
-    assert not (tmp_path / "ledger.sqlite").exists() and not (tmp_path / "run").exists()
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (tmp_path / "run").exists()
     finetune(replace(options(tmp_path, "run"), protect="image"))
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert any(
@@ -192,7 +198,8 @@ def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_p
 
 
 def test_maps_with_groups_are_refused_unless_images_are_to_be_protected(tmp_path):
-    x, y = np.zeros((50, 81 * 49), np.float32), np.arange(50) % 2
+    x = np.zeros((50, 81 * 49), np.float32)
+    y = np.arange(50) % 2
     write_features(
         tmp_path / "maps.h5", x, y, class_names=["a", "b"], group=np.arange(50) // 2
     )
@@ -293,11 +300,13 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
     }
     with pytest.raises(ValueError, match="must not be training rows"):
         finetune(options(tmp_path, "run", **named))
-    assert not (tmp_path / "ledger.sqlite").exists() and not (tmp_path / "run").exists()
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (tmp_path / "run").exists()
     report = finetune(options(tmp_path, "run", **named, test_is="private"))["report"]
     assert (report["test_rows"], report["test"]) == ("training rows", None)
     report = finetune(options(tmp_path, "other", test=named["test"]))["report"]
-    assert report["test_rows"] == "another split" and report["test"] is not None
+    assert report["test_rows"] == "another split"
+    assert report["test"] is not None
 
 
 def test_images_without_splits_are_their_own_training_rows(tmp_path):
@@ -359,8 +368,10 @@ def test_the_command_prints_the_plan_and_solves_for_what_is_left_out(tmp_path):
     )
     done = command(tmp_path, *arguments)
     assert done.exit_code == 0, done.output
-    assert "batches of 20" in done.output and "gradient" in done.output
-    assert not (tmp_path / "l.sqlite").exists() and not (tmp_path / "run").exists()
+    assert "batches of 20" in done.output
+    assert "gradient" in done.output
+    assert not (tmp_path / "l.sqlite").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
@@ -375,11 +386,11 @@ def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
     ]
     people = np.arange(60) // 3
     refused = command(tmp_path, *more, group=people)
-    assert refused.exit_code != 0 and "--protect image" in refused.output + str(
-        refused.exception
-    )
+    assert refused.exit_code != 0
+    assert "--protect image" in refused.output + str(refused.exception)
     done = command(tmp_path, *more, "--protect", "image", group=people)
-    assert done.exit_code == 0 and "batches of 20" in done.output
+    assert done.exit_code == 0
+    assert "batches of 20" in done.output
     more[more.index("4")] = "inf"  # nothing is protected, and nothing need be said
     assert command(tmp_path, *more, "--steps", "1", group=people).exit_code == 0
 
@@ -388,14 +399,13 @@ def test_the_command_trains(tmp_path):
     more = "--batch-size 20 --steps 2 --epsilon 4 --test-split test --views 2 --vote 3"
     done = command(tmp_path, *more.split())
     assert done.exit_code == 0, (done.output, done.exception)
-    assert (
-        "The network is (" in done.output
-        and "model.safetensors" in done.output
-        and "test accuracy" in done.output
-    )
+    assert "The network is (" in done.output
+    assert "model.safetensors" in done.output
+    assert "test accuracy" in done.output
     assert "by vote of 3 views" in done.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["test"] is None and report["tuning"] == "NOT ACCOUNTED"
+    assert report["test"] is None
+    assert report["tuning"] == "NOT ACCOUNTED"
     checked = CliRunner().invoke(cli, ["check", str(tmp_path / "run")])
     assert "epsilon" in checked.output, checked.output
 
@@ -425,9 +435,8 @@ def test_the_command_trains_a_timm_model_or_some_of_its_layers_from_public_weigh
     done = CliRunner().invoke(cli, [*arguments.split(), *more, *fixed.split()])
     assert done.exit_code == 0, (done.output, done.exception)
     network, _, facts = load_network(tmp_path / "run")
-    assert facts["network"]["mean"] == [0.5, 0.5, 0.5] and facts["network"][
-        "shape"
-    ] == [3, 32, 32]
+    assert facts["network"]["mean"] == [0.5, 0.5, 0.5]
+    assert facts["network"]["shape"] == [3, 32, 32]
     chosen = {
         n
         for n, _ in trained(
@@ -505,10 +514,8 @@ def forked(folder, world):
     """`finetune` on processes that have each imported torch once, together."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dphead.endtoend.run"])
-    port, chosen = (
-        free_port(),
-        options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite"),
-    )
+    port = free_port()
+    chosen = options(folder, f"run{world}", ledger=folder / f"ledger{world}.sqlite")
     running = [
         context.Process(target=member, args=(rank, world, port, chosen))
         for rank in range(world)

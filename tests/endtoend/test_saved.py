@@ -32,7 +32,8 @@ def folder(tmp_path_factory):
     for name, n, seed in (("train", 60, 0), ("test", N_TEST, 1)):
         x, y = images(n, seed=seed)
         np.savez(folder / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=y)
-    rng, labels = np.random.default_rng(0), np.arange(40) % 3
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 3
     maps = (rng.random((40, 81 * 49)) + labels[:, None]).astype(np.float32)
     write_features(folder / "maps.h5", maps, labels, class_names=NAMES)
     write_features(
@@ -90,22 +91,21 @@ def predicted(*arguments):
 def test_evaluate_repeats_what_the_training_measured(folder, name):
     found = measured(folder / name, folder / "test.npz")
     theirs = json.loads((folder / name / "report.json").read_text())["test"]
-    assert found["n"] == N_TEST and 0.5 < found["accuracy"] < 1  # chance is a third
+    # chance is a third
+    assert found["n"] == N_TEST
+    assert 0.5 < found["accuracy"] < 1
     assert found == theirs
     text = fitted("evaluate", folder / name, folder / "test.npz").out
-    assert (
-        f"({NAMES[int(np.argmin(found['per_class_accuracy']))]})" in text
-        and "the network's guarantee" in text
-    )
+    assert f"({NAMES[int(np.argmin(found['per_class_accuracy']))]})" in text
+    assert "the network's guarantee" in text
 
 
 def test_predict_gives_each_row_the_class_that_evaluate_counts(folder):
-    rows, y = (
-        predicted(folder / "pixels", folder / "test.npz"),
-        images(N_TEST, seed=1)[1],
-    )
+    rows = predicted(folder / "pixels", folder / "test.npz")
+    y = images(N_TEST, seed=1)[1]
     assert [int(r["row"]) for r in rows] == list(range(N_TEST))
-    right = np.mean([NAMES[k] == r["class"] for k, r in zip(y, rows, strict=True)])
+    named = [r["class"] for r in rows]
+    right = np.mean([NAMES[k] == p for k, p in zip(y, named, strict=True)])
     assert right == pytest.approx(
         measured(folder / "pixels", folder / "test.npz")["accuracy"]
     )
@@ -121,7 +121,8 @@ def test_image_files_are_brought_to_the_networks_size(folder, tmp_path):
             (24, 16), Image.Resampling.NEAREST
         ).save(path)
     found = measured(folder / "pixels", tmp_path / "photos")
-    assert found["n"] == N_TEST and found["per_class_n"] == np.bincount(y).tolist()
+    assert found["n"] == N_TEST
+    assert found["per_class_n"] == np.bincount(y).tolist()
     # the resampled images are not quite those of the array: one in ten may change its
     # class
     assert found["accuracy"] == pytest.approx(
@@ -146,17 +147,20 @@ def test_a_vote_counts_the_views_of_each_image(folder):
             .reshape(N_TEST, 5)
             .numpy()
         )
-    shares = np.stack([(each == k).mean(axis=1) for k in range(3)], axis=1)
+    shares = np.stack(
+        [(each == k).mean(axis=1) for k in range(3)],
+        axis=1,
+    )
     rows = predicted(folder / "pixels", folder / "test.npz", "--vote", 5)
     for row, share in zip(rows, shares, strict=True):
         assert share[NAMES.index(row["class"])] == share.max()
         # a thousandth breaks ties
         assert float(row["probability"]) == pytest.approx(share.max(), abs=2e-3)
-    right = np.mean([NAMES[k] == r["class"] for k, r in zip(y, rows, strict=True)])
+    named = [r["class"] for r in rows]
+    right = np.mean([NAMES[k] == p for k, p in zip(y, named, strict=True)])
     found = measured(folder / "pixels", folder / "test.npz", "--vote", 5)
-    assert found["vote_accuracy"] == pytest.approx(
-        right
-    ) and "vote_accuracy" not in measured(folder / "pixels", folder / "test.npz")
+    assert found["vote_accuracy"] == pytest.approx(right)
+    assert "vote_accuracy" not in measured(folder / "pixels", folder / "test.npz")
     assert (
         "5 views"
         in fitted("evaluate", folder / "pixels", folder / "test.npz", "--vote", 5).out

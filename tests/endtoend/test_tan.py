@@ -31,13 +31,12 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
     found = plans(50_000, epsilon=8.0, delta=1e-5, steps=[250, 4000])
     for s in found:
         events = [GaussianEvent(2.0, s.batch_size / 50_000, s.steps)]
-        assert (
-            s.noise_multiplier == 2.0
-            and accounting.epsilon(events, 1e-5, accountant="rdp") <= 8.0
-        )
+        assert s.noise_multiplier == 2.0
+        assert accounting.epsilon(events, 1e-5, accountant="rdp") <= 8.0
         assert s.epsilon == pytest.approx(8.0, rel=0.01)
     work = [s.batch_size * s.steps for s in found]
-    assert work == sorted(work) and cheapest(found) == found[0]
+    assert work == sorted(work)
+    assert cheapest(found) == found[0]
     assert work[1] / work[0] == pytest.approx(4.0, rel=0.1)  # sqrt(16)
     with pytest.raises(ValueError, match="flat region"):
         plans(50_000, epsilon=8.0, delta=1e-5, steps=[250], noise_multiplier=1.0)
@@ -68,7 +67,14 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
     with pytest.raises(ValueError, match="two factors"):
         run_simulations(FULL, [2], [0], train, data_is_public=True)
     runs = run_simulations(FULL, [2, 4, 8], [0, 1], train, data_is_public=True)
-    assert seen == [(4, 0), (4, 1), (8, 0), (8, 1), (16, 0), (16, 1)]
+    assert seen == [
+        (4, 0),
+        (4, 1),
+        (8, 0),
+        (8, 1),
+        (16, 0),
+        (16, 1),
+    ]
     prediction = predict(runs, 32)
     assert prediction.accuracy == pytest.approx(0.5 + 0.05 + 0.0005)
     assert prediction.low < prediction.accuracy < prediction.high
@@ -94,11 +100,9 @@ def test_show_and_plan_print_their_tables():
     )
     done = command("show", *sizes, "--more-data", 2)
     assert done.exit_code == 0, done.output
-    assert (
-        "0.9654" in done.output
-        and "7.484" in done.output
-        and "never a guarantee" in done.output
-    )
+    assert "0.9654" in done.output
+    assert "7.484" in done.output
+    assert "never a guarantee" in done.output
     assert "100000" in done.output
     done = command(
         "plan",
@@ -147,7 +151,8 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
         2,
     )
     refused = command("simulate", *fixed)
-    assert refused.exit_code != 0 and "needs public data" in str(refused.exception)
+    assert refused.exit_code != 0
+    assert "needs public data" in str(refused.exception)
     done = command(
         "simulate",
         *fixed,
@@ -159,11 +164,11 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
         tmp_path / "out.json",
     )
     assert done.exit_code == 0, (done.output, done.exception)
-    assert (
-        "predicted at B 16" in done.output and "none of them is private" in done.output
-    )
+    assert "predicted at B 16" in done.output
+    assert "none of them is private" in done.output
     found = json.loads((tmp_path / "out.json").read_text())
-    assert len(found["runs"]) == 4 and {r["batch_size"] for r in found["runs"]} == {
+    assert len(found["runs"]) == 4
+    assert {r["batch_size"] for r in found["runs"]} == {
         8,
         4,
     }

@@ -126,7 +126,8 @@ def test_rows_summed_together_or_one_by_one_give_the_same_integers(engine):
 
     order = np.random.default_rng(0).permutation(24)
     whole = total(np.arange(24))
-    assert whole.dtype == np.int64 and whole.any()
+    assert whole.dtype == np.int64
+    assert whole.any()
     np.testing.assert_array_equal(total(order), whole)
     np.testing.assert_array_equal(sum(total(order, i) for i in range(24)), whole)
     np.testing.assert_array_equal(total(order[:5]) + total(order[5:]), whole)
@@ -166,7 +167,8 @@ def test_a_row_without_a_class_counts_zero(label):
     network, (x, y) = tiny(), images()
     y = y.astype(np.int64)
     y[5] = label
-    found, blank = one_release(network, x, y, clip_norm=0.1).value, y.copy()
+    found = one_release(network, x, y, clip_norm=0.1).value
+    blank = y.copy()
     blank[5] = -1
     other = x.copy()
     other[5] = 0  # what the row holds does not count either
@@ -191,14 +193,13 @@ def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near(en
             for block in ImageRows(x, y).blocks()
         )
 
-    blank, flipped = y.copy(), y.copy()
+    blank = y.copy()
+    flipped = y.copy()
     blank[3], flipped[3] = -1, (y[3] + 1) % 3
     for clip_norm in (1e-3, 0.05):
-        with_row, without, other = (
-            total(x, y, clip_norm),
-            total(x, blank, clip_norm),
-            total(x, flipped, clip_norm),
-        )
+        with_row = total(x, y, clip_norm)
+        without = total(x, blank, clip_norm)
+        other = total(x, flipped, clip_norm)
         moved, replaced = (int(((with_row - v) ** 2).sum()) for v in (without, other))
         assert (
             (0.99 * LENGTH) ** 2
@@ -214,7 +215,12 @@ def test_the_statistic_of_a_row_does_not_depend_on_where_it_stands():
     """
     network, (x, y) = tiny(views=3, augment="crop"), images()
     whole = one_release(network, x, y, chunk=40).value
-    turned = one_release(network, x[::-1].copy(), y[::-1].copy(), chunk=40).value
+    turned = one_release(
+        network,
+        x[::-1].copy(),
+        y[::-1].copy(),
+        chunk=40,
+    ).value
     np.testing.assert_array_equal(whole, turned)
     # chunks of another size may take other kernels
     np.testing.assert_allclose(
@@ -241,7 +247,11 @@ def own_statistics(network, x, y, sample, clip_norm=0.1):
     return found
 
 
-@pytest.mark.parametrize("sample", [None, [1, 4, 6, 7, 11]], ids=["full", "poisson"])
+@pytest.mark.parametrize(
+    "sample",
+    [None, [1, 4, 6, 7, 11]],
+    ids=["full", "poisson"],
+)
 def test_a_removed_image_changes_no_bit_of_any_other_images_statistic(sample):
     """Row 2 goes, so all later ones move up a slot; in the Poisson batch it was not
     even sampled.
@@ -252,7 +262,8 @@ def test_a_removed_image_changes_no_bit_of_any_other_images_statistic(sample):
     moved = None if sample is None else np.searchsorted(others, sample)
     whole = own_statistics(network, x, y, sample)
     less = own_statistics(network, x[others], y[others], moved)
-    assert len(less) == (11 if sample is None else 5) and set(less) <= set(whole)
+    assert len(less) == (11 if sample is None else 5)
+    assert set(less) <= set(whole)
     for row, statistic in less.items():
         np.testing.assert_array_equal(statistic, whole[row])
 
@@ -261,7 +272,11 @@ def test_under_add_remove_an_image_with_views_moves_the_sum_by_at_most_the_clip_
     network, (x, y) = tiny(views=2, augment="crop"), images(n=40)
     options = {"relation": "add_remove", "clip_norm": 0.01, "chunk": 8}
     whole, less = (
-        in_units(one_release(network, x[i:], y[i:], **options), 0.01) for i in (0, 1)
+        in_units(
+            one_release(network, x[i:], y[i:], **options),
+            0.01,
+        )
+        for i in (0, 1)
     )
     moved = (whole - less).astype(np.int64)
     assert 0 < int((moved**2).sum()) <= LENGTH**2
@@ -398,12 +413,16 @@ def test_adamw_decays_the_weights_apart_from_the_gradient():
     assert not np.allclose(ends[True].weights, ends[False].weights, atol=1e-4)
 
 
-@pytest.mark.parametrize(("stop", "epsilon"), [(0, 2.0), (2, 2.0), (3, 2.0)])
+@pytest.mark.parametrize(
+    ("stop", "epsilon"),
+    [(0, 2.0), (2, 2.0), (3, 2.0)],
+)
 def test_a_training_resumes_from_its_checkpoint_and_releases_nothing_twice(
     stop, epsilon, tmp_path
 ):
     network, (x, y) = tiny(), images()
-    seed, rows = 5, ImageRows(x, y)
+    seed = 5
+    rows = ImageRows(x, y)
 
     def run(ledger, charged, done=0, resumed=None, after=None):
         solver, public, plan = training(
@@ -456,7 +475,8 @@ def test_a_training_resumes_from_its_checkpoint_and_releases_nothing_twice(
 def test_a_smaller_memory_gives_smaller_chunks():
     network = tiny()
     sizes = [chunk_rows(network, memory) for memory in (1, 30 << 20, 60 << 20, 1 << 40)]
-    assert sizes[0] == 1 and sizes[0] < sizes[1] < sizes[2] <= sizes[3] == 256
+    assert sizes[0] == 1
+    assert sizes[0] < sizes[1] < sizes[2] <= sizes[3] == 256
     assert chunk_rows(tiny(views=8, augment="crop"), 1 << 40) == 32
 
 
@@ -491,7 +511,8 @@ def test_each_release_is_of_the_parameters_that_it_was_asked_at():
     network = tiny()
     x, y = images(n=6)
     rows = x.reshape(6, -1).astype(np.float32)
-    block, keep = Block(np.arange(6), rows, y), np.ones(6, bool)
+    block = Block(np.arange(6), rows, y)
+    keep = np.ones(6, bool)
     start = network.start.astype(np.float32)
     steps = [StepParams(RowTransform(), (1 + t) * start, t) for t in range(3)]
 

@@ -10,7 +10,15 @@ from extract.errors import ExtractError
 from extract.folding import fold_batch_norm
 from extract.isolation import check_rows_alone
 
-PICTURE = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+PICTURE = (
+    np.random.default_rng(0)
+    .integers(
+        0,
+        256,
+        (32, 32, 3),
+    )
+    .astype(np.uint8)
+)
 SMALL = {"name": "test_resnet", "image_size": 32, "crop_pct": 1.0}
 
 
@@ -59,17 +67,16 @@ def test_every_weights_format_gives_the_same_features(weights):
         torch.testing.assert_close(
             features(other), features(loaded[0]), rtol=1e-6, atol=1e-6
         )
-    assert (
-        len({b.weights_sha256 for b in loaded}) == 3
-        and loaded[0].n_features == features(loaded[0]).shape[1]
-    )
+    assert len({b.weights_sha256 for b in loaded}) == 3
+    assert loaded[0].n_features == features(loaded[0]).shape[1]
 
 
 def test_the_network_is_frozen_pooled_and_has_no_classifier(weights):
     backbone = load(weights)
     assert not any(part.training for part in backbone.module.modules())
     assert not any(p.requires_grad for p in backbone.module.parameters())
-    assert features(backbone).ndim == 2 and backbone.n_features != 7
+    assert features(backbone).ndim == 2
+    assert backbone.n_features != 7
 
 
 def test_transform_is_timms_with_the_given_values(weights):
@@ -88,9 +95,8 @@ def test_transform_is_timms_with_the_given_values(weights):
     torch.testing.assert_close(
         backbone.prepare(PICTURE), expected(Image.fromarray(PICTURE))
     )
-    assert backbone.transform["mean"] == [0.5] * 3 and backbone.transform[
-        "input_size"
-    ] == [3, 32, 32]
+    assert backbone.transform["mean"] == [0.5] * 3
+    assert backbone.transform["input_size"] == [3, 32, 32]
     assert backbone.prepare(PICTURE[:, :, 0]).shape == (3, 32, 32)
 
 
@@ -138,7 +144,11 @@ class Centred(nn.Module):
 def test_models_that_mix_rows_are_refused(weights):
     with pytest.raises(ExtractError, match="mixes the rows"):
         check_rows_alone(Centred(), (3, 8, 8))
-    frozen = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
+    frozen = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.Flatten(),
+    )
     check_rows_alone(frozen.eval(), (3, 8, 8))
     with pytest.raises(
         ExtractError, match="BatchNorm2d '1' uses statistics of the batch"
@@ -155,9 +165,11 @@ def test_models_that_mix_rows_are_refused(weights):
 
 def test_rows_do_not_depend_on_companions(weights):
     backbone = load(weights)
-    inputs = torch.stack([backbone.prepare(np.roll(PICTURE, k, 0)) for k in range(6)])
+    turned = [np.roll(PICTURE, k, 0) for k in range(6)]
+    inputs = torch.stack([backbone.prepare(picture) for picture in turned])
     with torch.inference_mode():
-        whole, some = backbone.module(inputs), backbone.module(inputs[[4, 1]])
+        whole = backbone.module(inputs)
+        some = backbone.module(inputs[[4, 1]])
     torch.testing.assert_close(whole[[4, 1]], some, rtol=1e-4, atol=1e-5)
 
 
@@ -246,11 +258,15 @@ def test_scatternet_sizes_and_colours():
         (20, 30),
         True,
     )
-    assert (
-        backbone.prepare(PICTURE[:20, :30]).shape == (3, 16, 16)
-        and backbone.n_features == 243 * 4 * 4
-    )
-    assert backbone.prepare(np.full((40, 20), 255, np.uint8)).unique().tolist() == [1.0]
+    assert backbone.prepare(PICTURE[:20, :30]).shape == (3, 16, 16)
+    assert backbone.n_features == 243 * 4 * 4
+    assert backbone.prepare(
+        np.full(
+            (40, 20),
+            255,
+            np.uint8,
+        )
+    ).unique().tolist() == [1.0]
     with pytest.raises(ExtractError, match="no weights"):
         load_backbone(BackboneOptions("scatternet", weights=Path("x")), (8, 8), False)
 
@@ -294,10 +310,10 @@ def test_the_real_mobilenet(shared):
         "mobilenetv2_100", path, model_args, (0.5,), (0.5,), "bicubic", 1.0, 96
     )
     backbone = load_backbone(options, (32, 32), True)
-    assert backbone.n_features == 1280 and features(backbone).shape == (1, 1280)
-    assert (
-        backbone.transform["mean"] == [0.5, 0.5, 0.5] and backbone.kwargs == model_args
-    )
+    assert backbone.n_features == 1280
+    assert features(backbone).shape == (1, 1280)
+    assert backbone.transform["mean"] == [0.5, 0.5, 0.5]
+    assert backbone.kwargs == model_args
     with pytest.raises(ExtractError, match=r"classifier.* \(1001"):
         options.model_args = {"pad_type": "same"}
         load_backbone(options, (32, 32), True)
@@ -311,6 +327,10 @@ def test_scales_are_joined_scattering_transforms():
     x = torch.rand(2, 3, 16, 20)
     assert torch.equal(
         both.module(x),
-        torch.cat([one.module(x).flatten(1), two.module(x).flatten(1)], dim=1),
+        torch.cat(
+            [one.module(x).flatten(1), two.module(x).flatten(1)],
+            dim=1,
+        ),
     )
-    assert both.parts == one.parts + two.parts and both.kwargs == {"J": [1, 2], "L": 8}
+    assert both.parts == one.parts + two.parts
+    assert both.kwargs == {"J": [1, 2], "L": 8}

@@ -27,7 +27,8 @@ from extract.format import (
 
 def sample(n=50, d=7, seed=0):
     draw = np.random.default_rng(seed)
-    return draw.normal(size=(n, d)).astype(np.float32), draw.integers(0, 3, n)
+    rows = draw.normal(size=(n, d)).astype(np.float32)
+    return rows, draw.integers(0, 3, n)
 
 
 def header(n=50, d=7, **changes):
@@ -116,20 +117,17 @@ def test_written_arrays_come_back(tmp_path):
     )
     with open_features(tmp_path / "f.h5") as file:
         assert (file.n_rows, file.n_features, file.dtype) == (50, 7, np.float32)
-        assert (
-            file.class_names == ["a", "b", "c"]
-            and file.classes_public
-            and file.split_names == ["train"]
-        )
+        assert file.class_names == ["a", "b", "c"]
+        assert file.classes_public
+        assert file.split_names == ["train"]
         np.testing.assert_array_equal(file.features[:], x)
         np.testing.assert_array_equal(file.labels, y)
         np.testing.assert_array_equal(file.group, group)
-        assert (
-            file.valid.all()
-            and file.labels.dtype == np.int32
-            and file.group.dtype == np.int64
-        )
-        assert file.dataset_id == dataset_id and len(dataset_id) == 32
+        assert file.valid.all()
+        assert file.labels.dtype == np.int32
+        assert file.group.dtype == np.int64
+        assert file.dataset_id == dataset_id
+        assert len(dataset_id) == 32
     assert verify(tmp_path / "f.h5") == []
 
 
@@ -143,7 +141,8 @@ def test_a_file_of_before_the_views_attribute_opens_and_says_slot(tmp_path, view
         file.attrs["config"] = json.dumps(config)
     wanted = {"count": 4, "flip": True, "keyed_by": "slot"} if views else {}
     with open_features(tmp_path / "f.h5") as file:
-        assert "views" not in file.attrs and file.views == wanted
+        assert "views" not in file.attrs
+        assert file.views == wanted
 
 
 def test_labels_outside_the_classes_become_minus_one(tmp_path):
@@ -264,7 +263,8 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
     valid[5] = False
     write_features(tmp_path / "b.h5", x, y, ["a", "b", "c"], valid=valid)
     with open_features(tmp_path / "b.h5") as file:
-        assert not file.valid[5] and not file.features[5].any()
+        assert not file.valid[5]
+        assert not file.features[5].any()
     assert verify(tmp_path / "b.h5") == [
         "unreadable images kept as masked rows: 1 (rows 5)"
     ]
@@ -346,16 +346,17 @@ def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 1)), max_size=20),
+    st.lists(
+        st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 1)),
+        max_size=20,
+    ),
     st.integers(0, 63),
     st.integers(0, 63),
 )
 def test_near_equal_is_what_comparing_all_pairs_finds(rows, bit, other_bit):
     rows = rows + [(h ^ (1 << bit) ^ (1 << other_bit), 1 - s) for h, s in rows[:5]]
-    hashes, split = (
-        np.array([h for h, _ in rows], np.uint64),
-        np.array([s for _, s in rows], np.uint8),
-    )
+    hashes = np.array([h for h, _ in rows], np.uint64)
+    split = np.array([s for _, s in rows], np.uint8)
     slow = [
         i
         for i, (h, s) in enumerate(rows)
@@ -384,7 +385,8 @@ def test_digests_are_salted_and_names_are_nowhere(tmp_path):
         write_features(tmp_path / name, x, y, ["a", "b", "c"])
     with open_features(tmp_path / "a.h5") as a, open_features(tmp_path / "b.h5") as b:
         assert (a.row_digest != b.row_digest).any(axis=1).all()
-        assert a.config_hash == b.config_hash and a.dataset_id != b.dataset_id
+        assert a.config_hash == b.config_hash
+        assert a.dataset_id != b.dataset_id
         assert json.dumps(a.fingerprint()).find(a.config_hash) == -1
 
 
@@ -396,8 +398,11 @@ def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
     blocks with a digest, complete).
     """
     x, y = sample()
-    events, sync, rename = [], writing._sync, os.replace
-    part, path = tmp_path / "a.h5.part", tmp_path / "a.h5"
+    events = []
+    sync = writing._sync
+    rename = os.replace
+    part = tmp_path / "a.h5.part"
+    path = tmp_path / "a.h5"
 
     def found(name):
         with h5py.File(part, "r", locking=False) as file:

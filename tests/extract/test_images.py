@@ -54,7 +54,10 @@ def test_exif_orientation_is_applied():
 
 
 def test_16_bit_grey_is_scaled_by_its_full_range():
-    values = np.array([[0, 128, 129, 257], [32768, 65534, 65535, 1000]], np.uint16)
+    values = np.array(
+        [[0, 128, 129, 257], [32768, 65534, 65535, 1000]],
+        np.uint16,
+    )
     out = decode_image(encoded(values))
     np.testing.assert_array_equal(out, np.rint(values / 257).astype(np.uint8))
 
@@ -64,7 +67,8 @@ def test_transparency_is_composited_on_white():
     rgba[0, :, 3] = (0, 255, 128)
     np.testing.assert_array_equal(decode_image(encoded(rgba))[0, :, 0], (255, 0, 127))
     grey = decode_image(encoded(Image.fromarray(rgba).convert("LA")))
-    assert grey.ndim == 2 and grey[0, 0] == 255
+    assert grey.ndim == 2
+    assert grey[0, 0] == 255
     palette = Image.fromarray(np.zeros((1, 2), np.uint8), "L").convert("P")
     assert (decode_image(encoded(palette, transparency=0)) == 255).all()
 
@@ -76,9 +80,8 @@ def test_every_mode_becomes_grey_or_rgb(mode):
         if mode != "LAB"
         else _lab()
     )
-    assert out.dtype == np.uint8 and out.shape == (
-        (6, 9) if mode in ("1", "L") else (6, 9, 3)
-    )
+    assert out.dtype == np.uint8
+    assert out.shape == ((6, 9) if mode in ("1", "L") else (6, 9, 3))
 
 
 def _lab():
@@ -131,12 +134,13 @@ def test_classes_from_the_command_line(tmp_path):
 
 
 def test_labels_outside_the_classes_are_minus_one():
-    codes, names, how = Classes.parse("2").encode(np.array([0, 1, 2, -5, 300]), 5)
-    assert (
-        codes.tolist() == [0, 1, -1, -1, -1]
-        and names == ["0", "1"]
-        and how == "classes-flag"
+    codes, names, how = Classes.parse("2").encode(
+        np.array([0, 1, 2, -5, 300]),
+        5,
     )
+    assert codes.tolist() == [0, 1, -1, -1, -1]
+    assert names == ["0", "1"]
+    assert how == "classes-flag"
     assert Classes.parse("cat,dog").encode(["dog", "cow", ""], 3)[0].tolist() == [
         1,
         -1,
@@ -150,10 +154,8 @@ def test_class_names_stay_private_until_declared(tmp_path):
         open_source(tmp_path)
     assert "cat" not in str(error.value)
     source = open_source(tmp_path, Classes(folder_names_public=True))
-    assert (
-        source.class_names == ["cat", "dog"]
-        and source.classes_declared == "folder-names-flag"
-    )
+    assert source.class_names == ["cat", "dog"]
+    assert source.classes_declared == "folder-names-flag"
     assert (open_source(tmp_path, Classes(ignore_labels=True)).labels == -1).all()
 
 
@@ -175,7 +177,8 @@ def test_folder_order_splits_and_labels(tmp_path):
         "train/cat/sub/b.JPG",
         "train/dog/a.png",
     ]
-    assert source.labels.tolist() == [1, 0, 1] and source.split_names == [
+    assert source.labels.tolist() == [1, 0, 1]
+    assert source.split_names == [
         "train",
         "validation",
         "test",
@@ -184,7 +187,8 @@ def test_folder_order_splits_and_labels(tmp_path):
     assert source.split.tolist() == [2, 0, 0]
     np.testing.assert_array_equal(source.image(2), PICTURE)
     train = open_source(tmp_path, Classes.parse("cat,dog"), "train")
-    assert train.n_rows == 2 and train.split_names == ["train"]
+    assert train.n_rows == 2
+    assert train.split_names == ["train"]
     with pytest.raises(ExtractError, match=r"images=0.*split='validation'"):
         open_source(tmp_path, Classes.parse("cat,dog"), "validation")
 
@@ -242,8 +246,10 @@ def test_one_path_changes_the_label_and_the_split_of_no_other_row(
         1,
         1,
         1,
-    ] and same == splits
-    assert {name: beside[name] for name in alone} == alone and set(beside) == {
+    ]
+    assert same == splits
+    assert {name: beside[name] for name in alone} == alone
+    assert set(beside) == {
         *alone,
         other,
     }
@@ -336,7 +342,8 @@ def test_manifest(tmp_path):
     source = open_source(tmp_path / "m.csv", Classes.parse("a,b"))
     assert list(source.names) == ["x/2.png", "x/1.png", "x/gone.png"]
     # texts, told apart exactly
-    assert source.labels.tolist() == [1, 0, 0] and source.group.tolist() == [1, 0, -1]
+    assert source.labels.tolist() == [1, 0, 0]
+    assert source.group.tolist() == [1, 0, -1]
     assert [source.split_names[code] for code in source.split] == [
         "train",
         "test",
@@ -386,10 +393,17 @@ def test_archives_read_in_place(tmp_path):
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_of_two_members_of_one_name_the_last_is_the_only_row(tmp_path, kind):
     """Otherwise both rows would hold the last one's image."""
-    path, pictures = (
-        tmp_path / f"a.{kind}",
-        [encoded(np.full((4, 4), level, np.uint8)) for level in (1, 2, 3)],
-    )
+    path = tmp_path / f"a.{kind}"
+    pictures = [
+        encoded(
+            np.full(
+                (4, 4),
+                level,
+                np.uint8,
+            )
+        )
+        for level in (1, 2, 3)
+    ]
     with (
         zipfile.ZipFile(path, "w")
         if kind == "zip"
@@ -502,19 +516,15 @@ def idx(values, code=8):
 
 
 def test_idx_pairs_plain_and_gz(tmp_path):
-    images, labels = (
-        DRAW.integers(0, 256, (5, 4, 3)).astype(np.uint8),
-        np.arange(5, dtype=np.uint8),
-    )
+    images = DRAW.integers(0, 256, (5, 4, 3)).astype(np.uint8)
+    labels = np.arange(5, dtype=np.uint8)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images))
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[:2])))
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels[:2])))
     source = open_source(tmp_path, Classes.parse("4"))
-    assert (
-        source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1]
-        and source.split.tolist() == [0] * 5 + [1] * 2
-    )
+    assert source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1]
+    assert source.split.tolist() == [0] * 5 + [1] * 2
     np.testing.assert_array_equal(source.image(4), images[4])
     assert open_source(tmp_path, Classes.parse("4"), "test").n_rows == 2
     assert (
@@ -528,19 +538,27 @@ def test_idx_pairs_plain_and_gz(tmp_path):
 
 def test_cifar_10_and_100(tmp_path):
     pixels = DRAW.integers(0, 256, (3, 3072)).astype(np.uint8)
-    ten, hundred = tmp_path / "ten", tmp_path / "hundred"
+    ten = tmp_path / "ten"
+    hundred = tmp_path / "hundred"
     ten.mkdir(), hundred.mkdir()
     for batch in (10, 2):  # in the order of their numbers
         rows = np.concatenate([np.full((3, 1), batch, np.uint8), pixels], 1)
         (ten / f"data_batch_{batch}.bin").write_bytes(rows.tobytes())
     (ten / "test_batch.bin").write_bytes(rows.tobytes())
     source = open_source(ten, Classes.parse("11"))
-    assert source.labels.tolist() == [2] * 3 + [10] * 3 + [
-        2
-    ] * 3 and source.split_names == ["train", "test"]
-    np.testing.assert_array_equal(source.image(1)[:, :, 2].ravel(), pixels[1, 2048:])
+    assert source.labels.tolist() == [2] * 3 + [10] * 3 + [2] * 3
+    assert source.split_names == ["train", "test"]
+    np.testing.assert_array_equal(
+        source.image(1)[:, :, 2].ravel(),
+        pixels[1, 2048:],
+    )
     fine = np.concatenate(
-        [np.full((3, 1), 1, np.uint8), np.full((3, 1), 77, np.uint8), pixels], 1
+        [
+            np.full((3, 1), 1, np.uint8),
+            np.full((3, 1), 77, np.uint8),
+            pixels,
+        ],
+        1,
     )
     (hundred / "train.bin").write_bytes(fine.tobytes())
     assert open_source(hundred, Classes.parse("100")).labels.tolist() == [77] * 3
@@ -550,7 +568,8 @@ def test_cifar_10_and_100(tmp_path):
 
 
 def test_npz(tmp_path):
-    path, images = tmp_path / "a.npz", DRAW.random((4, 5, 5, 1))
+    path = tmp_path / "a.npz"
+    images = DRAW.random((4, 5, 5, 1))
     np.savez(
         path,
         images=images,
@@ -558,8 +577,12 @@ def test_npz(tmp_path):
         split=["train", "test", "train", "test"],
     )
     source = open_source(path, Classes.parse("a,b"), "train")
-    assert source.labels.tolist() == [0, 1] and source.arrays.shape == (2, 5, 5)
-    np.testing.assert_array_equal(source.image(1), np.rint(images[2, :, :, 0] * 255))
+    assert source.labels.tolist() == [0, 1]
+    assert source.arrays.shape == (2, 5, 5)
+    np.testing.assert_array_equal(
+        source.image(1),
+        np.rint(images[2, :, :, 0] * 255),
+    )
     for bad in (
         {"images": images * 3},
         {"images": images, "labels": np.arange(3)},
@@ -568,7 +591,11 @@ def test_npz(tmp_path):
         np.savez(path, **bad)
         with pytest.raises(ExtractError):
             open_source(path, Classes.parse("3"))
-    np.savez(path, images=images, group=np.array([-7, 2, 2, 2**32 - 1]))
+    np.savez(
+        path,
+        images=images,
+        group=np.array([-7, 2, 2, 2**32 - 1]),
+    )
     assert open_source(path).group.tolist() == [-1, 2, 2, 2**32 - 1]
     for wrong in (
         np.array([2**63, 1, 1, 2], np.uint64),
@@ -613,7 +640,8 @@ def test_the_digest_follows_labels_and_pixels(tmp_path, digits):
         np.savez(tmp_path / "a.npz", images=images, labels=labels)
         return open_source(tmp_path / "a.npz", Classes.parse("10")).digest
 
-    images, labels = digits[0][:9], digits[1][:9]
+    images = digits[0][:9]
+    labels = digits[1][:9]
     assert digest(images, labels) == digest(images, labels)
     assert (
         len(

@@ -32,7 +32,12 @@ def test_none_flattens_channels_first():
 @pytest.mark.parametrize("norm", [RowNorm(), RowNorm("unit"), RowNorm("group", 2)])
 def test_a_row_does_not_see_the_others(norm):
     x = torch.randn(6, 4, 2, 2)
-    torch.testing.assert_close(norm(x)[2:3], norm(x[2:3]), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        norm(x)[2:3],
+        norm(x[2:3]),
+        rtol=1e-6,
+        atol=1e-6,
+    )
 
 
 def test_bad_settings():
@@ -56,11 +61,29 @@ def test_synthetic_statistics_bring_each_channel_to_mean_zero_and_variance_one(c
     )
     spread = features.transpose(0, 1).flatten(1).std(1)
     assert spread.max() > 10 * spread.min()
-    out = norm(features).unflatten(1, features.shape[1:]).transpose(0, 1).flatten(1)
+    out = (
+        norm(features)
+        .unflatten(1, features.shape[1:])
+        .transpose(
+            0,
+            1,
+        )
+        .flatten(1)
+    )
     # float32 sums
-    torch.testing.assert_close(out.mean(1), torch.zeros(len(out)), rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        out.mean(1),
+        torch.zeros(len(out)),
+        rtol=0,
+        atol=1e-3,
+    )
     # 1e-5 is added to small spreads
-    torch.testing.assert_close(out.std(1), torch.ones(len(out)), rtol=0, atol=0.02)
+    torch.testing.assert_close(
+        out.std(1),
+        torch.ones(len(out)),
+        rtol=0,
+        atol=0.02,
+    )
 
 
 @pytest.mark.parametrize("scales", [(2,), (1, 2)])
@@ -72,7 +95,8 @@ def test_local_normalisation_is_its_definition(scales):
     rows = backbone.module(torch.rand(3, 1, 16, 16)).flatten(1)
     made = [backbone.prepare(image) for image in synthetic_images(16, 16, 1)]
     public = backbone.module(torch.stack(made)).flatten(1)
-    out, start = RowNorm("local").fitted(backbone)(rows), 0
+    out = RowNorm("local").fitted(backbone)(rows)
+    start = 0
     for channels, places in backbone.parts:
         stop = start + channels * places
         x, s = (
@@ -100,15 +124,18 @@ def test_local_rows_do_not_see_each_other():
     )
     norm = RowNorm("local").fitted(backbone)
     x = torch.randn(6, backbone.n_features)
-    torch.testing.assert_close(norm(x)[2:3], norm(x[2:3]), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        norm(x)[2:3],
+        norm(x[2:3]),
+        rtol=1e-6,
+        atol=1e-6,
+    )
 
 
 def test_statistics_do_not_depend_on_threads():
-    backbone, threads, found = (
-        load_backbone(BackboneOptions("scatternet"), (16, 16), True),
-        torch.get_num_threads(),
-        [],
-    )
+    backbone = load_backbone(BackboneOptions("scatternet"), (16, 16), True)
+    threads = torch.get_num_threads()
+    found = []
     for n in (1, 2):
         torch.set_num_threads(n)
         found.append(RowNorm("local").fitted(backbone).statistics[0])

@@ -53,24 +53,24 @@ def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
         lambda done, total: seen.append((done, total)),
     )
     assert (summary.n_rows, summary.n_features, summary.problems) == (300, 144, [])
-    assert seen[0] == (0, 300) and seen[-1] == (300, 300) and seen == sorted(seen)
+    assert seen[0] == (0, 300)
+    assert seen[-1] == (300, 300)
+    assert seen == sorted(seen)
     with open_features(tmp_path / "f.h5") as file:
-        assert file.class_names == list("0123456789") and file.split_names == [
+        assert file.class_names == list("0123456789")
+        assert file.split_names == [
             "train",
             "validation",
             "test",
             "none",
         ]
         np.testing.assert_array_equal(file.labels, digits[1][:300])
-        assert file.attrs["transform"]["colours"] == 1 and file.attrs[
-            "backbone_kwargs"
-        ] == {"J": 1, "L": 8}
+        assert file.attrs["transform"]["colours"] == 1
+        assert file.attrs["backbone_kwargs"] == {"J": 1, "L": 8}
         assert set(file.attrs["library_versions"]) >= {"torch", "timm", "numpy"}
     names = tmp_path / "f.h5.names.csv"
-    assert (
-        stat.S_IMODE(names.stat().st_mode) == 0o600
-        and names.read_text().splitlines()[1] == "0,npz:0"
-    )
+    assert stat.S_IMODE(names.stat().st_mode) == 0o600
+    assert names.read_text().splitlines()[1] == "0,npz:0"
     assert b"npz:0" not in (tmp_path / "f.h5").read_bytes()
 
 
@@ -89,7 +89,8 @@ def test_features_do_not_depend_on_labels_workers_or_torch_threads(
 ):
     import torch
 
-    images, labels = digits[0][:100], digits[1][:100]
+    images = digits[0][:100]
+    labels = digits[1][:100]
     np.savez(tmp_path / "a.npz", images=images, labels=labels)
     np.savez(tmp_path / "b.npz", images=images, labels=labels[::-1])
     extract(options(tmp_path / "a.npz", tmp_path / "a.h5", workers=1))
@@ -105,10 +106,16 @@ def test_normalisation_and_dtype_are_recorded(digits_npz, tmp_path, kind):
     norm = RowNorm(kind, 3 if kind == "group" else 0)
     extract(options(digits_npz, tmp_path / "f.h5", normalize=norm, dtype="float16"))
     with open_features(tmp_path / "f.h5") as file:
-        assert file.dtype == np.float16 and file.attrs["normalization"]["kind"] == kind
+        assert file.dtype == np.float16
+        assert file.attrs["normalization"]["kind"] == kind
         if kind == "unit":
             np.testing.assert_allclose(
-                np.linalg.norm(file.rows(0, 300).astype(float), axis=1), 1, rtol=2e-3
+                np.linalg.norm(
+                    file.rows(0, 300).astype(float),
+                    axis=1,
+                ),
+                1,
+                rtol=2e-3,
             )
 
 
@@ -130,7 +137,8 @@ extract(options(sys.argv[1], sys.argv[2]))
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(digits_npz, tmp_path):
-    out, root = tmp_path / "killed.h5", Path(__file__).resolve().parents[2]
+    out = tmp_path / "killed.h5"
+    root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", CHILD, str(digits_npz), str(out)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
     assert child.stdout is not None
@@ -139,20 +147,20 @@ def test_a_killed_run_resumes_to_the_same_bytes(digits_npz, tmp_path):
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     part = tmp_path / "killed.h5.part"
-    assert part.exists() and not out.exists()
+    assert part.exists()
+    assert not out.exists()
     with pytest.raises(FormatError, match="finish"):
         open_features(out)
     shutil.copy(part, tmp_path / "again.h5.part")
     seen = []
     summary = extract(options(digits_npz, out), lambda done, total: seen.append(done))
-    assert (
-        128 <= seen[0] < 300
-        and summary.rows_done == 300 - seen[0]
-        and summary.problems == []
-    )
+    assert 128 <= seen[0] < 300
+    assert summary.rows_done == 300 - seen[0]
+    assert summary.problems == []
     assert not part.exists()
     extract(options(digits_npz, tmp_path / "fresh.h5"))
-    fresh, resumed = datasets(tmp_path / "fresh.h5"), datasets(out)
+    fresh = datasets(tmp_path / "fresh.h5")
+    resumed = datasets(out)
     for salted in ("row_digest", "block_digest"):
         fresh.pop(salted), resumed.pop(salted)
     assert same(fresh, resumed)
@@ -173,7 +181,12 @@ def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_
     with pytest.raises(FormatError, match=r"normalization\.kind=unit"):
         extract(options(digits_npz, out, normalize=RowNorm("unit")))
     np.savez(
-        digits_npz, images=np.zeros((300, 8, 8), np.uint8), labels=np.zeros(300, int)
+        digits_npz,
+        images=np.zeros(
+            (300, 8, 8),
+            np.uint8,
+        ),
+        labels=np.zeros(300, int),
     )
     with pytest.raises(FormatError, match=r"other images or labels|split_names"):
         extract(options(digits_npz, out))
@@ -221,13 +234,12 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
     summary = extract(
         options(folder, tmp_path / "f.h5", skip_unreadable=True, **choice)
     )
-    assert summary.n_rows == 20 and summary.problems == [
-        "unreadable images kept as masked rows: 1 (rows 2)"
-    ]
+    assert summary.n_rows == 20
+    assert summary.problems == ["unreadable images kept as masked rows: 1 (rows 2)"]
     with open_features(tmp_path / "f.h5") as file:
-        assert (
-            not file.valid[2] and not file.features[2].any() and file.valid.sum() == 19
-        )
+        assert not file.valid[2]
+        assert not file.features[2].any()
+        assert file.valid.sum() == 19
     for path in folder.rglob("*.png"):
         path.write_bytes(b"")
     with pytest.raises(ExtractError, match="must be readable, got unreadable=20 of 20"):
@@ -248,7 +260,8 @@ def test_one_image_of_another_colour_and_size_changes_no_other_row(folder, tmp_p
         extract(options(folder, tmp_path / f"{name}.h5", **scatternet(image_size=8)))
         found[name] = datasets(tmp_path / f"{name}.h5")["features"]
         Image.new("RGB", (12, 9), "red").save(folder / "b" / "99.png")
-    assert found["grey"].shape == (20, 3 * 144) and found["mixed"].shape == (
+    assert found["grey"].shape == (20, 3 * 144)
+    assert found["mixed"].shape == (
         21,
         3 * 144,
     )
@@ -282,10 +295,11 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, tmp_path,
         (source / other).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 77).save(source / other)
     (alone, splits), (beside, same) = found["alone"], found["beside"]
-    assert (
-        len(alone) == 20 and set(alone.values()) == {0, 1} and same == splits == ["all"]
-    )
-    assert len(beside) == 21 and {name: beside[name] for name in alone} == alone
+    assert len(alone) == 20
+    assert set(alone.values()) == {0, 1}
+    assert same == splits == ["all"]
+    assert len(beside) == 21
+    assert {name: beside[name] for name in alone} == alone
 
 
 def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(
@@ -330,12 +344,11 @@ def test_a_size_of_two_sides_cuts_the_middle_of_what_covers_it(folder, tmp_path)
         datasets(tmp_path / name)["features"].reshape(20, 9, 4, -1)
         for name in ("g.h5", "f.h5")
     )
-    assert wide.shape[3] == 4 and half.shape[3] == 2
+    assert wide.shape[3] == 4
+    assert half.shape[3] == 2
     with open_features(tmp_path / "f.h5") as file:
-        assert (
-            file.attrs["transform"]["image_size"] == [8, 4]
-            and file.attrs["transform"]["colours"] == 1
-        )
+        assert file.attrs["transform"]["image_size"] == [8, 4]
+        assert file.attrs["transform"]["colours"] == 1
 
 
 def test_the_header_of_arrays_is_what_is_declared_about_them(
@@ -368,7 +381,10 @@ def test_the_header_of_arrays_is_what_is_declared_about_them(
 
 
 def test_near_equal_images_and_groups_across_splits_are_reported(digits, tmp_path):
-    images = np.kron(digits[0][:40], np.ones((2, 2), np.uint8))
+    images = np.kron(
+        digits[0][:40],
+        np.ones((2, 2), np.uint8),
+    )
     images[35] = images[3]
     images[36] = np.clip(images[4].astype(int) + 1, 0, 255)
     np.savez(
@@ -459,7 +475,8 @@ def test_command_line(digits_npz, tmp_path):
     from dphead.cli.extract import extract as command
     from dphead.cli.extract import verify as check
 
-    run, out = CliRunner(), str(tmp_path / "f.h5")
+    run = CliRunner()
+    out = str(tmp_path / "f.h5")
     arguments = [
         str(digits_npz),
         "-o",
@@ -470,27 +487,24 @@ def test_command_line(digits_npz, tmp_path):
         "1",
     ]
     done = run.invoke(command, [*arguments, "--classes", "10"])
-    assert (
-        done.exit_code == 0
-        and "300 rows x 144 features, 10 classes" in done.output
-        and "dataset_id" in done.output
-    )
+    assert done.exit_code == 0
+    assert "300 rows x 144 features, 10 classes" in done.output
+    assert "dataset_id" in done.output
     assert (
         "nothing was done"
         in run.invoke(command, [*arguments, "--classes", "10"]).output
     )
     other = run.invoke(command, [*arguments, "--classes", "9"])
-    assert (
-        other.exit_code == 2
-        and "got class_names=" in other.output
-        and "Traceback" not in other.output
-    )
+    assert other.exit_code == 2
+    assert "got class_names=" in other.output
+    assert "Traceback" not in other.output
     assert run.invoke(check, [out]).exit_code == 0
     assert run.invoke(check, [str(digits_npz)]).exit_code == 2
     Path(out).unlink()
     run.invoke(command, [*arguments, "--classes", "9"])
     problems = run.invoke(check, [out])
-    assert problems.exit_code == 1 and "outside the classes" in problems.output
+    assert problems.exit_code == 1
+    assert "outside the classes" in problems.output
 
 
 @pytest.mark.parametrize(
@@ -507,7 +521,8 @@ def test_the_command_takes_size_and_channels(digits_npz, tmp_path, given, column
         "--classes 10"
     )
     done = CliRunner().invoke(command, [*fixed.split(), *given.split()])
-    assert done.exit_code == 0 and f"300 rows x {columns} features" in done.output
+    assert done.exit_code == 0
+    assert f"300 rows x {columns} features" in done.output
 
 
 @pytest.mark.parametrize(
@@ -520,7 +535,8 @@ def test_the_command_refuses_other_sizes_and_channels(digits_npz, tmp_path, give
 
     fixed = f"{digits_npz} -o {tmp_path / 'f.h5'} --backbone scatternet --classes 10"
     done = CliRunner().invoke(command, [*fixed.split(), *given.split()])
-    assert done.exit_code == 2 and given.split()[0] in done.output
+    assert done.exit_code == 2
+    assert given.split()[0] in done.output
     assert list(tmp_path.glob("f.h5*")) == []
 
 

@@ -66,14 +66,19 @@ def join_all(folder):
     join(paths(folder), folder / "f.h5")
 
 
-@given(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 12))
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 300),
+    st.integers(1, 12),
+)
 def test_shards_are_whole_blocks_that_cover_all_rows(n_rows, block_rows, count):
     if -(-n_rows // block_rows) < count:
         with pytest.raises(ExtractError, match="every shard needs a block"):
             Shard(0, count).rows(n_rows, block_rows)
         return
     ranges = [Shard(index, count).rows(n_rows, block_rows) for index in range(count)]
-    assert ranges[0][0] == 0 and ranges[-1][1] == n_rows
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == n_rows
     assert all(a[1] == b[0] and b[0] % block_rows == 0 for a, b in pairwise(ranges))
     assert all(start < stop for start, stop in ranges)
 
@@ -265,11 +270,9 @@ def test_a_killed_shard_resumes(copy):
     process.wait()
     assert second.with_name(second.name + ".part").exists()
     summary = extract(options(copy / "digits.npz", copy / "f.h5", shard=Shard(1, 2)))
-    assert (
-        summary.path == second
-        and summary.rows_done <= 128
-        and second.read_bytes() == before
-    )
+    assert summary.path == second
+    assert summary.rows_done <= 128
+    assert second.read_bytes() == before
     assert extract(
         options(copy / "digits.npz", copy / "f.h5", shard=Shard(0, 2))
     ).already_complete
@@ -301,7 +304,8 @@ def test_what_is_no_shard_is_refused(text):
 
 
 def test_torchrun_fills_in_the_shard(monkeypatch):
-    assert Shard.of_process() == Shard(0, 1) and Shard.parse("3/8") == Shard(3, 8)
+    assert Shard.of_process() == Shard(0, 1)
+    assert Shard.parse("3/8") == Shard(3, 8)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert Shard.of_process() == Shard(1, 4)
@@ -315,10 +319,8 @@ def test_each_process_of_a_host_has_its_own_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert (
-        choose_device("auto") == torch.device("cuda:1")
-        and choose_device("cpu").type == "cpu"
-    )
+    assert choose_device("auto") == torch.device("cuda:1")
+    assert choose_device("cpu").type == "cpu"
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ExtractError, match="got local rank 2 and 2 GPUs"):
         choose_device("cuda")
@@ -343,13 +345,14 @@ def test_command_line(copy):
     assert f"dphead features join {copy}/cli.shard-*-of-2.h5 -o {out}" in done.output
     parts = [str(path) for path in paths(copy, "cli.h5")]
     missing = CliRunner().invoke(cli, ["features", "join", parts[0], "-o", str(out)])
-    assert missing.exit_code == 2 and "missing: cli.shard-1-of-2.h5" in missing.output
+    assert missing.exit_code == 2
+    assert "missing: cli.shard-1-of-2.h5" in missing.output
     joined = CliRunner().invoke(cli, ["features", "join", *parts, "-o", str(out)])
-    assert (
-        joined.exit_code == 0 and "300 rows x 144 features of 2 shards" in joined.output
-    )
+    assert joined.exit_code == 0
+    assert "300 rows x 144 features of 2 shards" in joined.output
     wrong = CliRunner().invoke(cli, [*arguments, "--shard", "2/2"])
-    assert wrong.exit_code == 2 and "Number the shards from 0" in wrong.output
+    assert wrong.exit_code == 2
+    assert "Number the shards from 0" in wrong.output
 
 
 def test_torchrun_extracts_shards(copy):

@@ -23,7 +23,8 @@ def test_a_view_is_a_part_of_the_padded_image(shape, flip):
     windows = [padded[i : i + 16, j : j + 24] for i in range(5) for j in range(7)]
     mirrored = [w[:, ::-1] for w in windows]
     views = Views(30, flip).of(image)
-    assert len(views) == 30 and {v.shape for v in views} == {shape}
+    assert len(views) == 30
+    assert {v.shape for v in views} == {shape}
     found = [any(np.array_equal(v, w) for w in windows) for v in views]
     assert all(
         f or any(np.array_equal(v, w) for w in mirrored)
@@ -34,10 +35,21 @@ def test_a_view_is_a_part_of_the_padded_image(shape, flip):
 
 def test_views_depend_on_the_image_alone():
     """Where it is a view of a larger array, too; a changed pixel draws other shifts."""
-    many = np.random.default_rng(1).integers(0, 256, (2, 16, 16, 3)).astype(np.uint8)
-    image, other = many[0, :, :, 0], many[0, :, :, 0].copy()
+    many = (
+        np.random.default_rng(1)
+        .integers(
+            0,
+            256,
+            (2, 16, 16, 3),
+        )
+        .astype(np.uint8)
+    )
+    image = many[0, :, :, 0]
+    other = many[0, :, :, 0].copy()
     other[3, 4] ^= 1
-    first, again, moved = (Views(8).of(i) for i in (image, image.copy(), other))
+    first = Views(8).of(image)
+    again = Views(8).of(image.copy())
+    moved = Views(8).of(other)
     assert np.array_equal(first, again)
     assert (np.array(first) != np.array(moved)).sum() > 8 * 9  # were it a pixel, 8
     assert np.array_equal(Views().of(image)[0], image)
@@ -51,7 +63,8 @@ def test_a_removed_image_changes_no_bit_of_any_other_row(
     """All later rows move up a place, one into the batch before, and the last batch has
     a row less.
     """
-    rows, found = np.arange(100), []
+    rows = np.arange(100)
+    found = []
     for name, kept in (("whole", rows), ("less", np.delete(rows, removed))):
         np.savez(tmp_path / f"{name}.npz", images=digits[0][kept])
         out = tmp_path / f"{name}.h5"
@@ -77,9 +90,8 @@ def test_a_row_is_the_mean_of_its_views(digits, digits_npz, tmp_path):
         assert file.feature_space == one.feature_space
         assert file.views == {"count": 3, "flip": False, "keyed_by": "image"}
         assert file.attrs["views"] == file.attrs["config"]["views"] == file.views
-        assert (
-            one.attrs["views"] == one.views == {} and "views" not in one.attrs["config"]
-        )
+        assert one.attrs["views"] == one.views == {}
+        assert "views" not in one.attrs["config"]
 
 
 @pytest.mark.parametrize("views", [1, 2])

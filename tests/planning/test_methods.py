@@ -16,7 +16,8 @@ from dphead.solvers.base import Answer, Centering
 from dphead.solvers.normalization import ChannelNormalization
 
 FACTS = PublicFacts(1000, 8, 4)
-MNIST, CIFAR = PublicFacts(60_000, 81 * 49, 10), PublicFacts(50_000, 243 * 64, 10)
+MNIST = PublicFacts(60_000, 81 * 49, 10)
+CIFAR = PublicFacts(50_000, 243 * 64, 10)
 FC23 = {  # what the paper searches and does not print (Tables 6-9: two ranges each)
     "dp-fc": {"learning_rate": 1.0, "ridge": 0.1},
     "dp-ls": {"alpha": 1.0, "ridge": 0.1},
@@ -27,7 +28,9 @@ FC23 = {  # what the paper searches and does not print (Tables 6-9: two ranges e
 
 def asked(solver, facts=FACTS):
     """Every question of a solver that is told zeros."""
-    steps, answer, found = solver.solve(facts), None, []
+    steps = solver.solve(facts)
+    answer = None
+    found = []
     for _ in solver.plan(facts):
         ask = steps.send(answer) if answer is not None else next(steps)
         found.append(ask)
@@ -48,10 +51,10 @@ def test_fc23_clips_at_the_papers_norm(method, preset, clip):
     """
     made = make_method(method, FACTS, FC23[method], preset)
     plan = made.solver.plan(FACTS)
-    assert {p.clip_norm for p in plan} == {clip} and {
-        p.sampling_prob for p in plan
-    } == {1.0}
-    assert made.accountant == "zcdp" and "FC23" in made.source
+    assert {p.clip_norm for p in plan} == {clip}
+    assert {p.sampling_prob for p in plan} == {1.0}
+    assert made.accountant == "zcdp"
+    assert "FC23" in made.source
     assert not any(ask.params.transform.unit_norm for ask in asked(made.solver))
 
 
@@ -64,12 +67,16 @@ def test_fc23_starts_at_zero_weights_and_bias_minus_ten(method, bias):
     """
     made = make_method(method, FACTS, FC23[method], "fc23")
     first = next(a for a in asked(made.solver) if a.label == "gradient")
-    weights, append = first.params.weights, first.params.transform.append
-    assert np.all(weights[: FACTS.n_features] == 0) and "sigmoid" in first.query.name
+    weights = first.params.weights
+    append = first.params.transform.append
+    assert np.all(weights[: FACTS.n_features] == 0)
+    assert "sigmoid" in first.query.name
     if bias is None:
-        assert append == 0 and weights.shape == (FACTS.n_features, FACTS.n_classes)
+        assert append == 0
+        assert weights.shape == (FACTS.n_features, FACTS.n_classes)
     else:
-        assert append > 0 and np.all(weights[-1] * append == bias)
+        assert append > 0
+        assert np.all(weights[-1] * append == bias)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,8 @@ def test_fc23_has_one_noise_multiplier_and_the_papers_count_of_releases(method, 
         made.solver, FACTS, epsilon=1.0, delta=1e-5, accountant=made.accountant
     )
     sigmas = [s.noise_multiplier for s in plan.specs]
-    assert len(sigmas) == count and max(sigmas) == pytest.approx(min(sigmas), rel=1e-12)
+    assert len(sigmas) == count
+    assert max(sigmas) == pytest.approx(min(sigmas), rel=1e-12)
     rho = count / (2 * sigmas[0] ** 2)
     assert rho + 2 * math.sqrt(rho * math.log(1e5)) == pytest.approx(1.0, rel=1e-6)
 
@@ -127,9 +135,8 @@ def test_tb21_is_table_13(preset, facts, batch, epochs, base_rate, data_norm):
     assert solver.learning_rate == pytest.approx(base_rate * batch / 512)
     assert made.accountant == "rdp-classic"
     if data_norm is None:
-        assert solver.centering == Centering(
-            Centering.share, unit_norm=False
-        ) and not solver.centering.plan(facts, 1.0)
+        assert solver.centering == Centering(Centering.share, unit_norm=False)
+        assert not solver.centering.plan(facts, 1.0)
     else:
         assert solver.centering == ChannelNormalization(*data_norm)
 
@@ -156,7 +163,8 @@ def test_de22_is_table_21(epsilon, steps, sigma):
         solver.momentum,
         solver.weight_decay,
     ) == (1.0, 25.6, 0.0, 0.0)
-    assert solver.sampling_prob == 2**18 / facts.n_rows and solver.normalize
+    assert solver.sampling_prob == 2**18 / facts.n_rows
+    assert solver.normalize
     assert (solver.average, solver.ema_decay) == ("ema", 0.99999)
     plan = make_plan(
         solver, facts, epsilon=epsilon, delta=8e-7, accountant=made.accountant
@@ -189,9 +197,8 @@ def test_every_preset_loads_and_says_where_it_comes_from():
     }
     for name in presets.names():
         preset = presets.load(name)
-        assert "Table" in preset["source"] and {"source", "accountant"} < set(
-            preset
-        ) <= data | set(SOLVERS)
+        assert "Table" in preset["source"]
+        assert {"source", "accountant"} < set(preset) <= data | set(SOLVERS)
 
 
 def test_a_preset_that_no_head_can_follow_is_refused():
@@ -206,7 +213,8 @@ def test_a_preset_whose_settings_depend_on_epsilon_shows_them():
     column = presets.column("de22-22", epsilon=4.0)
     options = {k: column[k] for k in ("steps", "learning_rate")}
     solver = make_method("dp-sgd", FACTS, options, "de22-22").solver
-    assert isinstance(solver, GradientDescent) and (
+    assert isinstance(solver, GradientDescent)
+    assert (
         solver.steps,
         solver.learning_rate,
     ) == (1000, 100)
@@ -226,7 +234,8 @@ def test_a_users_setting_replaces_the_presets():
 
 def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
     solver = make_method("dp-fc", FACTS, FC23["dp-fc"] | {"epochs": 4}, "fc23").solver
-    assert isinstance(solver, DPFC) and solver.steps == 4
+    assert isinstance(solver, DPFC)
+    assert solver.steps == 4
     options = {"batch_size": 100, "epochs": 2, "learning_rate": 0.5}
     solver = make_method("dp-sgd", FACTS, options, "tb21").solver
     assert isinstance(solver, GradientDescent)
@@ -236,13 +245,15 @@ def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
 def test_options_that_are_none_are_defaults():
     assert make_method("dp-fc", FACTS, {"steps": None, "ridge": None}).solver == DPFC()
     adam = make_method("dp-adam", FACTS, {}).solver
-    assert isinstance(adam, GradientDescent) and adam.name == "dp-adam"
+    assert isinstance(adam, GradientDescent)
+    assert adam.name == "dp-adam"
 
 
 def test_an_expected_batch_of_all_rows_or_more_is_the_full_batch():
     for size in (1000, 5000):
         solver = make_method("dp-sgd", FACTS, {"batch_size": size}).solver
-        assert isinstance(solver, GradientDescent) and solver.sampling_prob == 1.0
+        assert isinstance(solver, GradientDescent)
+        assert solver.sampling_prob == 1.0
 
 
 @pytest.mark.parametrize(
@@ -264,7 +275,15 @@ def test_an_expected_batch_of_all_rows_or_more_is_the_full_batch():
             ("dp-sgd", {"batch_size": v}, None, "batch_size must be")
             for v in (0, -1, math.nan)
         ],
-        *[("dp-sgd", {"epochs": v}, None, "epochs must be") for v in (0, -1, math.nan)],
+        *[
+            (
+                "dp-sgd",
+                {"epochs": v},
+                None,
+                "epochs must be",
+            )
+            for v in (0, -1, math.nan)
+        ],
         *[
             ("dp-ls", {"ridge": v}, None, "ridge must be")
             for v in (0.0, -1.0, math.nan, math.inf)

@@ -62,15 +62,15 @@ def test_the_plan_spends_its_budget_and_not_more(solver, relation, epsilon, delt
         == len(plan.specs)
         == len(solver.plan(FACTS))
     )
-    assert plan.private and all(
-        s.relation == relation and s.n_rows == 1000 for s in plan.specs
-    )
+    assert plan.private
+    assert all(s.relation == relation and s.n_rows == 1000 for s in plan.specs)
 
 
 def test_noise_is_divided_by_weight():
     plan = make_plan(planned(1.0, 4.0, 2.0), FACTS, epsilon=1.0, delta=1e-5)
     a, b, c = (s.noise_multiplier for s in plan.specs)
-    assert a / b == pytest.approx(2) and a / c == pytest.approx(math.sqrt(2))
+    assert a / b == pytest.approx(2)
+    assert a / c == pytest.approx(math.sqrt(2))
     assert 1 / a**2 + 1 / b**2 + 1 / c**2 == pytest.approx(
         mu_from_epsilon(1.0, 1e-5) ** 2
     )
@@ -100,7 +100,14 @@ def test_an_infinite_epsilon_turns_noise_and_clipping_off_and_says_so():
 
 @pytest.mark.parametrize(
     "epsilon, delta",
-    [(0, 1e-5), (-1, 1e-5), (math.nan, 1e-5), (1, 0), (1, 1), (1, math.nan)],
+    [
+        (0, 1e-5),
+        (-1, 1e-5),
+        (math.nan, 1e-5),
+        (1, 0),
+        (1, 1),
+        (1, math.nan),
+    ],
 )
 def test_a_budget_out_of_range_is_refused(epsilon, delta):
     with pytest.raises(ValueError, match="must be"):
@@ -114,7 +121,8 @@ def test_a_poisson_plan_has_the_expected_batch_over_n_as_its_probability():
     method = make_method("dp-sgd", FACTS, {"batch_size": 300, "steps": 5})
     plan = make_plan(method.solver, FACTS, epsilon=2.0, delta=1e-5, accountant="rdp")
     gradients = [s for s in plan.specs if s.label == "gradient"]
-    assert len(gradients) == 5 and {s.sampling_prob for s in gradients} == {0.3}
+    assert len(gradients) == 5
+    assert {s.sampling_prob for s in gradients} == {0.3}
     assert accounting.epsilon(plan.events(), 1e-5, accountant="rdp") <= 2.0
 
 
@@ -150,7 +158,8 @@ def test_the_digest_changes_with_everything_that_a_resume_must_share():
             LeastSquares(), PublicFacts(999, 8, 4), epsilon=1.0, delta=1e-5
         ).digest(LeastSquares(), "space", None),
     }
-    assert len(others) == 6 and base not in others
+    assert len(others) == 6
+    assert base not in others
 
 
 def test_the_summary_puts_equal_releases_together():

@@ -152,15 +152,18 @@ def test_what_the_text_has_lost_is_marked():
 
 
 def test_a_preset_takes_from_its_base_what_it_does_not_say():
-    changed, base = presets.load("de22-22"), presets.load("de22")
+    changed = presets.load("de22-22")
+    base = presets.load("de22")
     own = {"left_to_the_user": ["learning_rate", "steps"]}
     assert (
         changed["dp-sgd"]
         == {k: v for k, v in base["dp-sgd"].items() if k != "learning_rate"} | own
     )
-    assert changed["delta"] == 8e-7 and changed["columns"]["epsilon"][0] == 0.1
+    assert changed["delta"] == 8e-7
+    assert changed["columns"]["epsilon"][0] == 0.1
     assert presets.load("de22-19")["columns"] == presets.load("de22-16")["columns"]
-    assert "base" not in changed and presets.load("de22") == base
+    assert "base" not in changed
+    assert presets.load("de22") == base
 
 
 def test_a_column_is_found_by_its_values():

@@ -100,8 +100,10 @@ def test_printed_rows_that_miss_their_nominal_epsilon(
 def mp_delta(mu, eps):
     mpmath = pytest.importorskip("mpmath")
     with mpmath.workdps(60 + int(eps)):
-        m, e = mpmath.mpf(mu), mpmath.mpf(eps)
-        return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
+        m = mpmath.mpf(mu)
+        e = mpmath.mpf(eps)
+        beyond = mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
+        return mpmath.ncdf(-e / m + m / 2) - beyond
 
 
 @pytest.mark.parametrize("mu", [1e-9, 1e-3, 0.05, 0.3, 1.0, 4.0, 37.0])
@@ -110,7 +112,8 @@ def test_delta_in_sixty_digits(mu, t):
     eps = mu * mu / 2 - t * mu  # t standard deviations from the mean loss
     if eps < 0:
         pytest.skip("no such epsilon")
-    slow, quick = mp_delta(mu, eps), delta_from_mu(mu, eps)
+    slow = mp_delta(mu, eps)
+    quick = delta_from_mu(mu, eps)
     assert quick >= slow * (1 - 1e-15)
     assert quick <= slow * (1 + 1e-10) or (mu == 1e-9 and quick <= slow * (1 + 1e-4))
 
@@ -153,9 +156,15 @@ def test_poisson_rdp_against_its_integral(order):
         ratio = 1 - q + q * math.exp((2 * z - 1) / (2 * sigma**2))
         return norm.pdf(z, 0, sigma) * ratio**order
 
-    slow = math.log(quad(integrand, -30, 60, limit=400, points=[0, 10, 20])[0]) / (
-        order - 1
-    )
+    slow = math.log(
+        quad(
+            integrand,
+            -30,
+            60,
+            limit=400,
+            points=[0, 10, 20],
+        )[0]
+    ) / (order - 1)
     quick = rdp_curve([GaussianEvent(sigma, q)], [order])[0]
     assert quick >= slow * (1 - 1e-9)
     # Below order 2 dp_accounting loses the signs of its binomial series: 30 % too much
@@ -164,14 +173,22 @@ def test_poisson_rdp_against_its_integral(order):
 
 
 @pytest.mark.parametrize(
-    ("q", "sigma"), [(1e-3, 1.0), (0.02, 0.7), (0.3, 4.0), (0.9, 30.0), (1e-8, 0.1)]
+    ("q", "sigma"),
+    [
+        (1e-3, 1.0),
+        (0.02, 0.7),
+        (0.3, 4.0),
+        (0.9, 30.0),
+        (1e-8, 0.1),
+    ],
 )
 def test_poisson_rdp_of_whole_orders_is_never_below_its_sum_in_sixty_digits(q, sigma):
     """No tolerance below; above, what rounding may need."""
     mpmath = pytest.importorskip("mpmath")
     for order in (2, 3, 17, 63, 128, 512, 1024):
         with mpmath.workdps(60):
-            p, s = mpmath.mpf(q), mpmath.mpf(sigma)
+            p = mpmath.mpf(q)
+            s = mpmath.mpf(sigma)
             terms = (
                 mpmath.binomial(order, k)
                 * (1 - p) ** (order - k)
@@ -203,7 +220,11 @@ def test_noise_without_measure_costs_next_to_nothing(accountant, sigma):
 
 
 @given(
-    st.lists(st.tuples(st.floats(2, 50), st.integers(1, 30)), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.floats(2, 50), st.integers(1, 30)),
+        min_size=1,
+        max_size=3,
+    ),
     st.floats(-9, -2),
 )
 @settings(max_examples=4, deadline=None)
@@ -211,7 +232,8 @@ def test_noise_without_measure_costs_next_to_nothing(accountant, sigma):
 def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(
     relation, pairs, log_delta
 ):
-    events, delta = [GaussianEvent(s, 1.0, k) for s, k in pairs], 10**log_delta
+    events = [GaussianEvent(s, 1.0, k) for s, k in pairs]
+    delta = 10**log_delta
     exact = epsilon(events, delta)
     pld = epsilon(events, delta, relation, "pld")
     assert exact * (1 - 1e-9) <= pld <= exact * (1 + 1e-3) + 1e-4
@@ -219,7 +241,11 @@ def test_pld_of_full_batches_is_the_closed_form_and_rdp_is_not_below(
     assert exact <= epsilon(events, delta, accountant="rdp")
 
 
-@given(st.floats(0.8, 20), st.floats(0.001, 0.5), st.integers(1, 2000))
+@given(
+    st.floats(0.8, 20),
+    st.floats(0.001, 0.5),
+    st.integers(1, 2000),
+)
 @settings(max_examples=8, deadline=None)
 def test_rdp_is_not_below_pld_and_sampling_does_not_hurt(sigma, q, steps):
     events = [GaussianEvent(sigma, q, steps)]
@@ -231,7 +257,8 @@ def test_rdp_is_not_below_pld_and_sampling_does_not_hurt(sigma, q, steps):
 
 def test_adding_an_event_never_lowers_epsilon():
     spent = [epsilon(TB21[:k], 1e-5) for k in range(4)]
-    assert spent[0] == 0 and spent == sorted(spent)
+    assert spent[0] == 0
+    assert spent == sorted(spent)
 
 
 def test_orders_and_rdp_agree_with_dp_accounting():
@@ -253,10 +280,8 @@ def test_dp_accounting_replace_one_defects_and_ours():
     """Noise 4 over the zero-out sensitivity: the gradient's replace-one multiplier is
     2, the Gram matrix's 4/sqrt 2.
     """
-    rdp, pld = (
-        RdpAccountant(neighboring_relation=REPLACE_ONE),
-        PLDAccountant(REPLACE_ONE),
-    )
+    rdp = RdpAccountant(neighboring_relation=REPLACE_ONE)
+    pld = PLDAccountant(REPLACE_ONE)
     rdp.compose(dp_accounting.GaussianDpEvent(4.0))
     pld.compose(dp_accounting.GaussianDpEvent(4.0))
     # the factor 2 is missed: half of the truth
@@ -307,8 +332,10 @@ def test_totals():
         GaussianEvent(5.0, 0.5, 0),
     ]
     assert total_mu(events) == pytest.approx(math.sqrt(1 + 1 / 9))
-    assert total_mu(TB21) is None and total_mu([GaussianEvent(0.0), *TB21]) is None
-    assert total_mu([]) == 0 and total_mu([GaussianEvent(0.0)]) == math.inf
+    assert total_mu(TB21) is None
+    assert total_mu([GaussianEvent(0.0), *TB21]) is None
+    assert total_mu([]) == 0
+    assert total_mu([GaussianEvent(0.0)]) == math.inf
     assert rdp_curve(events, [2.0, 3.0]) == pytest.approx(
         np.array([2, 3]) * (1 + 1 / 9) / 2
     )
@@ -323,12 +350,11 @@ def test_no_noise_is_infinite_and_no_release_is_free(accountant):
 
 
 def test_extremes():
-    assert (
-        delta_from_mu(0, 1) == 0
-        and delta_from_mu(1, math.inf) == 0
-        and delta_from_mu(math.inf, 1) == 1
-    )
-    assert epsilon_from_mu(0, 1e-5) == 0 and epsilon_from_mu(math.inf, 1e-5) == math.inf
+    assert delta_from_mu(0, 1) == 0
+    assert delta_from_mu(1, math.inf) == 0
+    assert delta_from_mu(math.inf, 1) == 1
+    assert epsilon_from_mu(0, 1e-5) == 0
+    assert epsilon_from_mu(math.inf, 1e-5) == math.inf
     assert mu_from_epsilon(math.inf, 1e-5) == math.inf
     for eps, delta in [
         (1e3, 1e-300),
@@ -338,7 +364,8 @@ def test_extremes():
         (1e-9, 1e-12),
     ]:
         mu = mu_from_epsilon(eps, delta)
-        assert 0 < mu < math.inf and epsilon_from_mu(mu, delta) <= eps
+        assert 0 < mu < math.inf
+        assert epsilon_from_mu(mu, delta) <= eps
     assert 1e3 < epsilon([GaussianEvent(0.05, 0.5, 10)], 1e-5) < 4e3
     huge = [GaussianEvent(1e-3, 0.5, 10)]
     # 5 million: not worth a grid

@@ -23,10 +23,8 @@ def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
     """C / (||r|| ||x||) near 1e-45 was a multiple of the smallest denormal: rounded up,
     a row weighed 1.2 C.
     """
-    params, query = (
-        Params(weights=np.full((1, M), 0.57, np.float32)),
-        Gradient(M, "squared"),
-    )
+    params = Params(weights=np.full((1, M), 0.57, np.float32))
+    query = Gradient(M, "squared")
     total = integer_sum(
         query, params, np.array([[size]], np.float32), np.array([0]), 1e-6
     ).ravel()
@@ -37,7 +35,10 @@ def test_the_sign_of_zero_tells_nothing():
     """-1e-9 is rounded to -0.0 on a grid of float64: where the noise is too, its sign
     would be released.
     """
-    rows = ArrayRows(np.full((1, 1), -1e-9, np.float32), np.array([0]))
+    rows = ArrayRows(
+        np.full((1, 1), -1e-9, np.float32),
+        np.array([0]),
+    )
     zeros = 0
     for seed in range(200):
         value = release_one(ClassSums(M), Params(), rows, seed=seed, sigma=1e-4).value
@@ -109,7 +110,12 @@ def test_the_generator_is_chacha20():
     ).bit_generator.random_raw(32)
     words = [w for counter in range(4) for w in _chacha20_block(key, counter)]
     assert [int(x) for x in stream] == [
-        low | high << 32 for low, high in zip(words[::2], words[1::2], strict=True)
+        low | high << 32
+        for low, high in zip(
+            words[::2],
+            words[1::2],
+            strict=True,
+        )
     ]
 
 
@@ -130,8 +136,18 @@ def _chacha20_block(key: bytes, counter: int) -> list[int]:
             (x[d] ^ x[a]) << rotation | (x[d] ^ x[a]) >> (32 - rotation)
         ) & 0xFFFFFFFF
 
-    columns = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
-    diagonals = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
+    columns = [
+        (0, 4, 8, 12),
+        (1, 5, 9, 13),
+        (2, 6, 10, 14),
+        (3, 7, 11, 15),
+    ]
+    diagonals = [
+        (0, 5, 10, 15),
+        (1, 6, 11, 12),
+        (2, 7, 8, 13),
+        (3, 4, 9, 14),
+    ]
     for a, b, c, d in 10 * (columns + diagonals):
         step(a, b, d, 16)
         step(c, d, b, 12)

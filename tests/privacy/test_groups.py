@@ -52,7 +52,10 @@ def test_what_is_kept_of_a_group_does_not_depend_on_other_groups(groups, others,
     size = min(len(groups), len(others))
     mine = np.array(groups[:size]) == 3
     kept = within_cap(np.array(groups[:size], np.int64), cap)
-    again = within_cap(np.where(mine, 3, 100 + np.array(others[:size], np.int64)), cap)
+    again = within_cap(
+        np.where(mine, 3, 100 + np.array(others[:size], np.int64)),
+        cap,
+    )
     assert np.array_equal(kept[mine], again[mine])
 
 
@@ -106,7 +109,11 @@ def test_a_whole_group_moves_a_sum_by_at_most_its_cap_times_the_sensitivity(quer
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.5, 50), st.integers(1, 9)), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.floats(0.5, 50), st.integers(1, 9)),
+        min_size=1,
+        max_size=3,
+    ),
     st.integers(1, 40),
 )
 @settings(max_examples=40, deadline=None)
@@ -117,7 +124,8 @@ def test_a_group_of_full_batches_has_its_cap_times_the_mu_of_a_row(pairs, cap):
     rows = [GaussianEvent(s, 1.0, k) for s, k in pairs]
     groups = [GaussianEvent(s, 1.0, k, cap) for s, k in pairs]
     mu = total_mu(rows)
-    assert mu is not None and total_mu(groups) == pytest.approx(cap * mu)
+    assert mu is not None
+    assert total_mu(groups) == pytest.approx(cap * mu)
     for relation in RELATIONS:
         assert epsilon(groups, 1e-5, relation) == pytest.approx(
             epsilon_from_mu(cap * mu, 1e-5), rel=1e-9
@@ -125,7 +133,10 @@ def test_a_group_of_full_batches_has_its_cap_times_the_mu_of_a_row(pairs, cap):
     assert rdp_curve(groups, [2.0])[0] == pytest.approx((cap * mu) ** 2)
 
 
-@pytest.mark.parametrize(("sigma", "q", "k"), [(2.0, 0.2, 2), (4.0, 0.05, 5)])
+@pytest.mark.parametrize(
+    ("sigma", "q", "k"),
+    [(2.0, 0.2, 2), (4.0, 0.05, 5)],
+)
 def test_one_poisson_release_of_a_group_against_its_integral(sigma, q, k):
     """N(0) against the binomial mixture, both ways, by sums over 400,000 points: exact
     to 1e-11 here.
@@ -177,7 +188,8 @@ def worst(distribution, eps):
 def exact_group_delta(sigma, q, k, eps):
     """N(0) against the binomial mixture in 30 digits: (mixture first, N(0) first)."""
     with mpmath.workdps(30):
-        s, p = mpmath.mpf(sigma), mpmath.mpf(q)
+        s = mpmath.mpf(sigma)
+        p = mpmath.mpf(q)
         weights = [
             mpmath.binomial(k, j) * p**j * (1 - p) ** (k - j) for j in range(k + 1)
         ]
@@ -194,7 +206,8 @@ def exact_group_delta(sigma, q, k, eps):
 
         deltas = []
         for level in (mpmath.mpf(eps), -mpmath.mpf(eps)):
-            low, high = -20 * s - 9, 20 * s + 9 + k
+            low = -20 * s - 9
+            high = 20 * s + 9 + k
             for _ in range(100):
                 middle = (low + high) / 2
                 low, high = (low, middle) if loss(middle) > level else (middle, high)
@@ -212,7 +225,10 @@ def exact_group_delta(sigma, q, k, eps):
     return [float(d) for d in deltas]
 
 
-@pytest.mark.parametrize(("sigma", "q", "k"), [(0.1, 0.2, 2), (0.03, 0.3, 3)])
+@pytest.mark.parametrize(
+    ("sigma", "q", "k"),
+    [(0.1, 0.2, 2), (0.03, 0.3, 3)],
+)
 def test_a_group_with_little_noise_is_not_below_the_truth(sigma, q, k):
     """dp_accounting, which inverts losses to 1e-6 in x, lacks 4e-10 of delta here at
     sigma 0.03.
@@ -229,7 +245,10 @@ def test_the_extreme_loss_of_a_group_beside_a_grid_point_is_not_lost(off):
     """dp_accounting takes the point for the extreme loss (np.isclose), and delta there
     for zero.
     """
-    sigma, k, width, steps = 0.3, 2, 1e-2, 57
+    sigma = 0.3
+    k = 2
+    width = 1e-2
+    steps = 57
     q = -math.expm1(-steps * width * (1 + off) / k)
     _, added = loss_distribution([GaussianEvent(sigma, q, 1, k)], coarser=100)
     assert added.interval == width
@@ -261,7 +280,13 @@ def test_rare_rows_and_large_groups_in_poisson_batches_are_counted():
     # one row of two is sampled: the distance of N(0) and N(1)
     exact = 2 * q * (2 * norm.cdf(0.5) - 1)
     assert worst(loss_distribution([GaussianEvent(1.0, q, 1, 2)]), 0.0) >= exact
-    few, many = (epsilon([GaussianEvent(1e4, 0.01, 10, k)], 1e-5) for k in (1000, 1100))
+    few, many = (
+        epsilon(
+            [GaussianEvent(1e4, 0.01, 10, k)],
+            1e-5,
+        )
+        for k in (1000, 1100)
+    )
     assert 0 < few < many
 
 
@@ -288,7 +313,8 @@ def test_a_ledger_protects_one_unit(pair):
     reserve(specs(pair[0]), ledger)
     with pytest.raises(LedgerError, match="one ledger protects one unit"):
         reserve(specs(pair[1]), ledger)
-    assert len(ledger.fits()) == 1 and json.loads(ledger.meta("group_cap")) == pair[0]
+    assert len(ledger.fits()) == 1
+    assert json.loads(ledger.meta("group_cap")) == pair[0]
 
 
 def test_a_ledger_from_before_groups_protects_rows():
@@ -319,7 +345,10 @@ def test_a_budget_counts_the_whole_group():
         reserve(specs(3, sigma=1e3), ledger)
 
 
-@pytest.mark.parametrize(("given", "planned"), [(None, 2), (2, None), (3, 2)])
+@pytest.mark.parametrize(
+    ("given", "planned"),
+    [(None, 2), (2, None), (3, 2)],
+)
 def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(
     given, planned
 ):
@@ -367,11 +396,9 @@ def test_rows_beyond_the_cap_are_not_sampled():
             summer=door(),
         )
     sampled = np.bincount(np.concatenate(asked), minlength=200)
-    assert (
-        np.all(sampled[4:50] == 0)
-        and np.all(sampled[:4] > 5)
-        and np.all(sampled[50:] > 5)
-    )
+    assert np.all(sampled[4:50] == 0)
+    assert np.all(sampled[:4] > 5)
+    assert np.all(sampled[50:] > 5)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
@@ -386,7 +413,8 @@ def test_a_sample_has_the_same_sum_to_the_last_bit_whatever_else_is_there(query)
         integer_sum(query, params, ArrayRows(x[:n], y[:n]), indices=chosen)
         for n in (1200, 1290, 1500)
     ]
-    assert np.array_equal(sums[0], sums[1]) and np.array_equal(sums[0], sums[2])
+    assert np.array_equal(sums[0], sums[1])
+    assert np.array_equal(sums[0], sums[2])
     layouts = [
         [b.index.tolist() for b in ArrayRows(x[:n], y[:n]).blocks(chosen)]
         for n in (1200, 1500)
@@ -418,8 +446,8 @@ def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
     )
     assert (
         g["protected_unit"] == "one group with all its images, of which at most 4 count"
-        and g["group_cap"] == 4
     )
+    assert g["group_cap"] == 4
     assert math.hypot(
         *[r["mu"] * math.sqrt(r["count"]) for r in g["releases"]]
     ) == pytest.approx(g["mu"])

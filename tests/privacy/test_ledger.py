@@ -188,7 +188,8 @@ def test_the_budget_is_the_exact_total_over_all_fits(path):
     for sigma in (1e3, 1e4):  # the latter adds 1.4e-7 of mu squared: no room is left
         with pytest.raises(LedgerError, match="exceeded"):
             reserve(specs(1, sigma), ledger)
-    assert len(ledger.fits()) == 2 and sum(e.count for e in ledger.events()) == 2
+    assert len(ledger.fits()) == 2
+    assert sum(e.count for e in ledger.events()) == 2
 
 
 def test_a_refused_fit_leaves_no_trace(path):
@@ -367,7 +368,8 @@ def test_a_killed_run_resumes_reusing_what_was_released_and_redrawing_what_was_n
     assert crashed.returncode == -signal.SIGKILL, crashed.err
     fit_id, first = crashed.out.split()
     ledger = Ledger(tmp_path / "l.sqlite")
-    assert len(ledger.events()) == 1 and ledger.events()[0].count == 3
+    assert len(ledger.events()) == 1
+    assert ledger.events()[0].count == 3
     states = [r["state"] for r in ledger.fits()[0]["releases"]]
     committed = when == "after the commit"
     assert states == ["committed", "committed" if committed else "started", "reserved"]
@@ -474,7 +476,8 @@ def test_a_value_that_lost_is_never_on_the_disk(tmp_path, monkeypatch):
     """Two noisy answers to one charged release would have twice its cost."""
     fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
     twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
-    rows, written = Overtaken(twin), []
+    rows = Overtaken(twin)
+    written = []
     save = np.save
     monkeypatch.setattr(
         "dphead.privacy.ledger.np.save",
@@ -482,10 +485,10 @@ def test_a_value_that_lost_is_never_on_the_disk(tmp_path, monkeypatch):
     )
     with pytest.raises(LedgerError, match="committed once"):
         run_release(fit, rows=rows)
-    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == [
-        "000000.npy"
-    ]
-    assert len(written) == 1 and np.array_equal(written[0], rows.value)
+    assert arrays(tmp_path / "run") == []
+    assert arrays(tmp_path / "copy") == ["000000.npy"]
+    assert len(written) == 1
+    assert np.array_equal(written[0], rows.value)
 
 
 def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(
@@ -496,7 +499,8 @@ def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(
     """
     monkeypatch.setattr("dphead.privacy.ledger.fcntl.flock", lambda *_: None)
     fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
-    path, folder = tmp_path / "l.sqlite", tmp_path / "run"
+    path = tmp_path / "l.sqlite"
+    folder = tmp_path / "run"
     rows = Overtaken(Ledger(path).resume("hash", fit.fit_id, folder))
     with pytest.raises(LedgerError, match="committed once"):
         run_release(fit, rows=rows)
@@ -531,9 +535,8 @@ def test_what_a_crash_left_is_gone_after_another_process_has_released(tmp_path, 
     again = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
     with pytest.raises(LedgerError, match="never redrawn"):
         run_release(again)
-    assert arrays(tmp_path / "run") == [] and arrays(tmp_path / "copy") == [
-        "000000.npy"
-    ]
+    assert arrays(tmp_path / "run") == []
+    assert arrays(tmp_path / "copy") == ["000000.npy"]
 
 
 def test_a_value_that_could_not_be_written_is_not_committed(tmp_path, monkeypatch):
@@ -612,11 +615,11 @@ def test_a_path_is_a_file_whatever_its_name(tmp_path, monkeypatch):
     for _ in range(2):
         ledger = Ledger(Path("./:memory:"))
         reserve(specs(1), ledger)
-    assert (tmp_path / ":memory:").exists() and ledger.path != ":memory:"
+    assert (tmp_path / ":memory:").exists()
+    assert ledger.path != ":memory:"
     assert len(ledger.fits()) == 2
-    assert (
-        len(Ledger(ledger.path).fits()) == 2 and len(Ledger("./:memory:").fits()) == 2
-    )
+    assert len(Ledger(ledger.path).fits()) == 2
+    assert len(Ledger("./:memory:").fits()) == 2
 
 
 FORK = """
@@ -686,9 +689,8 @@ def test_the_record_is_plain_data_with_every_setting(path):
     reserve(specs(2, 3.0, clip_norm=0.5), ledger)
     fit = ledger.fits()[0]
     json.dumps(fit)
-    assert fit["relation"] == "zero_out" and [
-        r["sequence"] for r in fit["releases"]
-    ] == [0, 1]
+    assert fit["relation"] == "zero_out"
+    assert [r["sequence"] for r in fit["releases"]] == [0, 1]
     spec = {
         "label": "test",
         "query": QUERY.name,
@@ -708,7 +710,8 @@ def test_no_time_finer_than_an_hour_leaves_a_ledger(path):
     )
     reserve(specs(), ledger)
     created = [fit["created"] for fit in ledger.fits()]
-    assert created[0] == 1700002800 and all(at % 3600 == 0 for at in created)
+    assert created[0] == 1700002800
+    assert all(at % 3600 == 0 for at in created)
     stored = ledger._db.execute("SELECT created FROM fits WHERE fit_id != 'old'")
     assert [at % 3600 for (at,) in stored] == [0]
 
@@ -716,7 +719,8 @@ def test_no_time_finer_than_an_hour_leaves_a_ledger(path):
 def test_fits_are_in_the_order_of_their_charges_whatever_the_clock_says(
     path, monkeypatch
 ):
-    ledger, clock = Ledger(path), iter([9e8, 5e8, 7e8, 7e8, 7e8])
+    ledger = Ledger(path)
+    clock = iter([9e8, 5e8, 7e8, 7e8, 7e8])
     monkeypatch.setattr("dphead.privacy.ledger.time.time", lambda: next(clock))
     charged = [reserve(specs(), ledger).fit_id for _ in range(5)]
     assert [fit["fit_id"] for fit in ledger.fits()] == charged
@@ -746,7 +750,8 @@ def test_only_committed_releases_can_be_forgotten_and_none_is_made_twice(tmp_pat
     again.forget(2)
     assert [p.name for p in (tmp_path / "store").glob("*.npy")] == ["000002.npy"]
     sequence, value = again.begin(planned[2])
-    assert sequence == 2 and value.tolist() == [2.0, 2.0]
+    assert sequence == 2
+    assert value.tolist() == [2.0, 2.0]
     again.forget(1)  # it never goes back
     assert again.begin(planned[3]) == (3, None)
     assert len(ledger.fits()[0]["releases"]) == 4

@@ -40,7 +40,8 @@ def exact_delta(upper, lower, sigma, eps):
 def exact_excess(upper, lower, sigma, eps):
     """Delta less max(0, 1 - e^eps), in 60 digits."""
     with mpmath.workdps(60):
-        s, e = mpmath.mpf(sigma), mpmath.exp(mpmath.mpf(eps))
+        s = mpmath.mpf(sigma)
+        e = mpmath.exp(mpmath.mpf(eps))
 
         def density(mixture, x):
             return mpmath.fsum(w * mpmath.npdf(x, m, s) for w, m in mixture)
@@ -53,7 +54,8 @@ def exact_excess(upper, lower, sigma, eps):
 
         # where P is the larger
         side = -1 if sum(w * m for w, m in upper) > sum(w * m for w, m in lower) else 1
-        low, high = -mpmath.mpf(60) * (1 + s), mpmath.mpf(60) * (1 + s)
+        low = -mpmath.mpf(60) * (1 + s)
+        high = mpmath.mpf(60) * (1 + s)
         if (gain(low) > 0) == (gain(high) > 0):
             return mpmath.mpf(0)
         rising = gain(high) > 0
@@ -75,14 +77,20 @@ def hockey_stick(q, sigma, eps, upper, lower):
 
     z = np.linspace(-14 * sigma - 1, 14 * sigma + 1, 100_001)
     return float(
-        np.trapezoid(np.maximum(p(z, upper) - math.exp(eps) * p(z, lower), 0), z)
+        np.trapezoid(
+            np.maximum(p(z, upper) - math.exp(eps) * p(z, lower), 0),
+            z,
+        )
     )
 
 
 @pytest.mark.parametrize("q, sigma", [(0.1, 1.0), (0.5, 2.0), (0.01, 0.7)])
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_one_poisson_release_against_its_integral(q, sigma, relation):
-    pair = {"replace_one": [(1, -1)]}.get(relation, [(1, 0), (0, 1)])
+    pair = {"replace_one": [(1, -1)]}.get(
+        relation,
+        [(1, 0), (0, 1)],
+    )
     distribution = loss_distribution([GaussianEvent(sigma, q)], relation)
     for eps in (0.0, 0.1, 0.5, 1.0):
         slow = max(hockey_stick(q, sigma, eps, a, b) for a, b in pair)
@@ -96,7 +104,8 @@ def test_replace_one_pair_dominates_rows_in_the_plane(angle, length):
     """The opposite rows are the worst two: a grid in two dimensions, q = 0.3, sigma =
     1.
     """
-    q, axis = 0.3, np.linspace(-9, 9, 1201)
+    q = 0.3
+    axis = np.linspace(-9, 9, 1201)
     a, b = np.meshgrid(axis, axis)
 
     def density(x, y):
@@ -211,7 +220,13 @@ def test_delta_of_full_batches_is_not_below_the_truth(mu):
 
 
 @pytest.mark.parametrize(
-    ("sigma", "q", "k"), [(0.1, 0.2, 2), (0.03, 0.3, 3), (2.0, 0.4, 40), (1.0, 1e-9, 2)]
+    ("sigma", "q", "k"),
+    [
+        (0.1, 0.2, 2),
+        (0.03, 0.3, 3),
+        (2.0, 0.4, 40),
+        (1.0, 1e-9, 2),
+    ],
 )
 @pytest.mark.parametrize("direction", ["removed", "added"])
 def test_delta_of_a_group_is_not_below_the_truth(sigma, q, k, direction):
@@ -276,7 +291,10 @@ def slow_delta(losses, eps):
         )
 
 
-@pytest.mark.parametrize(("q", "sigma"), [(0.1, 1.0), (0.9, 0.4), (1e-3, 3.0)])
+@pytest.mark.parametrize(
+    ("q", "sigma"),
+    [(0.1, 1.0), (0.9, 0.4), (1e-3, 3.0)],
+)
 @pytest.mark.parametrize("direction", list(PAIRS))
 def test_dots_are_connected_from_above(q, sigma, direction):
     """On the grid and between its points; above the truth by the grid alone: a share of
@@ -308,7 +326,8 @@ def test_delta_and_epsilon_of_a_grid_are_its_definition(
     eps = max(0.0, eps + lowest * interval)
     chances = np.array(weights) * (1 - infinite) / max(sum(weights), 1.0)
     losses = Losses(lowest, chances, infinite, interval)
-    found, slow = float(losses.deltas(np.array([eps]))[0]), slow_delta(losses, eps)
+    found = float(losses.deltas(np.array([eps]))[0])
+    slow = slow_delta(losses, eps)
     assert slow <= found <= slow + 2e-13  # 4 units of a long double, times 200,000
     least = losses.epsilon(delta)
     if least == math.inf:
@@ -330,7 +349,12 @@ def test_sums_of_many_chances_are_not_below_the_definition():
     above = losses._tails[1][0]
     # a long double is two floats
     parts = Fraction(float(above)) + Fraction(float(above - float(above)))
-    assert parts > sum(map(Fraction, losses.chances[101:])) * (1 + Fraction(1, 2**60))
+    assert parts > sum(
+        map(
+            Fraction,
+            losses.chances[101:],
+        )
+    ) * (1 + Fraction(1, 2**60))
 
 
 @pytest.mark.parametrize("interval", [0.1, 1e-4, 0.37])
@@ -424,8 +448,10 @@ def test_what_weights_may_lose_is_added():
     pair = module._sample_pair(GaussianEvent(1.0, 0.3), "removed")
     wrong = replace(pair[0], error=1e-9)
     asked = np.array([-0.3, -0.1, 0.0, 0.5])
-    found, other = quick_excess(*pair, asked)[0], quick_excess(wrong, pair[1], asked)[0]
-    assert np.all(other - found >= 1e-9 * found) and np.all(found > 0)
+    found = quick_excess(*pair, asked)[0]
+    other = quick_excess(wrong, pair[1], asked)[0]
+    assert np.all(other - found >= 1e-9 * found)
+    assert np.all(found > 0)
 
 
 def test_the_ends_and_both_transforms_are_counted(monkeypatch):
@@ -433,8 +459,10 @@ def test_the_ends_and_both_transforms_are_counted(monkeypatch):
     monkeypatch.setattr(module, "CUT", 1e-9)
     assert module._self_composed(one, 2).infinite >= 1e-9
     monkeypatch.undo()
-    two, other = module._self_composed(one, 2), connected(GaussianEvent(2.0, 0.2), 1e-3)
-    size, norm = len(two.chances), float(np.linalg.norm(two.chances))
+    two = module._self_composed(one, 2)
+    other = connected(GaussianEvent(2.0, 0.2), 1e-3)
+    size = len(two.chances)
+    norm = float(np.linalg.norm(two.chances))
     transform = 8 * UNIT * math.log2(size)
     lost = 2 * (transform + 16 * UNIT) * math.sqrt(norm) + transform * norm
     assert two.infinite >= 1e-15 + 0.999 * math.sqrt(size) * lost
@@ -503,7 +531,10 @@ def test_a_sample_of_all_rows_is_the_full_batch():
 
 
 @pytest.mark.parametrize("direction", list(PAIRS))
-@pytest.mark.parametrize(("q", "sigma"), [(1e-7, 0.3), (1e-9, 0.1), (0.3, 2.0)])
+@pytest.mark.parametrize(
+    ("q", "sigma"),
+    [(1e-7, 0.3), (1e-9, 0.1), (0.3, 2.0)],
+)
 def test_rounding_makes_no_chances_of_nothing(q, sigma, direction):
     """All chances are 1 but for some units: not one for each point of the grid."""
     one = connected(GaussianEvent(sigma, q), 1e-3, direction)
@@ -518,10 +549,8 @@ def test_a_mass_above_one_is_counted():
     """As measures: what is infinite is the whole mass of a composition less that of
     finite losses.
     """
-    one, other = (
-        Losses(0, np.array([0.6, 0.6]), 0.1, 1.0),
-        Losses(0, np.array([0.9]), 0.2, 1.0),
-    )
+    one = Losses(0, np.array([0.6, 0.6]), 0.1, 1.0)
+    other = Losses(0, np.array([0.9]), 0.2, 1.0)
     assert one.mass == pytest.approx(1.3)
     assert module._self_composed(one, 3).infinite == pytest.approx(1.3**3 - 1.2**3)
     assert (

@@ -5,6 +5,8 @@ Tests with a fixed seed are deterministic. Where draws are unseeded the odds of 
 alarm are stated.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from core import D, M, python, release_many, release_one, toy
@@ -33,7 +35,10 @@ def rejected(z: np.ndarray, sd: float) -> list[str]:
     ks = stats.kstest(z, "norm").pvalue
     total = float(z @ z)
     variance = 2 * min(stats.chi2.cdf(total, n), stats.chi2.sf(total, n))
-    cells = np.bincount((stats.norm.cdf(z) * 64).astype(int).clip(0, 63), minlength=64)
+    cells = np.bincount(
+        (stats.norm.cdf(z) * 64).astype(int).clip(0, 63),
+        minlength=64,
+    )
     shape = stats.chisquare(cells).pvalue
     return [
         name
@@ -92,7 +97,15 @@ def symmetric_noise(query, d):
 
 def test_gram_noise_is_symmetric_with_full_variance_on_the_diagonal_and_half_off_it():
     d = 400
-    released = [release_one(Gram(M), Params(), zeros(3, d), seed) for seed in (3, 4, 5)]
+    released = [
+        release_one(
+            Gram(M),
+            Params(),
+            zeros(3, d),
+            seed,
+        )
+        for seed in (3, 4, 5)
+    ]
     values = np.stack([one.value for one in released])
     assert np.array_equal(values, np.swapaxes(values, 1, 2))
     off = values[:, np.triu_indices(d, 1)[0], np.triu_indices(d, 1)[1]]
@@ -100,7 +113,8 @@ def test_gram_noise_is_symmetric_with_full_variance_on_the_diagonal_and_half_off
     sd = released[0].noise_sd
     assert rejected(off, sd / np.sqrt(2)) == []
     assert rejected(diagonal, sd) == []
-    assert len(rejected(off, sd)) == 3 and len(rejected(diagonal, sd / np.sqrt(2))) >= 2
+    assert len(rejected(off, sd)) == 3
+    assert len(rejected(diagonal, sd / np.sqrt(2))) >= 2
 
 
 def test_class_grams_have_independent_symmetric_noise():
@@ -120,7 +134,10 @@ def test_classes_coordinates_and_releases_are_uncorrelated():
     )
     now = np.corrcoef(values.T)
     off = now[~np.eye(D * M, dtype=bool)]
-    step = np.corrcoef(values[:-1].T, values[1:].T)[: D * M, D * M :]
+    step = np.corrcoef(
+        values[:-1].T,
+        values[1:].T,
+    )[: D * M, D * M :]
     assert np.abs(off).max() < 6 / np.sqrt(1500)
     assert np.abs(step).max() < 6 / np.sqrt(1500)
     squares = np.corrcoef((values**2).T)[~np.eye(D * M, dtype=bool)]
@@ -149,7 +166,8 @@ def test_noise_is_added_once_whatever_the_number_of_blocks():
         ).value
         for rows in (128, 256, 1024)
     ]
-    assert np.array_equal(values[0], values[1]) and np.array_equal(values[0], values[2])
+    assert np.array_equal(values[0], values[1])
+    assert np.array_equal(values[0], values[2])
     assert (
         rejected(
             values[0], release_one(ClassSums(100), Params(), zeros(1000, 300)).noise_sd
@@ -160,7 +178,8 @@ def test_noise_is_added_once_whatever_the_number_of_blocks():
 
 def test_noise_does_not_depend_on_the_data():
     x, y = toy(100)
-    query, params = ClassSums(M), Params()
+    query = ClassSums(M)
+    params = Params()
     with_data = release_one(query, params, ArrayRows(x, y), 4)
     without = release_one(query, params, ArrayRows(x, np.full(100, -1)), 4)
     exact = release_one(query, params, ArrayRows(x, y), 4, sigma=0.0)
@@ -221,21 +240,36 @@ def test_the_key_is_32_fresh_bytes_of_operating_system_entropy(monkeypatch):
         return bytes([len(asked)]) * n
 
     monkeypatch.setattr("dphead.privacy.noise.secrets.token_bytes", token_bytes)
-    draws = {NoiseSource().generator(0, "noise").integers(0, 2**63) for _ in range(4)}
-    assert asked == [32] * 4 and len(draws) == 4
+    draws = {
+        NoiseSource()
+        .generator(0, "noise")
+        .integers(
+            0,
+            2**63,
+        )
+        for _ in range(4)
+    }
+    assert asked == [32] * 4
+    assert len(draws) == 4
 
 
 def test_a_fit_is_unseeded_unless_asked():
-    assert (
-        NoiseSource().seed is None
-        and NoiseSource().private
-        and not NoiseSource(0).private
-    )
+    assert NoiseSource().seed is None
+    assert NoiseSource().private
+    assert not NoiseSource(0).private
 
 
 def test_seeded_streams_differ_by_seed_release_and_purpose_and_repeat_otherwise():
-    names = [(s, k, p) for s in (0, 1) for k in range(20) for p in ("noise", "sample")]
-    draws = {n: NoiseSource(n[0]).generator(*n[1:]).integers(0, 2**63) for n in names}
+    names = list(itertools.product((0, 1), range(20), ("noise", "sample")))
+    draws = {
+        n: NoiseSource(n[0])
+        .generator(*n[1:])
+        .integers(
+            0,
+            2**63,
+        )
+        for n in names
+    }
     assert len(set(draws.values())) == len(names)
     assert all(
         NoiseSource(n[0]).generator(*n[1:]).integers(0, 2**63) == v
@@ -279,7 +313,8 @@ def test_compiled_sums_do_not_freeze_the_noise():
     (defect 1).
     """
     x, y = toy(50)
-    query, params = Gradient(M), Params(weights=np.zeros((D, M), np.float32))
+    query = Gradient(M)
+    params = Params(weights=np.zeros((D, M), np.float32))
     a = release_one(query, params, ArrayRows(x, y), None, JaxSums()).value
     b = release_one(query, params, ArrayRows(x, y), None, JaxSums()).value
     # whole numbers of deviation 4095**2: a pair is equal with odds 2e-8, three with

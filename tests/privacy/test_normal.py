@@ -98,7 +98,8 @@ def rejected(draws, sd):
     edge = int(np.ceil(sd * stats.norm.isf(5 / n)))
     edge = max(edge - 2, 1)
     ks = np.arange(-edge, edge + 1)
-    below, above = stats.norm.cdf((ks - 0.5) / sd), stats.norm.cdf((ks + 0.5) / sd)
+    below = stats.norm.cdf((ks - 0.5) / sd)
+    above = stats.norm.cdf((ks + 0.5) / sd)
     inner = np.where(
         ks < 0,
         above - below,
@@ -123,7 +124,8 @@ def test_every_integer_appears_as_often_as_it_should(sd):
     """
     draws = rounded_gaussian(fresh(1), (300_000,), sd)
     assert not rejected(draws, sd)
-    assert rejected(draws, 0.98 * sd) and rejected(draws, 1.02 * sd)
+    assert rejected(draws, 0.98 * sd)
+    assert rejected(draws, 1.02 * sd)
 
 
 @pytest.mark.parametrize("sd", [1e5, 2.0**30, 2.0**40 + 1])
@@ -193,10 +195,12 @@ def test_words_at_a_boundary_fall_on_its_right_side(sd, deviations):
         )
     for sign in (0, SIGN):
         words = [word | sign, word | sign]
-        below, above = Words(words, following - 1), Words(words, following + 1)
+        below = Words(words, following - 1)
+        above = Words(words, following + 1)
         outer = rounded_gaussian(below, (2,), sd).tolist()
         inner = rounded_gaussian(above, (2,), sd).tolist()
-        assert below.asked >= 2 and above.asked >= 2
+        assert below.asked >= 2
+        assert above.asked >= 2
         assert outer == 2 * [-k - 1 if sign else k + 1]
         assert inner == 2 * [-k if sign else k]
 
@@ -214,7 +218,16 @@ def test_digits_are_drawn_until_the_side_is_certain():
 
 @pytest.mark.parametrize("sd", [1.0, 1000.0, 2.0**38])
 def test_the_fast_draws_are_those_of_the_slow_definition(sd):
-    words = np.random.default_rng(6).integers(0, 2**64, 3000, dtype=np.uint64).tolist()
+    words = (
+        np.random.default_rng(6)
+        .integers(
+            0,
+            2**64,
+            3000,
+            dtype=np.uint64,
+        )
+        .tolist()
+    )
     fast = rounded_gaussian(Words(words, 77), (len(words),), sd).tolist()
     slow = [definition(normal.Tail(w & ~SIGN, lambda: 77), sd) for w in words]
     assert fast == [-k if w >= SIGN else k for w, k in zip(words, slow, strict=True)]
@@ -231,7 +244,15 @@ def test_the_inverse_errs_by_less_than_its_bound():
     ) >> 6
     drawn = np.random.default_rng(7).integers(2**46, 2**63, 1000)
     ends = np.array(
-        [2**46, 2**46 + 1, 2**53 - 1, 2**53 + 1, 2**63 - 1, 2**63 - 513], np.int64
+        [
+            2**46,
+            2**46 + 1,
+            2**53 - 1,
+            2**53 + 1,
+            2**63 - 1,
+            2**63 - 513,
+        ],
+        np.int64,
     )
     tails = np.concatenate(
         [middles, middles - half, middles + half - 1, middles + 1, drawn, ends]
@@ -252,7 +273,17 @@ def test_the_tail_in_integers_errs_by_at_most_two(x, bits):
 
 
 @pytest.mark.parametrize(
-    "x", [0, Fraction(1, 10**30), Fraction(1, 3), 1, Fraction(3, 2), 9, 14, 30]
+    "x",
+    [
+        0,
+        Fraction(1, 10**30),
+        Fraction(1, 3),
+        1,
+        Fraction(3, 2),
+        9,
+        14,
+        30,
+    ],
 )
 def test_the_tail_in_integers_at_its_extremes(x):
     for bits in (64, 320):
@@ -277,7 +308,8 @@ def test_few_draws_need_more_digits(monkeypatch):
 def test_seeded_draws_repeat_and_their_type_is_int64():
     first = rounded_gaussian(fresh(9), (3, 5000), 2.0**40)
     again = rounded_gaussian(fresh(9), (3, 5000), 2.0**40)
-    assert first.dtype == np.int64 and first.shape == (3, 5000)
+    assert first.dtype == np.int64
+    assert first.shape == (3, 5000)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, rounded_gaussian(fresh(10), (3, 5000), 2.0**40))
     assert rounded_gaussian(fresh(9), (), 5.0).shape == ()
@@ -304,7 +336,11 @@ def test_every_digit_of_a_word_is_uniform_and_counts():
     for bit in range(64):
         assert abs(float(np.mean(words >> np.uint64(bit) & np.uint64(1))) - 0.5) < 0.003
     low = [1 << 62 | 1 << b for b in range(20, 62)]
-    draws = rounded_gaussian(Words([1 << 62, *low], 5), (len(low) + 1,), 2.0**44)
+    draws = rounded_gaussian(
+        Words([1 << 62, *low], 5),
+        (len(low) + 1,),
+        2.0**44,
+    )
     # digits as far as the 44th move a draw of 44 places
     assert len(np.unique(draws)) > len(low)
 
@@ -316,13 +352,16 @@ def test_symmetric_draws_have_full_variance_on_the_diagonal_and_half_off_it():
     rows, columns = np.triu_indices(300, 1)
     off = draws[:, rows, columns].ravel()
     diagonal = np.diagonal(draws, axis1=1, axis2=2).ravel()
-    assert not rejected(off, 40 / np.sqrt(2)) and rejected(off, 40.0)
-    assert not rejected(diagonal, 40.0) and rejected(diagonal, 40 / np.sqrt(2))
+    assert not rejected(off, 40 / np.sqrt(2))
+    assert rejected(off, 40.0)
+    assert not rejected(diagonal, 40.0)
+    assert rejected(diagonal, 40 / np.sqrt(2))
 
 
 def test_symmetric_draws_are_independent_across_rows_and_classes():
     draws = symmetric_rounded_gaussian(fresh(14), (20, 80, 80), 40.0)
-    off = draws[:, np.triu_indices(80, 1)[0], np.triu_indices(80, 1)[1]].astype(float)
+    row, column = np.triu_indices(80, 1)
+    off = draws[:, row, column].astype(float)
     assert np.abs(np.corrcoef(off)[np.triu_indices(20, 1)]).max() < 6 / np.sqrt(
         off.shape[1]
     )
@@ -350,13 +389,19 @@ def test_the_deviation_off_the_diagonal_is_never_less_than_planned(sd):
     assert value <= sd / np.sqrt(2) * (1 + 1e-15)
 
 
-@pytest.mark.parametrize("sd", [0.0, -1.0, 0.01, 2.0**44 + 1, 2.0**45, np.inf, np.nan])
+@pytest.mark.parametrize(
+    "sd",
+    [0.0, -1.0, 0.01, 2.0**44 + 1, 2.0**45, np.inf, np.nan],
+)
 def test_deviations_that_are_not_covered_are_refused(sd):
     with pytest.raises(ValueError, match="sd must lie between"):
         rounded_gaussian(fresh(1), (3,), sd)
 
 
-@pytest.mark.parametrize("shape", [(3,), (3, 4), (5, 4, 3)])
+@pytest.mark.parametrize(
+    "shape",
+    [(3,), (3, 4), (5, 4, 3)],
+)
 def test_a_symmetric_draw_is_of_square_matrices(shape):
     with pytest.raises(ValueError, match="two equal lengths"):
         symmetric_rounded_gaussian(fresh(1), shape, 3.0)

@@ -77,8 +77,14 @@ def hostile_labels(rows, weights):
     """Labels (n,) of n equal rows: the class that a library's product gives the row at
     its place, where it gives another one at the place before; no class elsewhere.
     """
-    scores = np.matmul(rows[: 8 * PLACES].reshape(-1, PLACES, rows.shape[1]), weights)
-    winners = np.resize(scores.reshape(-1, weights.shape[1]).argmax(axis=1), len(rows))
+    scores = np.matmul(
+        rows[: 8 * PLACES].reshape(-1, PLACES, rows.shape[1]),
+        weights,
+    )
+    winners = np.resize(
+        scores.reshape(-1, weights.shape[1]).argmax(axis=1),
+        len(rows),
+    )
     return np.where(winners != np.roll(winners, 1), winners, -1)
 
 
@@ -100,12 +106,11 @@ def check_equal_rows(m, width, cores=1, block_sum=None):
     """n equal rows add up to n times one of them, and a sample of them to as often as
     it holds: exactly.
     """
-    n, transform = 700, RowTransform(False, np.full(width, 0.25, np.float32), None, 0.5)
+    n = 700
+    transform = RowTransform(False, np.full(width, 0.25, np.float32), None, 0.5)
     rng = np.random.default_rng(m)
-    ones, normal = (
-        np.ones(width, np.float32),
-        rng.standard_normal(width).astype(np.float32),
-    )
+    ones = np.ones(width, np.float32)
+    normal = rng.standard_normal(width).astype(np.float32)
     usual = rng.standard_normal((width + 1, m)).astype(np.float32)
     queries = [Gradient(m), CorrectCount(m)]
     if m < 1000 and block_sum is None:  # XLA compiles for each anew
@@ -120,9 +125,14 @@ def check_equal_rows(m, width, cores=1, block_sum=None):
         ):
             if isinstance(query, ChannelMoment):
                 params = Params(replace(params.transform, append=0.0))
-            x, y = np.tile(row, (n, 1)), np.full(n, m // 2)
+            x = np.tile(row, (n, 1))
+            y = np.full(n, m // 2)
             single = exact_sum(query, params, x[:1], y[:1], block_sum=block_sum)
-            batches = [(None, n), (sample, len(sample)), (sample[1:], len(sample) - 1)]
+            batches = [
+                (None, n),
+                (sample, len(sample)),
+                (sample[1:], len(sample) - 1),
+            ]
             for indices, count in batches if block_sum is None else batches[:2]:
                 total = exact_sum(
                     query,
@@ -143,13 +153,29 @@ def check_count(m, width=64):
     x, weights, y, _ = hostile(
         lambda seed: tied_weights(width, m, seed), 100 * PLACES + 1, width
     )
-    params, query = Params(weights=weights), CorrectCount(m)
+    params = Params(weights=weights)
+    query = CorrectCount(m)
     single = query.squared_sensitivity("add_remove", 1.0)
-    before, after = (exact_sum(query, params, x[i:], y[i:])[0, 0] for i in (0, 1))
+    before, after = (
+        exact_sum(
+            query,
+            params,
+            x[i:],
+            y[i:],
+        )[0, 0]
+        for i in (0, 1)
+    )
     assert (before - after) ** 2 <= single, (before, after)
     sample = np.flatnonzero(np.random.default_rng(m).random(len(x)) < 0.5)
     before, after = (
-        exact_sum(query, params, x, y, indices=sample[i:])[0, 0] for i in (0, 1)
+        exact_sum(
+            query,
+            params,
+            x,
+            y,
+            indices=sample[i:],
+        )[0, 0]
+        for i in (0, 1)
     )
     assert (before - after) ** 2 <= single, (before, after)
 
@@ -172,7 +198,8 @@ def check_fit(m=16, d=64):
         )
 
     x, _, y, seed = hostile(start, 100 * PLACES + 1, d)
-    x, asked = x * size, []
+    x = x * size
+    asked = []
 
     class Spy(Door):
         def __call__(self, request):

@@ -54,7 +54,20 @@ HOSTILE = np.array(
     ],
     np.float32,
 )
-LABELS = np.array([0, 1, 2, 0, 1, 2, -1, M, 2**31 - 1, -(2**31)])
+LABELS = np.array(
+    [
+        0,
+        1,
+        2,
+        0,
+        1,
+        2,
+        -1,
+        M,
+        2**31 - 1,
+        -(2**31),
+    ]
+)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
@@ -71,7 +84,8 @@ def test_nothing_raises_or_warns_because_of_a_rows_value(query, transform, weigh
             rows = ArrayRows(HOSTILE[-n:], LABELS[-n:])
             for block_sum in (CpuSums(), CpuSums(compiled_from=0)):
                 released = release_one(query, params, rows, block_sum=block_sum)
-                assert np.isfinite(released.value).all() and np.any(released.value != 0)
+                assert np.isfinite(released.value).all()
+                assert np.any(released.value != 0)
 
 
 def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
@@ -86,7 +100,8 @@ def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
     ):
         params = Params(RowTransform(append=0.5), np.zeros((D + 1, M), np.float32))
         spec = spec_of(query, 300, clip_norm=0.7, sigma=1.9, relation=relation)
-        ledger, noise = reserve([spec, spec]), NoiseSource(8)
+        ledger = reserve([spec, spec])
+        noise = NoiseSource(8)
         unit, sd = noise_scale(query, spec, 0.5)
         for sequence in (0, 1):
             released = release(
@@ -165,7 +180,8 @@ def test_no_noise_at_a_clip_norm_gives_the_clipped_sum_in_real_numbers():
 
 @pytest.mark.parametrize("wrong", [np.float64, np.int32, "shape"])
 def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wrong):
-    query, spec = ClassSums(M), spec_of(ClassSums(M), 40)
+    query = ClassSums(M)
+    spec = spec_of(ClassSums(M), 40)
 
     def summer(request):
         return (
@@ -174,7 +190,8 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
             else np.zeros((D, M), wrong)
         )
 
-    ledger, noise = reserve([spec]), NoiseSource(1)
+    ledger = reserve([spec])
+    noise = NoiseSource(1)
     with pytest.raises(TypeError, match="int64 of the query's shape"):
         release(
             query,
@@ -452,10 +469,8 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows, sigma):
             noise=NoiseSource(1),
             summer=door(),
         )
-    assert (
-        Counted.reads == 0
-        and ledger.ledger.fits()[0]["releases"][0]["state"] == "reserved"
-    )
+    assert Counted.reads == 0
+    assert ledger.ledger.fits()[0]["releases"][0]["state"] == "reserved"
 
 
 def test_sums_that_could_overflow_are_refused_before_they_are_read(rows):
@@ -513,7 +528,8 @@ def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
             asked.append("norm")
             return super().largest_norm(request)
 
-    query, rows = ClassSums(M), ArrayRows(*toy(40))
+    query = ClassSums(M)
+    rows = ArrayRows(*toy(40))
     for sigma, clip_norm in ((1.0, 0.7), (0.0, 0.7), (0.0, math.inf)):
         spec = spec_of(query, 40, sigma=sigma, clip_norm=clip_norm)
         release(
@@ -525,4 +541,5 @@ def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
             noise=NoiseSource(1),
             summer=Watched(),
         )
-    assert asked[:3] == [0.7, 0.7, "norm"] and len(asked) == 4
+    assert asked[:3] == [0.7, 0.7, "norm"]
+    assert len(asked) == 4

@@ -50,7 +50,9 @@ def batches(n, prob, times, seed=3):
     return included
 
 
-N, Q, T = 60, 0.15, 2000
+N = 60
+Q = 0.15
+T = 2000
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +62,11 @@ def included():
 
 def test_inclusion_counts_are_binomial(included):
     counts = included.sum(axis=0)
-    chi2 = float(((counts - T * Q) ** 2 / (T * Q * (1 - Q))).sum())
+    gaps = counts - T * Q
+    chi2 = float((gaps**2 / (T * Q * (1 - Q))).sum())
     assert 1e-6 < stats.chi2.sf(chi2, N) < 1 - 1e-6
-    assert abs(included.mean() - Q) < 5 * np.sqrt(Q * (1 - Q) / (N * T))
+    error = np.sqrt(Q * (1 - Q) / (N * T))
+    assert abs(included.mean() - Q) < 5 * error
     assert all(stats.binomtest(int(c), T, Q).pvalue > 1e-8 for c in counts)
 
 
@@ -74,9 +78,10 @@ def test_rows_are_included_independently(included):
 
 
 def test_batches_of_successive_steps_are_independent(included):
-    steps = np.corrcoef(included[:-1].T.astype(float), included[1:].T.astype(float))[
-        :N, N:
-    ]
+    steps = np.corrcoef(
+        included[:-1].T.astype(float),
+        included[1:].T.astype(float),
+    )[:N, N:]
     assert np.abs(steps).max() < 6 / np.sqrt(T)
 
 
@@ -93,7 +98,11 @@ def test_batch_sizes_vary_as_a_binomial(included):
     low, high = 4, 15
     observed = np.bincount(np.clip(sizes, low, high), minlength=high + 1)[low:]
     wanted = np.concatenate(
-        [[expected[: low + 1].sum()], expected[low + 1 : high], [expected[high:].sum()]]
+        [
+            [expected[: low + 1].sum()],
+            expected[low + 1 : high],
+            [expected[high:].sum()],
+        ]
     )
     assert stats.chisquare(observed, wanted * T / wanted.sum()).pvalue > 1e-6
 
@@ -102,7 +111,9 @@ def test_empty_batches_happen_and_still_release_noise():
     """(1 - q)^n of them; a step that skipped its noise would show that the batch was
     empty (defect 11).
     """
-    n, prob, times = 4, 0.2, 1000
+    n = 4
+    prob = 0.2
+    times = 1000
     rows = Watched(np.ones((n, D), np.float32), np.zeros(n, int))
     values = release_many(
         ClassSums(M), Params(), rows, times, 4, sampling_prob=prob
@@ -122,10 +133,12 @@ def test_empty_batches_happen_and_still_release_noise():
 def test_every_sampled_row_counts_once_whatever_the_block_size(prob, block_rows):
     """Also when far more rows are drawn than a block holds."""
     x, y = toy(900)
-    query, params = ClassSums(M), Params()
+    query = ClassSums(M)
+    params = Params()
     rows = Watched(x, y, block_rows=block_rows)
     spec = spec_of(query, 900, sigma=0.0, sampling_prob=prob, clip_norm=1.0)
-    ledger, noise = reserve([spec]), NoiseSource(6)
+    ledger = reserve([spec])
+    noise = NoiseSource(6)
     value = release(
         query, params, rows, spec, ledger=ledger, noise=noise, summer=door()
     ).value
@@ -144,7 +157,10 @@ def test_the_fast_sampler_is_the_definition():
         assert np.all(np.diff(fast) > 0)
 
 
-@pytest.mark.parametrize("prob", [0.3, 2.0**-60, 1 - 2.0**-53, 3 * 2.0**-54])
+@pytest.mark.parametrize(
+    "prob",
+    [0.3, 2.0**-60, 1 - 2.0**-53, 3 * 2.0**-54],
+)
 def test_a_row_is_in_a_sample_with_at_most_its_probability(prob):
     """A uniform is j 2**-53.
 
@@ -177,7 +193,8 @@ def test_full_batches_ask_for_no_sample():
 def test_nothing_depends_on_block_size_or_row_order(block_rows):
     x, y = toy(1000)
     order = np.random.default_rng(0).permutation(1000)
-    query, params = ClassSums(M), Params()
+    query = ClassSums(M)
+    params = Params()
     exact = integer_sum(query, params, x, y)
     for rows, labels in ((x, y), (x[order], y[order])):
         value = integer_sum(query, params, rows, labels, block_rows=block_rows)

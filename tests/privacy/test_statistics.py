@@ -121,8 +121,10 @@ def neighbours(specs, other, relation):
     is replaced.
     """
     rows = [make(s) for s in specs]
-    x, y = np.stack([r[0] for r in rows]), np.array([r[1] for r in rows])
-    x2, y2 = x.copy(), y.copy()
+    x = np.stack([r[0] for r in rows])
+    y = np.array([r[1] for r in rows])
+    x2 = x.copy()
+    y2 = y.copy()
     if relation == "replace_one":
         kind, spec = other
         if kind == "opposite":
@@ -184,12 +186,18 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(
 @pytest.mark.parametrize("compiled_from", [0, 1 << 20])
 @pytest.mark.parametrize(
     "size, weight, margin",
-    [(2e-23, 1e36, 0), (0.9e-19, 1e35, 0), (5e17, 0.0, 45), (5e17, 0.0, 52)],
+    [
+        (2e-23, 1e36, 0),
+        (0.9e-19, 1e35, 0),
+        (5e17, 0.0, 45),
+        (5e17, 0.0, 52),
+    ],
 )
 def test_norms_that_underflow_are_clipped(compiled_from, size, weight, margin):
     """Squares of tiny numbers vanish in float32: the product of norms must not be 0."""
     d = 1000
-    x, y = np.full((1, d), size, np.float32), np.array([0])
+    x = np.full((1, d), size, np.float32)
+    y = np.array([0])
     weights = np.full((d, M), weight)
     # softmax that is nearly certain: residuals of 1e-20 or 1e-23 against a row of norm
     # 1.6e19
@@ -253,7 +261,8 @@ def test_the_fast_sum_is_the_sum_of_the_definition(
     rows = [make(s) for s in specs]
     weights = np.random.default_rng(seed).standard_normal((width, M)).astype(np.float32)
     params = Params(transform, weights)
-    x, y = np.stack([r[0] for r in rows]), np.array([r[1] for r in rows])
+    x = np.stack([r[0] for r in rows])
+    y = np.array([r[1] for r in rows])
     with np.errstate(all="ignore"):
         slow = [
             per_example(query, params, xi, int(yi), clip_norm)
@@ -328,7 +337,8 @@ def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
             assert not integer_sum(
                 query, params, bad, np.array([0, 1, 2, -1, M]), block_sum=way
             ).any()
-            ask, out = ask_of(query, params, 1.0), np.zeros_like(alone)
+            ask = ask_of(query, params, 1.0)
+            out = np.zeros_like(alone)
             out = way.add(ask, way.rows(ask, block), block.y, used, out)
             upper = np.triu if query.symmetric else np.asarray
             assert np.array_equal(upper(alone), upper(out))
@@ -336,7 +346,8 @@ def test_padding_and_bad_rows_count_zero_after_a_transform_that_moves_them():
 
 def test_a_huge_row_counts_and_a_row_that_its_transform_makes_infinite_does_not():
     """A finite row of any size is clipped; only what is not finite counts zero."""
-    big, label = np.full((1, D), 3e38, np.float32), np.array([0])
+    big = np.full((1, D), 3e38, np.float32)
+    label = np.array([0])
     total = clipped_sum(ClassSums(M), Params(), big, label)
     assert np.linalg.norm(total[:, 0] - 0.5) <= 1e-3  # of norm one, along the row
     # 3e38 times it is beyond float64, or not
@@ -357,7 +368,11 @@ def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
     """
     x, y = toy(300)
     y[:5] = [-1, M, 0, 1, 2]
-    x[2:5] = [[np.nan] * D, [np.inf] * D, [0] * D]
+    x[2:5] = [
+        [np.nan] * D,
+        [np.inf] * D,
+        [0] * D,
+    ]
     transform = RowTransform(True, np.full(D, 0.1, np.float32), None, 0.5)
     weights = np.random.default_rng(3).normal(size=(D + 1, M)).astype(np.float32)
     head = LinearHead(weights[:-1], 0.5 * weights[-1], transform)
@@ -367,13 +382,23 @@ def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
         clipped_sum(CorrectCount(M), Params(transform, weights), x, y)[0, 0] == expected
     )
     assert (
-        clipped_sum(CorrectCount(M), Params(weights=np.zeros((D, M))), x, y)[0, 0] == 0
+        clipped_sum(
+            CorrectCount(M),
+            Params(weights=np.zeros((D, M))),
+            x,
+            y,
+        )[0, 0]
+        == 0
     )
 
 
-@pytest.mark.parametrize("tied", [(0, 1), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize(
+    "tied",
+    [(0, 1), (0, 2), (1, 2), (0, 1, 2)],
+)
 def test_a_tie_is_not_correct_whichever_classes_tie(tied):
-    x, y = np.ones((M, D), np.float32), np.arange(M)
+    x = np.ones((M, D), np.float32)
+    y = np.arange(M)
     weights = np.zeros((D, M))
     weights[:, list(tied)] = 1.0
     for way in (CpuSums(), CpuSums(compiled_from=0)):
@@ -386,15 +411,28 @@ def test_a_tie_is_not_correct_whichever_classes_tie(tied):
 
 
 @settings(max_examples=40)
-@given(st.sampled_from([1, 3, 64, 2000]), st.integers(1, 5), st.integers(0, 9))
+@given(
+    st.sampled_from([1, 3, 64, 2000]),
+    st.integers(1, 5),
+    st.integers(0, 9),
+)
 def test_scores_are_exact_whole_numbers(width, m, seed):
     """Beyond 2**24, where float32 would round them by the order of its additions."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((7, width)).astype(np.float32)
     weights = integer_weights(rng.standard_normal((width, m)))
     rows = Gradient(m).rows(RowTransform(), x, 1.0)
-    z, rate = Chunk(rows, np.zeros(7, int), np.ones(7, bool), weights, 1.0).scores(np)
-    assert np.array_equal(z, rows.q.astype(np.int64) @ weights.w.T.astype(np.int64))
+    z, rate = Chunk(
+        rows,
+        np.zeros(7, int),
+        np.ones(7, bool),
+        weights,
+        1.0,
+    ).scores(np)
+    assert np.array_equal(
+        z,
+        rows.q.astype(np.int64) @ weights.w.T.astype(np.int64),
+    )
     assert np.abs(z).max() > 2**24 or width > 1
     assert np.array_equal(rate[:, 0], rows.scale * weights.step)
 
@@ -404,20 +442,31 @@ def test_residuals_that_would_be_too_long_are_truncated_or_zero():
 
     Of 513 nothing helps.
     """
-    residual = np.array([[2047] * 64, [-2047] * 64, [2052] * 64, [2044] * 64])
+    residual = np.array(
+        [
+            [2047] * 64,
+            [-2047] * 64,
+            [2052] * 64,
+            [2044] * 64,
+        ]
+    )
     l = shortened(np, residual, np.full((4, 1), 0.25))
-    assert [np.unique(row).tolist() for row in l] == [[511], [-511], [0], [511]]
+    found = [np.unique(row).tolist() for row in l]
+    assert found == [[511], [-511], [0], [511]]
 
 
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e9, 1e12, 1e16])
 @pytest.mark.parametrize("compiled_from", [0, 1 << 12])
 def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
     """Beyond 2**31 their squares would come round in int64."""
-    weights, x = np.zeros((D, M)), np.eye(1, D, dtype=np.float32)
+    weights = np.zeros((D, M))
+    x = np.eye(1, D, dtype=np.float32)
     weights[0, 1] = size
-    way, query = CpuSums(compiled_from=compiled_from), Gradient(M, "squared")
+    way = CpuSums(compiled_from=compiled_from)
+    query = Gradient(M, "squared")
     total = integer_sum(query, Params(weights=weights), x, np.array([1]), block_sum=way)
-    assert total[0, 1] >= 0.99 * query.most() and not total[:, [0, 2]].any()
+    assert total[0, 1] >= 0.99 * query.most()
+    assert not total[:, [0, 2]].any()
 
 
 @pytest.mark.parametrize("power", [1, 2])
@@ -432,20 +481,24 @@ def test_moments_follow_their_own_row_alone_and_are_no_longer_than_the_bound(pow
             together = query.rows(RowTransform(), x, clip_norm)
             length = (together.q**2).sum(axis=1)
             assert length.max() <= query.squared_sensitivity("zero_out", clip_norm)
-            assert length[-1] >= (0.999 * query.most()) ** 2 and not length[6]
+            assert length[-1] >= (0.999 * query.most()) ** 2
+            assert not length[6]
             for i in range(len(x)):
                 alone = query.rows(RowTransform(), x[i : i + 1], clip_norm)
-                assert (
-                    np.array_equal(alone.q[0], together.q[i])
-                    and alone.scale[0] == together.scale[i]
-                )
+                assert np.array_equal(alone.q[0], together.q[i])
+                assert alone.scale[0] == together.scale[i]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 def test_no_entry_of_a_row_is_larger_than_sums_have_room_for(query):
     """Rows along an axis, clipped, put all they may into one entry."""
-    x = np.concatenate([9 * np.eye(D), -9 * np.eye(D)]).astype(np.float32)
-    for weights in (np.zeros((D, M)), 100 * np.eye(D, M), -100 * np.eye(D, M)):
+    far = 9 * np.eye(D)
+    x = np.concatenate([far, -far]).astype(np.float32)
+    for weights in (
+        np.zeros((D, M)),
+        100 * np.eye(D, M),
+        -100 * np.eye(D, M),
+    ):
         for row in x:
             total = integer_sum(
                 query, Params(weights=weights), row[None], np.array([0])
@@ -474,9 +527,23 @@ def steer(*signs, bias=None):
 # query, relation, append, (row, label), (row, label) or None, weights
 WORST = [
     (ChannelMoment(M), "zero_out", 0, (E[0], 0), None, None),
-    (ChannelMoment(M), "replace_one", 0, (E[0], 0), (-E[0], 0), None),
+    (
+        ChannelMoment(M),
+        "replace_one",
+        0,
+        (E[0], 0),
+        (-E[0], 0),
+        None,
+    ),
     (ChannelMoment(M, 2), "zero_out", 0, (E[0], 0), None, None),
-    (ChannelMoment(M, 2), "replace_one", 0, (9 * E[0], 0), (9 * E[1], 0), None),
+    (
+        ChannelMoment(M, 2),
+        "replace_one",
+        0,
+        (9 * E[0], 0),
+        (9 * E[1], 0),
+        None,
+    ),
     (
         ChannelMoment(M, 1, 2),
         "replace_one",
@@ -485,13 +552,41 @@ WORST = [
         (-9 * (E[0] + E[1]), 0),
         None,
     ),
-    (ChannelMoment(M, 2, 2), "replace_one", 0, (9 * E[0], 0), (9 * E[3], 0), None),
+    (
+        ChannelMoment(M, 2, 2),
+        "replace_one",
+        0,
+        (9 * E[0], 0),
+        (9 * E[3], 0),
+        None,
+    ),
     (Gram(M), "zero_out", 0, (5 * E[0], 0), None, None),
     (Gram(M), "zero_out", 0.7, (5 * E[0], 0), None, None),
-    (Gram(M), "replace_one", 0, (5 * E[0], 0), (5 * E[1], 0), None),
+    (
+        Gram(M),
+        "replace_one",
+        0,
+        (5 * E[0], 0),
+        (5 * E[1], 0),
+        None,
+    ),
     (ClassGrams(M), "zero_out", 0.7, (5 * E[0], 0), None, None),
-    (ClassGrams(M), "replace_one", 0.7, (5 * E[0], 0), (5 * E[0], 1), None),
-    (SigmoidHessians(M), "zero_out", 0.7, (5 * E[0], 0), None, np.zeros((D + 1, M))),
+    (
+        ClassGrams(M),
+        "replace_one",
+        0.7,
+        (5 * E[0], 0),
+        (5 * E[0], 1),
+        None,
+    ),
+    (
+        SigmoidHessians(M),
+        "zero_out",
+        0.7,
+        (5 * E[0], 0),
+        None,
+        np.zeros((D + 1, M)),
+    ),
     (
         SigmoidHessians(M),
         "replace_one",
@@ -501,16 +596,79 @@ WORST = [
         np.zeros((D, M)),
     ),
     (ClassSums(M), "zero_out", 0.7, (5 * E[0], 0), None, None),
-    (ClassSums(M), "replace_one", 0, (5 * E[0], 0), (-5 * E[0], 0), None),
-    (ClassSums(M), "replace_one", 0.7, (5 * E[0], 0), (-5 * E[0], 0), None),
-    (ClassSums(M), "replace_one", 3.0, (5 * E[0], 0), (5 * E[0], 1), None),
+    (
+        ClassSums(M),
+        "replace_one",
+        0,
+        (5 * E[0], 0),
+        (-5 * E[0], 0),
+        None,
+    ),
+    (
+        ClassSums(M),
+        "replace_one",
+        0.7,
+        (5 * E[0], 0),
+        (-5 * E[0], 0),
+        None,
+    ),
+    (
+        ClassSums(M),
+        "replace_one",
+        3.0,
+        (5 * E[0], 0),
+        (5 * E[0], 1),
+        None,
+    ),
     (ClassCounts(M), "zero_out", 0, (E[0], 0), None, None),
-    (ClassCounts(M), "replace_one", 0, (E[0], 0), (E[0], 1), None),
-    (CorrectCount(M), "zero_out", 0, (E[0], 0), None, np.eye(D, M)),
-    (CorrectCount(M), "replace_one", 0, (E[0], 0), (E[0], 1), np.eye(D, M)),
-    (Gradient(M), "zero_out", 0, (9 * E[0], 0), None, np.zeros((D, M))),
-    (Gradient(M), "zero_out", 0.7, (9 * E[0], 0), None, np.zeros((D + 1, M))),
-    (Gradient(M), "replace_one", 0, (9 * E[0], 0), (-9 * E[0], 0), np.zeros((D, M))),
+    (
+        ClassCounts(M),
+        "replace_one",
+        0,
+        (E[0], 0),
+        (E[0], 1),
+        None,
+    ),
+    (
+        CorrectCount(M),
+        "zero_out",
+        0,
+        (E[0], 0),
+        None,
+        np.eye(D, M),
+    ),
+    (
+        CorrectCount(M),
+        "replace_one",
+        0,
+        (E[0], 0),
+        (E[0], 1),
+        np.eye(D, M),
+    ),
+    (
+        Gradient(M),
+        "zero_out",
+        0,
+        (9 * E[0], 0),
+        None,
+        np.zeros((D, M)),
+    ),
+    (
+        Gradient(M),
+        "zero_out",
+        0.7,
+        (9 * E[0], 0),
+        None,
+        np.zeros((D + 1, M)),
+    ),
+    (
+        Gradient(M),
+        "replace_one",
+        0,
+        (9 * E[0], 0),
+        (-9 * E[0], 0),
+        np.zeros((D, M)),
+    ),
     (
         Gradient(M, "sigmoid"),
         "replace_one",
@@ -604,7 +762,8 @@ def test_a_worst_case_reaches_the_sensitivity(
         RowTransform(append=append),
         None if weights is None else weights.astype(np.float32) / clip_norm,
     )
-    x1, y1 = a[0][None].astype(np.float32), np.array([a[1]])
+    x1 = a[0][None].astype(np.float32)
+    y1 = np.array([a[1]])
     x2, y2 = (
         (x1, np.array([-1]))
         if b is None
@@ -640,7 +799,8 @@ def test_the_table_of_sensitivities(clip_norm, append):
     Class sums of replaced rows have a whole bound, which is below the real one by less
     than one unit of 4095.
     """
-    r2, m = clip_norm**2 + append**2, M
+    r2 = clip_norm**2 + append**2
+    m = M
     r = math.sqrt(r2)
     table = {
         ChannelMoment(m): (clip_norm, 2 * clip_norm),
@@ -652,8 +812,16 @@ def test_the_table_of_sensitivities(clip_norm, append):
         ClassCounts(m): (1.0, math.sqrt(2)),
         CorrectCount(m): (1.0, 1.0),
         Gradient(m): (clip_norm, 2 * clip_norm),
-        Gradient(m, "softmax", "features"): (math.sqrt(2) * r, 2 * math.sqrt(2) * r),
-        Gradient(m, "sigmoid", "features"): (math.sqrt(m) * r, 2 * math.sqrt(m) * r),
+        Gradient(
+            m,
+            "softmax",
+            "features",
+        ): (math.sqrt(2) * r, 2 * math.sqrt(2) * r),
+        Gradient(
+            m,
+            "sigmoid",
+            "features",
+        ): (math.sqrt(m) * r, 2 * math.sqrt(m) * r),
     }
     for query, (single, replaced) in table.items():
         assert sensitivity(query, clip_norm, "zero_out", append) == pytest.approx(
@@ -710,8 +878,10 @@ def test_weights_become_16_bit_integers_of_bounded_length(width, m, seed, size, 
     weights *= size / np.abs(weights).max()
     grid = integer_weights(weights)
     w = grid.w.astype(np.int64)
-    assert grid.w.dtype == np.int16 and grid.w.shape == (m, width)
-    assert np.abs(w).max() <= WEIGHT and (w**2).sum(axis=1).max() <= WEIGHTS**2
+    assert grid.w.dtype == np.int16
+    assert grid.w.shape == (m, width)
+    assert np.abs(w).max() <= WEIGHT
+    assert (w**2).sum(axis=1).max() <= WEIGHTS**2
     assert 4095**2 * WEIGHTS**2 < 2**60
     assert np.abs(w * grid.step - weights.T).max() <= grid.step * (0.5 + 1e-9)
     longest = np.sqrt((w**2).sum(axis=1).max())
@@ -720,14 +890,24 @@ def test_weights_become_16_bit_integers_of_bounded_length(width, m, seed, size, 
 
 
 def test_weights_that_are_not_finite_or_all_zero_count_as_zero():
-    grid = integer_weights(np.array([[np.nan, 1.0], [np.inf, -2.0], [-np.inf, 0.5]]))
-    assert not grid.w[0].any() and grid.w[1].tolist() == [
+    grid = integer_weights(
+        np.array(
+            [
+                [np.nan, 1.0],
+                [np.inf, -2.0],
+                [-np.inf, 0.5],
+            ]
+        )
+    )
+    assert not grid.w[0].any()
+    assert grid.w[1].tolist() == [
         WEIGHT // 2 + 1,
         -WEIGHT,
         (WEIGHT + 2) // 4,
     ]
     # one beyond the largest
-    assert integer_weights(np.array([[1.0, 2e100], [3.0, 1.0]])).w.tolist()[1][0] == 0
+    found = integer_weights(np.array([[1.0, 2e100], [3.0, 1.0]]))
+    assert found.w.tolist()[1][0] == 0
     for nothing in (
         np.zeros((3, 2)),
         np.full((3, 2), np.nan),
@@ -735,7 +915,8 @@ def test_weights_that_are_not_finite_or_all_zero_count_as_zero():
         np.full((3, 2), 1e308),
     ):
         grid = integer_weights(nothing)
-        assert not grid.w.any() and grid.step == 0
+        assert not grid.w.any()
+        assert grid.step == 0
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
@@ -754,7 +935,14 @@ def test_a_clip_norm_for_fits_without_noise_clips_no_row(query, append):
     largest = float(transformed(params.transform, x).norm().max())
     clip_norm = query.no_clip(largest, params)
     exact = sum(
-        per_example(query, params, a, int(b), 1e300) for a, b in zip(x, y, strict=True)
+        per_example(
+            query,
+            params,
+            a,
+            int(b),
+            1e300,
+        )
+        for a, b in zip(x, y, strict=True)
     )
     total = clipped_sum(query, params, x, y, clip_norm)
     single = sensitivity(query, clip_norm, "zero_out", append)

@@ -89,7 +89,8 @@ def test_no_row_is_longer_than_the_bound(spec, kind, append, clip_norm):
     x = row(*spec)
     transform = transform_of(kind, x.shape[1], append, spec[3])
     directions = direction_rows(transform, x)
-    assert directions.q.dtype == np.int16 and directions.q.shape == (
+    assert directions.q.dtype == np.int16
+    assert directions.q.shape == (
         1,
         transform.width(x.shape[1]),
     )
@@ -98,17 +99,15 @@ def test_no_row_is_longer_than_the_bound(spec, kind, append, clip_norm):
     bound, constant = clipped_bound(clip_norm, append)
     assert bound + constant**2 <= RADIUS**2
     features = clipped.q[:, :-1] if append else clipped.q
-    assert squared(features)[0] <= bound and squared(clipped.q)[0] <= RADIUS**2
+    assert squared(features)[0] <= bound
+    assert squared(clipped.q)[0] <= RADIUS**2
     if not np.isfinite(x).all():
-        assert (
-            not clipped.q.any()
-            and not directions.q.any()
-            and clipped.scale[0] == directions.scale[0] == 0
-        )
+        assert not clipped.q.any()
+        assert not directions.q.any()
+        assert clipped.scale[0] == directions.scale[0] == 0
     elif append:
-        assert clipped.q[0, -1] in (0, constant) and (clipped.scale[0] > 0) == (
-            clipped.q[0, -1] == constant
-        )
+        assert clipped.q[0, -1] in (0, constant)
+        assert (clipped.scale[0] > 0) == (clipped.q[0, -1] == constant)
 
 
 @settings(max_examples=100)
@@ -141,7 +140,8 @@ def test_a_rows_integers_do_not_depend_on_its_place_or_its_neighbours(
         moved[:] = block
         for version in (moved, np.asfortranarray(block)):
             for make in (direction_rows, lambda t, v: clipped_rows(t, v, 0.7)):
-                alone, beside = make(transform, x), make(transform, version)
+                alone = make(transform, x)
+                beside = make(transform, version)
                 assert np.array_equal(alone.q[0], beside.q[place])
                 assert alone.scale[0] == beside.scale[place]
 
@@ -155,7 +155,8 @@ def test_the_error_of_a_rows_integers_is_small(width, size):
     x = row("normal", size, width, 3)
     norm = np.linalg.norm(x.astype(float))
     rows = direction_rows(RowTransform(), x)
-    assert np.abs(rows.q[0] * rows.scale[0] - x[0]).max() <= rows.scale[0] * 0.51
+    back = rows.q[0] * rows.scale[0]
+    assert np.abs(back - x[0]).max() <= rows.scale[0] * 0.51
     assert rows.scale[0] == pytest.approx(norm / aim(RADIUS**2, width), rel=1e-5)
     clipped = clipped_rows(RowTransform(), x, 10 * norm)  # not clipped
     assert (
@@ -193,12 +194,12 @@ def test_rows_that_would_be_too_long_when_rounded_are_truncated():
 
     Others are as they were.
     """
-    halves, fitting = np.full(4, 9.0), np.array([9.0, 2.0, 0.0, 0.0])
-    integers, factor = (
-        np.stack([halves + 0.2, fitting, -halves - 0.2, halves]),
-        np.full(4, 0.5),
-    )
-    rounded, cut = [5, 5, 5, 5], [4, 4, 4, 4]
+    halves = np.full(4, 9.0)
+    fitting = np.array([9.0, 2.0, 0.0, 0.0])
+    integers = np.stack([halves + 0.2, fitting, -halves - 0.2, halves])
+    factor = np.full(4, 0.5)
+    rounded = [5, 5, 5, 5]
+    cut = [4, 4, 4, 4]
     assert within(integers, factor, None, 100).tolist()[0] == rounded
     assert within(integers, factor, None, 99).tolist() == [
         cut,
@@ -219,16 +220,20 @@ def test_rows_that_would_be_too_long_when_rounded_are_truncated():
         [0] * 4,
     ]
     last = np.full(4, 3.6)
-    assert (
-        within(integers, factor, last, 100).tolist()[0] == [*cut, 3] and 64 + 9 <= 100
-    )
+    assert within(integers, factor, last, 100).tolist()[0] == [*cut, 3]
+    assert 64 + 9 <= 100
     assert within(integers, factor, last, 116).tolist()[0] == [*rounded, 4]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_what_is_not_a_number_or_beyond_all_bounds_counts_zero(bad):
     with np.errstate(all="ignore"):
-        q = within(np.array([[1.0, bad], [1.0, 2.0]]), np.ones(2), None, 100)
+        q = within(
+            np.array([[1.0, bad], [1.0, 2.0]]),
+            np.ones(2),
+            None,
+            100,
+        )
     assert q.tolist() == [[0, 0], [1, 2]]
 
 
@@ -244,7 +249,8 @@ def test_the_fallback_is_reached_by_rows_of_many_equal_entries():
         assert squared(q)[0] <= RADIUS**2
         if rounded:
             seen += 1
-            assert len(np.unique(q)) == 1 and q[0, 0] == int(length)
+            assert len(np.unique(q)) == 1
+            assert q[0, 0] == int(length)
     assert seen > 10
 
 
@@ -254,20 +260,18 @@ def test_constants_of_extreme_sizes(append):
     rounded to zero.
     """
     x = row("normal", 1.0, 5)
-    directions, clipped = (
-        direction_rows(RowTransform(append=append), x),
-        clipped_rows(RowTransform(append=append), x, 1),
-    )
+    directions = direction_rows(RowTransform(append=append), x)
+    clipped = clipped_rows(RowTransform(append=append), x, 1)
     for rows in (directions, clipped):
-        assert squared(rows.q)[0] <= RADIUS**2 and rows.q.any()
+        assert squared(rows.q)[0] <= RADIUS**2
+        assert rows.q.any()
         if abs(append) > 1:
-            assert (
-                not rows.q[0, :-1].any()
-                and abs(rows.q[0, -1]) >= RADIUS - 2
-                and rows.q[0, -1] * append > 0
-            )
+            assert not rows.q[0, :-1].any()
+            assert abs(rows.q[0, -1]) >= RADIUS - 2
+            assert rows.q[0, -1] * append > 0
         else:
-            assert rows.q[0, -1] == 0 and rows.q[0, :-1].any()
+            assert rows.q[0, -1] == 0
+            assert rows.q[0, :-1].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -292,10 +296,8 @@ def test_the_transform_is_its_definition(kind):
         assert np.abs(one - wanted).max() <= 1e-5 * max(
             np.abs(wanted).max(), 0.1 if "c" in kind and "u" in kind else 0
         )
-    assert (
-        np.array_equal(rows.squared, squared(rows.integers))
-        and np.abs(rows.integers).max() <= 2**FINE
-    )
+    assert np.array_equal(rows.squared, squared(rows.integers))
+    assert np.abs(rows.integers).max() <= 2**FINE
     np.testing.assert_allclose(rows.norm(), np.linalg.norm(real, axis=1), rtol=1e-14)
 
 
@@ -318,20 +320,29 @@ def test_a_row_of_zeros_stays_one():
             transform_of(kind, 3, 0.0), np.zeros((2, 3), np.float32), 1.0
         )
         # it counts: as a row of its class
-        assert not rows.q.any() and np.all(rows.scale > 0)
+        assert not rows.q.any()
+        assert np.all(rows.scale > 0)
 
 
 def test_a_row_that_its_transform_makes_infinite_counts_zero():
     transform = RowTransform(scale=np.array([1e300, 1, 1]))
     x = np.array([[1e30, 0, 0], [0, 1, 0]], np.float32)
     for rows in (direction_rows(transform, x), clipped_rows(transform, x, 1.0)):
-        assert not rows.q[0].any() and rows.scale[0] == 0
-        assert rows.q[1].any() and rows.scale[1] > 0
+        assert not rows.q[0].any()
+        assert rows.scale[0] == 0
+        assert rows.q[1].any()
+        assert rows.scale[1] > 0
 
 
 @pytest.mark.parametrize(
     "clip_norm, append",
-    [(1.0, 0.0), (0.5, 0.5), (1e-6, 1e6), (1e6, -1e-6), (3.0, -4.0)],
+    [
+        (1.0, 0.0),
+        (0.5, 0.5),
+        (1e-6, 1e6),
+        (1e6, -1e-6),
+        (3.0, -4.0),
+    ],
 )
 def test_the_grid_and_the_bound_of_clipped_rows(clip_norm, append):
     step, (bound, constant) = (
@@ -339,7 +350,8 @@ def test_the_grid_and_the_bound_of_clipped_rows(clip_norm, append):
         clipped_bound(clip_norm, append),
     )
     assert step == pytest.approx(np.hypot(clip_norm, append) / RADIUS)
-    assert 0 <= bound <= RADIUS**2 - constant**2 and abs(constant) <= abs(append) / step
+    assert 0 <= bound <= RADIUS**2 - constant**2
+    assert abs(constant) <= abs(append) / step
     assert bound * step**2 <= clip_norm**2 * (1 + 1e-12)
     # what products of 128 rows may add up to in int32
     assert module.RADIUS**2 * 128 < 2**31

@@ -28,7 +28,16 @@ def collect(rows, indices=None):
             set(),
         )
     parts = [
-        np.concatenate([getattr(b, n)[u] for b, u in zip(blocks, used, strict=True)])
+        np.concatenate(
+            [
+                getattr(b, n)[u]
+                for b, u in zip(
+                    blocks,
+                    used,
+                    strict=True,
+                )
+            ]
+        )
         for n in ("index", "x", "y")
     ]
     return *parts, {b.x.shape for b in blocks}
@@ -48,12 +57,11 @@ def test_blocks_hold_every_row_once_as_it_is(n, block_rows):
     x, y = data(n)
     rows = ArrayRows(x, y, block_rows)
     index, xs, ys, shapes = collect(rows)
-    assert (
-        np.array_equal(index, np.arange(n))
-        and np.array_equal(xs, x)
-        and np.array_equal(ys, y)
-    )
-    assert len(shapes) == 1 and next(iter(shapes))[0] % CHUNK == 0
+    assert np.array_equal(index, np.arange(n))
+    assert np.array_equal(xs, x)
+    assert np.array_equal(ys, y)
+    assert len(shapes) == 1
+    assert next(iter(shapes))[0] % CHUNK == 0
 
 
 @pytest.mark.parametrize("n", [2048, 16_383, 16_384, 37_000])
@@ -67,13 +75,12 @@ def test_rows_in_memory_come_in_few_blocks_of_which_each_core_has_as_many(
     x, y = data(n, 2)
     rows = ArrayRows(x, y)
     index, out, labels, shapes = collect(rows)
-    assert (
-        np.array_equal(index, np.arange(n))
-        and np.array_equal(out, x)
-        and np.array_equal(labels, y)
-    )
+    assert np.array_equal(index, np.arange(n))
+    assert np.array_equal(out, x)
+    assert np.array_equal(labels, y)
     large = [b for b in rows.blocks() if len(b.x) == 8192]
-    assert len(large) == n // 16_384 * 2 and all(b.x.base is not None for b in large)
+    assert len(large) == n // 16_384 * 2
+    assert all(b.x.base is not None for b in large)
     assert shapes <= {(8192, 2), (2048, 2)}
     assert {b.x.shape for b in rows.blocks(index)} == {(256, 2)}
 
@@ -88,22 +95,18 @@ def test_blocks_of_chosen_rows_hold_those_once():
         np.arange(1000),
     ):
         index, xs, ys, shapes = collect(rows, chosen)
-        assert (
-            np.array_equal(index, chosen)
-            and np.array_equal(xs, x[chosen])
-            and np.array_equal(ys, y[chosen])
-        )
+        assert np.array_equal(index, chosen)
+        assert np.array_equal(xs, x[chosen])
+        assert np.array_equal(ys, y[chosen])
         assert shapes <= {(128, 5)}  # no shape depends on how many were drawn
 
 
 def test_padding_is_marked_and_has_no_label():
     x, y = data(130)
     last = list(ArrayRows(x, y, 128).blocks())[-1]
-    assert (
-        np.all(last.index[2:] == -1)
-        and np.all(last.y[2:] == -1)
-        and not last.x[2:].any()
-    )
+    assert np.all(last.index[2:] == -1)
+    assert np.all(last.y[2:] == -1)
+    assert not last.x[2:].any()
 
 
 @pytest.mark.parametrize(
@@ -119,12 +122,18 @@ def test_padding_is_marked_and_has_no_label():
     ],
 )
 def test_a_label_beyond_32_bits_does_not_come_round_to_a_class(label, kept):
-    rows = ArrayRows(np.zeros((1, 2), np.float32), np.array([label], np.int64))
+    rows = ArrayRows(
+        np.zeros((1, 2), np.float32),
+        np.array([label], np.int64),
+    )
     assert next(rows.blocks()).y[0] == kept
 
 
 def test_labels_that_are_no_numbers_count_zero_without_a_warning(recwarn):
-    rows = ArrayRows(np.zeros((2, 2), np.float32), np.array([np.nan, 1.0]))
+    rows = ArrayRows(
+        np.zeros((2, 2), np.float32),
+        np.array([np.nan, 1.0]),
+    )
     assert next(rows.blocks()).y[:2].tolist() == [-1, 1]
     assert not recwarn
 
@@ -179,13 +188,18 @@ def test_a_split_on_disk_is_the_same_rows_streamed_or_loaded(path, memory):
         wanted = np.flatnonzero(split == 0)
         # an unreadable image keeps its place, so n is public
         assert rows.n_rows == len(wanted)
-        for chosen in (None, np.arange(0, len(wanted), 7), np.array([], int)):
+        for chosen in (
+            None,
+            np.arange(0, len(wanted), 7),
+            np.array([], int),
+        ):
             index, xs, ys, _ = collect(rows, chosen)
             slots = wanted if chosen is None else wanted[chosen]
             assert np.array_equal(
                 index, np.arange(len(wanted)) if chosen is None else chosen
             )
-            assert np.array_equal(xs, x[slots]) and xs.dtype == np.float32
+            assert np.array_equal(xs, x[slots])
+            assert xs.dtype == np.float32
             assert np.array_equal(ys, np.where(valid, y, -1)[slots])
         assert np.array_equal(rows.features(), x[wanted])
         assert np.array_equal(rows.labels(), np.where(valid, y, -1)[wanted])
@@ -207,9 +221,8 @@ def test_features_that_are_known_are_not_read_from_disk(path, monkeypatch):
         assert blocks[0].x.shape == (len(everything[0].x), 0)
         assert read == [block.index[0] for block in everything[1:]]
         for block, whole in zip(blocks, everything, strict=True):
-            assert np.array_equal(block.index, whole.index) and np.array_equal(
-                block.y, whole.y
-            )
+            assert np.array_equal(block.index, whole.index)
+            assert np.array_equal(block.y, whole.y)
 
 
 def test_a_file_with_several_splits_needs_a_name(path):
@@ -232,7 +245,11 @@ def test_the_reader_does_not_outlive_an_error(path):
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 @pytest.mark.parametrize(
     "chosen",
-    [np.arange(0, 5000, 2), np.array([0, 1, 2, 7, 2047, 2048, 2049, 4999]), None],
+    [
+        np.arange(0, 5000, 2),
+        np.array([0, 1, 2, 7, 2047, 2048, 2049, 4999]),
+        None,
+    ],
 )
 def test_parts_of_a_file_are_its_rows_in_order(tmp_path, memory, chosen):
     """Also rows near each other, far apart and on both sides of a block of the file."""
@@ -240,7 +257,12 @@ def test_parts_of_a_file_are_its_rows_in_order(tmp_path, memory, chosen):
     write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
     whole, file = load_features(tmp_path / "f.h5", memory=0)
     with file:
-        for start, stop in ((0, 1), (1, 2500), (2500, 5000), (17, 17)):
+        for start, stop in (
+            (0, 1),
+            (1, 2500),
+            (2500, 5000),
+            (17, 17),
+        ):
             part = whole.part(start, stop, memory)
             assert (part.n_rows, part.streamed) == (
                 stop - start,
@@ -254,13 +276,19 @@ def test_parts_of_a_file_are_its_rows_in_order(tmp_path, memory, chosen):
             index, xs, ys, _ = collect(part, wanted)
             slots = np.arange(stop - start) if wanted is None else wanted
             assert np.array_equal(index, slots)
-            assert np.array_equal(xs, x[start:stop][slots]) and np.array_equal(
-                ys, y[start:stop][slots]
-            )
+            assert np.array_equal(xs, x[start:stop][slots])
+            assert np.array_equal(ys, y[start:stop][slots])
 
 
 def test_every_float16_becomes_the_float32_of_the_same_value():
-    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    halves = (
+        np.arange(2**16, dtype=np.uint16)
+        .view(np.float16)
+        .reshape(
+            256,
+            256,
+        )
+    )
     out = np.empty(halves.shape, np.float32)
     to_float32(halves, out)
     finite = np.isfinite(halves)

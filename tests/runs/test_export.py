@@ -11,7 +11,8 @@ from dphead.solvers.base import LinearHead
 
 FACTS = {"class_names": ["a", "b", "c"], "feature_space": "space"}
 RNG = np.random.default_rng(0)
-CENTER, SCALE = RNG.normal(size=4).astype(np.float32), RNG.random(4, np.float32)
+CENTER = RNG.normal(size=4).astype(np.float32)
+SCALE = RNG.random(4, np.float32)
 HEADS = {
     "bare": RowTransform(),
     "unit": RowTransform(unit_norm=True),
@@ -33,14 +34,11 @@ def test_a_head_comes_back_and_scores_the_same(tmp_path, name, loss):
     loaded, facts = load_head(tmp_path)
     x = RNG.normal(size=(20, 4)).astype(np.float32)
     assert np.array_equal(loaded.scores(x), saved.scores(x))
-    assert loaded.weights.dtype == np.float64 and np.array_equal(
-        loaded.weights, saved.weights
-    )
-    assert (
-        loaded.loss == loss
-        and facts["class_names"] == FACTS["class_names"]
-        and facts["feature_space"] == "space"
-    )
+    assert loaded.weights.dtype == np.float64
+    assert np.array_equal(loaded.weights, saved.weights)
+    assert loaded.loss == loss
+    assert facts["class_names"] == FACTS["class_names"]
+    assert facts["feature_space"] == "space"
 
 
 def test_the_files_are_what_docs_report_says(tmp_path):
@@ -51,16 +49,15 @@ def test_the_files_are_what_docs_report_says(tmp_path):
 
     saved = head(HEADS["centred"])
     save_head(tmp_path, saved, FACTS)
-    tensors, facts = (
-        load_file(tmp_path / "head.safetensors"),
-        json.loads((tmp_path / "head.json").read_text()),
-    )
+    tensors = load_file(tmp_path / "head.safetensors")
+    facts = json.loads((tmp_path / "head.json").read_text())
     assert {k: v.shape for k, v in tensors.items()} == {
         "weights": (4, 3),
         "intercept": (3,),
         "center": (4,),
     }
-    assert facts["unit_norm"] is True and facts["loss"] == "softmax"
+    assert facts["unit_norm"] is True
+    assert facts["loss"] == "softmax"
     x = RNG.normal(size=(5, 4))
     rows = x / np.linalg.norm(x, axis=1, keepdims=True) - tensors["center"]
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -74,12 +71,14 @@ def test_the_files_are_what_docs_report_says(tmp_path):
 
 def test_a_transposed_head_is_saved_as_it_is(tmp_path):
     """safetensors stores memory, not views."""
-    saved = LinearHead(RNG.normal(size=(3, 4)).T, RNG.normal(size=6)[::2])
+    saved = LinearHead(
+        RNG.normal(size=(3, 4)).T,
+        RNG.normal(size=6)[::2],
+    )
     save_head(tmp_path, saved, FACTS)
     loaded = load_head(tmp_path)[0]
-    assert np.array_equal(loaded.weights, saved.weights) and np.array_equal(
-        loaded.intercept, saved.intercept
-    )
+    assert np.array_equal(loaded.weights, saved.weights)
+    assert np.array_equal(loaded.intercept, saved.intercept)
 
 
 def cut_tensors(folder):

@@ -102,12 +102,12 @@ def test_a_killed_fit_continues_under_the_same_charge(
     killed(when, sequence, *command)
     book = ledger_of(features)
     states = [r["state"] for r in book.fits()[0]["releases"]]
-    assert states.count("committed") == committed and not (run / "report.json").exists()
+    assert states.count("committed") == committed
+    assert not (run / "report.json").exists()
     fitted(*command)
     (fit,) = book.fits()
-    assert {r["state"] for r in fit["releases"]} == {"committed"} and report_of(run)[
-        "ledger"
-    ]["fits"] == 1
+    assert {r["state"] for r in fit["releases"]} == {"committed"}
+    assert report_of(run)["ledger"]["fits"] == 1
     assert set(contents(run)) == {
         "head.json",
         "head.safetensors",
@@ -123,7 +123,8 @@ def test_a_killed_fit_continues_with_its_own_settings_only(features, run, tmp_pa
     released is used again.
     """
     killed("after", 3, "fit", features, "-o", run, *FC)
-    before, fits = contents(run), ledger_of(features).fits()
+    before = contents(run)
+    fits = ledger_of(features).fits()
     assert {name for name in before if name.endswith(".npy")} == {
         f"releases/00000{i}.npy" for i in range(4)
     }
@@ -138,15 +139,16 @@ def test_a_killed_fit_continues_with_its_own_settings_only(features, run, tmp_pa
     ):
         refused(dphead("fit", features, "-o", run, *FC, *change.split()))
     refused(dphead("fit", other, "-o", run, *FC))
-    assert contents(run) == before and ledger_of(features).fits() == fits
+    assert contents(run) == before
+    assert ledger_of(features).fits() == fits
     fitted("fit", features, "-o", run, *FC)
-    assert (
-        len(ledger_of(features).fits()) == 1 and report_of(run)["guarantee"]["private"]
-    )
+    assert len(ledger_of(features).fits()) == 1
+    assert report_of(run)["guarantee"]["private"]
     loaded = load_head(run)[0].transform.center
     mean = np.load(io.BytesIO(before["releases/000000.npy"]), allow_pickle=False)[:, 0]
     # the same draw, scaled
-    assert loaded is not None and np.corrcoef(loaded, mean)[0, 1] == pytest.approx(1.0)
+    assert loaded is not None
+    assert np.corrcoef(loaded, mean)[0, 1] == pytest.approx(1.0)
 
 
 def test_a_fit_that_another_process_runs_is_refused(features, run):
@@ -215,10 +217,8 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
     )
     for memory in (1 << 30, 1000):
         monkeypatch.setattr("dphead.runs.memory.DEFAULT", memory)
-        both, run = (
-            ("fit", tmp_path / "both.h5", "--split", "train", "--test-split", "test"),
-            tmp_path / str(memory),
-        )
+        both = ("fit", tmp_path / "both.h5", "--split", "train", "--test-split", "test")
+        run = tmp_path / str(memory)
         fitted(*both, "-o", run, *options)
         assert report_of(run)["data"]["n_rows"] == 200
         assert report_of(run)["test"] == report_of(tmp_path / "alone")["test"]
@@ -244,7 +244,8 @@ def test_views_that_followed_the_slot_are_refused_under_add_remove(tmp_path):
         file.attrs["views"] = json.dumps(how)
     add_remove = ("--relation", "add_remove", "--nominal-n", 250)
     message = refused(dphead("fit", old, "-o", tmp_path / "a", *FC, *add_remove))
-    assert "views must follow its image" in message and not (tmp_path / "a").exists()
+    assert "views must follow its image" in message
+    assert not (tmp_path / "a").exists()
     fitted("fit", old, "-o", tmp_path / "b", *FC)
     fitted("fit", new, "-o", tmp_path / "c", *FC, *add_remove)
     assert report_of(tmp_path / "c")["data"]["extraction"]["views"] == how
@@ -297,7 +298,8 @@ def test_two_backbones_of_one_data_set_share_a_ledger(features, tmp_path):
 
 def test_a_ledger_can_be_named(features, run, tmp_path):
     fitted("fit", features, "-o", run, *FC, "--ledger", tmp_path / "mine.sqlite")
-    assert charges() == 0 and len(Ledger(tmp_path / "mine.sqlite").fits()) == 1
+    assert charges() == 0
+    assert len(Ledger(tmp_path / "mine.sqlite").fits()) == 1
 
 
 # --- as a function --------------------------------------------------------------------

@@ -30,7 +30,9 @@ from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
-N, D, M = 400, 6, 3
+N = 400
+D = 6
+M = 3
 FACTS = PublicFacts(N, D, M)
 X, Y = toy(N, D, M)
 SOLVERS = [
@@ -130,11 +132,13 @@ class Wrong(CpuSums):
 
 def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkeypatch):
     """By rows made to break them: those of the data would not have shown it."""
-    rows, ledger = Counting(X, Y), Ledger()
+    rows = Counting(X, Y)
+    ledger = Ledger()
     monkeypatch.setattr("dphead.runs.loop.CpuSums", Wrong)
     with pytest.raises(RuntimeError, match="before anything is charged"):
         plan_and_fit(LeastSquares(), rows, FACTS, ledger=ledger)
-    assert ledger.fits() == [] and rows.passes == 0
+    assert ledger.fits() == []
+    assert rows.passes == 0
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,8 @@ def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts
 
 
 def test_under_add_remove_the_rows_may_have_another_number():
-    facts, rows = PublicFacts(N - 9, D, M), ArrayRows(X, Y)
+    facts = PublicFacts(N - 9, D, M)
+    rows = ArrayRows(X, Y)
     assert np.isfinite(
         plan_and_fit(LeastSquares(), rows, facts, relation="add_remove").head.weights
     ).all()
@@ -197,10 +202,8 @@ def test_progress_tells_public_numbers():
 
 
 def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
-    solver, plan = (
-        DPFC(steps=3),
-        make_plan(DPFC(steps=3), FACTS, epsilon=1.0, delta=1e-5),
-    )
+    solver = DPFC(steps=3)
+    plan = make_plan(DPFC(steps=3), FACTS, epsilon=1.0, delta=1e-5)
     whole = fit_head(
         solver, ArrayRows(X, Y), FACTS, plan, Run(noise=NoiseSource(4))
     ).head.weights
@@ -231,15 +234,14 @@ def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
         solver, rows, FACTS, plan, Run(charged=again, noise=NoiseSource(4))
     )
     assert np.array_equal(resumed.head.weights, whole)
-    assert rows.passes == 2 and len(ledger.fits()) == 1
+    assert rows.passes == 2
+    assert len(ledger.fits()) == 1
 
 
 def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
     rows = Counting(X, Y)
-    kept, solver = (
-        Door(CpuSums(), KeptSums()),
-        LeastSquares(centering=Centering(share=0)),
-    )
+    kept = Door(CpuSums(), KeptSums())
+    solver = LeastSquares(centering=Centering(share=0))
     heads = [
         plan_and_fit(
             solver, rows, FACTS, epsilon=e, noise=NoiseSource(1), summer=kept
@@ -337,7 +339,8 @@ def test_the_report_counts_the_ledger_that_was_charged():
         test=None,
         test_is=None,
     )
-    assert built["ledger"]["fits"] == 2 and built["guarantee"]["epsilon"] <= 1.0
+    assert built["ledger"]["fits"] == 2
+    assert built["guarantee"]["epsilon"] <= 1.0
     mu = math.sqrt(sum(e.count / e.noise_multiplier**2 for e in ledger.events()))
     assert mu == pytest.approx(math.sqrt(2) * built["guarantee"]["mu"])
     assert built["ledger"]["total_epsilon"] > 1.3

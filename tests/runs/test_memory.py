@@ -56,7 +56,8 @@ def test_imagenet_streams_in_two_gigabytes_and_is_loaded_where_it_fits():
     assert divided(2000 * MB).features == 0
     loaded = 4 * FACTS.n_rows * FACTS.n_features
     found = divided(12_000 * MB, POISSON)
-    assert found.features == loaded and 0 < found.kept < 12_000 * MB - loaded
+    assert found.features == loaded
+    assert 0 < found.kept < 12_000 * MB - loaded
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,8 @@ def test_imagenet_streams_in_two_gigabytes_and_is_loaded_where_it_fits():
 def test_features_that_are_read_once_or_twice_are_not_loaded(solver):
     """Later passes use the integer rows, of half the size."""
     found = divided(12_000 * MB, solver)
-    assert found.features == 0 and found.kept == DEFAULT
+    assert found.features == 0
+    assert found.kept == DEFAULT
 
 
 def test_features_are_loaded_where_the_backend_keeps_no_rows():
@@ -88,9 +90,13 @@ def test_integer_rows_are_kept_where_features_do_not_fit():
     facts = PublicFacts(50_000, 15_552, 10)
     found = divided(None, DPFC(), facts)
     needed = facts.n_rows * (2 * (facts.n_features + 1) + 8)
-    assert found.features == 0 and found.kept >= needed
+    assert found.features == 0
+    assert found.kept >= needed
     kept = KeptRows(found.kept)
-    made = IntegerRows(np.empty((2048, facts.n_features + 1), np.int16), np.empty(2048))
+    made = IntegerRows(
+        np.empty((2048, facts.n_features + 1), np.int16),
+        np.empty(2048),
+    )
     calls = []
     for _ in range(2):
         for start in range(0, facts.n_rows, 2048):
@@ -106,7 +112,8 @@ def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
     whole = ReferenceSums().rows(ask, block)
     monkeypatch.setattr("dphead.sums.cpu.PIECES", 7 * 64)
     made = CpuSums().rows(ask, block)
-    assert np.array_equal(made.q, whole.q) and np.array_equal(made.scale, whole.scale)
+    assert np.array_equal(made.q, whole.q)
+    assert np.array_equal(made.scale, whole.scale)
     assert made.q.itemsize == 4
 
 
@@ -194,10 +201,12 @@ def test_all_that_a_run_holds_counts(more):
 
 
 def test_a_bound_that_is_too_small_is_refused_before_the_charge(tmp_path):
-    features, run = features_file(tmp_path / "f.h5"), tmp_path / "run"
+    features = features_file(tmp_path / "f.h5")
+    run = tmp_path / "run"
     command = ("fit", features, "-o", run, "--method", "dp-ls", "--memory")
     need = re.search(r"needs (\d+)MB", refused(dphead(*command, "100MB")))[1]
-    assert charges() == 0 and not run.exists()
+    assert charges() == 0
+    assert not run.exists()
     fitted(*command, f"{need}MB")
     assert report_of(run)["guarantee"]["private"]
 
@@ -218,7 +227,9 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
 
     (VmHWM, as getrusage's maximum starts from the peak of this process.)
     """
-    n, d, block = 737_280, 512, 8192
+    n = 737_280
+    d = 512
+    block = 8192
     header = Header(
         n,
         d,
@@ -226,10 +237,8 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
         classes_declared="classes-flag",
         block_rows=block,
     )
-    x, y = (
-        np.random.default_rng(0).standard_normal((block, d)).astype(np.float32),
-        np.arange(block) % 3,
-    )
+    x = np.random.default_rng(0).standard_normal((block, d)).astype(np.float32)
+    y = np.arange(block) % 3
     with FeaturesWriter(tmp_path / "f.h5", header) as writer:
         while writer.next_row < n:
             writer.append(x, {"labels": y})

@@ -122,11 +122,14 @@ def test_processes_give_the_head_of_one(features, tmp_path, count, method):
         done = subprocess.run(
             [str(a) for a in many], capture_output=True, text=True, timeout=TIMEOUT
         )
-        code, out, err = done.returncode, done.stdout, done.stderr
+        code = done.returncode
+        out = done.stdout
+        err = done.stderr
     else:
         code, out, err = started(tmp_path, count, *command, tmp_path / "many")[0]
     assert code == 0, err
-    assert "Gloo" not in out and "plain sum of the ledger's fits" in out
+    assert "Gloo" not in out
+    assert "plain sum of the ledger's fits" in out
     one, head = (
         (tmp_path / name / "head.safetensors").read_bytes() for name in ("one", "many")
     )
@@ -170,12 +173,12 @@ def test_every_process_ends_with_the_same_head(features, tmp_path):
     running = [Fork(tmp_path, script, features, tmp_path, address, i) for i in range(2)]
     assert [p.wait(TIMEOUT).code for p in running] == [0, 0]
     first, second = (dict(np.load(tmp_path / f"{i}.npz")) for i in range(2))
-    assert first.pop("first") and not second.pop("first")
+    assert first.pop("first")
+    assert not second.pop("first")
     for name, value in first.items():
         assert np.array_equal(value, second[name]), name
-    assert (tmp_path / "run0" / "report.json").exists() and not (
-        tmp_path / "run1"
-    ).exists()
+    assert (tmp_path / "run0" / "report.json").exists()
+    assert not (tmp_path / "run1").exists()
 
 
 def test_sums_of_any_size_travel_as_they_are(tmp_path):
@@ -213,7 +216,8 @@ def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
 
     The same command continues, on one process too, and is charged once.
     """
-    run, book = tmp_path / "run", tmp_path / "book.sqlite"
+    run = tmp_path / "run"
+    book = tmp_path / "book.sqlite"
     command = ("fit", features, *FC, "-o")
     done = started(tmp_path, 3, *command, run, "--ledger", book, DYING=str(lost))
     assert done[lost].code == -9
@@ -264,8 +268,11 @@ def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(
     each = {0: (features,), 1: (other, "--epsilon", 2) if change is None else (other,)}
     done = started(tmp_path, 2, "fit", "-o", tmp_path / "run", *FC, each=each)
     for code, _, err in done:
-        assert code == 2 and f"must have the same {field}" in err and "process 1" in err
-    assert charges() == 0 and not (tmp_path / "run").exists()
+        assert code == 2
+        assert f"must have the same {field}" in err
+        assert "process 1" in err
+    assert charges() == 0
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_path):
@@ -284,7 +291,8 @@ def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_
         command = ("fit", features, "-o", tmp_path / "run", *FC, *place)
         done = Fork(tmp_path, COMMAND, *command).wait(TIMEOUT)
         assert done.code == 2 and address in done.err and why in done.err, done.err
-    assert charges() == 0 and not (tmp_path / "run").exists()
+    assert charges() == 0
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -332,7 +340,12 @@ def test_the_launcher_stops_all_when_one_ends_with_an_error(
 
 @pytest.mark.parametrize(
     "given",
-    [("host:1", None, 0), ("host:1", 2, None), ("host:1", 2, 2), ("host", 2, 0)],
+    [
+        ("host:1", None, 0),
+        ("host:1", 2, None),
+        ("host:1", 2, 2),
+        ("host", 2, 0),
+    ],
 )
 def test_a_place_that_is_none_is_refused(given):
     with pytest.raises(ValueError, match=r"process_id|host:port"):
@@ -360,7 +373,8 @@ class Store(dict):
 
 def pair():
     """Two groups of one store, as if on two processes that have joined."""
-    store, groups = Store(), []
+    store = Store()
+    groups = []
     for i in range(2):
         g = Group.__new__(Group)
         g._store, g.count, g.index, g._asked, g._transforms, g._transform = (

@@ -92,7 +92,8 @@ def documented():
 def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
     features, test = (features_file(tmp_path / name) for name in ("f.h5", "test.h5"))
     fitted("fit", features, "-o", tmp_path / "run", "--test", test, *options.split())
-    found, keys = report_of(tmp_path / "run"), documented()
+    found = report_of(tmp_path / "run")
+    keys = documented()
     assert set(found) == keys[""]
     for part in ("guarantee", "method", "data", "ledger"):
         assert set(found[part]) == keys[part], part
@@ -171,37 +172,41 @@ def test_the_guarantee_is_the_plans_and_not_above_what_was_asked_for(
     assert g["mu"] ** 2 == pytest.approx(
         sum(r["count"] * r["mu"] ** 2 for r in g["releases"])
     )
-    assert g["neighboring_relation"] == relation and g["private"]
+    assert g["neighboring_relation"] == relation
+    assert g["private"]
 
 
 def test_a_papers_accountant_sets_the_noise_and_the_epsilon_is_still_the_exact_one():
     g = built(accountant="zcdp")["guarantee"]
-    assert (
-        g["profiles"]["zcdp"] == pytest.approx(1.0, rel=1e-6)
-        and g["calibrated_with"] == "zcdp"
-    )
+    assert g["profiles"]["zcdp"] == pytest.approx(1.0, rel=1e-6)
+    assert g["calibrated_with"] == "zcdp"
     assert g["epsilon"] == g["profiles"]["exact"] < 0.8
 
 
 def test_poisson_batches_have_no_mu():
     g = built(SGD)["guarantee"]
-    assert g["mu"] is None and g["rho"] is None and g["profiles"]["exact"] is None
-    assert g["epsilon"] == pytest.approx(g["profiles"]["pld"]) and g["epsilon"] <= 1.0
+    assert g["mu"] is None
+    assert g["rho"] is None
+    assert g["profiles"]["exact"] is None
+    assert g["epsilon"] == pytest.approx(g["profiles"]["pld"])
+    assert g["epsilon"] <= 1.0
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "seed"), [(1.0, 3), (1.0, 0), (float("inf"), None), (float("inf"), 3)]
+    ("epsilon", "seed"),
+    [
+        (1.0, 3),
+        (1.0, 0),
+        (float("inf"), None),
+        (float("inf"), 3),
+    ],
 )
 def test_what_is_not_private_says_so(epsilon, seed):
     found = built(epsilon=epsilon, seed=seed)
-    assert (
-        not found["guarantee"]["private"]
-        and "not private" in found["statement"].lower()
-    )
-    assert (
-        "differentially private" not in found["statement"]
-        and "Do not publish" in found["statement"]
-    )
+    assert not found["guarantee"]["private"]
+    assert "not private" in found["statement"].lower()
+    assert "differentially private" not in found["statement"]
+    assert "Do not publish" in found["statement"]
 
 
 def test_the_total_is_over_every_fit_of_the_ledger():
@@ -212,9 +217,8 @@ def test_the_total_is_over_every_fit_of_the_ledger():
     ]
     mu = np.sqrt(sum(mu_from_epsilon(e, 1e-5) ** 2 for e in (1.0, 0.5, 1.0)))
     assert totals[0] == pytest.approx(1.0, rel=1e-6)
-    assert totals == sorted(totals) and totals[2] == pytest.approx(
-        accounting.epsilon_from_mu(mu, 1e-5), rel=1e-6
-    )
+    assert totals == sorted(totals)
+    assert totals[2] == pytest.approx(accounting.epsilon_from_mu(mu, 1e-5), rel=1e-6)
     assert built(ledger=ledger, epsilon=float("inf"))["ledger"][
         "total_epsilon"
     ] == float("inf")
@@ -238,7 +242,8 @@ def test_a_budgets_delta_is_the_totals():
     ledger = Ledger()
     ledger.set_budget(3.0, 1e-6)
     found = built(ledger=ledger)["ledger"]
-    assert found["delta"] == 1e-6 and found["budget"]["epsilon"] == 3.0
+    assert found["delta"] == 1e-6
+    assert found["budget"]["epsilon"] == 3.0
     # the same noise costs more at a smaller delta
     assert 1.0 < found["total_epsilon"] < 1.5
 
@@ -269,7 +274,8 @@ def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
 def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
     """A filter's budget is a guarantee for fits chosen after seeing others; no running
     total is one."""
-    free, kept = Ledger(tmp_path / "free.sqlite"), Ledger(tmp_path / "kept.sqlite")
+    free = Ledger(tmp_path / "free.sqlite")
+    kept = Ledger(tmp_path / "kept.sqlite")
     kept.set_budget(3.0, 1e-6)
     text = {
         name: built(ledger=book)["statement"]
@@ -279,11 +285,10 @@ def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
         "for all of them together is epsilon = 3 at delta = 1e-06, the budget"
         in text["kept"]
     )
-    assert "no guarantee by itself" in text["kept"] and "only if" not in text["kept"]
-    assert (
-        "No budget was fixed" in text["free"]
-        and "only if the settings of each" in text["free"]
-    )
+    assert "no guarantee by itself" in text["kept"]
+    assert "only if" not in text["kept"]
+    assert "No budget was fixed" in text["free"]
+    assert "only if the settings of each" in text["free"]
     assert all("plain sum so far" in t and "total" not in t for t in text.values())
     assert built(ledger=kept)["ledger"]["total_is"] == "plain sum"
 
@@ -304,9 +309,8 @@ def test_the_statement_says_what_the_test_rows_are(test_is, part):
     text = built(test_is=test_is, test={"accuracy": 0.5} if test_is else None)[
         "statement"
     ]
-    assert part in text and ("test" in text.replace("latest", "")) == (
-        test_is is not None
-    )
+    assert part in text
+    assert ("test" in text.replace("latest", "")) == (test_is is not None)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 3])

@@ -19,10 +19,13 @@ from dphead.solvers import (
 )
 from dphead.solvers.base import Centering
 
-N, D, M = 500, 6, 3
+N = 500
+D = 6
+M = 3
 FACTS = PublicFacts(N, D, M)
 X, Y = toy(N, D, M, seed=3, scale=0.3)
-X64, HOT = X.astype(float), np.eye(M)[Y]
+X64 = X.astype(float)
+HOT = np.eye(M)[Y]
 RAW = Centering(0.0, unit_norm=False)
 RIDGE = 0.01
 # Rows and residuals are on a grid of 1 / 4095 of the largest norm, 500 of each at
@@ -77,13 +80,17 @@ def test_newton_steps_are_newtons():
             h = (X64 * (p[:, j] * (1 - p[:, j]))[:, None]).T @ X64 + RIDGE * N * np.eye(
                 D
             )
-            w[:, j] -= np.linalg.solve(h, X64.T @ (p[:, j] - HOT[:, j]))
+            w[:, j] -= np.linalg.solve(
+                h,
+                X64.T @ (p[:, j] - HOT[:, j]),
+            )
     head = fit(Newton(steps=3, ridge=RIDGE, centering=RAW))
     assert_close(head.weights, w)
 
 
 def test_gradient_descent_is_gradient_descent():
-    w, velocity = np.zeros((D, M)), 0.0
+    w = np.zeros((D, M))
+    velocity = 0.0
     for _ in range(10):
         gradient = X64.T @ (softmax(X64 @ w) - HOT) / N + 0.01 * w
         velocity = 0.5 * velocity + gradient
@@ -95,13 +102,13 @@ def test_gradient_descent_is_gradient_descent():
 
 
 def test_adam_is_adam():
-    w, first, second = np.zeros((D, M)), 0.0, 0.0
+    w = np.zeros((D, M))
+    first = 0.0
+    second = 0.0
     for t in range(1, 9):
         gradient = X64.T @ (softmax(X64 @ w) - HOT) / N
-        first, second = (
-            0.9 * first + 0.1 * gradient,
-            0.999 * second + 0.001 * gradient**2,
-        )
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
         w = w - 0.1 * (first / (1 - 0.9**t)) / (
             np.sqrt(second / (1 - 0.999**t)) + 1e-12
         )
@@ -111,10 +118,18 @@ def test_adam_is_adam():
 
 @pytest.mark.parametrize("average", ["mean", "ema"])
 def test_averages_of_the_iterates(average):
-    w, average_w = np.zeros((D, M)), np.zeros((D, M))
+    w = np.zeros((D, M))
+    average_w = np.zeros((D, M))
     for t in range(12):
         w = w - 0.7 * X64.T @ (softmax(X64 @ w) - HOT) / N
-        decay = t / (t + 1) if average == "mean" else min(0.9999, (1 + t) / (10 + t))
+        decay = (
+            t / (t + 1)
+            if average == "mean"
+            else min(
+                0.9999,
+                (1 + t) / (10 + t),
+            )
+        )
         average_w = decay * average_w + (1 - decay) * w
     solver = GradientDescent(
         steps=12, learning_rate=0.7, momentum=0.0, average=average, centering=RAW

@@ -91,14 +91,12 @@ def classes_apart(share, m=M, d=D):
     """The mean normalised gradient (d + 1, m) of m equal classes that hold so much of
     unit rows' variance.
     """
-    x, y = (
-        np.repeat(
-            np.sqrt(share) * (np.eye(m, d) - np.eye(m, d).mean(0)) / np.sqrt(1 - 1 / m),
-            50,
-            0,
-        ),
-        np.arange(m),
+    x = np.repeat(
+        np.sqrt(share) * (np.eye(m, d) - np.eye(m, d).mean(0)) / np.sqrt(1 - 1 / m),
+        50,
+        0,
     )
+    y = np.arange(m)
     residual = 1 / m - np.eye(m)[np.repeat(y, 50)]
     gradient = x.T @ residual / np.linalg.norm(residual[0]) / len(x)
     # the intercept's row does not count
@@ -108,7 +106,13 @@ def classes_apart(share, m=M, d=D):
 @pytest.mark.parametrize("m", [2, 4, 8])
 @pytest.mark.parametrize(
     "share, factor",
-    [(0.1, 1.0), (0.2, 1.0), (0.3, 1.5), (0.36, STRETCH), (0.9, STRETCH)],
+    [
+        (0.1, 1.0),
+        (0.2, 1.0),
+        (0.3, 1.5),
+        (0.36, STRETCH),
+        (0.9, STRETCH),
+    ],
 )
 def test_steps_are_longer_where_classes_hold_much_of_the_variance(share, factor, m):
     """For its logarithm of classes: cells of the same rows hold more of it, the more
@@ -128,10 +132,8 @@ def test_the_share_is_known_to_a_tenth_or_not_at_all():
         shares = []
         for seed in range(400):
             factors = lengthened(classes_apart(0.28 * np.log10(M)), noise_sd, seed=seed)
-            assert (
-                factors[: seen - 1] == [1.0] * (seen - 1)
-                and len(set(factors[seen - 1 :])) == 1
-            )
+            assert factors[: seen - 1] == [1.0] * (seen - 1)
+            assert len(set(factors[seen - 1 :])) == 1
             shares.append(factors[-1] * 0.2)
         assert abs(np.clip(shares, 0.2, 0.36).mean() - 0.28) < 0.02
     # it would take 36 of 100 steps
@@ -162,7 +164,8 @@ def test_classes_far_apart_are_told_from_near_ones_by_a_fit():
         ratios.append(
             np.linalg.norm(heads[0].weights) / np.linalg.norm(heads[1].weights)
         )
-    assert ratios[0] > 1.1 and ratios[1] == 1.0
+    assert ratios[0] > 1.1
+    assert ratios[1] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -181,7 +184,8 @@ def test_the_count_has_one_to_ten_per_cent_of_the_budget(n, epsilon, share):
 
 
 def test_steps_and_scaling_follow_from_sizes_and_budget():
-    weak, strong = plan(epsilon=0.1), plan(epsilon=8.0)
+    weak = plan(epsilon=0.1)
+    strong = plan(epsilon=8.0)
     assert 60 <= len(weak.specs) < len(strong.specs) <= 103
     assert [s.label for s in weak.specs][:2] == ["feature mean", "gradient"]
     assert [s.label for s in strong.specs][:3] == [
@@ -212,7 +216,8 @@ def test_the_expected_accuracy_is_that_of_new_rows(n, epsilon, scale):
     """60 data sets and draws: a true 90 % interval holds fewer than 80 % with odds
     below 1 %. Rows are fresh.
     """
-    held, errors = 0, []
+    held = 0
+    errors = []
     test_x, test_y = blobs(20_000, 10_000, scale)
     for seed in range(60):
         head = fit(*blobs(n, seed, scale), epsilon, seed)
@@ -277,14 +282,17 @@ def test_rare_classes_are_not_forgotten_nor_preferred():
 def test_little_noise_does_not_mean_endless_steps():
     x, y = blobs(3000, 0)
     head = fit(x, y, np.inf)
-    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.75 and head.estimate is None
+    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.75
+    assert head.estimate is None
     assert rate(1e12, 100) == pytest.approx(LONGEST * (1 - DESCENT.momentum))
 
 
 def test_it_asks_for_gradients_and_one_count():
-    solver, facts = Auto(), PublicFacts(1000, D, M)
+    solver = Auto()
+    facts = PublicFacts(1000, D, M)
     queries = [p.query for p in solver.plan(plan().budgeted(facts))]
-    assert queries[-1] == CorrectCount(M) and queries[-2] == Gradient(M)
+    assert queries[-1] == CorrectCount(M)
+    assert queries[-2] == Gradient(M)
 
 
 @pytest.mark.parametrize(
@@ -307,9 +315,8 @@ def test_each_part_can_be_left_out_and_the_rest_still_fits(solver):
     """
     x, y = blobs(4000, 0)
     head = fit(x, y, 2.0, 1, solver)
-    assert (
-        np.mean(head.scores(x).argmax(axis=1) == y) > 0.6 and head.estimate is not None
-    )
+    assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.6
+    assert head.estimate is not None
     spent = plan(solver=solver)
     assert 1 - 1e-6 < spent.epsilon_spent() <= 1.0
     labels = [s.label for s in spent.specs]

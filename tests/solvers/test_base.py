@@ -32,7 +32,9 @@ from dphead.solvers.base import (
 )
 from dphead.solvers.normalization import ChannelNormalization
 
-N, D, M = 600, 8, 4
+N = 600
+D = 8
+M = 4
 FACTS = PublicFacts(N, D, M)
 X, Y = toy(N, D, M, seed=1)
 RAW = Centering(0.0, unit_norm=False)
@@ -79,7 +81,9 @@ def test_separable_rows_are_learnt_without_noise_and_at_a_large_epsilon(name):
 def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
     solver = SOLVERS[name]
     rng = np.random.default_rng(0)
-    steps, answer, asked = solver.solve(FACTS), None, []
+    steps = solver.solve(FACTS)
+    answer = None
+    asked = []
     while True:
         try:
             ask = steps.send(answer)
@@ -94,11 +98,9 @@ def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
             1.0,
         )
     assert asked == [(p.label, p.query) for p in solver.plan(FACTS)]
-    assert (
-        np.isfinite(head.scores(X)).all()
-        and head.weights.shape == (D, M)
-        and head.intercept.shape == (M,)
-    )
+    assert np.isfinite(head.scores(X)).all()
+    assert head.weights.shape == (D, M)
+    assert head.intercept.shape == (M,)
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -110,16 +112,20 @@ def test_a_hopeless_budget_gives_finite_scores(name):
 @pytest.mark.parametrize("name", ["fc", "ls", "newton", "cosine", "nearest"])
 def test_classes_without_rows_and_empty_data_are_no_error(name):
     for labels in (np.where(Y == M - 1, 0, Y), np.full(N, -1)):
-        assert np.isfinite(fit(SOLVERS[name], y=labels, epsilon=1.0).scores(X)).all()
+        assert np.isfinite(
+            fit(
+                SOLVERS[name],
+                y=labels,
+                epsilon=1.0,
+            ).scores(X)
+        ).all()
 
 
 def test_scores_are_the_transform_times_the_weights_and_do_not_depend_on_the_block():
     rng = np.random.default_rng(0)
-    w, b, center = (
-        rng.standard_normal((D, M)),
-        rng.standard_normal(M),
-        rng.standard_normal(D).astype(np.float32),
-    )
+    w = rng.standard_normal((D, M))
+    b = rng.standard_normal(M)
+    center = rng.standard_normal(D).astype(np.float32)
     head = LinearHead(w, b, RowTransform(True, center, None, 0.5))
     unit = X / np.linalg.norm(X, axis=1, keepdims=True) - center
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
@@ -158,8 +164,13 @@ def test_rows_are_scaled_only_if_features_differ_in_size():
     """
     centering = Centering(0.02, scale_share=0.01)
     even = fit(LeastSquares(centering=centering))
-    assert even.transform.center is not None and even.transform.scale is None
-    wide = X * np.where(np.arange(D) < D // 4, 10, 1).astype(np.float32)
+    assert even.transform.center is not None
+    assert even.transform.scale is None
+    wide = X * np.where(
+        np.arange(D) < D // 4,
+        10,
+        1,
+    ).astype(np.float32)
     scale = fit(LeastSquares(centering=centering), x=wide).transform.scale
     assert np.median(scale[D // 4 :]) / np.median(scale[: D // 4]) == pytest.approx(
         10**0.5, rel=0.2
@@ -205,7 +216,8 @@ def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(
     try:
         check_intercept(facts, append, norm)
     except ValueError as error:
-        assert "leave room for the rows" in str(error) and not q.any()
+        assert "leave room for the rows" in str(error)
+        assert not q.any()
     else:
         assert q[0].any() or append > 100 * norm
 
@@ -223,7 +235,11 @@ def test_a_clip_beside_which_no_unit_row_counts_is_refused_in_the_plan(solver):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.floats(1e-6, 1e6), st.sampled_from([0.0, 0.01, 1.0]), st.integers(1, 50))
+@given(
+    st.floats(1e-6, 1e6),
+    st.sampled_from([0.0, 0.01, 1.0]),
+    st.integers(1, 50),
+)
 def test_a_clip_is_refused_only_where_it_leaves_nothing_of_any_row(clip, append, d):
     """Rows of one entry, which is the largest that a row of norm one can have."""
     x = np.eye(d, dtype=np.float32)[:1]
@@ -231,7 +247,8 @@ def test_a_clip_is_refused_only_where_it_leaves_nothing_of_any_row(clip, append,
     try:
         check_clip(PublicFacts(100, d, 3, mu=1.0), append, clip, 1.0)
     except ValueError as error:
-        assert "rounded to zero" in str(error) and not q.any()
+        assert "rounded to zero" in str(error)
+        assert not q.any()
     else:
         assert q.any() or clip > 8000 or append > 100 * clip
 
@@ -240,7 +257,6 @@ def test_small_helpers():
     value = np.arange(6.0).reshape(2, 3)
     np.testing.assert_allclose(center_classes(value).sum(axis=1), 0)
     weights, intercept = split_intercept(value, 0.5)
-    assert np.array_equal(weights, value[:1]) and np.array_equal(
-        intercept, value[1] * 0.5
-    )
+    assert np.array_equal(weights, value[:1])
+    assert np.array_equal(intercept, value[1] * 0.5)
     assert np.array_equal(split_intercept(value, 0.0)[0], value)

@@ -15,7 +15,9 @@ from dphead.solvers.base import center_classes
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.ridge import RidgeSolver
 
-D, M, N = 12, 4, 2000
+D = 12
+M = 4
+N = 2000
 TWO = np.array([[-1.0], [1.0], [0.0], [0.0]])  # the second class minus the first
 
 
@@ -23,7 +25,8 @@ def problem(n=N):
     """Exact sums of rows whose features' sizes fall off, and 40 new rows."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, M, n)
-    x = rng.normal(size=(n, D)) * 0.7 ** np.arange(D) + 0.5 * np.eye(M, D)[y]
+    spread = rng.normal(size=(n, D)) * 0.7 ** np.arange(D)
+    x = spread + 0.5 * np.eye(M, D)[y]
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return x.T @ x, x.T @ np.eye(M)[y], x[:40]
 
@@ -44,7 +47,10 @@ def drawn(gram, sums, sd, ridge, rows, draws):
 
     Also the share of draws in which an eigenvalue was raised.
     """
-    rng, scores, errors, raised = np.random.default_rng(1), [], [], 0
+    rng = np.random.default_rng(1)
+    scores = []
+    errors = []
+    raised = 0
     for _ in range(draws):
         noisy = (
             gram + gaussian(rng, gram.shape, sd, symmetric=True),
@@ -69,16 +75,13 @@ def test_standard_errors_are_the_spread_over_draws_of_the_noise(of, sd, often):
     all draws, some are off by a quarter.
     """
     gram, sums, new = problem()
-    rows, ridge = (
-        (np.eye(D) if of == "weights" else new),
-        1e-3 * N + 0.6 * sd * (2 * D) ** 0.5,
-    )
+    rows = np.eye(D) if of == "weights" else new
+    ridge = 1e-3 * N + 0.6 * sd * (2 * D) ** 0.5
     scores, errors, raised = drawn(gram, sums, sd, ridge, rows, 600)
     assert abs(raised - often) < 0.1
     ratio = np.sqrt((errors**2).mean(axis=0)) / scores.std(axis=0)
-    assert abs(ratio.mean() - 1) < (0.03 if sd < 1 else 0.1) and np.abs(
-        ratio - 1
-    ).max() < (0.15 if sd < 10 else 0.3)
+    assert abs(ratio.mean() - 1) < (0.03 if sd < 1 else 0.1)
+    assert np.abs(ratio - 1).max() < (0.15 if sd < 10 else 0.3)
     held = np.abs(scores - rows @ solved(gram, sums, ridge)) < 1.645 * errors
     assert 0.88 < held.mean() < 0.96
 
@@ -119,7 +122,8 @@ def test_noise_on_the_gram_matrix_alone_is_that_of_finite_differences(floor):
 
     values = np.linalg.eigvalsh(gram)
     assert floor == -np.inf or 2 < (values < floor).sum() < D - 2
-    total, step = np.zeros((len(rows), 1)), 1e-3
+    total = np.zeros((len(rows), 1))
+    step = 1e-3
     for i in range(D):
         for j in range(D):
             move = np.zeros((D, D))
@@ -142,7 +146,10 @@ def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
     within 15 %.
     """
     x, y = load_digits(return_X_y=True)
-    x, facts, scores, errors = x.astype(np.float32), PublicFacts(len(x), 64, 10), [], []
+    x = x.astype(np.float32)
+    facts = PublicFacts(len(x), 64, 10)
+    scores = []
+    errors = []
     for seed in range(60):
         solver = LeastSquares(ridge, intercept=intercept, error_bars=True)
         run = {"noise": NoiseSource(seed), "summer": quick_sums()}
@@ -151,10 +158,16 @@ def test_a_heads_scores_move_as_its_error_bars_say(ridge, intercept):
         ).head
         scores.append(head.scores(x[:50]))
         errors.append(head.scores_std(x[:50]))
-    ratio = np.sqrt(np.mean(np.square(errors), axis=0)) / np.std(scores, axis=0)
+    ratio = np.sqrt(
+        np.mean(
+            np.square(errors),
+            axis=0,
+        )
+    ) / np.std(scores, axis=0)
     assert abs(ratio.mean() - 1) < 0.15
     weights, constant = head.weights_std()
-    assert weights.shape == (64, 10) and (constant > 0).all() == bool(intercept)
+    assert weights.shape == (64, 10)
+    assert (constant > 0).all() == bool(intercept)
 
 
 def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
@@ -162,7 +175,8 @@ def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
     float32's rounding.
     """
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(500, 6)).astype(np.float32), rng.integers(0, 3, 500)
+    x = rng.normal(size=(500, 6)).astype(np.float32)
+    y = rng.integers(0, 3, 500)
     solver = LeastSquares(intercept=0.5, error_bars=True)
     bare = solver.__class__(
         intercept=0.5, error_bars=True, centering=type(solver.centering)(0.0, False)
@@ -174,13 +188,18 @@ def test_weights_and_scores_agree_on_unit_rows_and_the_intercept():
     np.testing.assert_allclose(
         head.scores_std(np.full((1, 6), np.nan)), [constant], rtol=1e-6
     )
-    np.testing.assert_allclose(head.error_bars.std(np.eye(7)[:6]), weights, rtol=1e-9)
+    np.testing.assert_allclose(
+        head.error_bars.std(np.eye(7)[:6]),
+        weights,
+        rtol=1e-9,
+    )
     assert head.scores_std(x[:0]).shape == (0, 3)
 
 
 def test_without_noise_there_are_no_errors():
     x, y = load_digits(return_X_y=True)
-    solver, facts = LeastSquares(error_bars=True), PublicFacts(len(x), 64, 10)
+    solver = LeastSquares(error_bars=True)
+    facts = PublicFacts(len(x), 64, 10)
     head = plan_and_fit(
         solver, ArrayRows(x.astype(np.float32), y), facts, epsilon=np.inf
     ).head

@@ -23,14 +23,16 @@ D, M = 60, 4
 def blobs(n, seed):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, M, n)
-    return (0.5 * rng.normal(size=(n, D)) + np.eye(M, D)[y]).astype(np.float32), y
+    rows = 0.5 * rng.normal(size=(n, D)) + np.eye(M, D)[y]
+    return rows.astype(np.float32), y
 
 
 def accuracy(prior, epsilon, seeds=8):
     test_x, test_y = blobs(5000, 99)
     found = []
     for seed in range(seeds):
-        solver, facts = Auto(prior=prior), PublicFacts(1000, D, M)
+        solver = Auto(prior=prior)
+        facts = PublicFacts(1000, D, M)
         run = {"noise": NoiseSource(seed), "summer": quick_sums()}
         head = plan_and_fit(
             solver, ArrayRows(*blobs(1000, seed)), facts, epsilon=epsilon, **run
@@ -54,15 +56,15 @@ def test_it_starts_at_the_priors_scores_up_to_a_scale():
     normed prior, less the centre's.
     """
     rng = np.random.default_rng(0)
-    weights, x = rng.normal(size=(D, M)), rng.normal(size=(50, D)).astype(np.float32)
-    center, scale = (
-        0.1 * rng.normal(size=D).astype(np.float32),
-        rng.uniform(0.5, 2, D).astype(np.float32),
-    )
+    weights = rng.normal(size=(D, M))
+    x = rng.normal(size=(50, D)).astype(np.float32)
+    center = 0.1 * rng.normal(size=D).astype(np.float32)
+    scale = rng.uniform(0.5, 2, D).astype(np.float32)
     start = PublicPrior(weights).start(
         RowTransform(True, center, scale, 0.3), (D + 1, M)
     )
-    assert start.shape == (D + 1, M) and not start[-1].any()
+    assert start.shape == (D + 1, M)
+    assert not start[-1].any()
     phi, _ = float_rows(RowTransform(True, center, scale), x)
     between = weights - weights.mean(axis=1, keepdims=True)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -80,14 +82,22 @@ def test_only_directions_count():
         for w in (weights, 7 * (weights + np.ones((D, 1))))
     )
     np.testing.assert_allclose(a, b)
-    assert not PublicPrior(np.ones((D, M))).start(RowTransform(), (D, M)).any()
+    assert (
+        not PublicPrior(np.ones((D, M)))
+        .start(
+            RowTransform(),
+            (D, M),
+        )
+        .any()
+    )
 
 
 @pytest.mark.parametrize("epsilon, ratio", [(0.1, PRIOR_MOVE / MOVE), (8.0, 1.0)])
 def test_with_a_prior_and_little_signal_the_steps_are_smaller_and_the_plan_is_another(
     epsilon, ratio
 ):
-    prior, facts = PublicPrior(np.eye(D, M)), PublicFacts(1000, D, M)
+    prior = PublicPrior(np.eye(D, M))
+    facts = PublicFacts(1000, D, M)
     plans = [
         make_plan(Auto(prior=p), facts, epsilon=epsilon, delta=1e-6)
         for p in (None, prior)
@@ -113,13 +123,14 @@ def test_what_is_no_prior_for_these_features_is_refused(tmp_path):
         read_prior(tmp_path / "prior.npy")
 
 
-@pytest.mark.parametrize("shape", [(D + 1, M), (D, M + 1), (M, D)])
+@pytest.mark.parametrize(
+    "shape",
+    [(D + 1, M), (D, M + 1), (M, D)],
+)
 def test_a_prior_of_a_wrong_shape_is_refused_with_nothing_charged(shape):
-    ledger, solver, facts = (
-        Ledger(),
-        Auto(prior=PublicPrior(np.eye(*shape))),
-        PublicFacts(1000, D, M),
-    )
+    ledger = Ledger()
+    solver = Auto(prior=PublicPrior(np.eye(*shape)))
+    facts = PublicFacts(1000, D, M)
     with pytest.raises(ValueError, match="a prior must have shape"):
         plan_and_fit(solver, ArrayRows(*blobs(1000, 0)), facts, ledger=ledger)
     with pytest.raises(ValueError, match="a prior must have shape"):
@@ -135,6 +146,7 @@ def test_a_file_and_an_array_are_the_same_prior(tmp_path):
         make_method("auto", facts, {"prior": p}).solver
         for p in (weights, tmp_path / "prior.npy")
     ]
-    assert made[0] == made[1] and made[0].prior is not None
+    assert made[0] == made[1]
+    assert made[0].prior is not None
     with pytest.raises(ValueError, match="prior"):
         make_method("dp-sgd", facts, {"prior": weights})

@@ -9,7 +9,8 @@ from dphead.solvers.ridge import RidgeSolver, ridge_for
 
 
 def test_a_positive_matrix_is_solved_as_it_is():
-    gram, right = 50 * np.eye(20), np.arange(20.0)
+    gram = 50 * np.eye(20)
+    right = np.arange(20.0)
     np.testing.assert_allclose(RidgeSolver(gram, 0.1)(right), right / 50.1)
 
 
@@ -32,7 +33,14 @@ def test_a_matrix_that_noise_made_indefinite_gives_a_bounded_positive_solve(
 
 
 def test_without_a_ridge_a_singular_matrix_still_ends():
-    assert np.all(np.isfinite(RidgeSolver(np.ones((30, 30)), 1e-300)(np.ones(30))))
+    assert np.all(
+        np.isfinite(
+            RidgeSolver(
+                np.ones((30, 30)),
+                1e-300,
+            )(np.ones(30))
+        )
+    )
 
 
 def test_the_rule_looks_at_public_numbers_only():

@@ -13,14 +13,17 @@ from dphead.rows.data import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.stein import SpectralRidge, candidates
 
-D, M, N = 6, 3, 400
+D = 6
+M = 3
+N = 400
 RIDGES = (2.0, 12.0, 60.0)  # below the noise's edge, about it, above it
 
 
 def problem(d=D, n=N, decay=0.7, signal=0.5):
     rng = np.random.default_rng(0)
     y = rng.integers(0, M, n)
-    x = rng.normal(size=(n, d)) * decay ** np.arange(d) + signal * np.eye(M, d)[y]
+    spread = rng.normal(size=(n, d)) * decay ** np.arange(d)
+    x = spread + signal * np.eye(M, d)[y]
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return x.T @ x, x.T @ np.eye(M)[y]
 
@@ -47,7 +50,9 @@ def test_it_is_unbiased_for_the_true_training_loss_where_the_plug_in_is_not(ridg
     """
     gram, sums = problem()
     rng = np.random.default_rng(1)
-    gaps, plugged, beyond = [], [], 0
+    gaps = []
+    plugged = []
+    beyond = 0
     for _ in range(6000):
         found = released(gram, sums, 8.0, 6.0, rng)
         truth = true_loss(found.weights(ridge), gram, sums)
@@ -92,8 +97,10 @@ def test_it_chooses_better_than_the_plug_in_which_takes_the_least_ridge_it_is_gi
     """
     gram, sums = problem(40, 4000, 1.0, 1.5)
     # from the edge of the Gram's noise
-    rng, ridges = np.random.default_rng(3), np.geomspace(18.0, 80_000.0, 18)
-    lost, least = np.zeros(2), 0
+    rng = np.random.default_rng(3)
+    ridges = np.geomspace(18.0, 80_000.0, 18)
+    lost = np.zeros(2)
+    least = 0
     for _ in range(100):
         found = released(gram, sums, 2.0, 40.0, rng)
         truth = np.array([true_loss(found.weights(r), gram, sums) for r in ridges])
@@ -116,10 +123,8 @@ def test_without_noise_it_is_the_loss_itself():
 def test_least_squares_can_use_it_and_refuses_where_it_cannot():
     rng = np.random.default_rng(4)
     y = rng.integers(0, M, 3000)
-    x, facts = (
-        rng.normal(size=(3000, D)) + 1.5 * np.eye(M, D)[y],
-        PublicFacts(3000, D, M),
-    )
+    x = rng.normal(size=(3000, D)) + 1.5 * np.eye(M, D)[y]
+    facts = PublicFacts(3000, D, M)
     solver = make_method("dp-ls", facts, {"ridge": "stein"}).solver
     head = plan_and_fit(
         solver, ArrayRows(x, y), facts, epsilon=2.0, noise=NoiseSource(0)

@@ -59,7 +59,8 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
     limit.
     """
     rng = np.random.default_rng(5)
-    x, y = rng.standard_normal((3000, 6)).astype(np.float32), rng.integers(-1, 3, 3000)
+    x = rng.standard_normal((3000, 6)).astype(np.float32)
+    y = rng.integers(-1, 3, 3000)
     x[7], x[8] = np.nan, np.inf
     rows = ArrayRows(x, y, block_rows)
     transforms = [
@@ -108,7 +109,9 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
     kept = KeptRows(1 << 20)
     transforms = [RowTransform(), RowTransform(True), RowTransform(False, np.ones(D))]
     wanted = [direction_rows(t, x).q for t in transforms]
-    index, interval, wrong = np.arange(128), sys.getswitchinterval(), 0
+    index = np.arange(128)
+    interval = sys.getswitchinterval()
+    wrong = 0
     sys.setswitchinterval(1e-7)
     try:
         with ThreadPoolExecutor(4) as pool:
@@ -143,7 +146,9 @@ def test_what_is_kept_serves_its_own_key_and_slots_alone():
     """Under every pair of keys; of blocks, one is the first with padding, two are not
     of consecutive slots.
     """
-    one, other = RowTransform(), RowTransform()  # equal, but not the same
+    # equal, but not the same
+    one = RowTransform()
+    other = RowTransform()
     keys = [
         (one, one, 1.0),
         (one, one, 0.5),
@@ -173,11 +178,9 @@ def test_what_is_kept_serves_its_own_key_and_slots_alone():
 
 def test_kept_rows_are_of_one_clip():
     x, _ = toy(128)
-    way, kept, block = (
-        CpuSums(),
-        KeptRows(1 << 20),
-        Block(np.arange(128), x, np.zeros(128, int)),
-    )
+    way = CpuSums()
+    kept = KeptRows(1 << 20)
+    block = Block(np.arange(128), x, np.zeros(128, int))
     for query in (ClassSums(M), Gradient(M, "softmax", "features"), Gradient(M)):
         for clip_norm in (1.0, 0.5, 1.0):
             ask = ask_of(query, PLAIN, clip_norm)
@@ -185,9 +188,8 @@ def test_kept_rows_are_of_one_clip():
                 rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block)
             )
             wanted = ReferenceSums().rows(ask, block)
-            assert np.array_equal(found.q, wanted.q) and np.array_equal(
-                found.scale, wanted.scale
-            )
+            assert np.array_equal(found.q, wanted.q)
+            assert np.array_equal(found.scale, wanted.scale)
 
 
 def test_a_gram_matrix_leads_to_no_class_sums(rows):
@@ -197,7 +199,8 @@ def test_a_gram_matrix_leads_to_no_class_sums(rows):
     specs = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))]
     request = SumRequest(Gram(M), PLAIN, rows, specs[0], 1.0, None, specs[1])
     value = NextSum()(request, lambda query: np.ones(query.shape(D), np.int64))
-    assert value.shape == (D, D) and value.base is None
+    assert value.shape == (D, D)
+    assert value.base is None
 
 
 def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
@@ -210,7 +213,8 @@ def test_class_sums_that_wait_serve_the_spec_that_was_planned(rows):
         replace(planned, clip_norm=0.5),
         replace(planned, label="other"),
     ):
-        next_sum, asked = NextSum(), []
+        next_sum = NextSum()
+        asked = []
 
         def total(query, asked=asked):
             asked.append(type(query))
@@ -229,7 +233,8 @@ def releases(asks, next_sum, store=None, block_sum=None, done=0):
     besides) each.
     """
     specs = [spec_of(query, rows.n_rows, **more) for query, _, rows, more in asks]
-    ledger, noise = reserve(specs, store=store), NoiseSource(1)
+    ledger = reserve(specs, store=store)
+    noise = NoiseSource(1)
     if next_sum is not None:
         summer = Door(block_sum or CpuSums(), next_sum)
     return [
@@ -258,7 +263,10 @@ def test_class_sums_planned_after_a_gram_matrix_are_made_in_its_pass(
 ):
     """The same values as from two passes."""
     x, y = toy(600, 7, m)
-    x[3], x[4], y[5], y[6] = np.nan, np.inf, m, -1
+    x[3] = np.nan
+    x[4] = np.inf
+    y[5] = m
+    y[6] = -1
     params = Params(RowTransform(True, np.full(7, 0.1, np.float32), None, 0.5))
     more = {"relation": relation, "clip_norm": 0.7}
     values = []
@@ -282,7 +290,8 @@ def test_class_sums_planned_after_a_gram_matrix_are_made_in_its_pass(
         assert Counted.reads == (1 if next_sum else 2)
     for one, two in zip(*values, strict=True):
         # a view would lead to the sums that wait
-        assert one.base is None and one.flags.c_contiguous
+        assert one.base is None
+        assert one.flags.c_contiguous
         assert np.array_equal(one, two)
     assert np.array_equal(values[0][0], values[0][0].T)
 
@@ -291,8 +300,10 @@ def test_class_sums_that_wait_serve_the_planned_release_of_the_same_rows_only(ro
     """Everything else reads the rows again and gives the value that it gives with
     nothing waiting.
     """
-    plain, other = Params(RowTransform()), Params(RowTransform(unit_norm=True))
-    gram, sums = (Gram(M), plain, rows, {}), (ClassSums(M), plain, rows, {})
+    plain = Params(RowTransform())
+    other = Params(RowTransform(unit_norm=True))
+    gram = (Gram(M), plain, rows, {})
+    sums = (ClassSums(M), plain, rows, {})
     cases = [
         [gram, sums],
         [gram, (ClassSums(M), other, rows, {})],
@@ -311,7 +322,8 @@ def test_class_sums_that_wait_serve_the_planned_release_of_the_same_rows_only(ro
     ]
     for asks in cases:
         Counted.reads = 0
-        values, saved = releases(asks, NextSum()), 1 if asks[:2] == [gram, sums] else 0
+        values = releases(asks, NextSum())
+        saved = 1 if asks[:2] == [gram, sums] else 0
         assert Counted.reads == len(asks) - saved
         for value, alone in zip(values, releases(asks, None), strict=True):
             assert np.array_equal(value, alone)
@@ -321,8 +333,17 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
     """They cannot be pickled or copied; the store holds the values that carry noise;
     the joint query is no release.
     """
-    next_sum, params = NextSum(), Params()
-    asks = [(Gram(M), params, rows, {}), (ClassSums(M), params, rows, {})]
+    next_sum = NextSum()
+    params = Params()
+    asks = [
+        (Gram(M), params, rows, {}),
+        (
+            ClassSums(M),
+            params,
+            rows,
+            {},
+        ),
+    ]
     specs = [spec_of(query, 40) for query, *_ in asks]
     ledger = reserve(specs, store=tmp_path)
     value = release(
@@ -338,7 +359,8 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
         with pytest.raises(TypeError, match="stay in memory"):
             leave(next_sum)
     stored = [np.load(file) for file in tmp_path.glob("*.npy")]
-    assert len(stored) == 1 and np.array_equal(stored[0], value)
+    assert len(stored) == 1
+    assert np.array_equal(stored[0], value)
     spec = spec_of(GramAndSums(M), 40)
     with pytest.raises(NotImplementedError):
         release(
@@ -373,17 +395,26 @@ def test_kept_sums_serve_further_fits_on_the_same_rows_each_with_noise_of_its_ow
             # the same seed's noise on the same sums
             assert np.array_equal(value, alone)
     Counted.reads = 0
-    np.testing.assert_array_equal(fit(kept, 1.0, 0.2)[0], fit(NextSum(), 1.0, 0.2)[0])
+    np.testing.assert_array_equal(
+        fit(kept, 1.0, 0.2)[0],
+        fit(NextSum(), 1.0, 0.2)[0],
+    )
     assert Counted.reads == 2
 
 
 def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
     """Each of these reads the rows, and gives what it gives with nothing kept."""
-    plain, sampled = Params(RowTransform()), {"sampling_prob": 0.5}
+    plain = Params(RowTransform())
+    sampled = {"sampling_prob": 0.5}
     others = [
         (Gram(M), Params(RowTransform(unit_norm=True)), rows, {}),
         (Gram(M), Params(RowTransform(append=0.5)), rows, {}),
-        (Gram(M), Params(RowTransform(scale=np.full(D, 2.0, np.float32))), rows, {}),
+        (
+            Gram(M),
+            Params(RowTransform(scale=np.full(D, 2.0, np.float32))),
+            rows,
+            {},
+        ),
         (Gram(M), plain, Counted(*toy(40, seed=9)), {}),
         (Gram(M), plain, rows, {"clip_norm": 0.5}),
         (Gram(M), plain, rows, {"relation": "replace_one"}),
@@ -394,19 +425,34 @@ def test_kept_sums_serve_no_other_rows_transform_clip_relation_or_sample(rows):
     ]
     for other in others:
         kept = KeptSums()
-        releases([(Gram(M), plain, rows, {}), (ClassSums(M), plain, rows, {})], kept)
+        releases(
+            [
+                (Gram(M), plain, rows, {}),
+                (
+                    ClassSums(M),
+                    plain,
+                    rows,
+                    {},
+                ),
+            ],
+            kept,
+        )
         Counted.reads = 0
-        value, alone = releases([other], kept)[0], releases([other], None)[0]
-        assert Counted.reads == 2 and np.array_equal(value, alone)
+        value = releases([other], kept)[0]
+        alone = releases([other], None)[0]
+        assert Counted.reads == 2
+        assert np.array_equal(value, alone)
 
 
 def test_kept_sums_serve_fits_without_noise_at_a_clip_that_noise_would_refuse(rows):
     """After its charge a fit must not stop because a spec with noise could not be made
     of its own.
     """
-    kept, spec = KeptSums(), ReleaseSpec("gram", Gram(M).name, 1e7, 0.0, 40)
+    kept = KeptSums()
+    spec = ReleaseSpec("gram", Gram(M).name, 1e7, 0.0, 40)
     planned = [spec, ReleaseSpec("sums", ClassSums(M).name, 1e7, 0.0, 40)]
-    values, reads = [], []
+    values = []
+    reads = []
     for _ in range(2):
         ledger = Ledger().reserve(
             [s.row() for s in planned],
@@ -438,7 +484,9 @@ def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
     """A fit that stopped between its two releases leaves class sums; the next fit's
     Gram matrix drops them.
     """
-    kept, params, spec = KeptSums(), Params(), spec_of(Gram(M), 40)
+    kept = KeptSums()
+    params = Params()
+    spec = spec_of(Gram(M), 40)
     planned = [spec, spec_of(ClassSums(M), 40)]
     for _ in range(2):
         ledger = reserve(planned)
@@ -451,7 +499,8 @@ def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
             noise=NoiseSource(1),
             summer=Door(CpuSums(), kept),
         )
-    assert kept._held is None and Counted.reads == 1
+    assert kept._held is None
+    assert Counted.reads == 1
 
 
 def test_kept_sums_know_a_transform_by_its_type_and_numbers(rows):
@@ -461,7 +510,8 @@ def test_kept_sums_know_a_transform_by_its_type_and_numbers(rows):
         pass
 
     center = np.zeros(D, np.float32)
-    kept, params = KeptSums(), Params(RowTransform(center=center))
+    kept = KeptSums()
+    params = Params(RowTransform(center=center))
     releases([(Gram(M), params, rows, {})], kept)
     center[:] = 5
     releases([(Gram(M), params, rows, {})], kept)
@@ -478,11 +528,9 @@ def test_kept_sums_are_charged_in_every_fit_and_stay_in_memory(tmp_path, rows):
     """A budget of 1.5 times one release's mu² refuses the second; nothing can copy what
     is kept.
     """
-    ledger, kept, spec = (
-        Ledger(tmp_path / "ledger.sqlite"),
-        KeptSums(),
-        spec_of(Gram(M), 40),
-    )
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    kept = KeptSums()
+    spec = spec_of(Gram(M), 40)
     ledger.set_budget(epsilon_from_mu(1.5**0.5, 1e-5), 1e-5)
     release(
         Gram(M),
@@ -504,7 +552,8 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
     """The Gram matrix's value is loaded, so nothing waits: the class sums read the
     rows.
     """
-    specs, params = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))], Params()
+    specs = [spec_of(query, 40) for query in (Gram(M), ClassSums(M))]
+    params = Params()
     ledger = Ledger(tmp_path / "ledger.sqlite")
     fit = reserve(specs, ledger, tmp_path / "fit")
     first = release(
@@ -531,7 +580,8 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
         ).value
         for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)
     )
-    assert np.array_equal(first, again) and Counted.reads == 1
+    assert np.array_equal(first, again)
+    assert Counted.reads == 1
     assert np.array_equal(
         sums, releases([(ClassSums(M), params, rows, {})] * 2, None)[1]
     )

@@ -91,7 +91,8 @@ def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
 @pytest.mark.parametrize("compiled_from", [0, COMPILED])
 def test_sums_beyond_24_bits_are_exact(compiled_from):
     """Float32 would round them."""
-    x, y = np.tile(np.array([3.0, 4.0, 0.1], np.float32), (900, 1)), np.zeros(900, int)
+    x = np.tile(np.array([3.0, 4.0, 0.1], np.float32), (900, 1))
+    y = np.zeros(900, int)
     for query in (Gram(2), ClassSums(2), Gradient(2, "sigmoid")):
         params = Params(weights=np.zeros((3, 2)))
         sums = [
@@ -123,7 +124,10 @@ def test_small_gradients_are_not_compiled(monkeypatch):
     assert set(used) == {(2, wide)}
 
 
-@pytest.mark.parametrize("shape", [(D, 2), (D, 4), (D - 1, 3)])
+@pytest.mark.parametrize(
+    "shape",
+    [(D, 2), (D, 4), (D - 1, 3)],
+)
 def test_weights_of_another_shape_are_refused(shape):
     """Compiled loops check no bounds: they would write beside the sum, where no noise
     is added.

@@ -19,7 +19,16 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import ReferenceSums
 
 
-@pytest.mark.parametrize("d, m", [(3, 2), (700, 10), (1281, 7), (768, 100), (70, 1001)])
+@pytest.mark.parametrize(
+    "d, m",
+    [
+        (3, 2),
+        (700, 10),
+        (1281, 7),
+        (768, 100),
+        (70, 1001),
+    ],
+)
 @pytest.mark.parametrize("clip", ["rows", "features"])
 def test_wide_rows_and_many_classes(d, m, clip):
     """Of all shapes that the compiled gradient takes apart, and the number of rows no
@@ -28,10 +37,8 @@ def test_wide_rows_and_many_classes(d, m, clip):
     x, y = hostile(300, d, m, d)
     for append in (0.0, 0.5):
         weights = np.random.default_rng(0).standard_normal((d + bool(append), m))
-        params, query = (
-            Params(RowTransform(append=append), weights),
-            Gradient(m, "softmax", clip),
-        )
+        params = Params(RowTransform(append=append), weights)
+        query = Gradient(m, "softmax", clip)
         wanted = integer_sum(query, params, x, y, 0.7, block_sum=ReferenceSums())
         assert wanted.any()
         for rows in (300, 129):
@@ -71,8 +78,10 @@ def test_compiled_residuals_that_are_too_long_are_truncated_or_zero():
     """
     table = powers_of_two().astype(np.int32)
     values = np.array([2895.6, 1.1 * RADIUS, 2000.7, -1.0])
-    z, l = np.zeros((2, 4), np.int32), np.full((2, 4), 7, np.int16)
-    y, factor = np.array([0, 1, 1, -1], np.int32), np.abs(values) / (PROBABILITY / 2)
+    z = np.zeros((2, 4), np.int32)
+    l = np.full((2, 4), 7, np.int16)
+    y = np.array([0, 1, 1, -1], np.int32)
+    factor = np.abs(values) / (PROBABILITY / 2)
     numbers = (float(PROBABILITY), np.inf, float(LOWEST), RADIUS**2)
     gradient_numba._residuals(z, y, np.zeros(4), factor, table, *numbers, l)
     assert l.tolist() == [[-2895, 0, 2001, 0], [2895, 0, -2001, 0]]

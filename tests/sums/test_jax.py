@@ -127,7 +127,8 @@ def test_one_device_and_eight_give_the_head_of_numpy_byte_for_byte(results):
     from dphead.privacy.noise import NoiseSource
     from dphead.solvers import DPFC, PublicFacts
 
-    facts, rows = PublicFacts(4000, D, M), ArrayRows(*toy(4000))
+    facts = PublicFacts(4000, D, M)
+    rows = ArrayRows(*toy(4000))
     one, alone = (
         plan_and_fit(
             DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer
@@ -173,13 +174,15 @@ def test_sums_are_the_references(query, products):
     y[::7] = -1
     x[3], x[4, 1], x[5] = np.nan, np.inf, 0
     x[6:40] *= np.logspace(-38, 36, 34, dtype=np.float32)[:, None]
-    rows, params = ArrayRows(x, y, 256), params_of(query)
+    rows = ArrayRows(x, y, 256)
+    params = params_of(query)
     for indices in (None, np.arange(0, 500, 3)):
         one, other = (
             integer_sum(query, params, rows, None, 0.3, block_sum=way, indices=indices)
             for way in (JaxSums(), ReferenceSums())
         )
-        assert one.dtype == np.int64 and np.array_equal(one, other)
+        assert one.dtype == np.int64
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -204,11 +207,9 @@ def test_what_a_device_adds_of_one_block_is_the_references(query, products):
 
 def test_rows_on_a_device_are_those_of_their_own_transform():
     x, _ = toy(128)
-    way, kept, block = (
-        JaxSums(),
-        KeptRows(1 << 20),
-        Block(np.arange(128), x, np.zeros(128, int)),
-    )
+    way = JaxSums()
+    kept = KeptRows(1 << 20)
+    block = Block(np.arange(128), x, np.zeros(128, int))
     for transform in (
         RowTransform(),
         RowTransform(True),
@@ -218,9 +219,8 @@ def test_rows_on_a_device_are_those_of_their_own_transform():
         ask = ask_of(ClassSums(M), Params(transform), 0.7)
         found = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
         wanted = ReferenceSums().rows(ask, block)
-        assert np.array_equal(found.q, wanted.q) and np.array_equal(
-            found.scale, wanted.scale
-        )
+        assert np.array_equal(found.q, wanted.q)
+        assert np.array_equal(found.scale, wanted.scale)
 
 
 def test_the_known_answers_hold(products):
@@ -237,13 +237,28 @@ def test_sums_of_the_largest_entries_are_exact_in_halves(value, products):
     way = JaxSums()
     rows = way.rows(ask, block)
     entry = int(np.asarray(rows.q)[0, 1])
-    total = way.add(ask, rows, block.y, used, np.zeros((3, 3), np.int64))
-    assert abs(entry) >= RADIUS - 2 and total[1, 1] == 8192 * entry**2
+    total = way.add(
+        ask,
+        rows,
+        block.y,
+        used,
+        np.zeros((3, 3), np.int64),
+    )
+    assert abs(entry) >= RADIUS - 2
+    assert total[1, 1] == 8192 * entry**2
 
 
 @pytest.mark.parametrize(
     ("products", "rows", "one", "other"),
-    [("halves", 2**19, RADIUS, RADIUS), ("float64", 2**23 + 9, 2**30 - 1, 1)],
+    [
+        ("halves", 2**19, RADIUS, RADIUS),
+        (
+            "float64",
+            2**23 + 9,
+            2**30 - 1,
+            1,
+        ),
+    ],
     indirect=["products"],
 )
 def test_products_of_blocks_of_any_length_are_exact(products, rows, one, other):
@@ -251,16 +266,19 @@ def test_products_of_blocks_of_any_length_are_exact(products, rows, one, other):
     2**53.
     """
     with jax.enable_x64(True):
-        a, b = np.full((1, rows), one, np.int32), np.full((rows, 1), other, np.int32)
+        a = np.full((1, rows), one, np.int32)
+        b = np.full((rows, 1), other, np.int32)
         total = jax_sums._integers(
             jax.numpy.asarray(a), jax.numpy.asarray(b), products == "halves"
         )
-    assert total.dtype == np.int64 and int(total[0, 0]) == rows * one * other
+    assert total.dtype == np.int64
+    assert int(total[0, 0]) == rows * one * other
 
 
 def test_two_halves_are_the_number():
     x = np.arange(-RADIUS, RADIUS + 1)
-    (low, one), (high, times) = jax_sums._halves(jax.numpy.asarray(x.astype(np.int32)))
+    halves = jax_sums._halves(jax.numpy.asarray(x.astype(np.int32)))
+    (low, one), (high, times) = halves
     assert low.dtype == high.dtype == np.int8
     parts = (np.asarray(half).astype(np.int64) for half in (low, high))
     assert np.array_equal(
@@ -306,8 +324,14 @@ def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
     x = rng.standard_normal((2000, 6)).astype(np.float32)
     y = rng.integers(-1, 3, 2000)
     x[7], x[8] = np.nan, np.inf
-    first, second = RowTransform(True), RowTransform()
-    passes = [(x, first), (x, first), (x, second), (x + 1, RowTransform())]
+    first = RowTransform(True)
+    second = RowTransform()
+    passes = [
+        (x, first),
+        (x, first),
+        (x, second),
+        (x + 1, RowTransform()),
+    ]
     kept = KeptRows(memory)
     for values, transform in passes:
         rows = ArrayRows(values, y, 256)
@@ -344,7 +368,8 @@ def test_the_backend_keeps_rows_where_it_computes(monkeypatch):
         ("jax", JaxSums, 7),
     ):
         sums, found = block_sum(name, 7)
-        assert isinstance(sums, kind) and found == memory
+        assert isinstance(sums, kind)
+        assert found == memory
 
     class Device:
         def memory_stats(self):

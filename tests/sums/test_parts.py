@@ -55,7 +55,8 @@ class Threads:
         value = self._answers[process].get(timeout=30)
         if isinstance(value, Exception):
             raise value
-        assert value.shape == shape and value.dtype == np.int64
+        assert value.shape == shape
+        assert value.dtype == np.int64
         return value
 
     def end(self):
@@ -92,10 +93,15 @@ def parts(x, y, count, groups=None, cap=None, change=lambda i, rows: rows):
     """
     whole = ArrayRows(x, y, 128, groups, cap)
     y = whole._y  # without the rows beyond their cap: a group may lie in several parts
-    at, threads = bounds(len(x), count), Threads(count)
+    at = bounds(len(x), count)
+    threads = Threads(count)
     own = []
     for i in range(count):
-        part = ArrayRows(x[at[i] : at[i + 1]], y[at[i] : at[i + 1]], 128)
+        part = ArrayRows(
+            x[at[i] : at[i + 1]],
+            y[at[i] : at[i + 1]],
+            128,
+        )
         part.group_cap = cap
         own.append(change(i, part))
     running = [
@@ -158,7 +164,10 @@ def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(query, co
     parts: bit for bit.
     """
     x, y = toy(300)
-    params = Params(RowTransform(append=1.0), np.full((D + 1, M), 0.1, np.float32))
+    params = Params(
+        RowTransform(append=1.0),
+        np.full((D + 1, M), 0.1, np.float32),
+    )
     if query.name.startswith("ChannelMoment"):  # of features alone
         params = Params(RowTransform())
     alone = release_one(query, params, ArrayRows(x, y, 128), 1).value
@@ -172,7 +181,8 @@ def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
     without `NextSum`.
     """
     x, y = toy(300)
-    params, queries = Params(RowTransform(append=1.0)), (Gram(M), ClassSums(M))
+    params = Params(RowTransform(append=1.0))
+    queries = (Gram(M), ClassSums(M))
     specs = [spec_of(query, 300) for query in queries]
     values = []
     with parts(x, y, 3) as (whole, threads, own):
@@ -200,7 +210,12 @@ def test_only_the_first_process_draws_noise():
         ClassCounts(M), Params(), x, y, 4, sigma=5.0, seed=None
     )
     counted = [
-        np.bincount(y[i : i + 75], minlength=M)[:, None] * COUNT for i in (75, 150, 225)
+        np.bincount(
+            y[i : i + 75],
+            minlength=M,
+        )[:, None]
+        * COUNT
+        for i in (75, 150, 225)
     ]
     assert sorted(one.tolist() for one in threads.sent) == sorted(
         one.tolist() for one in counted
@@ -208,7 +223,11 @@ def test_only_the_first_process_draws_noise():
     assert not np.array_equal(value, np.bincount(y, minlength=M)[:, None])
 
 
-@given(st.integers(1, 300), st.integers(1, 5), st.floats(0.01, 0.99))
+@given(
+    st.integers(1, 300),
+    st.integers(1, 5),
+    st.floats(0.01, 0.99),
+)
 def test_every_sampled_row_is_asked_of_one_process_that_holds_it(n, count, prob):
     x, y = toy(n)
     query = ClassSums(M)
@@ -224,7 +243,8 @@ def test_every_sampled_row_is_asked_of_one_process_that_holds_it(n, count, prob)
 
 
 def test_a_group_that_lies_in_several_parts_keeps_its_cap():
-    x, y = np.ones((300, D), np.float32), np.zeros(300, int)
+    x = np.ones((300, D), np.float32)
+    y = np.zeros(300, int)
     groups = np.arange(300) % 3  # each group has rows in every part
     for prob in (1.0, 0.999999):
         value, _ = shared_release(
@@ -287,7 +307,10 @@ def test_a_process_that_holds_another_part_raises(process):
         )
 
 
-@pytest.mark.parametrize(("n_rows", "held"), [(4, None), (4, 1), (4, 3), (5, 2)])
+@pytest.mark.parametrize(
+    ("n_rows", "held"),
+    [(4, None), (4, 1), (4, 3), (5, 2)],
+)
 def test_a_process_that_holds_another_part_or_cap_does_not_sum_it(n_rows, held):
     """Its own rows are checked before they are read: the first process cannot see
     them.
@@ -304,7 +327,10 @@ def test_a_process_that_holds_another_part_or_cap_does_not_sum_it(n_rows, held):
 
 def test_sums_that_float64_would_round_are_added_as_they_are(monkeypatch):
     """Beyond 2**53 float64 holds every second whole number at most."""
-    own = np.array([2**60 + 1, -(2**53) - 1, -1], np.int64)
+    own = np.array(
+        [2**60 + 1, -(2**53) - 1, -1],
+        np.int64,
+    )
     monkeypatch.setattr(parts_module, "_sum", lambda *given: own[:, None].copy())
     x, y = toy(4)
     query = ClassCounts(3)
@@ -312,7 +338,8 @@ def test_sums_that_float64_would_round_are_added_as_they_are(monkeypatch):
         request = SumRequest(query, Params(), whole, spec_of(query, 4), 1.0)
         ask = ask_of(query, request.params, 1.0, whole)
         total = SumOfParts(threads, first)(ask, request, CpuSums())
-    assert total.dtype == np.int64 and total[:, 0].tolist() == [3 * int(v) for v in own]
+    assert total.dtype == np.int64
+    assert total[:, 0].tolist() == [3 * int(v) for v in own]
 
 
 def test_no_number_of_rows_is_too_many_for_a_process():

@@ -38,7 +38,13 @@ class Custom:
 def block(index, dtype=np.float32, label=0):
     index = np.concatenate([index, np.full(-len(index) % 128, -1)])
     return Block(
-        index, np.ones((len(index), D), dtype), np.full(len(index), label, np.int32)
+        index,
+        np.ones((len(index), D), dtype),
+        np.full(
+            len(index),
+            label,
+            np.int32,
+        ),
     )
 
 
@@ -82,8 +88,12 @@ def test_a_sampled_pass_that_hands_out_other_rows_raises():
 
 def test_padding_of_a_block_is_not_used_whatever_it_holds():
     """Ordinary rows of a class, in slots that are none (defect 13)."""
-    x, y = np.ones((6, D), np.float32), np.zeros(6, np.int32)
-    padded = Custom(3, Block(np.array([0, -1, 1, -1, 2, -1]), x, y))
+    x = np.ones((6, D), np.float32)
+    y = np.zeros(6, np.int32)
+    padded = Custom(
+        3,
+        Block(np.array([0, -1, 1, -1, 2, -1]), x, y),
+    )
     for query in (ClassCounts(M), ClassSums(M), Gram(M)):
         assert np.array_equal(
             integer_sum(query, Params(), padded),
@@ -112,11 +122,9 @@ def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
     the same sum.
     """
     x, y = toy(600)
-    rows, kept, params = (
-        Streamed(x, y, 128),
-        KeptRows(1 << 20),
-        Params(weights=np.zeros((D, M))),
-    )
+    rows = Streamed(x, y, 128)
+    kept = KeptRows(1 << 20)
+    params = Params(weights=np.zeros((D, M)))
     secret = [200]
     monkeypatch.setattr(passes, "_secret_slot", lambda n_rows, indices: secret[0])
     sums = []
@@ -133,16 +141,15 @@ def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
             else set(range(first, min(first + 128, 600)))
         )
         assert rows.read - {-1} == wanted
-    assert np.array_equal(sums[0], sums[1]) and np.array_equal(sums[0], sums[2])
+    assert np.array_equal(sums[0], sums[1])
+    assert np.array_equal(sums[0], sums[2])
 
 
 def test_kept_rows_of_a_sample_are_read_again():
     """Samples have other slots in each block."""
-    rows, kept, params = (
-        Streamed(*toy(600), 128),
-        KeptRows(1 << 20),
-        Params(weights=np.zeros((D, M))),
-    )
+    rows = Streamed(*toy(600), 128)
+    kept = KeptRows(1 << 20)
+    params = Params(weights=np.zeros((D, M)))
     for indices in (None, np.arange(0, 600, 2)):
         found = integer_sum(Gradient(M), params, rows, indices=indices, kept=kept)
         assert rows.read - {-1} == set(
@@ -156,7 +163,13 @@ def test_kept_rows_of_a_sample_are_read_again():
 
 def test_rows_that_were_not_read_are_refused():
     """A source that leaves features out unasked would have rows count zero."""
-    unread = Custom(4, replace(block([0, 1, 2, 3]), x=np.ones((128, 0), np.float32)))
+    unread = Custom(
+        4,
+        replace(
+            block([0, 1, 2, 3]),
+            x=np.ones((128, 0), np.float32),
+        ),
+    )
     with pytest.raises(Exception) as refusal:  # any: what is asserted is which
         integer_sum(ClassCounts(M), Params(), unread)
     assert "must have features" in str(refusal.value)
@@ -165,7 +178,11 @@ def test_rows_that_were_not_read_are_refused():
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
 def test_blocks_of_another_precision_are_refused(dtype):
     with pytest.raises(TypeError, match="float32"):
-        release_one(ClassCounts(M), Params(), Custom(4, block([0, 1, 2, 3], dtype)))
+        release_one(
+            ClassCounts(M),
+            Params(),
+            Custom(4, block([0, 1, 2, 3], dtype)),
+        )
 
 
 class OffByOne(CpuSums):
@@ -194,12 +211,14 @@ def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
     seen, and nothing is told.
     """
     n, bad = 300, 137
-    x, y = np.tile(np.array([0.0, 1.0, 2.0, 1.0], np.float32), (n, 1)), np.zeros(n, int)
-    x[bad] = [1.0, 0.0, 0.0, 0.0]
-    params, indices = (
-        Params(weights=np.ones((D, M))),
-        np.arange(0, n) if sample else None,
+    x = np.tile(
+        np.array([0.0, 1.0, 2.0, 1.0], np.float32),
+        (n, 1),
     )
+    y = np.zeros(n, int)
+    x[bad] = [1.0, 0.0, 0.0, 0.0]
+    params = Params(weights=np.ones((D, M)))
+    indices = np.arange(0, n) if sample else None
     asks = integer_sum(query, params, x, y, indices=indices)
     entry = 4094  # the clipped row, alone in its first entry
     wrong = 0
@@ -226,17 +245,18 @@ def test_the_secret_slot_is_any_slot_of_the_pass(monkeypatch):
     monkeypatch.setattr(passes.secrets, "randbelow", lambda n: asked.append(n) or n - 1)
     assert passes._secret_slot(50, None) == 49
     assert passes._secret_slot(50, np.array([3, 7, 9])) == 9
-    assert (
-        passes._secret_slot(50, np.zeros(0, int)) is None
-        and passes._secret_slot(0, None) is None
-    )
+    assert passes._secret_slot(50, np.zeros(0, int)) is None
+    assert passes._secret_slot(0, None) is None
     assert asked == [50, 3]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 def test_sums_do_not_depend_on_cores_blocks_or_the_order_of_rows(monkeypatch, query):
     x, y = toy(700)
-    x[3], x[4], y[5], y[6] = np.nan, np.inf, -1, M
+    x[3] = np.nan
+    x[4] = np.inf
+    y[5] = -1
+    y[6] = M
     params = Params(weights=np.random.default_rng(0).standard_normal((D, M)))
     order = np.random.default_rng(1).permutation(700)
     wanted = integer_sum(query, params, x, y)

@@ -14,7 +14,11 @@ from dphead.sums import products_numba as compiled
 
 TOP = 4095  # the largest entry of a row or a residual
 SHAPES = {
-    "k": st.one_of(st.integers(0, 9), st.integers(120, 137), st.integers(500, 650)),
+    "k": st.one_of(
+        st.integers(0, 9),
+        st.integers(120, 137),
+        st.integers(500, 650),
+    ),
     "p": st.integers(1, 120),
     "q": st.one_of(st.integers(1, 70), st.integers(90, 200)),
     "seed": st.integers(0, 9),
@@ -50,7 +54,8 @@ def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path
             for f in vars(module).values()
             if hasattr(f, "py_func")
         ]
-        assert kept and all(text.endswith(f"_{name}") for text in kept)
+        assert kept
+        assert all(text.endswith(f"_{name}") for text in kept)
     for i, file in enumerate(compiled.MADE_OF):
         changed = tmp_path / file.name
         changed.write_text(file.read_text() + "\n")
@@ -65,7 +70,8 @@ def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path
 @settings(max_examples=30, deadline=None)
 @given(**SHAPES)
 def test_products_of_any_shape_are_exact(k, p, q, seed):
-    left, right = integers(seed, (k, p)), integers(seed + 1, (k, q))
+    left = integers(seed, (k, p))
+    right = integers(seed + 1, (k, q))
     out = np.ones((p, q), np.int64)
     compiled.add_products(left, right, out)
     assert np.array_equal(out, 1 + product(left, right))
@@ -81,20 +87,27 @@ def test_a_square_of_any_shape_is_exact_from_its_diagonal_on(k, q, seed):
 
 
 @settings(max_examples=30, deadline=None)
-@given(k=st.integers(0, 40), m=SHAPES["p"], d=SHAPES["q"], seed=SHAPES["seed"])
+@given(
+    k=st.integers(0, 40),
+    m=SHAPES["p"],
+    d=SHAPES["q"],
+    seed=SHAPES["seed"],
+)
 def test_scores_of_any_shape_are_exact(k, m, d, seed):
     """Norms of rows and weights multiply to less than 2**31."""
-    rows, weights = (
-        integers(seed, (k, d)),
-        integers(seed + 1, (m, d), 2**31 // d // TOP),
-    )
+    rows = integers(seed, (k, d))
+    weights = integers(seed + 1, (m, d), 2**31 // d // TOP)
     wanted = product(weights.T, rows.T)
     assert np.array_equal(compiled.scores(rows, weights), wanted)
 
 
-@pytest.mark.parametrize("k, d, m", [(9, 1700, 400), (130, 4000, 3), (17, 15552, 2)])
+@pytest.mark.parametrize(
+    "k, d, m",
+    [(9, 1700, 400), (130, 4000, 3), (17, 15552, 2)],
+)
 def test_scores_are_exact_across_the_blocks_of_columns_and_weights(k, d, m):
-    rows, weights = integers(0, (k, d), 99), integers(1, (m, d), 999)
+    rows = integers(0, (k, d), 99)
+    weights = integers(1, (m, d), 999)
     wanted = product(weights.T, rows.T)
     assert np.array_equal(compiled.scores(rows, weights), wanted)
 
@@ -103,7 +116,8 @@ def test_scores_are_exact_across_the_blocks_of_columns_and_weights(k, d, m):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_nothing_overflows_where_every_row_has_its_norm_at_one_place(p, sign):
     """128 products of 4095 and 4095 are 2**31 less 2**20: one row more is too many."""
-    left, right = np.zeros((1000, p), np.int16), np.zeros((1000, 70), np.int16)
+    left = np.zeros((1000, p), np.int16)
+    right = np.zeros((1000, 70), np.int16)
     left[:, -1], right[:, -1] = sign * TOP, TOP
     out = np.zeros((p, 70), np.int64)
     compiled.add_products(left, right, out)
@@ -115,7 +129,8 @@ def test_nothing_overflows_where_every_row_has_its_norm_at_one_place(p, sign):
 
 @pytest.mark.parametrize("weight", [32767, -32768])
 def test_scores_reach_the_ends_of_int32(weight):
-    rows, weights = np.zeros((3, 40), np.int16), np.zeros((2, 40), np.int16)
+    rows = np.zeros((3, 40), np.int16)
+    weights = np.zeros((2, 40), np.int16)
     rows[:, 7:23], weights[:, 7:23] = TOP, weight  # 16 * 4095 * 2**15 < 2**31
     assert np.array_equal(compiled.scores(rows, weights), product(weights.T, rows.T))
 
@@ -126,11 +141,15 @@ def test_scores_reach_the_ends_of_int32(weight):
 def test_a_chunk_is_scored_and_multiplied_where_it_lies(m, k, kind):
     """As a fused loop does: scores (m, k), residuals as pairs of rows, their products;
     an int32 sum too, of no more than 128 rows."""
-    rows, weights = integers(0, (200, 75)), integers(1, (m, 75), 99)
+    rows = integers(0, (200, 75))
+    weights = integers(1, (m, 75), 99)
     scores = np.full((m, 128), 7, np.int32)
     packed = compiled._packed(weights)
     compiled._scores(rows, 50, 50 + k, packed, scores)
-    assert np.array_equal(scores[:, :k], product(weights.T, rows[50 : 50 + k].T))
+    assert np.array_equal(
+        scores[:, :k],
+        product(weights.T, rows[50 : 50 + k].T),
+    )
     assert (scores[:, k:] == 7).all()
     most = (m + 23) // 24 * 24
     residuals = np.full((most, 140), 999, np.int16)  # what stands after k is not read
@@ -145,18 +164,24 @@ def test_a_chunk_is_scored_and_multiplied_where_it_lies(m, k, kind):
 @pytest.mark.parametrize("kept", [0, 1, 5, 299])
 def test_rows_are_added_to_their_classes_whatever_their_number(kept):
     rng = np.random.default_rng(kept)
-    rows, y, keep = integers(0, (299, 37)), rng.integers(0, 9, 299), np.zeros(299, bool)
+    rows = integers(0, (299, 37))
+    y = rng.integers(0, 9, 299)
+    keep = np.zeros(299, bool)
     keep[rng.permutation(299)[:kept]] = True
     y[~keep] = 10**6
     out = np.ones((9, 37), np.int64)
     compiled.add_class_rows(rows, y, keep, out)
-    wanted = 1 + product((y[:, None] == np.arange(9))[keep], rows[keep])
+    wanted = 1 + product(
+        (y[:, None] == np.arange(9))[keep],
+        rows[keep],
+    )
     assert np.array_equal(out, wanted)
 
 
 def test_rows_of_any_memory_layout_are_exact():
     """Rows and weights that are parts of others, or turned."""
-    left, right = integers(0, (7, 300)).T, integers(1, (300, 90))[:, ::2]
+    left = integers(0, (7, 300)).T
+    right = integers(1, (300, 90))[:, ::2]
     out = np.zeros((7, 45), np.int64)
     compiled.add_products(left, right, out)
     assert np.array_equal(out, product(left, right))
@@ -171,13 +196,43 @@ HALF = np.int16
 @pytest.mark.parametrize(
     "left, right, out, words",
     [
-        (((9, 3), HALF), ((8, 4), HALF), np.zeros((3, 4), int), "the same rows"),
-        (((9, 3), HALF), ((9, 4), HALF), np.zeros((4, 3), int), "a sum must be int64"),
+        (
+            ((9, 3), HALF),
+            ((8, 4), HALF),
+            np.zeros((3, 4), int),
+            "the same rows",
+        ),
+        (
+            ((9, 3), HALF),
+            ((9, 4), HALF),
+            np.zeros((4, 3), int),
+            "a sum must be int64",
+        ),
         (((9, 3), HALF), None, np.zeros((3, 4), int), "a sum must be int64"),
-        (((9, 3), HALF), ((9, 4), HALF), np.zeros((4, 3), int).T, "in C order"),
-        (((9, 3), HALF), ((9, 4), HALF), np.zeros((3, 4)), "a sum must be int64"),
-        (((9, 3), np.int8), ((9, 4), HALF), np.zeros((3, 4), int), "matrices of int16"),
-        (((9, 3), HALF), ((9,), HALF), np.zeros((3, 4), int), "matrices of int16"),
+        (
+            ((9, 3), HALF),
+            ((9, 4), HALF),
+            np.zeros((4, 3), int).T,
+            "in C order",
+        ),
+        (
+            ((9, 3), HALF),
+            ((9, 4), HALF),
+            np.zeros((3, 4)),
+            "a sum must be int64",
+        ),
+        (
+            ((9, 3), np.int8),
+            ((9, 4), HALF),
+            np.zeros((3, 4), int),
+            "matrices of int16",
+        ),
+        (
+            ((9, 3), HALF),
+            ((9,), HALF),
+            np.zeros((3, 4), int),
+            "matrices of int16",
+        ),
     ],
 )
 def test_rows_that_do_not_fit_their_sum_are_refused(left, right, out, words):
@@ -204,7 +259,9 @@ def test_weights_of_another_width_are_refused():
     ],
 )
 def test_class_rows_that_do_not_fit_are_refused(y, keep, width, words):
-    y, keep, out = np.array(y), np.array(keep, bool), np.zeros((2, width), np.int64)
+    y = np.array(y)
+    keep = np.array(keep, bool)
+    out = np.zeros((2, width), np.int64)
     with pytest.raises(ValueError, match=words):
         compiled.add_class_rows(integers(0, (3, 4)), y, keep, out)
 
@@ -248,7 +305,8 @@ print(compiled.HEIGHT, compiled.WIDTH)
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert not done.returncode, done.stderr
     height, width = map(int, done.stdout.splitlines()[-1].split())
-    assert (height, width) == tile and width % height == 0
+    assert (height, width) == tile
+    assert width % height == 0
 
 
 def test_code_is_compiled_without_a_folder_to_keep_it_in(monkeypatch):
