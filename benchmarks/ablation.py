@@ -38,7 +38,8 @@ from dphead.solvers.stein import SpectralRidge, candidates
 OUT = RESULTS / "ablation"
 DATASET, NAME = "cifar10", "mobilenetv2-128"
 HELD_OUT = "a held-out fifth of the training rows"
-EPSILONS, DRAWS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0), 3
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+DRAWS = 3
 VARIANTS: dict[str, Any] = {
     "auto": Auto(),
     "the last iterate, not the moving average": Auto(
@@ -75,7 +76,8 @@ def accuracies(
 
 def run_auto() -> None:
     """The missing rows of `auto`'s parts, those of one epsilon and draw together."""
-    out, source = OUT / "auto.jsonl", provenance()
+    out = OUT / "auto.jsonl"
+    source = provenance()
     done = {(r["variant"], r["epsilon"], r["seed"]) for r in read(out)}
     data = features.load(DATASET, NAME, held_out=True)
     for seed in range(DRAWS):
@@ -135,8 +137,17 @@ def run_apart() -> None:
     """The missing rows of longer steps: random training rows of public data, measured
     on other training rows.
     """
-    out, source = OUT / "apart.jsonl", provenance()
-    done = {(r["data"], r["n_classes"], r["epsilon"], r["seed"]) for r in read(out)}
+    out = OUT / "apart.jsonl"
+    source = provenance()
+    done = {
+        (
+            r["data"],
+            r["n_classes"],
+            r["epsilon"],
+            r["seed"],
+        )
+        for r in read(out)
+    }
     for title, (dataset, name, n, draws), _, m in tasks():
         for seed, epsilon in product(range(draws), EPSILONS):
             if (title, m, epsilon, seed) in done:
@@ -179,7 +190,8 @@ def some_rows(
         clusters = MiniBatchKMeans(n_classes, random_state=0, batch_size=4096)
         y = clusters.fit_predict(float_rows(RowTransform(True, x.mean(0)), x)[0])
     order = np.random.default_rng(seed).permutation(len(x))
-    fit, held = order[:n], order[n : n + 10_000]
+    fit = order[:n]
+    held = order[n : n + 10_000]
     facts = PublicFacts(n, x.shape[1], n_classes)
     return features.Loaded(
         ArrayRows(x[fit], y[fit] % n_classes),
@@ -235,7 +247,8 @@ def gram_variants(
     gram: Answer, sums: Answer, n: int, rng: np.random.Generator
 ) -> dict[str, Solve]:
     """Ways of treating the released Gram matrix."""
-    d, sd = len(gram.value), gram.noise_sd
+    d = len(gram.value)
+    sd = gram.noise_sd
     right = center_classes(sums.value)
     values, vectors = np.linalg.eigh(gram.value)
 
@@ -243,7 +256,11 @@ def gram_variants(
         return lambda ridge: RidgeSolver(matrix, ridge)(right)
 
     more = np.triu(rng.normal(size=(d, d)), 1) * sd / 2**0.5
-    shrunk = np.where(values > 0, np.sqrt(np.maximum(values**2 - 2 * sd**2 * d, 0)), 0)
+    shrunk = np.where(
+        values > 0,
+        np.sqrt(np.maximum(values**2 - 2 * sd**2 * d, 0)),
+        0,
+    )
     return {
         "dp-ls": solving(gram.value),
         "noise mirrored, not symmetric": solving(gram.value + more + more.T),
@@ -291,7 +308,8 @@ def run_least_squares() -> None:
     """The missing rows of least squares: one fit gives the sums of a draw, and each
     variant treats them.
     """
-    out, source = OUT / "least_squares.jsonl", provenance()
+    out = OUT / "least_squares.jsonl"
+    source = provenance()
     done = {(r["epsilon"], r["seed"]) for r in read(out)}
     data = features.load(DATASET, NAME, held_out=True)
     x, y = training_rows(data)
@@ -320,14 +338,13 @@ def least_squares_draw(
     data: features.Loaded, x: np.ndarray, y: np.ndarray, epsilon: float, seed: int
 ) -> dict[str, float]:
     """Held-out accuracy of each variant and rule for λ."""
-    solver, rng, n = (
-        Recorded(LeastSquares()),
-        np.random.default_rng([seed, 5]),
-        data.facts.n_rows,
-    )
+    solver = Recorded(LeastSquares())
+    rng = np.random.default_rng([seed, 5])
+    n = data.facts.n_rows
     plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)
     fit_head(solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed)))
-    gram, sums = solver.answers["gram"], solver.answers["class sums"]
+    gram = solver.answers["gram"]
+    sums = solver.answers["class sums"]
     rows, held = (float_rows(solver.transform, part)[0] for part in (x, data.x))
     variants = gram_variants(gram, sums, n, rng)
     for power in (0.25, 0.5):
@@ -340,10 +357,8 @@ def least_squares_draw(
             np.mean((held @ weights.astype(np.float32)).argmax(axis=1) == data.y)
         )
 
-    rule, grid = (
-        ridge_for(data.facts, gram.noise_sd, None),
-        candidates(n, gram.noise_sd, data.facts.n_features),
-    )
+    rule = ridge_for(data.facts, gram.noise_sd, None)
+    grid = candidates(n, gram.noise_sd, data.facts.n_features)
     found = {}
     for name, solve in variants.items():
         found[name] = accuracy(solve(rule))
@@ -375,7 +390,8 @@ def table(rows: list[Row], base: str) -> str:
     for variant in variants:
         line = f"| {variant} |"
         for epsilon in EPSILONS:
-            values, reference = cells[variant, epsilon], cells[base, epsilon]
+            values = cells[variant, epsilon]
+            reference = cells[base, epsilon]
             if variant == base:
                 line += f" {mean(values.values()):.2f} |" if values else " — |"
                 continue

@@ -17,9 +17,12 @@ from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.prose import wrapped
 
 OUT = RESULTS / "audit"
-CONFIDENCE, DELTA, CHUNK = 0.9999, 1e-5, 20_000
+CONFIDENCE = 0.9999
+DELTA = 1e-5
+CHUNK = 20_000
 EPSILONS = (0.1, 1.0, 8.0)
-SMALL, USER = (64, 4, 2), (10_000, 512, 10)
+SMALL = (64, 4, 2)
+USER = (10_000, 512, 10)
 # no noisy centre: sums at the zero start are then public numbers
 FLAT = {"center_share": 0.0}
 # name: (method, settings): the cells that must reach a share of epsilon, the others,
@@ -246,7 +249,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
     )
     lines = [head, "|---" * 6 + "|"]
     tight = [r for r in rows if r["name"] in TIGHT and tuple(r["sizes"]) == SMALL]
-    for r in sorted(tight, key=lambda r: (list(TIGHT).index(r["name"]), r["epsilon"])):
+    for r in sorted(
+        tight,
+        key=lambda r: (list(TIGHT).index(r["name"]), r["epsilon"]),
+    ):
         c = r["ceilings"]
         lines.append(
             f"| {r['name']} | {r['epsilon']:g} | {r['fits']:,} | "

@@ -83,7 +83,8 @@ SETS = {
         "The same with `--normalize none`", "digits", "scatternet", 20
     ),
 }
-MOVES, RIDGES = (0.5, 0.9, 1.6), (1e-3, 3e-3, 1e-2)
+MOVES = (0.5, 0.9, 1.6)
+RIDGES = (1e-3, 3e-3, 1e-2)
 GRIDS: dict[str, dict[str, Any]] = {
     "gradient descent": {
         f"{steps} steps, noise moves a weight by {move}": Auto(
@@ -115,7 +116,8 @@ def run(name: str) -> None:
     """
     compared = SETS[name]
     dataset = compared.dataset
-    out, source = OUT / f"{name}.jsonl", provenance()
+    out = OUT / f"{name}.jsonl"
+    source = provenance()
     done = {
         (r["method"], r["epsilon"], r["seed"])
         for r in read(out)
@@ -161,8 +163,10 @@ def loaded(dataset: str, name: str, seed: int) -> Loaded:
         np.concatenate(parts)
         for parts in zip(training_rows(data), (data.x, data.y), strict=True)
     )
-    order, n = np.random.default_rng(seed).permutation(len(x)), data.facts.n_rows
-    train, test = order[:n], order[n:]
+    order = np.random.default_rng(seed).permutation(len(x))
+    n = data.facts.n_rows
+    train = order[:n]
+    test = order[n:]
     return Loaded(
         ArrayRows(x[train], y[train]),
         x[test],
@@ -206,10 +210,8 @@ def least_squares(
     solver = Recorded(LeastSquares())
     plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)
     fit_head(solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed)))
-    gram, right = (
-        solver.answers["gram"].value,
-        center_classes(solver.answers["class sums"].value),
-    )
+    gram = solver.answers["gram"].value
+    right = center_classes(solver.answers["class sums"].value)
     held = float_rows(solver.transform, data.x)[0]
     for name, ridge in GRIDS["dp-ls"].items():
         weights = RidgeSolver(gram, ridge * data.facts.n_rows)(right)

@@ -43,7 +43,9 @@ class Watched:
 
     def solve(self, facts: PublicFacts) -> Steps:
         """The solver's own releases and head."""
-        steps, answer, gradients = self._solver.solve(facts), None, 0
+        steps = self._solver.solve(facts)
+        answer = None
+        gradients = 0
         while True:
             try:
                 ask = steps.send(answer) if answer is not None else next(steps)

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 FOLDER = Path("demo")
-METHODS, EPSILONS = ("auto", "dp-fc", "dp-ls"), ("1", "8", "inf")
+METHODS = ("auto", "dp-fc", "dp-ls")
+EPSILONS = ("1", "8", "inf")
 
 
 def main() -> None:
@@ -78,7 +79,8 @@ def print_table(rows: list[tuple[str, str, dict]]) -> None:
     """One line a head."""
     print(f"\n{'method':<8}{'epsilon':>9}{'mu':>9}{'test accuracy':>17}")
     for method, epsilon, report in rows:
-        g, test = report["guarantee"], report["test"]
+        g = report["guarantee"]
+        test = report["test"]
         mu = "-" if g["mu"] is None else f"{g['mu']:.4f}"
         accuracy = f"{100 * test['accuracy']:.1f} ± {100 * test['accuracy_se']:.1f} %"
         print(f"{method:<8}{epsilon:>9}{mu:>9}{accuracy:>17}")

@@ -36,7 +36,8 @@ from dphead.sums.door import Door
 from extract.images import Classes
 
 OUT = Path(__file__).parent / "results" / "endtoend" / "rows.jsonl"
-FACTORS, SEEDS = (16, 8, 4), (0, 1, 2)
+FACTORS = (16, 8, 4)
+SEEDS = (0, 1, 2)
 TAN = Settings(
     "tb21-mnist",
     noise_multiplier=2.0,
@@ -96,16 +97,16 @@ def train(run: Run) -> dict[str, Any]:
     fifth.
     """
     start = time.perf_counter()
-    path, images = (
-        features.images(run.dataset, None),
-        pictures(run.dataset, "train", run.size),
-    )
+    path = features.images(run.dataset, None)
+    images = pictures(run.dataset, "train", run.size)
     used = run.rows - run.rows // 5
-    x, y = images.x[:used], images.y[:used]
+    x = images.x[:used]
+    y = images.y[:used]
     model = ModelSpec(
         run.settings.model, x.shape[1], "before", run.groups, run.standardise, run.seed
     )
-    s, shape = run.settings, x.shape[1:]
+    s = run.settings
+    shape = x.shape[1:]
     network = Network(
         NetworkSpec(
             model,
@@ -243,7 +244,8 @@ def timing(rows: int = 16, repeats: int = 5) -> None:
 
     # Opacus has no sampler for standardised convolutions
     spec = ModelSpec("wrn-16-4", standardise=False)
-    x, y = torch.rand(rows, 3, 32, 32), torch.zeros(rows, dtype=torch.long)
+    x = torch.rand(rows, 3, 32, 32)
+    y = torch.zeros(rows, dtype=torch.long)
     theirs: Any = GradSampleModule(spec.build(10), loss_reduction="sum")
 
     def opacus() -> None:
@@ -329,19 +331,18 @@ def figures() -> None:
 
 def table() -> str:
     """What was measured, as Markdown."""
-    rows, lines = (
-        read(OUT),
-        [
-            "| job | variant | B | σ | T | accuracy, % (runs) |",
-            "|---|---|---|---|---|---|",
-        ],
-    )
+    rows = read(OUT)
+    lines = [
+        "| job | variant | B | σ | T | accuracy, % (runs) |",
+        "|---|---|---|---|---|---|",
+    ]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for r in rows:
         if "accuracy" in r and "variant" in r and not r["job"].startswith("ablation"):
             groups.setdefault((r["job"], r["variant"]), []).append(r)
     for (job, variant), found in groups.items():
-        values, first = 100 * np.array([r["accuracy"] for r in found]), found[0]
+        values = 100 * np.array([r["accuracy"] for r in found])
+        first = found[0]
         spread = f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
         sizes = f"{first['batch_size']} | {first['sigma']:.4g} | {first['steps']}"
         lines.append(

@@ -86,7 +86,15 @@ def run(name: str) -> None:
     all.
     """
     again = SETS[name]
-    done = {(r["name"], r["method"], r["epsilon"], r["seed"]) for r in read(OUT)}
+    done = {
+        (
+            r["name"],
+            r["method"],
+            r["epsilon"],
+            r["seed"],
+        )
+        for r in read(OUT)
+    }
     for seed in range(again.draws):
         data = compare.loaded(again.dataset, again.features, seed)
         for method in again.methods:
@@ -133,7 +141,11 @@ def table(name: str, rows: Iterable[dict[str, Any]]) -> str:
     lines = header(epsilons, "method")
     for method in dict.fromkeys(method for method, _ in new):
         cells = [
-            _cell(new.get((method, e), []), old.get((method, e), [])) for e in epsilons
+            _cell(
+                new.get((method, e), []),
+                old.get((method, e), []),
+            )
+            for e in epsilons
         ]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -147,7 +159,10 @@ def _cell(new: list[float], old: list[float]) -> str:
     text = f"{mean(new):.2f} ({len(new)}), {mean(new) - mean(old):+.2f}"
     if min(len(new), len(old)) < 2:
         return f"{text} ({len(old)})"
-    error = np.hypot(stdev(new) / np.sqrt(len(new)), stdev(old) / np.sqrt(len(old)))
+    error = np.hypot(
+        stdev(new) / np.sqrt(len(new)),
+        stdev(old) / np.sqrt(len(old)),
+    )
     return f"{text} ± {error:.2f} ({len(old)})"
 
 

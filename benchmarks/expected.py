@@ -38,7 +38,8 @@ Row = dict[str, Any]
 
 def run(dataset: str) -> None:
     """The missing rows of a data set."""
-    out, source = OUT / f"{dataset}.jsonl", provenance()
+    out = OUT / f"{dataset}.jsonl"
+    source = provenance()
     done = {(r["n_rows"], r["epsilon"], r["seed"]) for r in read(out)}
     for seed in range(DRAWS[dataset]):
         for data in subsets(dataset, seed):
@@ -122,7 +123,8 @@ def table(rows: list[Row]) -> str:
             np.array([r["expected"][k] for r in own])
             for k in ("low", "accuracy", "high")
         )
-        held, error = (low <= truth) & (truth <= high), 100 * (middle - truth)
+        held = (low <= truth) & (truth <= high)
+        error = 100 * (middle - truth)
         inside.append(held)
         lines.append(
             f"| {cell[0]} | {cell[1]:,} | {cell[2]:g} | {len(own)} | "

@@ -112,7 +112,8 @@ def store(job: str, found: dict[str, Any], base: str, ours: str, **facts: Any) -
 
     plain_ratio: to the base as it is usually run, with torch's own threads.
     """
-    rate, theirs = found[ours]["images_per_second"], found[base]
+    rate = found[ours]["images_per_second"]
+    theirs = found[base]
     plain = max(
         (v for key, v in theirs["medians"].items() if key.startswith("threads")),
         default=None,
@@ -187,17 +188,16 @@ def timm() -> None:
         "mobilenetv2_100", WEIGHTS, arguments, (0.5,), (0.5,), image_size=128
     )
     images = torch.randn(128, 3, 128, 128, generator=torch.Generator().manual_seed(0))
-    plain, fast = (
-        _timm(options).module.eval(),
-        load_backbone(options, (32, 32), True).module,
-    )
+    plain = _timm(options).module.eval()
+    fast = load_backbone(options, (32, 32), True).module
 
     networks: dict[str, Network] = {
         "plain timm": plain,
         "dphead": lambda part: fast(part.to(memory_format=torch.channels_last)),
     }
     with torch.inference_mode():
-        theirs, ours = plain(images[:16]), networks["dphead"](images[:16])
+        theirs = plain(images[:16])
+        ours = networks["dphead"](images[:16])
     difference = float((ours - theirs).abs().max() / theirs.abs().max())
     found = compare(networks, images, {"plain timm": (16, 64), "dphead": (16, 64)})
     facts = {"model": "mobilenetv2_100", "size": 128, "relative_difference": difference}

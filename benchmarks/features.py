@@ -24,7 +24,8 @@ from dphead.rows.data import ArrayRows, load_features
 from dphead.solvers.base import PublicFacts
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA, WEIGHTS = ROOT.parent / "shared" / "data", ROOT.parent / "shared" / "weights"
+DATA = ROOT.parent / "shared" / "data"
+WEIGHTS = ROOT.parent / "shared" / "weights"
 FOLDERS = {"mnist": "mnist", "fashion-mnist": "fashion_mnist", "cifar10": "cifar10"}
 FACTS = {  # (rows, features) of ScatterNet, so that a dry run needs no data
     "mnist": (60_000, 3_969),
@@ -191,16 +192,22 @@ def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
     held_out: a fixed fifth of the training rows in place of the test set.
     """
     train, test = (load_features(path, memory=0) for path in files(dataset, features))
-    x, y = grouped(train[0].features(), features), train[0].labels()
+    x = grouped(train[0].features(), features)
+    y = train[0].labels()
     n_classes = len(train[1].class_names or [])
     described = describe(train[1], PublicFacts(len(x), x.shape[1], n_classes))
     if held_out:
         order = np.random.default_rng(0).permutation(len(x))
         fifth = len(x) // 5
-        held, kept = np.sort(order[:fifth]), np.sort(order[fifth:])
-        test_x, test_y, x, y = x[held], y[held], x[kept], y[kept]
+        held = np.sort(order[:fifth])
+        kept = np.sort(order[fifth:])
+        test_x = x[held]
+        test_y = y[held]
+        x = x[kept]
+        y = y[kept]
     else:
-        test_x, test_y = grouped(test[0].features(), features), test[0].labels()
+        test_x = grouped(test[0].features(), features)
+        test_y = test[0].labels()
     facts = PublicFacts(len(x), x.shape[1], n_classes)
     return Loaded(ArrayRows(x, y, BLOCK), test_x, test_y, facts, described)
 

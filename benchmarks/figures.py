@@ -230,7 +230,11 @@ def spread(path: Path, rows: list[Row]) -> Path:
     groups = _cells(
         (f"ε = {r['job']['epsilon']}\n{_kind(r)}", r["accuracy"]) for r in rows
     )
-    figure, (axes,) = _figure(path, 1, (max(5.0, 1.6 + 1.3 * len(groups)), 4.4))
+    figure, (axes,) = _figure(
+        path,
+        1,
+        (max(5.0, 1.6 + 1.3 * len(groups)), 4.4),
+    )
     for i, values in enumerate(groups.values()):
         offsets = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
         axes.plot(
@@ -241,7 +245,11 @@ def spread(path: Path, rows: list[Row]) -> Path:
             alpha=0.7,
             markersize=5,
         )
-        axes.plot([i - 0.2, i + 0.2], [np.median(values)] * 2, color=COLORS[1])
+        axes.plot(
+            [i - 0.2, i + 0.2],
+            [np.median(values)] * 2,
+            color=COLORS[1],
+        )
     axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
     axes.set(
         ylabel="accuracy in %, a fifth of the training rows",

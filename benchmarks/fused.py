@@ -92,22 +92,19 @@ class FusedSums:
         """Add the clipped gradients of several fits of one loss over (block, rows to
         keep), with common products.
         """
-        fits, m = len(asks), asks[0].query.n_classes
+        fits = len(asks)
+        m = asks[0].query.n_classes
         weights, offset, bias = (
             np.stack(part, axis=-2)
             for part in zip(*(_fold(a.params) for a in asks), strict=True)
         )
         weights = weights.reshape(len(weights), -1)
         transforms = [a.params.transform for a in asks]
-        keys, clips = (
-            [_content(t) for t in transforms],
-            np.array([a.clip_norm for a in asks]),
-        )
+        keys = [_content(t) for t in transforms]
+        clips = np.array([a.clip_norm for a in asks])
         appended = np.array([t.append for t in transforms]) ** 2
-        value, totals = (
-            np.zeros(weights.shape[::-1], np.float32),
-            np.zeros((2, fits, m)),
-        )
+        value = np.zeros(weights.shape[::-1], np.float32)
+        totals = np.zeros((2, fits, m))
         for block, keep in blocks:
             found = {
                 key: self._norms(key, t, block)
@@ -335,7 +332,8 @@ class _OfFit:
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
         """Of the rows that the block names."""
-        exact, indices = CpuSums(), block.index[block.index >= 0]
+        exact = CpuSums()
+        indices = block.index[block.index >= 0]
         found = [
             exact.norms(ask, b)[b.index >= 0] for b in self._together._blocks(indices)
         ]
@@ -410,7 +408,8 @@ def _fold(params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     With unit norms, x and the bracket are multiplied by the row's factors before and
     after.
     """
-    t, weights = params.transform, np.asarray(params.weights, np.float32)
+    t = params.transform
+    weights = np.asarray(params.weights, np.float32)
     d = len(weights) - 1 if t.append else len(weights)
     rows = weights[:d] if t.scale is None else t.scale[:, None] * weights[:d]
     zero = np.zeros(weights.shape[1], np.float32)

@@ -56,11 +56,10 @@ def sweep(
     out.parent.mkdir(parents=True, exist_ok=True)
     done = {(r["method"], str(r["epsilon"]), r["seed"]) for r in read(out)}
     with open_features(train) as file, open_features(test) as test_file:
-        rows, held_out = (
-            FeaturesRows(file, memory=8 << 30),
-            FeaturesRows(test_file, memory=0),
-        )
-        x, y = held_out.features(), held_out.labels()
+        rows = FeaturesRows(file, memory=8 << 30)
+        held_out = FeaturesRows(test_file, memory=0)
+        x = held_out.features()
+        y = held_out.labels()
         facts = PublicFacts(rows.n_rows, rows.n_features, len(file.class_names or []))
         described = {"dataset": name, "features": describe(file, facts)}
         for method in methods:
@@ -126,11 +125,9 @@ def _fits(
 
 
 def _measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-    plan, g, metrics = (
-        result.plan,
-        guarantee(result.plan),
-        evaluate_scores(result.head.scores(x), y),
-    )
+    plan = result.plan
+    g = guarantee(result.plan)
+    metrics = evaluate_scores(result.head.scores(x), y)
     return {
         "epsilon": plan.epsilon,
         "delta": plan.delta,

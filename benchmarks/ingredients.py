@@ -24,7 +24,8 @@ from dphead.endtoend.settings import Settings
 ROWS = 32_768  # of a run: 4 epochs
 # tried from batch / 512, or the line before's if larger, on
 RATES = tuple(2.0**k for k in range(-4, 5))
-SEEDS, PILOT = (0, 1, 2), 100
+SEEDS = (0, 1, 2)
+PILOT = 100
 # 97.5th percentile of Student's t with two degrees of freedom: three pairs
 T_95 = 4.303
 
@@ -53,10 +54,8 @@ class Line:
             else {"average": "last"}
         )
         settings = replace(settings, **average)
-        job, variant = (
-            "ablation" if seed in SEEDS else "ablation rate",
-            f"{self.name}, 16 pixels",
-        )
+        job = "ablation" if seed in SEEDS else "ablation rate"
+        variant = f"{self.name}, 16 pixels"
         options: dict[str, Any] = {
             "groups": self.groups,
             "standardise": self.standardise,
@@ -148,10 +147,8 @@ def verdict(differences: np.ndarray) -> str:
     """The sign of a mean of paired differences (3,), or "not resolved": Student's t, 95
     %, two-sided.
     """
-    mean, half = (
-        differences.mean(),
-        T_95 * differences.std(ddof=1) / np.sqrt(len(differences)),
-    )
+    mean = differences.mean()
+    half = T_95 * differences.std(ddof=1) / np.sqrt(len(differences))
     return "not resolved" if abs(mean) <= half else "+" if mean > 0 else "-"
 
 
@@ -159,9 +156,11 @@ def table() -> str:
     """Markdown: each line's accuracy, and what it adds to the line before on the same
     seeds.
     """
-    lines, before = ["| | test accuracy, % | added | sign |", "|---|---|---|---|"], None
+    lines = ["| | test accuracy, % | added | sign |", "|---|---|---|---|"]
+    before = None
     for name, values in accuracies().items():
-        mean, sd = 100 * values.mean(), 100 * values.std(ddof=1)
+        mean = 100 * values.mean()
+        sd = 100 * values.std(ddof=1)
         if before is None:
             added = " | "
         else:

@@ -142,7 +142,8 @@ def _tb21(claim: Claim) -> Iterator[Job]:
         features = (
             "scatternet-g27" if claim.dataset == "fashion-mnist" else "scatternet"
         )
-        delta, epsilon = float(claim.delta), float(claim.epsilon)
+        delta = float(claim.delta)
+        epsilon = float(claim.epsilon)
         table13: dict[str, Any] = {
             "features": features,
             "preset": f"tb21-{claim.dataset}",
@@ -224,7 +225,8 @@ def sweep(dataset: str, size: int | None = SWEEP) -> list[Job]:
 
 def _table2(claim: Claim) -> Iterator[Job]:
     printed = presets.column("tb21-10", dataset=claim.dataset)
-    kind, features = claim.settings["normalization"], "scatternet"
+    kind = claim.settings["normalization"]
+    features = "scatternet"
     settings = {
         k: printed[k]
         for k in ("clip_norm", "momentum", "epochs", "batch_size", "learning_rate")

@@ -28,13 +28,16 @@ from dphead.privacy.noise import NoiseSource
 from dphead.rows.data import ArrayRows
 
 OUT = RESULTS / "last_iterate.jsonl"
-EPSILONS, DELTA, FRACTION = (1.0, 2.0, 3.0), 1e-5, 0.99
+EPSILONS = (1.0, 2.0, 3.0)
+DELTA = 1e-5
+FRACTION = 0.99
 DATASET, FEATURES = "cifar10", "scatternet-g27"
 BIAS = 0.1  # constant appended to unit rows
 SMOOTHNESS = (1 + BIAS**2) / 2  # of the softmax loss of such a row: Böhning 1992
 LIPSCHITZ = np.sqrt(2 * (1 + BIAS**2))  # of the same
 RATES = tuple(2 / SMOOTHNESS * share for share in (0.125, 0.25, 0.5, 0.99))
-BATCHES, EPOCHS = 20, (10, 30)
+BATCHES = 20
+EPOCHS = (10, 30)
 DPSGD = {
     "batch_size": [2048],
     "epochs": [10, 30],
@@ -80,7 +83,15 @@ def last_iterates(
                 * ((block.index >= 0) & (block.y >= 0))[:, None, None]
             )
             flat = residual.reshape(len(x), -1)
-            total[:, :-1] += (flat.T @ x).reshape(len(rates), m, -1).transpose(0, 2, 1)
+            total[:, :-1] += (
+                (flat.T @ x)
+                .reshape(len(rates), m, -1)
+                .transpose(
+                    0,
+                    2,
+                    1,
+                )
+            )
             total[:, -1] += BIAS * residual.sum(0)
         z = (
             NoiseSource(seed)
@@ -94,7 +105,8 @@ def last_iterates(
 
 def iterated(seed: int = 0) -> list[Row]:
     """A row for each epsilon and setting."""
-    data, found = features.load(DATASET, FEATURES, True), []
+    data = features.load(DATASET, FEATURES, True)
+    found = []
     for epochs in EPOCHS:
         pairs = list(product(EPSILONS, RATES))
         sigma = {
@@ -108,7 +120,10 @@ def iterated(seed: int = 0) -> list[Row]:
             BATCHES,
             seed,
         )
-        x = data.x / np.maximum(np.linalg.norm(data.x, axis=1, keepdims=True), 1e-12)
+        x = data.x / np.maximum(
+            np.linalg.norm(data.x, axis=1, keepdims=True),
+            1e-12,
+        )
         for (epsilon, rate), w in zip(pairs, weights, strict=True):
             scores = x @ w[:-1].astype(np.float32) + BIAS * w[-1]
             known = iteration_epsilon(sigma[epsilon], BATCHES, epochs, DELTA, FRACTION)

@@ -77,7 +77,8 @@ def exact_epsilon(claim: Claim, stored: Rows) -> float | None:
     """What the printed epsilon is under exact accounting; None where the paper's noise
     is not known here.
     """
-    epsilon, delta = float(claim.epsilon), float(claim.delta)
+    epsilon = float(claim.epsilon)
+    delta = float(claim.delta)
     if claim.paper == "FC23":
         sigma = calibrate([GaussianEvent(1.0)], epsilon, delta, accountant="zcdp")
         return epsilon_from_mu(1 / sigma, delta)
@@ -119,7 +120,8 @@ def table() -> str:
     ]
     lines.append("|---" * 8 + "|")
     for claim in chosen():
-        exact, ours = exact_epsilon(claim, stored), auto_rows(claim)
+        exact = exact_epsilon(claim, stored)
+        ours = auto_rows(claim)
         spent = f"{float(claim.epsilon):g}" + (
             f" ({exact:.3g})" if exact is not None else ""
         )

@@ -64,9 +64,12 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     from dphead.sums.cpu import CpuSums
     from dphead.sums.door import Door
 
-    query, rows, params = Gradient(w.shape[1]), ArrayRows(x, y), Params(weights=w)
+    query = Gradient(w.shape[1])
+    rows = ArrayRows(x, y)
+    params = Params(weights=w)
     summer = Door(CpuSums(), memory=1 << 30)
-    spec, noise = ReleaseSpec("step", query.name, 1.0, 1.0, len(x)), NoiseSource()
+    spec = ReleaseSpec("step", query.name, 1.0, 1.0, len(x))
+    noise = NoiseSource()
     plan = [spec.row()] * (TURNS + 1)
     fit = Ledger().reserve(
         plan,
@@ -128,7 +131,8 @@ def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
     model: Any = torch.nn.Linear(*w.shape, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.from_numpy(w.T))
-    rows, labels = torch.from_numpy(x), torch.from_numpy(y)
+    rows = torch.from_numpy(x)
+    labels = torch.from_numpy(y)
     if ghost:
         module: Any = GradSampleModuleFastGradientClipping(
             model, loss_reduction="sum", max_grad_norm=1
@@ -197,10 +201,8 @@ def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, 
     """
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n, d), np.float32)
-    y, w = (
-        rng.integers(0, m, n),
-        (0.01 * rng.standard_normal((d, m))).astype(np.float32),
-    )
+    y = rng.integers(0, m, n)
+    w = (0.01 * rng.standard_normal((d, m))).astype(np.float32)
     step = CONTENDERS[name](x, y, w)
     seconds: list[float] = []
     first = time.perf_counter()
@@ -293,7 +295,8 @@ def run(
     patience: those whose last step took longer wait.
     """
     OUT.mkdir(parents=True, exist_ok=True)
-    started, before = time.strftime("%Y-%m-%d %H:%M"), last_runs()
+    started = time.strftime("%Y-%m-%d %H:%M")
+    before = last_runs()
     for n, d, m in sizes:
         rates = machine_rates()
         roofline = max(4 * n * d * m / rates["flops"], 4 * n * d / rates["bytes"])
@@ -437,7 +440,14 @@ def write() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["one"]:
-        print(json.dumps(one(sys.argv[2], *map(int, sys.argv[3:6]))))
+        print(
+            json.dumps(
+                one(
+                    sys.argv[2],
+                    *map(int, sys.argv[3:6]),
+                )
+            )
+        )
     else:
         run(patience=float(sys.argv[1]) if len(sys.argv) > 1 else float("inf"))
         write()

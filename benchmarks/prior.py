@@ -22,7 +22,8 @@ from dphead.solvers.prior import PublicPrior
 
 OUT = RESULTS / "ablation"
 START = {False: "auto", True: "started from the network's own head"}
-EPSILONS, DRAWS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0), 3
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+DRAWS = 3
 BACKGROUND = 1  # the network's first class is none of ImageNet's
 Ranges = list[tuple[int, int]]
 CLASSES: dict[str, Ranges] = {  # positions in ImageNet's list of 1,000, ends included
@@ -61,7 +62,14 @@ CLASSES: dict[str, Ranges] = {  # positions in ImageNet's list of 1,000, ends in
         (913, 914),
     ],
     # fire engine, garbage truck
-    "truck": [(555, 555), (569, 569), (675, 675), (717, 717), (864, 864), (867, 867)],
+    "truck": [
+        (555, 555),
+        (569, 569),
+        (675, 675),
+        (717, 717),
+        (864, 864),
+        (867, 867),
+    ],
 }
 
 
@@ -88,7 +96,8 @@ def load(weights: Path = WEIGHTS / "mobilenetv2_100.in1k.safetensors") -> np.nda
 
 def run() -> None:
     """The missing rows: with and without the prior, the same noise seeds."""
-    weights, source = load(), provenance()
+    weights = load()
+    source = provenance()
     np.save(features.cache() / "cifar10-prior.npy", weights)
     solvers: dict[bool, Any] = {False: Auto(), True: Auto(prior=PublicPrior(weights))}
     for kind in ("held-out", "test"):

@@ -19,7 +19,14 @@ from dphead.sums import products_numba as integers
 
 ROWS = 2048
 CHUNK = integers.CHUNK
-SIZES = [(768, 2), (768, 10), (1280, 10), (15552, 10), (768, 100), (1664, 1000)]
+SIZES = [
+    (768, 2),
+    (768, 10),
+    (1280, 10),
+    (15552, 10),
+    (768, 100),
+    (1664, 1000),
+]
 SQUARES = [768, 1664]
 REPEATS = 9
 
@@ -41,12 +48,21 @@ def gradient_times(d: int, m: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     shapes = (ROWS, d), (m, d), (ROWS, m)
     rows, weights, left = (rng.integers(-99, 99, s).astype(np.int16) for s in shapes)
-    x, w, r = (np.asarray(a, np.float32, order="C") for a in (rows, weights, left))
+    x, w, r = (
+        np.asarray(
+            a,
+            np.float32,
+            order="C",
+        )
+        for a in (rows, weights, left)
+    )
     turned = np.ascontiguousarray(r.T)
     starts = range(0, ROWS, CHUNK)
-    product, total = np.empty((m, d), np.float32), np.zeros((m, d))
+    product = np.empty((m, d), np.float32)
+    total = np.zeros((m, d))
     scores = np.empty((m, CHUNK), np.float32)
-    exact_scores, exact = np.empty((m, CHUNK), np.int32), np.zeros((m, d), np.int64)
+    exact_scores = np.empty((m, CHUNK), np.int32)
+    exact = np.zeros((m, d), np.int64)
     packed = integers._packed(weights)
     most = (m + 23) // 24 * 24
     residuals = np.zeros((len(starts), most, CHUNK), np.int16)
@@ -90,9 +106,18 @@ def gradient_times(d: int, m: int) -> dict[str, float]:
 
 def square_times(d: int) -> dict[str, float]:
     """Seconds of the upper triangle of a Gram matrix of ROWS rows."""
-    rows = np.random.default_rng(0).integers(-99, 99, (ROWS, d)).astype(np.int16)
+    rows = (
+        np.random.default_rng(0)
+        .integers(
+            -99,
+            99,
+            (ROWS, d),
+        )
+        .astype(np.int16)
+    )
     x = rows.astype(np.float32)
-    total, exact = np.zeros((d, d)), np.zeros((d, d), np.int64)
+    total = np.zeros((d, d))
+    exact = np.zeros((d, d), np.int64)
     return seconds(
         {
             "float whole": lambda: np.add(total, x.T @ x, out=total),

@@ -62,10 +62,8 @@ def fit_together(jobs: Sequence[j.Job], seed: int) -> list[dict[str, Any]]:
     seconds: the time of all, over their number.
     """
     data = f.load(jobs[0].dataset, jobs[0].features, jobs[0].held_out)
-    together, ready = (
-        Together(data.rows, len(jobs)),
-        [prepared(job, data) for job in jobs],
-    )
+    together = Together(data.rows, len(jobs))
+    ready = [prepared(job, data) for job in jobs]
 
     def fit(i: int) -> FitResult:
         solver, plan = ready[i]
@@ -115,10 +113,8 @@ def row_of(
     job: j.Job, seed: int, data: f.Loaded, result: FitResult, seconds: float, sums: str
 ) -> dict[str, Any]:
     """What is stored of a fit."""
-    metrics, g = (
-        evaluate_scores(result.head.scores(data.x), data.y),
-        guarantee(result.plan),
-    )
+    metrics = evaluate_scores(result.head.scores(data.x), data.y)
+    g = guarantee(result.plan)
     solver = j.make_method(
         job.method, data.facts, dict(job.settings), job.preset
     ).solver
@@ -183,7 +179,13 @@ def missing(selector: str, out: Path = OUT, max_draws: int = j.DRAWS) -> list[Ta
                 tasks.setdefault((job.key, seed), (job, seed, str(path)))
     return sorted(
         tasks.values(),
-        key=lambda t: (t[0].dataset, t[0].features, t[1], t[0].size(), t[0].epsilon),
+        key=lambda t: (
+            t[0].dataset,
+            t[0].features,
+            t[1],
+            t[0].size(),
+            t[0].epsilon,
+        ),
     )
 
 

@@ -112,11 +112,10 @@ def timed(rows: Any) -> dict[str, float]:
     from dphead.sums.cpu import CpuSums
     from dphead.sums.door import Door
 
-    n, summer = rows.n_rows, Door(CpuSums(), KeptSums())
-    params, queries = (
-        Params(RowTransform(unit_norm=True)),
-        (Gram(CLASSES), ClassSums(CLASSES)),
-    )
+    n = rows.n_rows
+    summer = Door(CpuSums(), KeptSums())
+    params = Params(RowTransform(unit_norm=True))
+    queries = (Gram(CLASSES), ClassSums(CLASSES))
     specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
     noise = NoiseSource()
     fit = Ledger().reserve([s.row() for s in specs], **PLAN)
@@ -125,7 +124,8 @@ def timed(rows: Any) -> dict[str, float]:
         start = time.perf_counter()
         release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
         seconds[type(query).__name__] = time.perf_counter() - start
-    start, solver = time.perf_counter(), LeastSquares(centering=Centering(share=0))
+    start = time.perf_counter()
+    solver = LeastSquares(centering=Centering(share=0))
     facts = PublicFacts(n, COLUMNS, CLASSES)
     plan = make_plan(solver, facts, epsilon=2.0, delta=1e-6)
     fit_head(solver, rows, facts, plan, Run(summer=summer))
@@ -143,16 +143,14 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
     from dphead.sums.products_numba import add_class_rows, add_products
     from dphead.sums.rows_numba import clipped_rows
 
-    transform, rng = RowTransform(unit_norm=True), np.random.default_rng(0)
-    raw, x = (
-        np.empty((BLOCK_ROWS, COLUMNS), np.float16),
-        np.empty((BLOCK_ROWS, COLUMNS), np.float32),
-    )
-    y, keep = rng.integers(0, CLASSES, BLOCK_ROWS), np.ones(BLOCK_ROWS, bool)
-    gram, sums = (
-        np.zeros((COLUMNS, COLUMNS), np.int64),
-        np.zeros((CLASSES, COLUMNS), np.int64),
-    )
+    transform = RowTransform(unit_norm=True)
+    rng = np.random.default_rng(0)
+    raw = np.empty((BLOCK_ROWS, COLUMNS), np.float16)
+    x = np.empty((BLOCK_ROWS, COLUMNS), np.float32)
+    y = rng.integers(0, CLASSES, BLOCK_ROWS)
+    keep = np.ones(BLOCK_ROWS, bool)
+    gram = np.zeros((COLUMNS, COLUMNS), np.int64)
+    sums = np.zeros((CLASSES, COLUMNS), np.int64)
     with open_features(path) as file, threadpool_limits(1):
         file.features.read_direct(raw, np.s_[:BLOCK_ROWS])
         to_float32(raw, x)
@@ -174,7 +172,9 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
 
 def read_rate(path: Path, most: int = 2 << 30) -> float:
     """Bytes a second of the file's first gigabytes, read in pieces of 8 MB."""
-    piece, done, start = bytearray(8 << 20), 0, time.perf_counter()
+    piece = bytearray(8 << 20)
+    done = 0
+    start = time.perf_counter()
     with open(path, "rb", buffering=0) as file:
         while done < most and (count := file.readinto(piece)):
             done += count
@@ -241,7 +241,8 @@ def device_seconds(
 
     rng = np.random.default_rng(0)
     x = np.resize(rng.standard_normal((8192, d), np.float32), (n, d))
-    rows, noise = ArrayRows(x, rng.integers(0, m, n)), NoiseSource()
+    rows = ArrayRows(x, rng.integers(0, m, n))
+    noise = NoiseSource()
     sums, memory = block_sum("jax", x.nbytes)
     summer = Door(sums, memory=memory)
     params = Params(RowTransform(unit_norm=True), np.zeros((d, m), np.float32))

@@ -99,7 +99,8 @@ def fitted(folder: Path, features: Path, options: str) -> str:
     run = Path(tempfile.mkdtemp(dir=folder)) / "run"
     extra = "--nominal-n 700" if "add_remove" in options else ""
     words = f"dphead fit {features} -o {run} --ledger {run}.sqlite --seed 1".split()
-    out, error = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    error = io.StringIO()
     with (
         patch.object(sys, "argv", [*words, *extra.split(), *options.split()]),
         contextlib.redirect_stdout(out),

@@ -27,8 +27,12 @@ from dphead.privacy.noise import NoiseSource
 from dphead.runs.loop import Run, fit_head
 
 OUT = RESULTS / "shared_noise.jsonl"
-EPSILONS, DRAWS, DELTA = (0.1, 0.5, 1.0, 8.0), 5, 1e-5
-HONEST, CLASSES, STEPS = "fresh", "shared by classes", "shared by classes and steps"
+EPSILONS = (0.1, 0.5, 1.0, 8.0)
+DRAWS = 5
+DELTA = 1e-5
+HONEST = "fresh"
+CLASSES = "shared by classes"
+STEPS = "shared by classes and steps"
 METHODS = {  # name: (method, settings, the noises that differ for it)
     "dp-fc": ("dp-fc", {}, (HONEST, CLASSES, STEPS)),
     "dp-ls": ("dp-ls", {}, (HONEST, CLASSES)),
@@ -92,7 +96,13 @@ def run(
 ) -> None:
     """Run what is missing, one JSON line a fit."""
     done = {
-        (r["name"], r["epsilon"], r["noise"], r["seed"]) for r in (read(out) + honest())
+        (
+            r["name"],
+            r["epsilon"],
+            r["noise"],
+            r["seed"],
+        )
+        for r in (read(out) + honest())
     }
     data = features.load(dataset, name)
     for label, (method, settings, noises) in METHODS.items():

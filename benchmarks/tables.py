@@ -148,10 +148,8 @@ def cost_table(rows: list[Row]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for (dataset, method, epsilon), group in cells.items():
-        seconds, memory = (
-            median(r["seconds"] for r in group),
-            max(r["peak_memory_mb"] for r in group),
-        )
+        seconds = median(r["seconds"] for r in group)
+        memory = max(r["peak_memory_mb"] for r in group)
         title = TITLES.get(dataset, dataset)
         lines.append(
             f"| {title} | {method} | {epsilon:g} | {seconds:.1f} | {len(group)} | "

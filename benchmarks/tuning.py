@@ -42,7 +42,10 @@ from dphead.sums.reference import Ask
 
 OUT = RESULTS / "tuning.jsonl"
 METHODS = {"dp-fc": {"steps": 10}, "dp-newton": {"steps": 1}, "dp-ls": {}}
-EPSILONS, DELTA, TRIALS, DRAWS = (0.1, 1.0, 8.0), 1e-5, 50, 5
+EPSILONS = (0.1, 1.0, 8.0)
+DELTA = 1e-5
+TRIALS = 50
+DRAWS = 5
 FREE, COUNTED = "not accounted", "accounted"
 Row = dict[str, Any]
 

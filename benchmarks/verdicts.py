@@ -121,7 +121,11 @@ def tried(rows: Iterable[Row]) -> str:
     ]
     ordered = sorted(
         rows,
-        key=lambda r: (r["job"]["dataset"], float(r["job"]["epsilon"]), -r["accuracy"]),
+        key=lambda r: (
+            r["job"]["dataset"],
+            float(r["job"]["epsilon"]),
+            -r["accuracy"],
+        ),
     )
     for row in ordered:
         job = row["job"]

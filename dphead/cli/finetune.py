@@ -258,7 +258,8 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
         classes=Classes.parse(given.pop("classes"), given["folder_names_are_public"]),
         **{k: given[k] for k in (own - NAMES) & set(given)},
     )
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    console = Console(highlight=False)
+    errors = Console(stderr=True, highlight=False)
     bar, task = progress_bar(errors, 24)
     spent: Any = None
 

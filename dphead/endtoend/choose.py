@@ -76,7 +76,8 @@ def schedule(
         )
 
     if missing == ["noise_multiplier"]:
-        assert batch_size is not None and steps is not None
+        assert batch_size is not None
+        assert steps is not None
         if epsilon == float("inf"):
             return Schedule(0.0, batch_size, steps, epsilon)
         events = [*others, event(1.0, batch_size, steps)]

@@ -98,7 +98,8 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
                 "classes must be declared, got classes=None. Pass the public list of "
                 "classes."
             )
-        names, given_labels = declared(self.classes), column(y)
+        names = declared(self.classes)
+        given_labels = column(y)
         require_same_kind(given_labels, names)
         x = _images(X)
         rows = ImageRows(x, positions(given_labels, names))

@@ -173,10 +173,8 @@ class Ghost(Part):
     def _whole(self, factor: Tensor) -> Iterator[Tensor]:
         """Whole numbers (q, p) of one row at a time."""
         used = (factor > 0)[:, None, None]
-        a, b = (
-            torch.where(used, self.a, 0.0),
-            torch.where(used, self.b * factor[:, None, None], 0.0),
-        )
+        a = torch.where(used, self.a, 0.0)
+        b = torch.where(used, self.b * factor[:, None, None], 0.0)
         for row, slopes in zip(a, b, strict=True):
             yield torch.trunc(slopes.T @ row)
 

@@ -167,7 +167,8 @@ def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
             *dense(512, 32),
         )
     if name == "sn-cifar10":
-        first, second = conv(243, 64, 3, 1, 1), conv(64, 64, 3, 1, 1)
+        first = conv(243, 64, 3, 1, 1)
+        second = conv(64, 64, 3, 1, 1)
         return nn.Sequential(
             *first, halve(), *second, nn.Flatten(), nn.Linear(1024, n_classes)
         )
@@ -353,7 +354,8 @@ def refuse_moving(
     x = torch.randn((3, *shape), generator=generator).to(device)
     other = x.clone()
     other[1:] = torch.randn(x[1:].shape, generator=generator).to(device)
-    first, second = _outputs(model, x), _outputs(model, other)
+    first = _outputs(model, x)
+    second = _outputs(model, other)
     for name in first:
         a = first[name]
         b = second[name]

@@ -227,7 +227,8 @@ class TorchSums:
         """ValueError unless a row of zeros has a gradient: to be found before a
         charge.
         """
-        spec, device = self.network.spec, self.network.device
+        spec = self.network.spec
+        device = self.network.device
         row = np.zeros((1, int(np.prod(spec.shape))), np.float32)
         y = torch.zeros(1, dtype=torch.long, device=device)
         try:
@@ -316,7 +317,8 @@ class TorchSums:
         self, ask: Ask, part: Block, used: np.ndarray
     ) -> tuple[list[Part], np.ndarray]:
         """A chunk's gradients, and (chunk,) bool: its rows that count."""
-        spec, device = self.network.spec, self.network.device
+        spec = self.network.spec
+        device = self.network.device
         keep = (
             used
             & (part.y >= 0)
@@ -349,7 +351,8 @@ def chunk_rows(network: Network, memory: int) -> int:
     A row has its gradients in float32, the largest of them a few times more, and three
     floats and a half for each activation of each view.
     """
-    model, views = network.model, max(1, network.spec.views)
+    model = network.model
+    views = max(1, network.spec.views)
     outputs = [0]
     hooks = [
         m.register_forward_hook(

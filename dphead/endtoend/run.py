@@ -131,7 +131,8 @@ def finetune(
     interrupted run continues under the same charge when the same command is given
     again. Under torchrun every process calls it; all but the first get None.
     """
-    start, rank = time.perf_counter(), processes.join()
+    start = time.perf_counter()
+    rank = processes.join()
     data = load_data(options, options.fit.features, options.fit.split)
     ungrouped = check_protection(
         data.grouped,
@@ -279,9 +280,12 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             classes = files.class_names(
                 file, tuple(options.classes.names or ()) or None
             )
-            declared, space = files.classes_declared(file), file.feature_space
-            x, y = rows.features(), rows.labels()
-            made, grouped = files.extraction(file), file.group is not None
+            declared = files.classes_declared(file)
+            space = file.feature_space
+            x = rows.features()
+            y = rows.labels()
+            made = files.extraction(file)
+            grouped = file.group is not None
             part = split or file.split_names[0]
             return Data(
                 rows,
@@ -311,7 +315,8 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             "--ledger FILE, or --same-data-as with a features file of the same images."
         )
     shape: Any = images.x.shape[1:]
-    rows, space = ImageRows(images.x, images.y), f"images {shape}"
+    rows = ImageRows(images.x, images.y)
+    space = f"images {shape}"
     mean, std = pixel_scale(options.settings.model, shape[0], options.mean, options.std)
     transform = {
         "mean": np.broadcast_to(mean, 3).tolist(),
@@ -362,7 +367,8 @@ def make_training(
     options: FinetuneOptions, facts: PublicFacts, network: Network
 ) -> tuple[Method, Plan, Schedule]:
     """The solver, its plan, and the schedule with what was left out."""
-    s, fit = options.settings.resolved(facts.n_rows), options.fit
+    s = options.settings.resolved(facts.n_rows)
+    fit = options.fit
     normalization = ChannelNormalization(**s.normalization) if s.normalization else None
     others = (
         [GaussianEvent(normalization.noise_multiplier, 1.0, 2)] if normalization else []
@@ -452,7 +458,8 @@ def make_report(
 
     metrics, origin: of the test rows, None without any.
     """
-    fit, spec = options.fit, asdict(options.settings)
+    fit = options.fit
+    spec = asdict(options.settings)
     report = reports.build(
         result,
         method={

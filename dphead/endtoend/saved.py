@@ -117,7 +117,8 @@ def open_rows(
     facts: model.json. measured: only rows with a label of the network's classes;
         ValueError if there are none.
     """
-    spec, names = network.spec, facts["class_names"]
+    spec = network.spec
+    names = facts["class_names"]
     if not source.exists():
         raise ValueError(
             f"images or a features file must exist, got {source}. Check the path."
@@ -146,7 +147,8 @@ def open_rows(
                 )
             if measured:
                 check_labels(file, rows, names, source)
-            x, y = rows.features(), rows.labels()
+            x = rows.features()
+            y = rows.labels()
     return labelled(x, y, len(names), source) if measured else (x, y)
 
 

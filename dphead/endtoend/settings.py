@@ -126,7 +126,8 @@ def make_settings(
 def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]:
     base, _, wanted = name.partition("/")
     data = presets.load(base)
-    table, columns = HEADS | data.get("dp-sgd", {}), data.get("columns", {})
+    table = HEADS | data.get("dp-sgd", {})
+    columns = data.get("columns", {})
     if "network" not in data:
         raise ValueError(
             f"preset must be one that trains a network, got preset={base!r}. Use it "

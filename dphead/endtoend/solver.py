@@ -131,7 +131,8 @@ class NetworkDescent(Step):
                 transform.center,
                 transform.scale,
             )
-        moments, transform = Moments(self.start.shape), state.transform
+        moments = Moments(self.start.shape)
+        transform = state.transform
         moments.first, moments.second, moments.t = state.first, state.second, state.step
         scale = 1.0 / (
             facts.n_rows
@@ -141,7 +142,8 @@ class NetworkDescent(Step):
         for t in range(state.step, self.steps):
             params = StepParams(transform, state.weights.astype(np.float32), t)
             answer = yield Ask("gradient", self.query, params)
-            gradient, decay = answer.value * scale, self.weight_decay * state.weights
+            gradient = answer.value * scale
+            decay = self.weight_decay * state.weights
             direction = moments.direction(
                 self, gradient if self.decoupled else gradient + decay
             )

@@ -142,8 +142,6 @@ def predict(
     """The full run's accuracy from the line through the simulated ones, with a
     prediction interval.
     """
-    sizes, accuracies = (
-        np.array([r.batch_size for r in runs]),
-        np.array([r.accuracy for r in runs]),
-    )
+    sizes = np.array([r.batch_size for r in runs])
+    accuracies = np.array([r.accuracy for r in runs])
     return predict_with_interval(sizes, accuracies, batch_size, confidence)

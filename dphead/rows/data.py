@@ -148,7 +148,8 @@ class FeaturesRows:
 
     def features(self) -> np.ndarray:
         """All rows, (n_rows, n_features) float32."""
-        x, raw = np.empty((self.n_rows, self.n_features), np.float32), self._buffer()
+        x = np.empty((self.n_rows, self.n_features), np.float32)
+        raw = self._buffer()
         for start in range(0, self.n_rows, BLOCK_ROWS):
             index = np.arange(start, min(start + BLOCK_ROWS, self.n_rows))
             self._read(index, raw, x[start : start + len(index)])
@@ -173,10 +174,8 @@ class FeaturesRows:
         size = _block_rows(
             streamed_rows(self.n_features), self.n_rows, indices is not None
         )
-        parts, raw = (
-            (order[i : i + size] for i in range(0, len(order), size)),
-            self._buffer(),
-        )
+        parts = (order[i : i + size] for i in range(0, len(order), size))
+        raw = self._buffer()
         ahead: deque[Block | Future[Block]] = deque()
         with ThreadPoolExecutor(1) as reader:
             for part in parts:
@@ -215,7 +214,8 @@ class FeaturesRows:
         for start, stop in pairwise(
             [0, *(np.flatnonzero(apart) + 1).tolist(), len(slots)]
         ):
-            first, end = int(slots[start]), int(slots[stop - 1]) + 1
+            first = int(slots[start])
+            end = int(slots[stop - 1]) + 1
             self._file.features.read_direct(raw, np.s_[first:end], np.s_[: end - first])
             run = (
                 raw[: end - first]
@@ -244,7 +244,8 @@ def to_float32(x: np.ndarray, out: np.ndarray) -> None:
     if x.dtype != np.float16:
         out[...] = x
         return
-    huge, tiny = np.float32(2.0**112), np.float32(2.0**-112)
+    huge = np.float32(2.0**112)
+    tiny = np.float32(2.0**-112)
     with np.errstate(over="ignore"):
         for i in range(0, len(x), 64):  # in the cache
             values = out[i : i + 64]

@@ -195,11 +195,9 @@ def _network(facts: dict[str, Any], weights: Path | None) -> Any:
     """
     from extract.backbones import BackboneOptions
 
-    name, arguments, t = (
-        facts["backbone"],
-        dict(facts["backbone_kwargs"]),
-        dict(facts["transform"]),
-    )
+    name = facts["backbone"]
+    arguments = dict(facts["backbone_kwargs"])
+    t = dict(facts["transform"])
     if "mean" not in t:
         raise ValueError(
             "images need a head of features that were extracted from images, got "

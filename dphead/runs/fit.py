@@ -360,10 +360,8 @@ def open_test(
 def rows_of_test(options: FitOptions, train: FeaturesFile) -> str:
     """The `test_origin` of the test rows, by the data sets' ids and the splits."""
     with open_features(options.test or options.features) as file:
-        split, test_split = (
-            options.split or train.split_names[0],
-            options.test_split or file.split_names[0],
-        )
+        split = options.split or train.split_names[0]
+        test_split = options.test_split or file.split_names[0]
         return test_origin(file.dataset_id == train.dataset_id, split, test_split)
 
 
@@ -397,10 +395,8 @@ def charge(
     options: FitOptions, method: Method, plan: Plan, ledger: Ledger, space: str
 ) -> FitLedger:
     """Reserve the plan, or continue the interrupted fit that this folder holds."""
-    store, marker = (
-        options.out / "releases" if plan.private else None,
-        options.out / "fit.json",
-    )
+    store = options.out / "releases" if plan.private else None
+    marker = options.out / "fit.json"
     if marker.exists():
         if store is None:
             raise ValueError(
@@ -467,7 +463,8 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
             f"the run folder must be a folder, got out={out} where {parent} is a file. "
             "Choose another."
         )
-    need, free = SLACK_DISK + 8 * sum(sizes), shutil.disk_usage(parent).free
+    need = SLACK_DISK + 8 * sum(sizes)
+    free = shutil.disk_usage(parent).free
     if free < need:
         raise OSError(
             f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at "

@@ -72,7 +72,9 @@ def fit_head(
     not allow the plan, RuntimeError before the same when the sums are wrong.
     """
     run = run or Run()
-    charged, noise, done = run.charged, run.noise, run.done
+    charged = run.charged
+    noise = run.noise
+    done = run.done
     summer = run.summer or Door(CpuSums(), memory=KEEP)
     if charged is None:
         check_fit(summer, solver, rows, plan, facts)

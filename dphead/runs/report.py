@@ -76,10 +76,8 @@ def statement(
             "tests. Whoever knows the seed can remove the noise. Do not publish this "
             "head."
         )
-    relation, grouped = (
-        RELATION_MEANING[g["neighboring_relation"]],
-        g["group_cap"] is not None,
-    )
+    relation = RELATION_MEANING[g["neighboring_relation"]]
+    grouped = g["group_cap"] is not None
     unit, people = (
         "one row (image) of the features file",
         "people with several images have the guarantee for each ",
