@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from dphead.sums import products_numba as integers
 
 ROWS = 2048
-CHUNK = integers.CHUNK
+CHUNK = integers.CHUNK_ROWS
 SIZES = [(768, 2), (768, 10), (1280, 10), (15552, 10), (768, 100), (1664, 1000)]
 SQUARES = [768, 1664]
 REPEATS = 9

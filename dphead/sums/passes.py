@@ -1,4 +1,7 @@
-"""One pass over rows: each slot once, on every core, integers in and integers out."""
+"""One pass over rows: each slot once, on every core, integers in and integers out.
+
+No sum may leave it whose slots were not counted, or whose secret run was not compared.
+"""
 
 import os
 import secrets
@@ -18,10 +21,8 @@ from dphead.privacy.contract import Block, Rows
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.reference import Ask, BlockSum, ReferenceSums, rows_key
+from dphead.sums.tuning import CHECKED_PIECE_ROWS, CHECKED_ROWS, MAX_SUM_COPY_BYTES
 
-COPIES = 1 << 30  # bytes of sums that cores may hold apart; chosen, not measured
-CHECKED = 32  # rows of a pass that the reference adds too
-PIECE = 2048  # rows among which they are: 4 % of a pass of 50,000 are added twice
 REFERENCE = ReferenceSums()
 NO_ROWS = KeptRows(0)
 
@@ -183,10 +184,10 @@ def _add_checked(
     integers, and so does the run alone.
     """
     place = int(np.flatnonzero(block.index == slot)[0])
-    first = place // PIECE * PIECE
+    first = place // CHECKED_PIECE_ROWS * CHECKED_PIECE_ROWS
     rows = len(block.index)
-    for start in range(0, rows, PIECE):
-        piece = slice(start, min(start + PIECE, rows))
+    for start in range(0, rows, CHECKED_PIECE_ROWS):
+        piece = slice(start, min(start + CHECKED_PIECE_ROWS, rows))
         part = part_of(made, piece)
         y, mask = block.y[piece], used[piece]
         if start != first:
@@ -194,7 +195,8 @@ def _add_checked(
             continue
         before = np.array(out)
         out = block_sum.add(ask, part, y, mask, out)
-        run = slice(place // CHECKED * CHECKED, place // CHECKED * CHECKED + CHECKED)
+        own_first = place // CHECKED_ROWS * CHECKED_ROWS
+        run = slice(own_first, own_first + CHECKED_ROWS)
         others = mask.copy()
         others[run.start - start : run.stop - start] = False
         empty = empty_sum(ask, block.x.shape[1])
@@ -245,8 +247,10 @@ def _on_every_core(
 
     Where sums are large, fewer cores have their own.
     """
-    sums, n_cores = [empty()], cores()
-    while len(sums) < n_cores and (len(sums) + 1) * sums[0].nbytes <= COPIES:
+    sums = [empty()]
+    n_cores = cores()
+    most = min(n_cores, MAX_SUM_COPY_BYTES // max(1, sums[0].nbytes))
+    while len(sums) < most:
         sums.append(empty())
     first = list(islice(items, 2))
     items = chain(first, items)

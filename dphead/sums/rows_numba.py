@@ -22,7 +22,8 @@ from dphead.privacy.transform import (
     clipped_bound,
     clipped_step,
 )
-from dphead.sums.products_numba import ROUND, compiled
+from dphead.sums.processor_numba import compiled
+from dphead.sums.tuning import ROUNDING_SHIFT
 
 SIGN32 = np.int32(0x7FFFFFFF)
 SIGN64 = np.int64(0x7FFFFFFFFFFFFFFF)
@@ -141,7 +142,7 @@ def _make_moments(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untype
                 values[l] = values[l] * values[l]  # whole and below 2**53: exact
         largest = max(_number(_largest(values)), 1.0)
         for l in range(len(values)):
-            values[l] = (values[l] / largest * grid + ROUND) - ROUND
+            values[l] = (values[l] / largest * grid + ROUNDING_SHIFT) - ROUNDING_SHIFT
         norm = math.sqrt(_squared(values))
         factor = min(size * largest / grid / step, longest / max(norm, 1.0))
         if not abs(factor) < np.inf:
@@ -233,7 +234,7 @@ def _rounded(values, largest, fine):  # type: ignore[no-untyped-def]
     _, exponent = math.frexp(largest if largest > 0 else 1.0)
     inverse = math.ldexp(1.0, fine - exponent)
     for l in range(len(values)):
-        values[l] = (values[l] * inverse + ROUND) - ROUND
+        values[l] = (values[l] * inverse + ROUNDING_SHIFT) - ROUNDING_SHIFT
     return math.ldexp(1.0, exponent - fine)
 
 
@@ -268,10 +269,10 @@ def _round(values, factor, constant, whole, bound, q):  # type: ignore[no-untype
     append = len(q) > d
     total = np.int64(0)
     for l in range(d):
-        q[l] = np.int32((values[l] * factor + ROUND) - ROUND)
+        q[l] = np.int32((values[l] * factor + ROUNDING_SHIFT) - ROUNDING_SHIFT)
         total += np.int64(q[l]) * np.int64(q[l])  # what is stored, so that none wraps
     if append:
-        q[d] = np.int64((constant + ROUND) - ROUND)
+        q[d] = np.int64((constant + ROUNDING_SHIFT) - ROUNDING_SHIFT)
         total += np.int64(q[d]) * np.int64(q[d]) if whole else 0
     if total <= bound:
         return

@@ -73,8 +73,10 @@ def test_compiled_residuals_that_are_too_long_are_truncated_or_zero():
     values = np.array([2895.6, 1.1 * RADIUS, 2000.7, -1.0])
     z, l = np.zeros((2, 4), np.int32), np.full((2, 4), 7, np.int16)
     y, factor = np.array([0, 1, 1, -1], np.int32), np.abs(values) / (PROBABILITY / 2)
-    numbers = (float(PROBABILITY), np.inf, float(LOWEST), RADIUS**2)
-    gradient_numba._residuals(z, y, np.zeros(4), factor, table, *numbers, l)
+    rule = gradient_numba.ResidualRule(
+        table, float(PROBABILITY), np.inf, float(LOWEST), RADIUS**2
+    )
+    gradient_numba._residuals(z, y, np.zeros(4), factor, rule, l)
     assert l.tolist() == [[-2895, 0, 2001, 0], [2895, 0, -2001, 0]]
 
 
