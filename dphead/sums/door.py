@@ -109,7 +109,8 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
 def _answer(way: BlockSum, ask: Ask, block: Block) -> np.ndarray:
     out = empty_sum(ask, block.x.shape[1])
     rows = way.rows(ask, block)
-    out = np.asarray(way.add(ask, rows, block.y, block.index >= 0, out))
+    used = block.index >= 0
+    out = np.asarray(way.add(ask, rows, block.y, used, out))
     return np.triu(out) if ask.query.symmetric else out
 
 

@@ -40,7 +40,8 @@ def add_softmax_gradient(
     query = ask.query
     assert isinstance(query, Gradient) and ask.weights is not None
     w = ask.weights.w
-    if w.shape != (query.n_classes, rows.q.shape[1]) or out.shape != w.shape:
+    wanted = (query.n_classes, rows.q.shape[1])
+    if w.shape != wanted or out.shape != wanted:
         raise ValueError(
             f"weights must be those of the gradient, got {w.shape=}, {rows.q.shape=}, "
             f"{out.shape=}. This is a defect in the solver or the row source."
@@ -83,7 +84,7 @@ class ResidualRule(NamedTuple):
 
 
 @compiled
-def _add(q, y, rate, factor, weights, rule, size, out):  # type: ignore[no-untyped-def]
+def _add(q, y, rate, factor, weights, rule, size, out):
     """Add the gradients of all rows q, `size` of them at a time."""
     m = len(out)
     most = (m + TILE_HEIGHT - 1) // TILE_HEIGHT * TILE_HEIGHT
@@ -96,17 +97,20 @@ def _add(q, y, rate, factor, weights, rule, size, out):  # type: ignore[no-untyp
         if k < size:
             l[:] = 0
         at = slice(start, stop)
-        _residuals(z[:, :k], y[at], rate[at], factor[at], rule, l[:m, :k])
+        own = z[:, :k]
+        residuals = l[:m, :k]
+        _residuals(own, y[at], rate[at], factor[at], rule, residuals)
         pairs = l.view(np.int32)
         if k == size:
             _add_products(pairs, q, start, stop, out)
         else:
-            few = np.ascontiguousarray(pairs[:, : (k + 1) // 2])
+            n = (k + 1) // 2
+            few = np.ascontiguousarray(pairs[:, :n])
             _add_products(few, q, start, stop, out)
 
 
 @compiled
-def _residuals(z, y, rate, factor, rule, l):  # type: ignore[no-untyped-def]
+def _residuals(z, y, rate, factor, rule, l):
     """Scores z (m, k) to clipped residuals l (m, k) int16; zero where y is negative.
 
     A loop over rows is one of vectors. z is used for what is made on the way.
@@ -131,7 +135,7 @@ def _residuals(z, y, rate, factor, rule, l):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _to_powers(z, rate, rule, sums):  # type: ignore[no-untyped-def]
+def _to_powers(z, rate, rule, sums):
     """Scores to powers of two of their distance from the row's largest; their sums."""
     m, k = z.shape
     table = rule.table
@@ -145,20 +149,22 @@ def _to_powers(z, rate, rule, sums):  # type: ignore[no-untyped-def]
     for j in range(m):
         own = z[j]
         for i in range(k):
-            distance = np.float64(np.int64(top[i]) - np.int64(own[i]))
-            exponent = np.int32(min(distance * rate[i], lowest))
+            distance = np.int64(top[i]) - np.int64(own[i])
+            steps = np.float64(distance) * rate[i]
+            exponent = np.int32(min(steps, lowest))
             own[i] = table[exponent % powers] >> (exponent // powers)
             sums[i] += own[i]
 
 
 @compiled
-def _to_differences(z, y, share, one, squares):  # type: ignore[no-untyped-def]
+def _to_differences(z, y, share, one, squares):
     """Powers to predictions less the row's class, and their sums of squares."""
     m, k = z.shape
     for j in range(m):
         own = z[j]
         for i in range(k):
-            r = np.int32((own[i] * share[i] + ROUNDING_SHIFT) - ROUNDING_SHIFT)
+            rounded = (own[i] * share[i] + ROUNDING_SHIFT) - ROUNDING_SHIFT
+            r = np.int32(rounded)
             r -= one if j == y[i] else np.int32(0)
             r = r if y[i] >= 0 else np.int32(0)
             own[i] = r
@@ -166,7 +172,7 @@ def _to_differences(z, y, share, one, squares):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _round_to(l, z, factor, squares):  # type: ignore[no-untyped-def]
+def _round_to(l, z, factor, squares):
     """Residuals z times a factor for each row, rounded; their sums of squares."""
     m, k = z.shape
     for j in range(m):
@@ -175,16 +181,18 @@ def _round_to(l, z, factor, squares):  # type: ignore[no-untyped-def]
         for i in range(k):
             rounded = (own[i] * factor[i] + ROUNDING_SHIFT) - ROUNDING_SHIFT
             final[i] = np.int32(rounded)
-            squares[i] += np.int64(final[i]) * np.int64(final[i])
+            stored = np.int64(final[i])
+            squares[i] += stored * stored
 
 
 @compiled
-def _truncate_to(l, z, factor, bound, i):  # type: ignore[no-untyped-def]
+def _truncate_to(l, z, factor, bound, i):
     """Row i's residual, truncated towards zero, or zero where it is still too long."""
     squared = np.int64(0)
     for j in range(len(z)):
         l[j, i] = np.int32(z[j, i] * factor[i])
-        squared += np.int64(l[j, i]) * np.int64(l[j, i])
+        stored = np.int64(l[j, i])
+        squared += stored * stored
     if squared > bound:
         for j in range(len(z)):
             l[j, i] = 0

@@ -42,7 +42,9 @@ class PlacedRows:
 
     def part(self, run: slice) -> IntegerRows:
         """A run of them, on the host."""
-        return IntegerRows(np.asarray(self.q[run]), np.asarray(self.scale[run]))
+        q = np.asarray(self.q[run])
+        scale = np.asarray(self.scale[run])
+        return IntegerRows(q, scale)
 
 
 class JaxSums:
@@ -82,8 +84,12 @@ class JaxSums:
             q = jnp.asarray(rows.q)
             scale = jnp.asarray(rows.scale)
             weights = ask.weights
-            w = np.zeros((1, 1), np.int16) if weights is None else weights.w
-            step = 0.0 if weights is None else weights.step
+            if weights is None:
+                w = np.zeros((1, 1), np.int16)
+                step = 0.0
+            else:
+                w = weights.w
+                step = weights.step
             devices = _devices(len(y))
             sums = _compiled(ask.query, ask.clip_norm, weights is not None, devices)
             labels = y.astype(np.int64)
@@ -98,7 +104,8 @@ def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any
     def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
         weights = IntegerWeights(w, step) if scored else None
         keep = used & (scale > 0) & (y >= 0) & (y < query.n_classes)
-        chunk = Chunk(IntegerRows(q, scale), y, keep, weights, clip_norm)
+        rows = IntegerRows(q, scale)
+        chunk = Chunk(rows, y, keep, weights, clip_norm)
         left, right = query.factors(jnp, chunk)
         return _products(query, left, right, y, keep)
 
@@ -122,14 +129,18 @@ def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
     if query.kind == "outer":
         return _integers(left.T, right, small)
     wide = left.astype(jnp.int64)
-    columns = (right[:, j : j + 1] for j in range(right.shape[1]))
-    squares = [_integers((wide * column).T, wide, small) for column in columns]
+    squares = []
+    for j in range(right.shape[1]):
+        weighted = wide * right[:, j : j + 1]
+        squares.append(_integers(weighted.T, wide, small))
     if isinstance(query, GramAndSums):
         same = y[:, None] == jnp.arange(query.n_classes)[None, :]
         classes = same & keep[:, None]
         sums = _integers(classes.T, left, small)
         return jnp.concatenate([squares[0], sums])
-    return squares[0] if len(query.shape(1)) == 2 else jnp.stack(squares)
+    if len(query.shape(1)) == 2:
+        return squares[0]
+    return jnp.stack(squares)
 
 
 def _integers(a: Any, b: Any, small: bool) -> Any:
@@ -167,7 +178,9 @@ def _halves(x: Any) -> tuple[tuple[Any, int], tuple[Any, int]]:
     middle = HALF_BASE // 2
     low = ((x + middle) & (HALF_BASE - 1)) - middle
     high = (x - low) // HALF_BASE
-    return (low.astype(jnp.int8), 1), (high.astype(jnp.int8), HALF_BASE)
+    low_half = (low.astype(jnp.int8), 1)
+    high_half = (high.astype(jnp.int8), HALF_BASE)
+    return low_half, high_half
 
 
 def _devices(rows: int) -> int:
@@ -175,7 +188,8 @@ def _devices(rows: int) -> int:
 
 
 def _mesh(devices: int) -> Mesh:
-    return Mesh(np.array(jax.local_devices()[:devices]), ("rows",))
+    own = jax.local_devices()[:devices]
+    return Mesh(np.array(own), ("rows",))
 
 
 def _sharding(rows: int) -> Any:

@@ -44,7 +44,7 @@ class Emitter:
     a tuple of three.
     """
 
-    def __init__(self, context: Any, builder: Any, signature: Any, given: Any) -> None:
+    def __init__(self, context, builder, signature, given):
         self.builder = builder
         self.whole = ir.IntType(64)
         self.pairs = ir.VectorType(ir.IntType(32), LANES)
@@ -53,7 +53,7 @@ class Emitter:
         kinds = signature.args
         self.operands = [self._operand(*x) for x in zip(kinds, given, strict=True)]
 
-    def _operand(self, kind: Any, value: Any) -> Any:
+    def _operand(self, kind, value):
         if isinstance(kind, numba.types.BaseTuple):
             parts = cgutils.unpack_tuple(self.builder, value)
             return tuple(self._operand(*x) for x in zip(kind, parts, strict=True))
@@ -62,42 +62,49 @@ class Emitter:
             return array(self._context, self.builder, value=value).data
         return value
 
-    def times(self, a: Any, b: Any) -> Any:
-        return self.builder.mul(a, b if isinstance(b, ir.Value) else self.whole(b))
+    def number(self, a):
+        """An int64 number, of LLVM's or of Python's."""
+        return a if isinstance(a, ir.Value) else self.whole(a)
 
-    def equal(self, a: Any, b: int) -> Any:
+    def times(self, a, b):
+        return self.builder.mul(a, self.number(b))
+
+    def equal(self, a, b: int):
         return self.builder.icmp_signed("==", a, self.whole(b))
 
-    def least(self, a: Any, b: Any) -> Any:
-        a = a if isinstance(a, ir.Value) else self.whole(a)
-        return self.builder.select(self.builder.icmp_signed("<", a, b), a, b)
+    def least(self, a, b):
+        a = self.number(a)
+        less = self.builder.icmp_signed("<", a, b)
+        return self.builder.select(less, a, b)
 
-    def address(self, data: Any, *offsets: Any) -> Any:
+    def address(self, data, *offsets):
         """Of an entry whose offsets add up."""
         for offset in offsets:
-            whole = offset if isinstance(offset, ir.Value) else self.whole(offset)
-            data = self.builder.gep(data, [whole])
+            data = self.builder.gep(data, [self.number(offset)])
         return data
 
-    def row(self, place: Any, i: Any) -> Any:
+    def row(self, place, i):
         """The address of row i of a `Place`."""
         entries, first, stride = place
         return self.address(entries, first, self.times(stride, i))
 
-    def vector(self, kind: Any, data: Any, *offsets: Any) -> Any:
+    def vector(self, kind, data, *offsets):
         """The address of a register."""
-        return self.builder.bitcast(self.address(data, *offsets), kind.as_pointer())
+        address = self.address(data, *offsets)
+        return self.builder.bitcast(address, kind.as_pointer())
 
-    def load(self, kind: Any, align: int, data: Any, *offsets: Any) -> Any:
-        return self.builder.load(self.vector(kind, data, *offsets), align=align)
+    def load(self, kind, align: int, data, *offsets):
+        vector = self.vector(kind, data, *offsets)
+        return self.builder.load(vector, align=align)
 
-    def all_lanes(self, one: Any) -> Any:
+    def all_lanes(self, one):
         """A register of one int32 number."""
         unset = ir.Constant(self.pairs, ir.Undefined)
-        lanes = self.builder.insert_element(unset, one, ir.IntType(32)(0))
+        first = ir.IntType(32)(0)
+        lanes = self.builder.insert_element(unset, one, first)
         return self.shuffle(lanes, lanes, [0] * LANES)
 
-    def shuffle(self, a: Any, b: Any, places: list[int]) -> Any:
+    def shuffle(self, a, b, places: list[int]):
         """Entries of a and, from their number on, of b."""
         kind = ir.VectorType(ir.IntType(32), len(places))
         return self.builder.shuffle_vector(a, b, ir.Constant(kind, places))
@@ -107,7 +114,7 @@ class Emitter:
         zeros = ir.Constant(self.pairs, None)
         return [cgutils.alloca_once_value(self.builder, zeros) for _ in range(n)]
 
-    def add_products(self, total: Any, a: Any, b: Any) -> None:
+    def add_products(self, total, a, b):
         """Add the products of a's and b's pairs to the register total."""
         builder = self.builder
         if MULTIPLY_ADD:
@@ -119,12 +126,16 @@ class Emitter:
         else:
             shift = ir.Constant(self.pairs, [16] * LANES)
             pairs = [builder.bitcast(x, self.pairs) for x in (a, b)]
-            low = [builder.ashr(builder.shl(x, shift), shift) for x in pairs]
+            lifted = [builder.shl(x, shift) for x in pairs]
+            low = [builder.ashr(x, shift) for x in lifted]
             high = [builder.ashr(x, shift) for x in pairs]
-            products = builder.add(builder.mul(*low), builder.mul(*high))
-        builder.store(builder.add(builder.load(total), products), total)
+            low_product = builder.mul(*low)
+            high_product = builder.mul(*high)
+            products = builder.add(low_product, high_product)
+        before = builder.load(total)
+        builder.store(builder.add(before, products), total)
 
-    def add_to(self, sums: Any, data: Any, *offsets: Any) -> None:
+    def add_to(self, sums, data, *offsets):
         """Add a register of int32 numbers to entries of int64 or int32."""
         entry = data.type.pointee
         kind = ir.VectorType(entry, sums.type.count)
@@ -133,19 +144,24 @@ class Emitter:
         address = self.vector(kind, data, *offsets)
         align = entry.width // 8
         before = self.builder.load(address, align=align)
-        self.builder.store(self.builder.add(before, sums), address, align=align)
+        after = self.builder.add(before, sums)
+        self.builder.store(after, address, align=align)
 
-    def prefetch(self, write: int, data: Any, *offsets: Any) -> None:
+    def prefetch(self, write: int, data, *offsets):
         """Ask for a place before it is needed, to be read (0) or written (1)."""
         byte = ir.IntType(8).as_pointer()
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         name = "llvm.prefetch.p0i8"
         made = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        address = self.builder.bitcast(self.address(data, *offsets), byte)
-        self.builder.call(made, [address, flag(write), flag(3), flag(1)])
+        address = self.address(data, *offsets)
+        place = self.builder.bitcast(address, byte)
+        keep_in_every_cache = flag(3)
+        data_not_code = flag(1)
+        options = [flag(write), keep_in_every_cache, data_not_code]
+        self.builder.call(made, [place, *options])
 
-    def prefetch_sum(self, n: int, data: Any) -> None:
+    def prefetch_sum(self, n: int, data):
         """Ask for n entries of a sum, while its products are made."""
         entries_of_a_line = 512 // data.type.pointee.width
         for j in range(0, n, entries_of_a_line):
@@ -164,8 +180,9 @@ class Emitter:
                 starts = range(0, (1 + merged) * a.type.count, size)
                 low = [start + l for start in starts for l in range(half)]
                 high = [place + half for place in low]
-                parts = (self.shuffle(a, b, places) for places in (low, high))
-                joined.append(self.builder.add(*parts))
+                one = self.shuffle(a, b, low)
+                other = self.shuffle(a, b, high)
+                joined.append(self.builder.add(one, other))
             registers = joined
             size = half
         return registers
@@ -174,7 +191,7 @@ class Emitter:
 Code = Callable[[Any, Any, Any, Any], Any]
 
 
-def _tile(context, left, pair_step, right, n, out):  # type: ignore[no-untyped-def]
+def _tile(context, left, pair_step, right, n, out):
     """out(r, j) += sum over l < n of the products of the pairs left(r, l pair_step) and
     right(l, j), r < TILE_HEIGHT, j < TILE_WIDTH.
 
@@ -182,7 +199,7 @@ def _tile(context, left, pair_step, right, n, out):  # type: ignore[no-untyped-d
     """
     signature = numba.types.void(left, INT, right, INT, out)
 
-    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def code(context, builder, signature, given):
         emit = Emitter(context, builder, signature, given)
         left, pair_step, right, n, out = emit.operands
         sums = [emit.sums(TILE_REGISTERS) for _ in range(TILE_HEIGHT)]
@@ -190,18 +207,21 @@ def _tile(context, left, pair_step, right, n, out):  # type: ignore[no-untyped-d
         for r in range(TILE_HEIGHT):
             emit.prefetch_sum(TILE_WIDTH, emit.row(out, r))
         with cgutils.for_range(builder, n) as loop:
+            pair = emit.times(pair_step, loop.index)
             entries, first, stride = left
-            from_left = emit.address(entries, first, emit.times(pair_step, loop.index))
+            from_left = emit.address(entries, first, pair)
             from_right = emit.row(right, loop.index)
             columns = [emit.load(emit.pairs, 4, from_right, v) for v in starts]
             for r in range(TILE_HEIGHT):
-                one = builder.load(emit.address(from_left, emit.times(stride, r)))
+                own = emit.address(from_left, emit.times(stride, r))
+                one = builder.load(own)
                 lanes = emit.all_lanes(one)
                 for total, column in zip(sums[r], columns, strict=True):
                     emit.add_products(total, lanes, column)
         for r in range(TILE_HEIGHT):
             for total, v in zip(sums[r], starts, strict=True):
-                emit.add_to(builder.load(total), emit.row(out, r), v)
+                register = builder.load(total)
+                emit.add_to(register, emit.row(out, r), v)
         return context.get_dummy_value()
 
     return signature, code
@@ -213,7 +233,7 @@ add_tile: Any = intrinsic(_tile)
 def _for_each_size(sizes: range, make: Callable[[Emitter, int], None]) -> Code:
     """Code for each of some sizes, of which the first operand chooses."""
 
-    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def code(context, builder, signature, given):
         emit = Emitter(context, builder, signature, given)
         for size in sizes:
             with builder.if_then(emit.equal(emit.operands[0], size)):
@@ -223,7 +243,7 @@ def _for_each_size(sizes: range, make: Callable[[Emitter, int], None]) -> Code:
     return code
 
 
-def _strip(context, h, pairs, n, rows, last, ahead, out):  # type: ignore[no-untyped-def]
+def _strip(context, h, pairs, n, rows, last, ahead, out):
     """out(r, j) += sum over l < n of the products of the pairs pairs(r, l) and of
     column j of rows 2 l and 2 l + 1, r < h, j < REGISTER_COLUMNS.
 
@@ -236,23 +256,35 @@ def _strip(context, h, pairs, n, rows, last, ahead, out):  # type: ignore[no-unt
     return signature, _for_each_size(range(2, STRIP_CLASSES + 1, 2), _make_strip)
 
 
+def _orders() -> tuple[list[int], list[int], list[int]]:
+    """Of two rows' columns as pairs in two registers, and of these back to columns.
+
+    In blocks of 128 bits, eight columns: between blocks there is no fast way.
+    """
+    low = []
+    order = []
+    for i in range(REGISTER_COLUMNS):
+        block = i // 8 * 8
+        other_row = i % 2 * REGISTER_COLUMNS
+        low.append(block + i % 8 // 2 + other_row)
+        other_register = i % 8 // 4 * LANES
+        order.append(other_register + block // 2 + i % 4)
+    high = [i + 4 for i in low]
+    return low, high, order
+
+
 def _make_strip(emit: Emitter, classes: int) -> None:
     """The code of `_strip` for so many classes."""
     builder = emit.builder
     _, pairs, n, rows, last, ahead, out = emit.operands
     sums = [emit.sums(2) for _ in range(classes)]
-    columns = range(REGISTER_COLUMNS)
-    # of 128 bits, between which is no fast way
-    low = [8 * (i // 8) + i % 8 // 2 + i % 2 * REGISTER_COLUMNS for i in columns]
-    high = [i + 4 for i in low]
-    blocks = range(0, REGISTER_COLUMNS, 8)
-    lanes = [(i, part, l) for i in blocks for part in (0, 1) for l in range(4)]
-    order = [part * LANES + i // 2 + l for i, part, l in lanes]
+    low, high, order = _orders()
     for r in range(classes):
         emit.prefetch_sum(REGISTER_COLUMNS, emit.row(out, r))
     with cgutils.for_range(builder, n) as loop:
         even = emit.times(loop.index, 2)
-        odd = emit.least(builder.add(even, emit.whole(1)), last)
+        after = builder.add(even, emit.whole(1))
+        odd = emit.least(after, last)
         one = emit.load(emit.halves, 2, emit.row(rows, even))
         other = emit.load(emit.halves, 2, emit.row(rows, odd))
         paired = [emit.shuffle(one, other, places) for places in (low, high)]
@@ -266,8 +298,8 @@ def _make_strip(emit: Emitter, classes: int) -> None:
         entries, first, stride = pairs
         from_pairs = emit.address(entries, first, loop.index)
         for r in range(classes):
-            pair = builder.load(emit.address(from_pairs, emit.times(stride, r)))
-            pair = emit.all_lanes(pair)
+            own = emit.address(from_pairs, emit.times(stride, r))
+            pair = emit.all_lanes(builder.load(own))
             for total, column in zip(sums[r], paired, strict=True):
                 emit.add_products(total, pair, column)
     for r in range(classes):
@@ -280,7 +312,7 @@ def _make_strip(emit: Emitter, classes: int) -> None:
 add_strip: Any = intrinsic(_strip)
 
 
-def _dots(context, h, rows, last, weights, v, n, out):  # type: ignore[no-untyped-def]
+def _dots(context, h, rows, last, weights, v, n, out):
     """out(c, r) += the product of columns of row r and weight c.
 
     c < h <= SCORED_CLASSES, r < SCORED_ROWS. Registers v to v + n - 1 of the columns.
@@ -297,19 +329,21 @@ def _make_dots(emit: Emitter, classes: int) -> None:
     _, rows, last, weights, v, n, out = emit.operands
     sums = [emit.sums(SCORED_ROWS) for _ in range(classes)]
     limit = builder.sub(rows[2], emit.whole(REGISTER_COLUMNS))
-    from_rows = [emit.row(rows, emit.least(r, last)) for r in range(SCORED_ROWS)]
+    places = [emit.least(r, last) for r in range(SCORED_ROWS)]
+    from_rows = [emit.row(rows, place) for place in places]
     from_weights = [emit.row(weights, c) for c in range(classes)]
     with cgutils.for_range(builder, n) as loop:
-        begin = emit.times(builder.add(v, loop.index), REGISTER_COLUMNS)
+        register = builder.add(v, loop.index)
+        begin = emit.times(register, REGISTER_COLUMNS)
         column = emit.least(begin, limit)
-        own = [emit.load(emit.halves, 2, weight, begin) for weight in from_weights]
+        own = [emit.load(emit.halves, 2, w, begin) for w in from_weights]
         for r in range(SCORED_ROWS):
             row = emit.load(emit.halves, 2, from_rows[r], column)
             for c in range(classes):
                 emit.add_products(sums[c][r], row, own[c])
     for c in range(classes):
-        found = emit.each_row([builder.load(total) for total in sums[c]])
-        for i, register in enumerate(found):
+        lanes = [builder.load(total) for total in sums[c]]
+        for i, register in enumerate(emit.each_row(lanes)):
             beside = i * register.type.count
             emit.add_to(register, emit.row(out, c), beside)
 

@@ -127,10 +127,13 @@ def mirror(square: np.ndarray, strip: int = 192) -> None:
     """Make matrices (..., d, d) symmetric from their upper triangles, in place."""
     d = square.shape[-1]
     for i in range(0, d, strip):
-        below = square[..., i + strip :, i : i + strip]
-        below[...] = square[..., i : i + strip, i + strip :].swapaxes(-1, -2)
-        corner = square[..., i : i + strip, i : i + strip]
-        corner[...] = np.triu(corner) + np.triu(corner, 1).swapaxes(-1, -2)
+        own = slice(i, i + strip)
+        rest = slice(i + strip, None)
+        above = square[..., own, rest]
+        square[..., rest, own] = above.swapaxes(-1, -2)
+        corner = square[..., own, own]
+        upper = np.triu(corner, 1)
+        corner[...] = np.triu(corner) + upper.swapaxes(-1, -2)
 
 
 def part_of(rows: Any, run: slice) -> Any:
@@ -200,14 +203,16 @@ def _add_checked(
         others = mask.copy()
         others[run.start - start : run.stop - start] = False
         empty = empty_sum(ask, block.x.shape[1])
-        before += np.asarray(block_sum.add(ask, part, y, others, empty))
-        del empty  # large sums are held three times here, not four
+        without = block_sum.add(ask, part, y, others, empty)
+        before += np.asarray(without)
+        del empty, without  # large sums are held three times here, not four
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
+        own_rows = part_of(made, run)
         alone = empty_sum(ask, block.x.shape[1])
-        alone = block_sum.add(ask, part_of(made, run), own.y, used[run], alone)
-        name = type(block_sum).__name__
-        _compare(ask, name, [share, np.asarray(alone)], own, used[run])
+        alone = block_sum.add(ask, own_rows, own.y, used[run], alone)
+        found = [share, np.asarray(alone)]
+        _compare(ask, type(block_sum).__name__, found, own, used[run])
     return out
 
 
@@ -216,7 +221,8 @@ def _compare(
 ) -> None:
     """RuntimeError unless all found is what the reference adds of these rows."""
     empty = empty_sum(ask, own.x.shape[1])
-    wanted = REFERENCE.add(ask, REFERENCE.rows(ask, own), own.y, used, empty)
+    rows = REFERENCE.rows(ask, own)
+    wanted = REFERENCE.add(ask, rows, own.y, used, empty)
     if ask.query.symmetric:  # below the diagonal nothing is promised
         for total in (*found, wanted):
             square = total[..., : total.shape[-1], :]

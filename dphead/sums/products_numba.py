@@ -49,7 +49,8 @@ def scores(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
             f"{weights.shape=}. This is a defect in a query."
         )
     out = np.empty((len(weights), len(rows)), np.int32)
-    _scores(np.ascontiguousarray(rows), 0, len(rows), _packed(weights), out)
+    rows = np.ascontiguousarray(rows)
+    _scores(rows, 0, len(rows), _packed(weights), out)
     return out
 
 
@@ -69,7 +70,8 @@ def add_products(left: np.ndarray, right: np.ndarray | None, out: np.ndarray) ->
             f"both sides must have the same rows, got {left.shape=}, {right.shape=}. "
             "This is a defect in a query."
         )
-    left, right = (np.ascontiguousarray(x) for x in (left, right))
+    left = np.ascontiguousarray(left)
+    right = np.ascontiguousarray(right)
     _add_all(left, right, upper, out)
 
 
@@ -117,7 +119,7 @@ def _check_sum(out: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 @compiled
-def _packed(weights):  # type: ignore[no-untyped-def]
+def _packed(weights):
     """weights (m, d) for `_scores`: whole registers (m, ⌈d / REGISTER_COLUMNS⌉
     REGISTER_COLUMNS), from a cache line on.
 
@@ -138,9 +140,10 @@ def _packed(weights):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _wide_rows(rows, start, stop):  # type: ignore[no-untyped-def]
+def _wide_rows(rows, start, stop):
     """rows[start:stop] as a `Place`, copied where they are narrower than a register."""
-    k, d = stop - start, rows.shape[1]
+    k = stop - start
+    d = rows.shape[1]
     if d >= REGISTER_COLUMNS:
         return Place(rows.reshape(-1), start * d, d)
     short = np.zeros((k, REGISTER_COLUMNS), np.int16)
@@ -151,7 +154,7 @@ def _wide_rows(rows, start, stop):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _scores(rows, start, stop, packed, out):  # type: ignore[no-untyped-def]
+def _scores(rows, start, stop, packed, out):
     """Scores of rows[start:stop] into the first columns of out (m, at least k) int32.
 
     packed: of the weights, by `_packed`.
@@ -184,7 +187,8 @@ def _scores(rows, start, stop, packed, out):  # type: ignore[no-untyped-def]
                     if last + 1 < SCORED_ROWS:
                         edge[:] = 0
                         target = Place(edge, 0, SCORED_ROWS)
-                    add_dots(h, block, last, Place(w, j * size, size), v, n, target)
+                    weights = Place(w, j * size, size)
+                    add_dots(h, block, last, weights, v, n, target)
                     if last + 1 < SCORED_ROWS:
                         for c in range(h):
                             for r in range(last + 1):
@@ -194,14 +198,15 @@ def _scores(rows, start, stop, packed, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _add_all(left, right, upper, out):  # type: ignore[no-untyped-def]
+def _add_all(left, right, upper, out):
     k, (m, p) = len(left), out.shape
     thin = m <= MAX_STRIP_CLASSES and not upper
     size = CHUNK_ROWS if thin else PANEL_ROWS
     for start in range(0, k, size):
         stop = min(k, start + size)
         if thin:
-            _add_strips(_pairs(left, start, stop), 0, right, start, stop, out)
+            pairs = _pairs(left, start, stop)
+            _add_strips(pairs, 0, right, start, stop, out)
             continue
         b = _panels(right, start, stop)
         a = b if upper else _panels(left, start, stop)
@@ -211,7 +216,7 @@ def _add_all(left, right, upper, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _add_products(left, rows, start, stop, out):  # type: ignore[no-untyped-def]
+def _add_products(left, rows, start, stop, out):
     """Add sum_i left_i rows_iᵀ, for rows[start:stop], to out (m, d).
 
     left: pairs (M, at least ⌈k / 2⌉) int32, class first, zero beside the last row and
@@ -233,9 +238,10 @@ def _add_products(left, rows, start, stop, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _pairs(left, start, stop):  # type: ignore[no-untyped-def]
+def _pairs(left, start, stop):
     """Columns of left[start:stop] (k, m) as pairs of rows (M, ⌈k / 2⌉) int32."""
-    k, m = stop - start, left.shape[1]
+    k = stop - start
+    m = left.shape[1]
     n = (k + 1) // 2
     strips = (m + STRIP_CLASSES - 1) // STRIP_CLASSES
     pairs = np.zeros((strips * STRIP_CLASSES, 2 * n), np.int16)
@@ -246,14 +252,15 @@ def _pairs(left, start, stop):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _panels(x, start, stop):  # type: ignore[no-untyped-def]
+def _panels(x, start, stop):
     """Columns of x[start:stop] (k, p) as panels of pairs of rows (⌈p / TILE_WIDTH⌉,
     ⌈k / 2⌉, TILE_WIDTH) int32; zero beside the last row, unspecified beside the last
     column."""
     whole, rest = divmod(x.shape[1], TILE_WIDTH)
     k = stop - start
     n = (k + 1) // 2
-    panels = np.empty((whole + (rest > 0), n, 2 * TILE_WIDTH), np.int16)
+    count = whole + (rest > 0)
+    panels = np.empty((count, n, 2 * TILE_WIDTH), np.int16)
     zeros = np.zeros(x.shape[1] if k % 2 else 0, np.int16)
     for i in range(n):
         one = x[start + 2 * i]
@@ -271,14 +278,15 @@ def _panels(x, start, stop):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _add_tiles(a, steps, panels, upper, m, p, out):  # type: ignore[no-untyped-def]
+def _add_tiles(a, steps, panels, upper, m, p, out):
     """Add sum_i a_i b_iᵀ to out[:m, :p], where b_i is row i of panels.
 
     Entry r of pair i of a, for r = TILE_WIDTH u + s and i = 64 c + l, is a[(u, s, c, l)
     · steps], padded to a multiple of TILE_HEIGHT. upper: only tiles from the diagonal
     on.
     """
-    n, stride = panels.shape[1], out.shape[1]
+    n = panels.shape[1]
+    stride = out.shape[1]
     edge = np.empty(TILE_HEIGHT * TILE_WIDTH, out.dtype)
     flat = panels.reshape(-1)
     total = out.reshape(-1)
@@ -291,7 +299,8 @@ def _add_tiles(a, steps, panels, upper, m, p, out):  # type: ignore[no-untyped-d
                 k = min(half, n - c)
                 right = Place(flat, (j * n + c) * TILE_WIDTH, TILE_WIDTH)
                 for s in range(0, min(TILE_WIDTH, m - top), TILE_HEIGHT):
-                    start = u * steps[0] + s * steps[1] + c // half * steps[2]
+                    chunk = c // half
+                    start = u * steps[0] + s * steps[1] + chunk * steps[2]
                     left = Place(a, start, steps[1])
                     rows = min(TILE_HEIGHT, m - top - s)
                     place = (top + s) * stride + j * TILE_WIDTH
@@ -309,18 +318,19 @@ def _add_tiles(a, steps, panels, upper, m, p, out):  # type: ignore[no-untyped-d
 
 
 @compiled
-def _last_columns(rows, start, stop, first):  # type: ignore[no-untyped-def]
+def _last_columns(rows, start, stop, first):
     """Columns of rows[start:stop] from `first` on, with zeros up to a register."""
     rest = rows.shape[1] - first
-    short = np.zeros((stop - start if rest else 0, REGISTER_COLUMNS), np.int16)
-    for i in range(len(short)):
+    k = stop - start if rest else 0
+    short = np.zeros((k, REGISTER_COLUMNS), np.int16)
+    for i in range(k):
         for l in range(rest):
             short[i, l] = rows[start + i, first + l]
     return short.reshape(-1)
 
 
 @compiled
-def _add_strips(left, first, rows, start, stop, out):  # type: ignore[no-untyped-def]
+def _add_strips(left, first, rows, start, stop, out):
     """`_add_products` of at most CHUNK_ROWS rows, which are read where they lie.
 
     first: the pair of left that is theirs.
@@ -367,7 +377,7 @@ def _add_strips(left, first, rows, start, stop, out):  # type: ignore[no-untyped
 
 
 @compiled
-def _add_class_rows(rows, used, classes, out):  # type: ignore[no-untyped-def]
+def _add_class_rows(rows, used, classes, out):
     """Add row used_i to row classes_i of out, four of a class at a time.
 
     Rows of a class follow each other.

@@ -91,7 +91,7 @@ def _numbers(values: np.ndarray | None, d: int, missing: float) -> np.ndarray:
 
 
 @compiled
-def _make(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untyped-def]
+def _make(x, plan, limits, numbers, q, sizes):
     """Rows x to q (k, d or d + 1) and sizes (k,).
 
     limits: (whole, length, b, last, bound). whole: direction rows, of length `length`,
@@ -123,7 +123,7 @@ def _make(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _make_moments(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untyped-def]
+def _make_moments(x, plan, limits, numbers, q, sizes):
     """Moments of rows x, each feature a channel, to q (k, d) int32 and sizes (k,).
 
     limits: (squares, step, longest, bound, grid): whether of squares; what an integer
@@ -153,7 +153,7 @@ def _make_moments(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untype
 
 
 @compiled
-def _transformed(row, plan, numbers, values):  # type: ignore[no-untyped-def]
+def _transformed(row, plan, numbers, values):
     """The row after the transform: (whether finite, sum of squares, one's size).
 
     Whole numbers in `values`, of which one stands for the size.
@@ -178,13 +178,13 @@ def _transformed(row, plan, numbers, values):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _nothing(q, sizes, i):  # type: ignore[no-untyped-def]
+def _nothing(q, sizes, i):
     q[:] = 0
     sizes[i] = 0.0
 
 
 @compiled
-def _fine32(row, values, fine):  # type: ignore[no-untyped-def]
+def _fine32(row, values, fine):
     """The row as whole numbers of `fine` bits; what one stands for; whether finite."""
     bits = row.view(np.int32)
     largest = np.int32(0)
@@ -198,7 +198,7 @@ def _fine32(row, values, fine):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _largest(values):  # type: ignore[no-untyped-def]
+def _largest(values):
     """The bits of the largest size, which are ordered as the sizes are."""
     bits = values.view(np.int64)
     largest = np.int64(0)
@@ -208,7 +208,7 @@ def _largest(values):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _fine64(values, fine, smallest):  # type: ignore[no-untyped-def]
+def _fine64(values, fine, smallest):
     """Numbers as whole numbers, as `_fine32` a row."""
     largest = _largest(values)
     if largest >= INFINITE64:
@@ -221,7 +221,7 @@ def _fine64(values, fine, smallest):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _number(bits):  # type: ignore[no-untyped-def]
+def _number(bits):
     """The float64 of these bits."""
     one = np.empty(1, np.int64)
     one[0] = bits
@@ -229,7 +229,7 @@ def _number(bits):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _rounded(values, largest, fine):  # type: ignore[no-untyped-def]
+def _rounded(values, largest, fine):
     """Values divided by a power of two, and rounded to whole numbers; that power."""
     _, exponent = math.frexp(largest if largest > 0 else 1.0)
     inverse = math.ldexp(1.0, fine - exponent)
@@ -239,7 +239,7 @@ def _rounded(values, largest, fine):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _squared(values):  # type: ignore[no-untyped-def]
+def _squared(values):
     total = np.int64(0)
     for l in range(len(values)):
         one = np.int64(np.int32(values[l]))
@@ -248,7 +248,7 @@ def _squared(values):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _moved(values, size, center, scale, centered, scaled):  # type: ignore[no-untyped-def]
+def _moved(values, size, center, scale, centered, scaled):
     for l in range(len(values)):
         values[l] = values[l] * size
     if centered:
@@ -260,7 +260,7 @@ def _moved(values, size, center, scale, centered, scaled):  # type: ignore[no-un
 
 
 @compiled
-def _round(values, factor, constant, whole, bound, q):  # type: ignore[no-untyped-def]
+def _round(values, factor, constant, whole, bound, q):
     """values * factor and the constant as whole numbers no longer than the bound.
 
     The bound is on all entries if `whole`, else on those without the constant.
@@ -269,7 +269,8 @@ def _round(values, factor, constant, whole, bound, q):  # type: ignore[no-untype
     append = len(q) > d
     total = np.int64(0)
     for l in range(d):
-        q[l] = np.int32((values[l] * factor + ROUNDING_SHIFT) - ROUNDING_SHIFT)
+        rounded = (values[l] * factor + ROUNDING_SHIFT) - ROUNDING_SHIFT
+        q[l] = np.int32(rounded)
         total += np.int64(q[l]) * np.int64(q[l])  # what is stored, so that none wraps
     if append:
         q[d] = np.int64((constant + ROUNDING_SHIFT) - ROUNDING_SHIFT)
