@@ -33,7 +33,8 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
         )
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
-    rank = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    first = np.searchsorted(ordered, ordered)  # of its group
+    rank = np.arange(len(groups)) - first
     kept = np.empty(len(groups), bool)
     kept[order] = (rank < cap) | (ordered < 0)
     return kept

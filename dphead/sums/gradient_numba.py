@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dphead.privacy.statistics import (
-    LOWEST,
-    ONE,
-    POWERS,
-    PROBABILITY,
-    RATE,
-    STEEPEST,
+    MAX_POWER,
+    MAX_SCORE_RATE,
+    POWER_SCALE,
+    POWER_TABLE_SIZE,
+    POWERS_PER_NAT,
+    PROBABILITY_SCALE,
     Gradient,
     counting,
     powers_of_two,
@@ -48,21 +48,23 @@ def add_softmax_gradient(
         )
     keep = counting(query, rows, y, used)
     with np.errstate(over="ignore"):
-        rate = np.minimum(rows.scale * ask.weights.step, STEEPEST) * RATE
+        rate = (
+            np.minimum(rows.scale * ask.weights.step, MAX_SCORE_RATE) * POWERS_PER_NAT
+        )
     longest = aim(RADIUS**2, query.n_classes)
     if query.clip == "rows":
-        factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY))
+        factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY_SCALE))
     else:
-        factor = np.full(len(y), longest / (query._longest() * PROBABILITY))
+        factor = np.full(len(y), longest / (query._longest() * PROBABILITY_SCALE))
         longest = np.inf
     rule = ResidualRule(
         powers_of_two().astype(np.int32),
-        float(PROBABILITY),
+        float(PROBABILITY_SCALE),
         longest,
-        float(LOWEST),
+        float(MAX_POWER),
         RADIUS**2,
     )
-    assert len(rule.table) == POWERS and rule.table[0] == ONE
+    assert len(rule.table) == POWER_TABLE_SIZE and rule.table[0] == POWER_SCALE
     classes = np.where(keep, y, -1).astype(np.int32)
     q = np.ascontiguousarray(rows.q)
     _add(q, classes, rate, factor, _packed(w), rule, CHUNK_ROWS, out)
@@ -71,15 +73,16 @@ def add_softmax_gradient(
 class ResidualRule(NamedTuple):
     """How scores become residuals: numbers of `privacy.statistics`.
 
-    table: (POWERS,) int32 powers of two. one: parts of a probability. longest: the
-    length that clipped rows are brought to, inf where the loss bounds it. lowest: the
-    largest exponent, in steps of the table. bound: on a residual's sum of squares.
+    table: (POWER_TABLE_SIZE,) int32 powers of two. one: parts of a probability.
+    longest: the length that clipped rows are brought to, inf where the loss bounds it.
+    max_power: the largest exponent, in steps of the table. bound: on a residual's sum
+    of squares.
     """
 
     table: np.ndarray
     one: float
     longest: float
-    lowest: float
+    max_power: float
     bound: int
 
 
@@ -139,7 +142,7 @@ def _to_powers(z, rate, rule, sums):
     """Scores to powers of two of their distance from the row's largest; their sums."""
     m, k = z.shape
     table = rule.table
-    lowest = rule.lowest
+    max_power = rule.max_power
     powers = len(table)
     top = np.full(k, -(2**31), np.int32)
     for j in range(m):
@@ -151,7 +154,7 @@ def _to_powers(z, rate, rule, sums):
         for i in range(k):
             distance = np.int64(top[i]) - np.int64(own[i])
             steps = np.float64(distance) * rate[i]
-            exponent = np.int32(min(steps, lowest))
+            exponent = np.int32(min(steps, max_power))
             own[i] = table[exponent % powers] >> (exponent // powers)
             sums[i] += own[i]
 

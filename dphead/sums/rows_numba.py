@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.statistics import MOMENT, ChannelMoment
+from dphead.privacy.statistics import MOMENT_RADIUS, ChannelMoment
 from dphead.privacy.transform import (
-    FINE,
+    FINE_BITS,
     RADIUS,
-    SMALLEST,
+    SMALLEST_ENTRY,
     IntegerRows,
     RowTransform,
     aim,
@@ -63,9 +63,9 @@ def moment_rows(
     query: ChannelMoment, transform: RowTransform, x: np.ndarray, clip_norm: float
 ) -> IntegerRows:
     """`ChannelMoment.rows` where each feature is a channel. q is int32."""
-    most = aim(MOMENT**2, x.shape[1])
-    step = clip_norm / MOMENT
-    limits = (query.power == 2, step, most, MOMENT**2, 2.0**20)
+    most = aim(MOMENT_RADIUS**2, x.shape[1])
+    step = clip_norm / MOMENT_RADIUS
+    limits = (query.power == 2, step, most, MOMENT_RADIUS**2, 2.0**20)
     q = np.empty(x.shape, np.int32)
     return _filled(_make_moments, transform, x, limits, q)
 
@@ -80,7 +80,7 @@ def _filled(
     flags = (transform.unit_norm, center is not None, scale is not None)
     d = x.shape[1]
     plan = (*flags, _numbers(center, d, 0.0), _numbers(scale, d, 1.0))
-    make(x, plan, limits, (FINE, SMALLEST), q, sizes)
+    make(x, plan, limits, (FINE_BITS, SMALLEST_ENTRY), q, sizes)
     return IntegerRows(q, sizes)
 
 

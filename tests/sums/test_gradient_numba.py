@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy.statistics import (
-    LOWEST,
-    PROBABILITY,
+    MAX_POWER,
+    PROBABILITY_SCALE,
     Gradient,
     Params,
     powers_of_two,
@@ -72,9 +72,12 @@ def test_compiled_residuals_that_are_too_long_are_truncated_or_zero():
     table = powers_of_two().astype(np.int32)
     values = np.array([2895.6, 1.1 * RADIUS, 2000.7, -1.0])
     z, l = np.zeros((2, 4), np.int32), np.full((2, 4), 7, np.int16)
-    y, factor = np.array([0, 1, 1, -1], np.int32), np.abs(values) / (PROBABILITY / 2)
+    y, factor = (
+        np.array([0, 1, 1, -1], np.int32),
+        np.abs(values) / (PROBABILITY_SCALE / 2),
+    )
     rule = gradient_numba.ResidualRule(
-        table, float(PROBABILITY), np.inf, float(LOWEST), RADIUS**2
+        table, float(PROBABILITY_SCALE), np.inf, float(MAX_POWER), RADIUS**2
     )
     gradient_numba._residuals(z, y, np.zeros(4), factor, rule, l)
     assert l.tolist() == [[-2895, 0, 2001, 0], [2895, 0, -2001, 0]]
