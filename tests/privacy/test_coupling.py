@@ -20,7 +20,7 @@ from core import integer_sum, reserve, sensitivity, spec_of, toy
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from fits import plan_and_fit
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import dphead.runs.loop
@@ -341,6 +341,8 @@ KIND = st.tuples(
 def test_plan_ledger_filter_and_spec_see_the_same_events(fits, cap, relation):
     """Each release is its noise, its sampling and the rows of a unit: none may be lost
     or mixed up on any of the ways from a spec to an accountant."""
+    sampled = any(q < 1 for fit in fits for _, q, *_ in fit)
+    assume(not (sampled and relation == "replace_one" and (cap or 1) > 1))  # refused
     ledger = Watched()
     specs, expected = [], Counter()
     for fit in fits:
