@@ -61,12 +61,11 @@ class BackboneOptions:
         return (size, size) if isinstance(size, int) else size
 
 
-OPPONENT = (
-    torch.tensor(
-        [[2.0, 2.0, 2.0], [6**0.5, -(6**0.5), 0.0], [2**0.5, 2**0.5, -2 * 2**0.5]]
-    )
-    / 12**0.5
-)
+_LUMINANCE = [2.0, 2.0, 2.0]
+_RED_GREEN = [6**0.5, -(6**0.5), 0.0]
+_YELLOW_BLUE = [2**0.5, 2**0.5, -2 * 2**0.5]
+# an orthonormal map from RGB
+OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
 
 
 @dataclass
@@ -307,9 +306,12 @@ def _build(options: BackboneOptions) -> nn.Module:
         ) from error
 
 
+Transform = Callable[[np.ndarray], torch.Tensor]
+
+
 def _timm_transform(
     options: BackboneOptions, model: nn.Module
-) -> tuple[dict[str, Any], Callable[[np.ndarray], torch.Tensor], tuple[int, int, int]]:
+) -> tuple[dict[str, Any], Transform, tuple[int, int, int]]:
     from timm.data import create_transform, resolve_model_data_config  # type: ignore[attr-defined]
 
     config = resolve_model_data_config(model)

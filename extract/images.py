@@ -272,10 +272,9 @@ def split_codes(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
             "Rename it."
         )
     codes = {name: code for code, name in enumerate(names)}
-    return np.array(
-        [codes.get(SPLITS.get(text.lower(), ""), len(names) - 1) for text in texts],
-        np.uint8,
-    )
+    without = len(names) - 1
+    splits = [SPLITS.get(text.lower(), "") for text in texts]
+    return np.array([codes.get(name, without) for name in splits], np.uint8)
 
 
 def check_found(split: str, found: Sequence[str], path: Path) -> None:
@@ -356,7 +355,8 @@ def to_uint8(values: np.ndarray) -> np.ndarray:
 
 
 # 8 lowest of 32 cosines
-_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), np.arange(32) + 0.5))
+_MIDDLES = np.arange(32) + 0.5
+_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), _MIDDLES))
 
 
 def image_hash(image: np.ndarray) -> int:

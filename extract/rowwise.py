@@ -21,7 +21,8 @@ from extract.backbones import Backbone
 from extract.errors import ExtractError
 from extract.synthetic import COUNT, SEED, synthetic_features
 
-EPSILON = 1e-5  # added to a group's variance, and to a channel's spread
+# added to a group's variance, as torch's GroupNorm does, and to a channel's spread
+EPSILON = 1e-5
 KINDS = ("none", "group", "unit", "synthetic", "local")
 Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat row
 
@@ -102,7 +103,8 @@ class RowNorm:
                 f"rows need a fitted normalisation, got kind={self.kind!r} as it is. "
                 "Call fitted first."
             )
-        parts = self.parts or ((features.shape[1], flat.shape[1] // features.shape[1]),)
+        channels = features.shape[1]
+        parts = self.parts or ((channels, flat.shape[1] // channels),)
         return torch.cat(
             [self._part(x, i).flatten(1) for i, x in enumerate(_split(flat, parts))],
             dim=1,

@@ -18,10 +18,14 @@ import torch
 from extract.backbones import Backbone
 from extract.threads import one_thread
 
-COUNT, SEED = 400, 0
+COUNT = 400  # images; chosen, not measured
+SEED = 0
 GREY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a colour, of 255
 # from luminance, red-blue, green-magenta
-COLOURS = np.array([[1.0, 0.3, 0.1], [1.0, 0.0, -0.2], [1.0, -0.3, 0.1]])
+_RED = [1.0, 0.3, 0.1]
+_GREEN = [1.0, 0.0, -0.2]
+_BLUE = [1.0, -0.3, 0.1]
+COLOURS = np.array([_RED, _GREEN, _BLUE])
 
 
 def synthetic_images(

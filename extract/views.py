@@ -18,8 +18,8 @@ import numpy as np
 
 from extract.errors import ExtractError
 
-# a view is shifted by up to a 1/SHARE of each side: 4 of 32 pixels, as De22 has it
-SHARE = 8
+# a view is shifted by up to 1/SHIFT_SHARE of each side: 4 of 32 pixels, as in De22
+SHIFT_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Views:
         if self.count == 1:
             return [image]
         height, width = image.shape[:2]
-        down, right = height // SHARE, width // SHARE
+        down, right = height // SHIFT_SHARE, width // SHIFT_SHARE
         border = [(down, down), (right, right), (0, 0)][: image.ndim]
         padded = np.pad(image, border, mode="reflect")
         content = repr(image.shape).encode() + image.tobytes()

@@ -31,7 +31,7 @@ from extract.reading import (
 )
 from extract.rows import Header, block_digest, group_ids, prepare_block, row_digest
 
-_CHUNK_BYTES = 1 << 20  # of the small columns
+_CHUNK_BYTES = 1 << 20  # of the small columns; chosen, not measured
 
 
 class FeaturesWriter:
@@ -281,7 +281,8 @@ def _allocate(
     Features lie in one piece: any range of rows is then one read into the caller's
     array, twice as fast as chunks.
     """
-    row_bytes = max(1, int(np.dtype(dtype).itemsize * np.prod(shape[1:], dtype=int)))
+    entries = np.prod(shape[1:], dtype=int)
+    row_bytes = max(1, int(np.dtype(dtype).itemsize * entries))
     rows = max(1, min(shape[0], block_rows, _CHUNK_BYTES // row_bytes))
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
