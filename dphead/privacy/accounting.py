@@ -5,7 +5,7 @@ privacy loss distributions (`loss_distribution.py`), and both Renyi divergences 
 which budgets need. `dphead/planning/calibration.py` goes back, from a budget to its
 noise.
 
-Where floating point or a grid leaves a doubt, answers are rounded to the safe side.
+Where floating point or a grid leaves a doubt, answers must be rounded to the safe side.
 Sources: Dong, Roth, Su 2022 (GDP); Balle, Wang 2018 (its epsilon); Mironov 2017 and
 Mironov, Talwar, Zhang 2019 (RDP); Feldman, Zrnic 2021 (filters).
 """

@@ -1,6 +1,6 @@
 """`release`: charge, sample, sum, add noise, commit.
 
-Nothing else hands out private sums.
+Nothing else may hand out private sums.
 
 The noise, the sample and the event that the accountant sees are all computed from one
 `ReleaseSpec`, so the guarantee cannot differ from what ran.

@@ -1,5 +1,6 @@
-"""Which rows take part in a release: all of them, at most so many of a group, or a
-secret Poisson sample.
+"""Which rows take part in a release: all, so many of a group, or a Poisson sample.
+
+A sample is secret: neither it nor its size may be stored or handed out.
 """
 
 import numpy as np
