@@ -1,6 +1,4 @@
-"""Sources that hold whole arrays: IDX (MNIST, Fashion-MNIST), CIFAR binary files,
-.npz.
-"""
+"""Sources that hold whole arrays: IDX (MNIST, Fashion-MNIST), CIFAR binaries, .npz."""
 
 from __future__ import annotations
 

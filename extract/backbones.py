@@ -1,5 +1,6 @@
-"""Frozen networks: ScatterNet, and every timm model by name with hub weights or a local
-weights file.
+"""Frozen networks: ScatterNet, and every timm model with hub weights or a local file.
+
+No parameter may depend on the images that are extracted.
 """
 
 from __future__ import annotations
@@ -349,8 +350,5 @@ def _timm_transform(
         key: list(value) if isinstance(value, tuple) else value
         for key, value in config.items()
     }
-    return (
-        {**record, "library": "timm"},
-        prepare,
-        tuple(int(s) for s in config["input_size"]),
-    )  # type: ignore[return-value]
+    _, height, width = (int(s) for s in config["input_size"])
+    return {**record, "library": "timm"}, prepare, (channels, height, width)

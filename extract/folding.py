@@ -1,5 +1,6 @@
-"""Fold frozen batch normalisation into the convolution before it: the same function,
-about a third faster on a CPU.
+"""Fold frozen batch normalisation into the convolution before it: the same function.
+
+About a third faster on a CPU.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Sources of images: one fixed order of (row, image, label, split, group), and decoding
-to canonical 8-bit arrays.
+"""Sources of images, in one fixed order, decoded to canonical 8-bit arrays.
+
+Each gives (row, image, label, split, group).
 
 `open_source` recognises what it is given:
 

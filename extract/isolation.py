@@ -1,6 +1,4 @@
-"""One row, one image: a network whose features of a row depend on other rows of the
-batch is refused.
-"""
+"""One row, one image: a network that looks at other rows of a batch is refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Sources that list image files: folders, manifests, zip and tar archives, which are
-read in place, never unpacked.
+"""Sources that list image files: folders, manifests, zip and tar archives.
+
+Archives are read in place; none may be unpacked.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Normalisation of each row by itself: it looks at no other row, so it costs no
-privacy.
+"""Normalisation of each row by itself: it may look at no other, so it costs no privacy.
 
 group: the data normalisation of Tramer and Boneh (2021, section 2.2): the channels of
 ScatterNet features (K, H, W) are cut into G groups, and each group's (K / G) H W values

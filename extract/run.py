@@ -1,5 +1,6 @@
-"""The extraction loop: images in their fixed order, through a frozen network, into a
-features file; resumable.
+"""The extraction loop: images, a frozen network, a features file; resumable.
+
+Images go through in their fixed order.
 """
 
 from __future__ import annotations

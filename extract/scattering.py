@@ -1,5 +1,4 @@
-"""ScatterNet: the wavelet scattering transform of Oyallon and Mallat (CVPR 2015), to
-second order, in torch.
+"""ScatterNet: the scattering transform of Oyallon and Mallat (CVPR 2015), second order.
 
 With the modulus of convolutions with oriented Morlet wavelets psi[j, theta] and a
 Gaussian average phi[J],

@@ -1,5 +1,4 @@
-"""Channel means and spreads on synthetic images: a measure for features that no image
-of the data has touched.
+"""Channel means and spreads on synthetic images: no image of the data may touch them.
 
 ScatterNet's channels differ in size by a factor of a hundred, and a head with little
 noise to spare cannot learn to undo that. Natural images have a power spectrum near

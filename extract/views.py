@@ -1,5 +1,4 @@
-"""Augmentation multiplicity for cached features: a row is the mean of the features of
-several views of its image.
+"""Augmentation multiplicity for cached features: a row is its image's views' mean.
 
 De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops
 and flips of each image; here the frozen network's features are averaged, once. A view

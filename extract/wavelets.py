@@ -1,5 +1,4 @@
-"""The wavelets of `extract.scattering`, and two engines that convolve with them, take
-moduli and average.
+"""The wavelets of `extract.scattering`, and two engines that convolve with them.
 
 `Fourier` uses fast Fourier transforms. `Hartley` is for small images: there, short
 transforms are matrix products, which on a CPU run near its peak rate. Both have the

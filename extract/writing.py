@@ -1,5 +1,4 @@
-"""Write a features file block by block, so that a killed run resumes and ends with the
-same bytes.
+"""Write a features file block by block: a killed run resumes, to the same bytes.
 
 Every dataset has its final size and place in the file from the start; later writes
 change values in place. A block counts once its digest is in `/block_digest`, which is
@@ -223,9 +222,8 @@ class FeaturesWriter:
                 self._file[name][start:stop] = values  # type: ignore[index]
             self._file.flush()
             _sync(self.part)
-            self._file["block_digest"][start // self.header.block_rows] = block_digest(
-                block
-            )  # type: ignore[index]
+            digests: Any = self._file["block_digest"]
+            digests[start // self.header.block_rows] = block_digest(block)
             self._file.flush()
         except OSError as error:
             raise ResumableError(

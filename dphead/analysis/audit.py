@@ -1,5 +1,4 @@
-"""White-box audit of a method: the real `release` and its real noise, a worst-case
-canary, and the exact score.
+"""White-box audit of a method: real `release`, worst-case canary, exact score.
 
 A fit is run many times in two worlds, with a canary and without it. The auditor knows
 every row and sees every release; its score is the log-likelihood ratio of the whole

@@ -1,10 +1,10 @@
-"""What an audit may conclude from counts: lower bounds on epsilon and mu, and what a
-perfect attack would have reached.
+"""What an audit may conclude from counts: lower bounds on epsilon and mu.
 
-Every bound holds with its stated confidence whatever the scores are, because its
-threshold is fixed beforehand.
+Beside each is what a perfect attack would have reached. No threshold may depend on the
+scores that it cuts: fixed beforehand, every bound holds with its stated confidence
+whatever the scores are.
 Sources: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022; Steinke, Nasr,
-    Jagielski 2023.
+Jagielski 2023.
 """
 
 import math

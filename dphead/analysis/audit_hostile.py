@@ -1,5 +1,6 @@
-"""How far hostile rows move the sums to which `release` adds noise, measured without
-noise and so without odds.
+"""How far hostile rows move the sums to which `release` adds noise: without noise.
+
+So there are no odds, and no private row may be measured.
 
 Fits with and without a canary (`audit`) see what an attacker sees, but one canary at a
 time, in one layout. Here rows of any size, of opposite signs and that are not finite go

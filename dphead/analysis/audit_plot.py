@@ -1,6 +1,4 @@
-"""The picture of an audit: its scores in both worlds, and the bound on epsilon at every
-threshold.
-"""
+"""The picture of an audit: scores in both worlds, the bound at every threshold."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,4 @@
-"""Privacy amplification by iteration: noisy gradient descent of which only the last
-iterate leaves.
+"""Privacy amplification by iteration: descent of which only the last iterate leaves.
 
 Feldman, Mironov, Talwar, Thakurta 2018, as compared with DP-SGD in TB21's appendix D.3
 and Figure 9.

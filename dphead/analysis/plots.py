@@ -1,5 +1,6 @@
-"""The trade-off curve of a composition, and TB21's Figure 9. matplotlib (extra
-`[plots]`) is imported when used.
+"""The trade-off curve of a composition, and TB21's Figure 9.
+
+matplotlib (extra `[plots]`) may be imported inside functions alone.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
-"""Named accountants: the same releases, as each paper would have counted them, side by
-side.
+"""Named accountants: the same releases, as each paper would have counted them.
+
+For comparison: no charge may be taken from here.
 """
 
 import math

@@ -1,5 +1,7 @@
-"""Total amount of noise (TAN23): what decides epsilon when noise is large, and cheap
-simulation at constant TAN.
+"""Total amount of noise (TAN23): what decides epsilon when noise is large.
+
+It is an approximation for planning, with cheap simulation at constant TAN; no charge
+may be taken from it.
 """
 
 import math

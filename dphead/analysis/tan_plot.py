@@ -1,6 +1,4 @@
-"""TAN23's Figures 2 and 3: where epsilon follows the total amount of noise, and where
-it does not.
-"""
+"""TAN23's Figures 2 and 3: where epsilon follows the total amount of noise."""
 
 from pathlib import Path
 

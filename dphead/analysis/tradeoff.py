@@ -1,6 +1,4 @@
-"""What any attacker is limited to: trade-off curves, true positive rate at a false
-positive rate, advantage.
-"""
+"""What any attacker is limited to: trade-off curves, true positive rates, advantage."""
 
 import math
 from collections.abc import Sequence

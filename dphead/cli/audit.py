@@ -1,5 +1,6 @@
-"""`dphead audit`: attack a method's own releases on public or synthetic rows, and bound
-epsilon from below.
+"""`dphead audit`: attack a method's releases, and bound epsilon from below.
+
+Rows are public, by declaration, or synthetic: private ones may not be audited.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`dphead tan show|plan|simulate`."""
+"""`dphead tan show|plan|simulate`: plan large-noise training by its noise (TAN23)."""
 
 from pathlib import Path
 from typing import Any

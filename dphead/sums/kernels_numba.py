@@ -56,7 +56,8 @@ class Emitter:
     def _operand(self, kind, value):
         if isinstance(kind, numba.types.BaseTuple):
             parts = cgutils.unpack_tuple(self.builder, value)
-            return tuple(self._operand(*x) for x in zip(kind, parts, strict=True))
+            kinds: Any = kind
+            return tuple(self._operand(*x) for x in zip(kinds, parts, strict=True))
         if isinstance(kind, numba.types.Array):
             array = self._context.make_array(kind)
             return array(self._context, self.builder, value=value).data

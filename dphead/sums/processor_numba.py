@@ -12,7 +12,7 @@ from typing import Any
 
 import numba
 from llvmlite import binding
-from numba.core import codegen
+from numba.core import codegen, config
 
 
 def features() -> set[str]:
@@ -21,10 +21,11 @@ def features() -> set[str]:
     Of this machine's, less those that numba's settings leave out. None is counted on
     where NUMBA_CPU_NAME names another processor.
     """
-    name = numba.config.CPU_NAME
+    settings: Any = config
+    name = settings.CPU_NAME
     if name is not None and name != binding.get_host_cpu_name():
         return set()
-    listed = numba.config.CPU_FEATURES
+    listed = settings.CPU_FEATURES
     if listed is None:
         listed = codegen.get_host_cpu_features()
     return {part[1:] for part in listed.split(",") if part.startswith("+")}
