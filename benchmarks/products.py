@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from dphead.sums import products_numba as integers
 
 ROWS = 2048
-CHUNK = integers.CHUNK
+CHUNK = integers.CHUNK_ROWS
 SIZES = [
     (768, 2),
     (768, 10),

@@ -1,6 +1,4 @@
-"""Sources that hold whole arrays: IDX (MNIST, Fashion-MNIST), CIFAR binary files,
-.npz.
-"""
+"""Sources that hold whole arrays: IDX (MNIST, Fashion-MNIST), CIFAR binaries, .npz."""
 
 from __future__ import annotations
 
@@ -152,7 +150,8 @@ def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
     wanted = [n for n in ("train", "test", "") if n in pairs and split in ("all", n)]
     for name in wanted:
         x, y = (read_idx(file) for file in pairs[name])
-        if x.ndim != 3 or y.ndim != 1 or len(x) != len(y) or y.dtype.kind not in "iu":
+        fits = x.ndim == 3 and y.ndim == 1 and len(x) == len(y)
+        if not fits or y.dtype.kind not in "iu":
             raise ExtractError(
                 f"IDX images and labels must belong together, got shapes {x.shape} and "
                 f"{y.shape} in {str(path)!r}. Download them again."
@@ -197,7 +196,8 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
                 records.append(_cifar_records(path / file, label_bytes))
                 splits += [name] * len(records[-1])
         rows = np.concatenate(records)
-        images = rows[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        planes = rows[:, label_bytes:].reshape(-1, 3, 32, 32)
+        images = planes.transpose(0, 2, 3, 1)
         labels = rows[:, label_bytes - 1].astype(np.int64)
         return _source(
             f"cifar{kind}",

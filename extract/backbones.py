@@ -1,5 +1,6 @@
-"""Frozen networks: ScatterNet, and every timm model by name with hub weights or a local
-weights file.
+"""Frozen networks: ScatterNet, and every timm model with hub weights or a local file.
+
+No parameter may depend on the images that are extracted.
 """
 
 from __future__ import annotations
@@ -61,12 +62,11 @@ class BackboneOptions:
         return (size, size) if isinstance(size, int) else size
 
 
-OPPONENT = (
-    torch.tensor(
-        [[2.0, 2.0, 2.0], [6**0.5, -(6**0.5), 0.0], [2**0.5, 2**0.5, -2 * 2**0.5]]
-    )
-    / 12**0.5
-)
+_LUMINANCE = [2.0, 2.0, 2.0]
+_RED_GREEN = [6**0.5, -(6**0.5), 0.0]
+_YELLOW_BLUE = [2**0.5, 2**0.5, -2 * 2**0.5]
+# an orthonormal map from RGB
+OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
 
 
 @dataclass
@@ -307,9 +307,12 @@ def _build(options: BackboneOptions) -> nn.Module:
         ) from error
 
 
+Transform = Callable[[np.ndarray], torch.Tensor]
+
+
 def _timm_transform(
     options: BackboneOptions, model: nn.Module
-) -> tuple[dict[str, Any], Callable[[np.ndarray], torch.Tensor], tuple[int, int, int]]:
+) -> tuple[dict[str, Any], Transform, tuple[int, int, int]]:
     from timm.data import create_transform, resolve_model_data_config  # type: ignore[attr-defined]
 
     config = resolve_model_data_config(model)
@@ -347,8 +350,5 @@ def _timm_transform(
         key: list(value) if isinstance(value, tuple) else value
         for key, value in config.items()
     }
-    return (
-        {**record, "library": "timm"},
-        prepare,
-        tuple(int(s) for s in config["input_size"]),
-    )  # type: ignore[return-value]
+    _, height, width = (int(s) for s in config["input_size"])
+    return {**record, "library": "timm"}, prepare, (channels, height, width)

@@ -1,6 +1,4 @@
-"""Room for a features file, and the private map from its rows to names that lies beside
-it.
-"""
+"""Room for a features file, and the private map from its rows to names beside it."""
 
 from __future__ import annotations
 

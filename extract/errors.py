@@ -1,6 +1,6 @@
 """Errors of the extraction side.
 
-Their messages name public values only: sizes, names of options, file formats.
+Their messages may name public values only: sizes, names of options, file formats.
 """
 
 

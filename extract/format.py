@@ -1,5 +1,6 @@
-"""features.h5: the contract between extraction (PyTorch) and training (JAX). numpy and
-h5py only.
+"""features.h5: the contract between extraction (PyTorch) and training (JAX).
+
+It may need numpy and h5py only.
 
 One row is one image, and its position is its identity. All datasets hold private
 values; the attributes are public, except ``config``, ``config_hash``, ``salt`` and the

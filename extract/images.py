@@ -1,5 +1,6 @@
-"""Sources of images: one fixed order of (row, image, label, split, group), and decoding
-to canonical 8-bit arrays.
+"""Sources of images, in one fixed order, decoded to canonical 8-bit arrays.
+
+Each gives (row, image, label, split, group).
 
 `open_source` recognises what it is given:
 
@@ -272,10 +273,9 @@ def split_codes(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
             "Rename it."
         )
     codes = {name: code for code, name in enumerate(names)}
-    return np.array(
-        [codes.get(SPLITS.get(text.lower(), ""), len(names) - 1) for text in texts],
-        np.uint8,
-    )
+    without = len(names) - 1
+    splits = [SPLITS.get(text.lower(), "") for text in texts]
+    return np.array([codes.get(name, without) for name in splits], np.uint8)
 
 
 def check_found(split: str, found: Sequence[str], path: Path) -> None:
@@ -356,7 +356,8 @@ def to_uint8(values: np.ndarray) -> np.ndarray:
 
 
 # 8 lowest of 32 cosines
-_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), np.arange(32) + 0.5))
+_MIDDLES = np.arange(32) + 0.5
+_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), _MIDDLES))
 
 
 def image_hash(image: np.ndarray) -> int:

@@ -1,5 +1,6 @@
-"""Which folders of a path say its split and its class: declared, so that each path is
-read alone.
+"""Which folders of a path say its split and its class.
+
+That is declared: no path may be read in the light of others, which are private.
 """
 
 from __future__ import annotations

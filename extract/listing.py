@@ -1,5 +1,6 @@
-"""Sources that list image files: folders, manifests, zip and tar archives, which are
-read in place, never unpacked.
+"""Sources that list image files: folders, manifests, zip and tar archives.
+
+Archives are read in place; none may be unpacked.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SUFFIXES = (
     ".pbm",
     ".jp2",
 )
-MAX_FILE_BYTES = 256 << 20
+MAX_FILE_BYTES = 256 << 20  # of one image as it is stored; chosen, not measured
 
 
 def _is_image(name: str) -> bool:
@@ -302,8 +303,13 @@ def _archive_kind(path: Path) -> str | None:
     return "tar" if tarfile.is_tarfile(path) else None
 
 
-def _open_zip(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], bytes]]:
-    archive, lock = zipfile.ZipFile(path), threading.Lock()
+# its kind, (name, bytes) of each image, and what reads one by name
+Archive = tuple[str, list[tuple[str, int]], Callable[[str], bytes]]
+
+
+def _open_zip(path: Path) -> Archive:
+    archive = zipfile.ZipFile(path)
+    lock = threading.Lock()
     # of several members of one name the last counts, as when unpacked
     index: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
@@ -315,17 +321,15 @@ def _open_zip(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], b
         with lock, archive.open(index[name]) as file:
             return _read_limited(file.read)
 
-    return (
-        "zip",
-        sorted(
-            (name, _limited(name, info.file_size, path)) for name, info in index.items()
-        ),
-        read,
-    )
+    images = []
+    for name, info in index.items():
+        images.append((name, _limited(name, info.file_size, path)))
+    return "zip", sorted(images), read
 
 
-def _open_tar(path: Path) -> tuple[str, list[tuple[str, int]], Callable[[str], bytes]]:
-    archive, lock = tarfile.open(path), threading.Lock()  # noqa: SIM115  (open as long as the source)
+def _open_tar(path: Path) -> Archive:
+    archive = tarfile.open(path)  # noqa: SIM115  (open as long as the source)
+    lock = threading.Lock()
     # of several members of one name the last counts, as when unpacked
     index: dict[str, tarfile.TarInfo] = {}
     for info in archive:

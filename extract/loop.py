@@ -1,5 +1,6 @@
-"""The inner loop: decode, transform, run the network in batches, append blocks; and the
-look at all images before.
+"""The inner loop: decode, transform, run the network in batches, append blocks.
+
+And the look at all images before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a features file says about itself, and one block of its rows in the file's own
-types.
-"""
+"""What a features file says about itself, and a block of its rows in its own types."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Normalisation of each row by itself: it looks at no other row, so it costs no
-privacy.
+"""Normalisation of each row by itself: it may look at no other, so it costs no privacy.
 
 group: the data normalisation of Tramer and Boneh (2021, section 2.2): the channels of
 ScatterNet features (K, H, W) are cut into G groups, and each group's (K / G) H W values
@@ -21,7 +20,8 @@ from extract.backbones import Backbone
 from extract.errors import ExtractError
 from extract.synthetic import COUNT, SEED, synthetic_features
 
-EPSILON = 1e-5  # added to a group's variance, and to a channel's spread
+# added to a group's variance, as torch's GroupNorm does, and to a channel's spread
+EPSILON = 1e-5
 KINDS = ("none", "group", "unit", "synthetic", "local")
 Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat row
 
@@ -102,7 +102,8 @@ class RowNorm:
                 f"rows need a fitted normalisation, got kind={self.kind!r} as it is. "
                 "Call fitted first."
             )
-        parts = self.parts or ((features.shape[1], flat.shape[1] // features.shape[1]),)
+        channels = features.shape[1]
+        parts = self.parts or ((channels, flat.shape[1] // channels),)
         return torch.cat(
             [self._part(x, i).flatten(1) for i, x in enumerate(_split(flat, parts))],
             dim=1,

@@ -1,5 +1,6 @@
-"""The extraction loop: images in their fixed order, through a frozen network, into a
-features file; resumable.
+"""The extraction loop: images, a frozen network, a features file; resumable.
+
+Images go through in their fixed order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from extract.verify import verify
 from extract.views import Views
 from extract.writing import FeaturesWriter
 
-_LISTED = 10  # unreadable images named in an error
+_LISTED_IMAGES = 10  # unreadable ones named in an error; chosen, not measured
 
 
 @dataclass
@@ -239,10 +240,12 @@ def check_images(source: Source, options: ExtractOptions, backbone: Backbone) ->
     """
     found = survey(source, options.workers)
     if found.unreadable and not options.skip_unreadable:
-        first = ", ".join(str(source.names[row]) for row in found.unreadable[:_LISTED])
+        first = [str(source.names[row]) for row in found.unreadable[:_LISTED_IMAGES]]
+        if len(found.unreadable) > _LISTED_IMAGES:
+            first.append("...")
         raise ExtractError(
             f"every image must be readable, got unreadable={len(found.unreadable)}: "
-            f"{first}{', ...' if len(found.unreadable) > _LISTED else ''}. Repair "
+            f"{', '.join(first)}. Repair "
             "them, or use --skip-unreadable to keep them as masked rows."
         )
     if len(found.unreadable) == source.n_rows:

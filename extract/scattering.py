@@ -1,5 +1,4 @@
-"""ScatterNet: the wavelet scattering transform of Oyallon and Mallat (CVPR 2015), to
-second order, in torch.
+"""ScatterNet: the scattering transform of Oyallon and Mallat (CVPR 2015), second order.
 
 With the modulus of convolutions with oriented Morlet wavelets psi[j, theta] and a
 Gaussian average phi[J],
@@ -27,10 +26,10 @@ from torch import nn
 from extract.errors import ExtractError
 from extract.wavelets import Fourier, Hartley, Scratch
 
-_GPU_BYTES = 256 << 20
-# longest padded axis for which products are faster than Fourier transforms (measured on
-# a CPU)
-_SMALL = 48
+_GPU_BYTES = 256 << 20  # of planes in work at a time; chosen, not measured
+# longest padded axis, in pixels, for which products are faster than Fourier transforms
+# (as tried on a CPU; no stored row compares others)
+_MAX_HARTLEY_AXIS = 48
 
 
 def n_channels(J: int, L: int = 8) -> int:
@@ -84,9 +83,9 @@ class ScatterNet(nn.Module):
             torch.from_numpy(reflect_index(shape[1], *pad_cols)),
             persistent=False,
         )
-        self.engine = (Hartley if max(self.M, self.N) <= _SMALL else Fourier)(
-            J, self.M, self.N, L
-        )
+        self.engine = (
+            Hartley if max(self.M, self.N) <= _MAX_HARTLEY_AXIS else Fourier
+        )(J, self.M, self.N, L)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         B, C, H, W = images.shape
@@ -123,13 +122,12 @@ class ScatterNet(nn.Module):
             parts = engine.parts(spectrum, j1, 0, spectrum.new_empty)
             # The last scale has no second order, so its angles go together; else one
             # angle at a time fills the cache.
-            for angles in (
-                [slice(0, L)] if j1 == J - 1 else [slice(t, t + 1) for t in range(L)]
-            ):
+            together = L if j1 == J - 1 else 1
+            own = out[:, 1 + j1 * L : 1 + (j1 + 1) * L]
+            for t in range(0, L, together):
+                angles = slice(t, t + together)
                 first = engine.modulus(parts, j1, 0, angles, take)
-                engine.average(
-                    first, j1, out[:, 1 + j1 * L : 1 + (j1 + 1) * L][:, angles]
-                )
+                engine.average(first, j1, own[:, angles])
                 spectra = engine.spectrum(first) if j1 < J - 1 else first
                 for j2 in range(j1 + 1, J):
                     parts2 = engine.parts(spectra, j2, j1, take)

@@ -1,5 +1,4 @@
-"""One features file from several processes: each extracts a shard of the rows, and
-`join` puts the shards together.
+"""One features file from several processes: each extracts a shard, `join` joins them.
 
 A shard is a run of whole blocks. Its batches are those that a single process would have
 made, so the joined file has the bytes of that process's file. What the first run of a

@@ -1,5 +1,4 @@
-"""Channel means and spreads on synthetic images: a measure for features that no image
-of the data has touched.
+"""Channel means and spreads on synthetic images: no image of the data may touch them.
 
 ScatterNet's channels differ in size by a factor of a hundred, and a head with little
 noise to spare cannot learn to undo that. Natural images have a power spectrum near
@@ -18,10 +17,14 @@ import torch
 from extract.backbones import Backbone
 from extract.threads import one_thread
 
-COUNT, SEED = 400, 0
+COUNT = 400  # images; chosen, not measured
+SEED = 0
 GREY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a colour, of 255
 # from luminance, red-blue, green-magenta
-COLOURS = np.array([[1.0, 0.3, 0.1], [1.0, 0.0, -0.2], [1.0, -0.3, 0.1]])
+_RED = [1.0, 0.3, 0.1]
+_GREEN = [1.0, 0.0, -0.2]
+_BLUE = [1.0, -0.3, 0.1]
+COLOURS = np.array([_RED, _GREEN, _BLUE])
 
 
 def synthetic_images(

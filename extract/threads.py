@@ -1,4 +1,4 @@
-"""How many threads torch uses."""
+"""How many threads torch uses: one, where a sum's order must not depend on cores."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -13,8 +13,9 @@ import numpy as np
 from extract.reading import FeaturesFile, open_features
 from extract.rows import block_digest
 
-_FIRST = 5  # ordinals shown with each problem
-# images whose 64-bit hashes differ in at most so many bits are near-equal
+_SHOWN_ORDINALS = 5  # with each problem; chosen, not measured
+# images whose 64-bit hashes differ in at most so many bits are near-equal; chosen, not
+# measured, and `near_equal` counts on it
 _NEAR_BITS = 2
 
 
@@ -39,8 +40,10 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
 
 
 def _show(ordinals: np.ndarray) -> str:
-    first = ", ".join(str(int(i)) for i in ordinals[:_FIRST])
-    return f"{len(ordinals)} (rows {first}{', ...' if len(ordinals) > _FIRST else ''})"
+    first = [str(int(i)) for i in ordinals[:_SHOWN_ORDINALS]]
+    if len(ordinals) > _SHOWN_ORDINALS:
+        first.append("...")
+    return f"{len(ordinals)} (rows {', '.join(first)})"
 
 
 def _blocks(file: FeaturesFile) -> list[str]:
@@ -146,9 +149,9 @@ def _between(file: FeaturesFile, other: FeaturesFile) -> list[str]:
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:
     """Ordinals of the used rows whose key is met in more than one split."""
     rows = np.flatnonzero(use)
-    pairs = np.unique(
-        np.stack([keys[rows].astype(np.int64), split[rows].astype(np.int64)], 1), axis=0
-    )
+    own_keys = keys[rows].astype(np.int64)
+    own_splits = split[rows].astype(np.int64)
+    pairs = np.unique(np.stack([own_keys, own_splits], 1), axis=0)
     values, counts = np.unique(pairs[:, 0], return_counts=True)
     return rows[np.isin(keys[rows], values[counts > 1])]
 
@@ -169,7 +172,8 @@ def near_equal(hashes: np.ndarray, split: np.ndarray, valid: np.ndarray) -> np.n
     for low, width in ((0, 22), (22, 21), (43, 21)):
         band = (unique[:, 0] >> np.uint64(low)) & np.uint64((1 << width) - 1)
         order = np.argsort(band, kind="stable")
-        starts = np.flatnonzero(np.r_[True, band[order][1:] != band[order][:-1]])
+        ordered = band[order]
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
         for bucket in np.split(order, starts[1:]):
             codes = unique[bucket, 1]
             if len(bucket) > 1 and (codes != codes[0]).any():

@@ -1,5 +1,4 @@
-"""Augmentation multiplicity for cached features: a row is the mean of the features of
-several views of its image.
+"""Augmentation multiplicity for cached features: a row is its image's views' mean.
 
 De, Berrada, Hayes, Smith, Balle (2022, section 3.2) average gradients over random crops
 and flips of each image; here the frozen network's features are averaged, once. A view
@@ -18,8 +17,8 @@ import numpy as np
 
 from extract.errors import ExtractError
 
-# a view is shifted by up to a 1/SHARE of each side: 4 of 32 pixels, as De22 has it
-SHARE = 8
+# a view is shifted by up to 1/SHIFT_SHARE of each side: 4 of 32 pixels, as in De22
+SHIFT_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Views:
         if self.count == 1:
             return [image]
         height, width = image.shape[:2]
-        down, right = height // SHARE, width // SHARE
+        down, right = height // SHIFT_SHARE, width // SHIFT_SHARE
         border = [(down, down), (right, right), (0, 0)][: image.ndim]
         padded = np.pad(image, border, mode="reflect")
         content = repr(image.shape).encode() + image.tobytes()

@@ -1,5 +1,4 @@
-"""The wavelets of `extract.scattering`, and two engines that convolve with them, take
-moduli and average.
+"""The wavelets of `extract.scattering`, and two engines that convolve with them.
 
 `Fourier` uses fast Fourier transforms. `Hartley` is for small images: there, short
 transforms are matrix products, which on a CPU run near its peak rate. Both have the
@@ -35,7 +34,8 @@ def morlet(
 
     g is a Gaussian of width sigma along theta and sigma / slant across it.
     """
-    rows, cols = np.arange(-2 * M, 3 * M)[:, None], np.arange(-2 * N, 3 * N)[None, :]
+    rows = np.arange(-2 * M, 3 * M)[:, None]
+    cols = np.arange(-2 * N, 3 * N)[None, :]
     along = rows * np.cos(theta) + cols * np.sin(theta)
     across = -rows * np.sin(theta) + cols * np.cos(theta)
     envelope = (
@@ -70,11 +70,9 @@ def lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
     padded length at full resolution.
     """
     sigma = 0.8 * 2 ** (J - 1)
-    bump = (
-        np.exp(-(np.arange(-2 * size, 3 * size) ** 2) / (2 * sigma**2))
-        .reshape(5, size)
-        .sum(0)
-    )
+    places = np.arange(-2 * size, 3 * size)
+    gaussian = np.exp(-(places**2) / (2 * sigma**2))
+    bump = gaussian.reshape(5, size).sum(0)
     n, step = size // 2**j, 2 ** (J - j)
     kernel = np.fft.ifft(
         crop_spectrum(np.fft.fft(bump / np.sqrt(2 * _PI * sigma**2)), n)
@@ -87,7 +85,8 @@ def crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
     """Keep the lowest frequencies of each axis: the same filter on a coarser grid."""
     for axis, n in enumerate(sizes):
         full = spectrum.shape[axis]
-        keep = np.arange(n) if n == full else np.r_[0 : n // 2, full - n // 2 : full]
+        half = n // 2
+        keep = np.arange(n) if n == full else np.r_[0:half, full - half : full]
         spectrum = np.take(spectrum, keep, axis)
     return spectrum
 
@@ -173,8 +172,10 @@ class Fourier(_Engine):
         return (squares[..., 0] + squares[..., 1]).sqrt_()
 
     def average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
-        left, right = self.get_buffer(f"left{j}"), self.get_buffer(f"right{j}")
-        out.copy_(((signal @ right.T).transpose(-1, -2) @ left.T).transpose(-1, -2))
+        left = self.get_buffer(f"left{j}")
+        right = self.get_buffer(f"right{j}")
+        columns = (signal @ right.T).transpose(-1, -2)
+        out.copy_((columns @ left.T).transpose(-1, -2))
 
 
 def _blocks(values: Any, step: int) -> list[Any]:
@@ -221,9 +222,9 @@ class Hartley(_Engine):
         axes = (np.arange(size) for size in (m, n, step, step))
         k, l, a, b = np.meshgrid(*axes, indexing="ij")
         k, l = k + a * m, l + b * n
-        even, odd = (
-            (psi + s * np.roll(psi[:, ::-1, ::-1], 1, (1, 2))) / 2 for s in (1, -1)
-        )
+        mirrored = np.roll(psi[:, ::-1, ::-1], 1, (1, 2))
+        even = (psi + mirrored) / 2
+        odd = (psi - mirrored) / 2
         terms = [
             [
                 (k, l, even[:, k, l] + even[:, k, -l]),
@@ -234,12 +235,14 @@ class Hartley(_Engine):
                 (-k, l, odd[:, k, l] + odd[:, k, -l]),
             ],
         ]
-        rows = np.stack(
-            [np.stack([r % M * N + c % N for r, c, _ in part], -1) for part in terms], 2
-        )
-        weights = np.stack(
-            [np.stack([w for _, _, w in part], -1) for part in terms], 3
-        ) / (2 * step**2 * m * n)
+        rows = []
+        weights = []
+        for part in terms:
+            places = [r % M * N + c % N for r, c, _ in part]
+            rows.append(np.stack(places, -1))
+            weights.append(np.stack([w for _, _, w in part], -1))
+        rows = np.stack(rows, 2)
+        weights = np.stack(weights, 3) / (2 * step**2 * m * n)
         self._keep(f"rows{name}", rows.ravel())
         self._keep(
             f"psi{name}", np.moveaxis(weights, 0, 3).reshape(2 * m * n, L, 2 * step**2)
@@ -291,13 +294,18 @@ class Hartley(_Engine):
             signal,
             signal.new_empty,
         )
-        out.copy_(means.unflatten(2, (-1, len(out))).permute(3, 2, 0, 1))
+        planes = means.unflatten(2, (-1, len(out)))
+        out.copy_(planes.permute(3, 2, 0, 1))
 
 
 def _both_axes(
     left: torch.Tensor, right: torch.Tensor, signal: torch.Tensor, take: Take
 ) -> torch.Tensor:
     """(h, w, B) from left (h, m), right (w, n) and a signal (m, n, B)."""
-    (h, w), (_, n, B) = (len(left), len(right)), signal.shape
-    rows = torch.mm(left, signal.flatten(1), out=take(h, n * B)).view(h, n, B)
-    return torch.bmm(right.expand(h, -1, -1), rows, out=take(h, w, B))
+    h = len(left)
+    w = len(right)
+    _, n, B = signal.shape
+    rows = torch.mm(left, signal.flatten(1), out=take(h, n * B))
+    rows = rows.view(h, n, B)
+    turned = right.expand(h, -1, -1)
+    return torch.bmm(turned, rows, out=take(h, w, B))

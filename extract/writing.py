@@ -1,5 +1,4 @@
-"""Write a features file block by block, so that a killed run resumes and ends with the
-same bytes.
+"""Write a features file block by block: a killed run resumes, to the same bytes.
 
 Every dataset has its final size and place in the file from the start; later writes
 change values in place. A block counts once its digest is in `/block_digest`, which is
@@ -31,7 +30,7 @@ from extract.reading import (
 )
 from extract.rows import Header, block_digest, group_ids, prepare_block, row_digest
 
-_CHUNK_BYTES = 1 << 20  # of the small columns
+_CHUNK_BYTES = 1 << 20  # of the small columns; chosen, not measured
 
 
 class FeaturesWriter:
@@ -223,9 +222,8 @@ class FeaturesWriter:
                 self._file[name][start:stop] = values  # type: ignore[index]
             self._file.flush()
             _sync(self.part)
-            self._file["block_digest"][start // self.header.block_rows] = block_digest(
-                block
-            )  # type: ignore[index]
+            digests: Any = self._file["block_digest"]
+            digests[start // self.header.block_rows] = block_digest(block)
             self._file.flush()
         except OSError as error:
             raise ResumableError(
@@ -281,7 +279,8 @@ def _allocate(
     Features lie in one piece: any range of rows is then one read into the caller's
     array, twice as fast as chunks.
     """
-    row_bytes = max(1, int(np.dtype(dtype).itemsize * np.prod(shape[1:], dtype=int)))
+    entries = np.prod(shape[1:], dtype=int)
+    row_bytes = max(1, int(np.dtype(dtype).itemsize * entries))
     rows = max(1, min(shape[0], block_rows, _CHUNK_BYTES // row_bytes))
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)

@@ -1,3 +1,4 @@
-"""What never decides a charge: profiles of the papers, trade-off curves, privacy
-amplification by iteration, TAN.
+"""What never decides a charge: papers' accountants, trade-offs, TAN, audits, checks.
+
+Nothing here may charge a ledger.
 """

@@ -1,10 +1,9 @@
-"""White-box audit of a method: the real `release` and its real noise, a worst-case
-canary, and the exact score.
+"""White-box audit of a method: real `release`, worst-case canary, exact score.
 
 A fit is run many times in two worlds, with a canary and without it. The auditor knows
 every row and sees every release; its score is the log-likelihood ratio of the whole
 transcript (Neyman, Pearson: no test of the two worlds is better).
-It is for public or synthetic rows only: a thousand fits are a thousand releases, and
+It may see public or synthetic rows alone: a thousand fits are a thousand releases, and
 nothing of them is charged.
 """
 
@@ -16,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dphead.analysis.audit_bounds import (
-    CASUAL,
+    SHOWN_ERROR,
     Claim,
     Counts,
     bin_edges,
@@ -41,11 +40,12 @@ from dphead.privacy.statistics import Params, Query
 from dphead.solvers.base import Answer, PublicFacts, Solver
 from dphead.sums.door import Door
 
+# Chosen, not measured.
 # rows of synthetic problems beside the canary; the rest are slots of unreadable images
-OTHERS = 15
+SHARED_ROWS = 15
 # of the canary, in clip norms: one no longer than the clip would pass without any
-SIZE = 10.0
-BEYOND = 2  # rows of a canary group beyond the cap, which must not count
+CANARY_NORM = 10.0
+ROWS_BEYOND_CAP = 2  # of a canary group, which must not count
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,14 @@ class Problem:
 
     def world(self, inside: bool) -> AuditRows:
         """The rows with the canary or without it; under add_remove its slots go too."""
-        row, n_rows = self.canary if inside else self.neighbour, self.facts.n_rows
+        row = self.canary if inside else self.neighbour
+        n_rows = self.facts.n_rows
         if row is None and self.relation == "add_remove":
             return self._rows(self.x, self.y, 0, n_rows - self.copies)
         x, y = self.unit(row)
-        return self._rows(np.vstack([self.x, x]), np.append(self.y, y), len(y), n_rows)
+        all_x = np.vstack([self.x, x])
+        all_y = np.append(self.y, y)
+        return self._rows(all_x, all_y, len(y), n_rows)
 
     def unit(self, row: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, np.ndarray]:
         """The (copies, d) rows and (copies,) classes of the canary's slots.
@@ -91,7 +94,8 @@ class Problem:
         """
         units = [self.unit(self.neighbour), self.unit(self.canary)]
         others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
-        return [others, *(self._rows(x, y, len(y), len(y)) for x, y in units)]
+        apart = [self._rows(x, y, len(y), len(y)) for x, y in units]
+        return [others, *apart]
 
     def _rows(
         self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int
@@ -104,12 +108,12 @@ class Problem:
 def worst_case(facts: PublicFacts, plan: Plan, *, agree: bool = False) -> Problem:
     """A synthetic problem whose canary is as visible as the method's clips allow.
 
-    The canary lies on the first axis, is SIZE times as long as the largest clip norm,
-    and has class 0. The others are the same row with class 1, which keeps its residual
-    large while a head is trained, or with its own class (`agree`). With Poisson batches
-    there are no others: which of them were sampled is secret, and would only hide the
-    canary. Where the plan protects groups, the canary is a group of more rows than the
-    cap.
+    The canary lies on the first axis, is CANARY_NORM times as long as the largest clip
+    norm, and has class 0. The others are the same row with class 1, which keeps its
+    residual large while a head is trained, or with its own class (`agree`). With
+    Poisson batches there are no others: which of them were sampled is secret, and would
+    only hide the canary. Where the plan protects groups, the canary is a group of more
+    rows than the cap.
     Under replace_one the neighbour is the opposite row, or one at 120 degrees where a
     second moment is released.
     """
@@ -119,19 +123,23 @@ def worst_case(facts: PublicFacts, plan: Plan, *, agree: bool = False) -> Proble
             f"an audit of groups needs full batches, got group_cap={plan.group_cap} "
             "and Poisson ones. Leave one out."
         )
-    copies = 1 if plan.group_cap is None else min(facts.n_rows, plan.group_cap + BEYOND)
-    count = 0 if sampled else min(OTHERS, facts.n_rows - copies)
+    copies = (
+        1
+        if plan.group_cap is None
+        else min(facts.n_rows, plan.group_cap + ROWS_BEYOND_CAP)
+    )
+    count = 0 if sampled else min(SHARED_ROWS, facts.n_rows - copies)
     row = np.zeros(facts.n_features, np.float32)
-    row[0] = norm = SIZE * max(1.0, *(s.clip_norm for s in plan.specs))
+    norm = CANARY_NORM * max(1.0, *(s.clip_norm for s in plan.specs))
+    row[0] = norm
     neighbour = None
     if plan.relation == "replace_one":
         moments = facts.n_features > 1 and any("Gram" in s.query for s in plan.specs)
         other = np.zeros_like(row)
-        other[:2] = (
-            (-0.5 * norm, np.sqrt(0.75) * norm)
-            if moments
-            else (-norm, 0.0)[: facts.n_features]
-        )
+        if moments:
+            other[:2] = (-0.5 * norm, np.sqrt(0.75) * norm)
+        else:
+            other[0] = -norm
         neighbour = (other, 0)
     others = np.tile(row, (count, 1)), np.full(count, 0 if agree else 1)
     return Problem(
@@ -182,20 +190,19 @@ class _Witness:
         others, without, inside = self._repeated(
             0, query, params, spec.clip_norm, totals
         )
-        value, variance, difference = (
-            released.value.ravel() - others,
-            released.noise_sd**2,
-            inside - without,
-        )
+        value = released.value.ravel() - others
+        variance = released.noise_sd**2
+        difference = inside - without
         own = float(difference @ difference) / variance
         if spec.sampling_prob == 1:
-            return float(difference @ (value - without)) / variance - own / 2, own
-        ratios = [
-            _log_mixture(
-                float(shift @ value), float(shift @ shift), variance, spec.sampling_prob
-            )
-            for shift in (without, inside)
-        ]
+            along = float(difference @ (value - without))
+            return along / variance - own / 2, own
+        ratios = []
+        for shift in (without, inside):
+            along = float(shift @ value)
+            length2 = float(shift @ shift)
+            ratio = _log_mixture(along, length2, variance, spec.sampling_prob)
+            ratios.append(ratio)
         return ratios[1] - ratios[0], own
 
 
@@ -204,11 +211,9 @@ def _log_mixture(along: float, length2: float, variance: float, prob: float) -> 
     inner product with the shift.
     """
     ratio = (along - length2 / 2) / variance
-    return (
-        ratio
-        if prob == 1
-        else float(np.logaddexp(np.log1p(-prob), np.log(prob) + ratio))
-    )
+    if prob == 1:
+        return ratio
+    return float(np.logaddexp(np.log1p(-prob), np.log(prob) + ratio))
 
 
 def transcript(
@@ -256,12 +261,12 @@ def scores(
     is the world with the canary.
     """
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
-    witness, noise = _Witness(problem), NoiseSource()
-    worlds, facts = (
-        [Sums(problem.world(inside)) for inside in (False, True)],
-        plan.budgeted(problem.facts),
-    )
-    ratios, own = np.zeros((2, fits)), np.zeros((2, fits))
+    witness = _Witness(problem)
+    noise = NoiseSource()
+    worlds = [Sums(problem.world(inside)) for inside in (False, True)]
+    facts = plan.budgeted(problem.facts)
+    ratios = np.zeros((2, fits))
+    own = np.zeros((2, fits))
     # where starting a thread takes longer than the product
     small = problem.facts.n_features <= 64
     with threadpool_limits(1 if small else None, "blas"):
@@ -298,11 +303,11 @@ def thresholds(
     """
     claim = claim_of(plan)
     if claim.mu is not None:
-        own = float(np.sqrt(scores(solver, plan, problem, 1)[1][0, 0]))
-        claim = replace(
-            claim,
-            events=(GaussianEvent(1 / max(round(own / claim.mu, 2) * claim.mu, 1e-9)),),
-        )
+        _, own_mu2 = scores(solver, plan, problem, 1)
+        own = float(np.sqrt(own_mu2[0, 0]))
+        rounded = round(own / claim.mu, 2) * claim.mu
+        event = GaussianEvent(1 / max(rounded, 1e-9))
+        claim = replace(claim, events=(event,))
     return claim.thresholds(fits, confidence)
 
 
@@ -356,7 +361,8 @@ def one_run(
     x = np.eye(canaries, facts.n_features, dtype=np.float32)
     y = np.arange(canaries) % facts.n_classes
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
-    single = [AuditRows(x[i : i + 1], y[i : i + 1], 1) for i in range(canaries)]
+    places = [slice(i, i + 1) for i in range(canaries)]
+    single = [AuditRows(x[place], y[place], 1) for place in places]
     everyone = AuditRows(x, y, canaries)
     ratios = np.zeros(canaries)
     all_sums = Sums(AuditRows(x, np.where(inside, y, NO_CLASS), facts.n_rows))
@@ -365,21 +371,20 @@ def one_run(
     ):
         # what is expected of each of the others, whose coins the auditor does not know
         half = spec.sampling_prob / 2
-        rest = (
-            released.value - half * Sums(everyone).total(query, params, spec)
-        ).ravel()
+        expected = half * Sums(everyone).total(query, params, spec)
+        rest = (released.value - expected).ravel()
+        variance = released.noise_sd**2
         for i, row in enumerate(single):
             shift = Sums(row).total(query, params, spec).ravel()
-            value = float(shift @ rest) + half * float(shift @ shift)
-            ratios[i] += _log_mixture(
-                value, float(shift @ shift), released.noise_sd**2, spec.sampling_prob
-            )
+            length2 = float(shift @ shift)
+            along = float(shift @ rest) + half * length2
+            ratios[i] += _log_mixture(along, length2, variance, spec.sampling_prob)
     results: dict[str, Any] = {
         "canaries": canaries,
         "confidence": confidence,
         "false_alarm_odds": 1 - confidence,
     }
-    for name, level in (("", confidence), ("_95", 1 - CASUAL)):
+    for name, level in (("", confidence), ("_95", 1 - SHOWN_ERROR)):
         guesses, ceiling = one_run_plan(
             canaries, claim.equivalent_mu, plan.delta, level
         )

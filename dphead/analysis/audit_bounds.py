@@ -1,10 +1,10 @@
-"""What an audit may conclude from counts: lower bounds on epsilon and mu, and what a
-perfect attack would have reached.
+"""What an audit may conclude from counts: lower bounds on epsilon and mu.
 
-Every bound holds with its stated confidence whatever the scores are, because its
-threshold is fixed beforehand.
+Beside each is what a perfect attack would have reached. No threshold may depend on the
+scores that it cuts: fixed beforehand, every bound holds with its stated confidence
+whatever the scores are.
 Sources: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022; Steinke, Nasr,
-    Jagielski 2023.
+Jagielski 2023.
 """
 
 import math
@@ -21,8 +21,9 @@ from dphead.analysis.tradeoff import advantage_bound, max_advantage, tradeoff
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu, total_mu
 
 # error of the bound that is shown beside the verdict's, as papers print it
-CASUAL = 0.05
-RATES = np.concatenate(
+SHOWN_ERROR = 0.05
+# false positive rates at which a trade-off curve is looked at; chosen, not measured
+CURVE_RATES = np.concatenate(
     [np.geomspace(1e-8, 0.1, 240, endpoint=False), np.linspace(0.1, 1, 181)]
 )
 
@@ -81,7 +82,7 @@ def mu_of_advantage(advantage: float) -> float:
 
 @lru_cache(maxsize=64)
 def _curve(events: tuple[GaussianEvent, ...], relation: str) -> np.ndarray:
-    return tradeoff(events, RATES, relation)
+    return tradeoff(events, CURVE_RATES, relation)
 
 
 @lru_cache(maxsize=64)
@@ -120,33 +121,35 @@ class Claim:
         return self.mu if self.mu is not None else mu_of_advantage(self.advantage)
 
     def curve(self) -> np.ndarray:
-        """Least false negative rate at each of RATES."""
+        """Least false negative rate at each of CURVE_RATES."""
         return _curve(self.events, self.relation)
 
     def thresholds(self, fits: float, confidence: float) -> np.ndarray:
         """Where to cut the scores for the verdict's `epsilon_bound`, and for the one at
         95 % beside it.
         """
-        return np.array(
-            [self.best(fits, (1 - confidence) / 2)[0], self.best(fits, CASUAL)[0]]
-        )
+        verdicts, _ = self.best(fits, (1 - confidence) / 2)
+        shown, _ = self.best(fits, SHOWN_ERROR)
+        return np.array([verdicts, shown])
 
     def best(self, fits: float, error: float) -> tuple[float, float]:
         """(log-likelihood ratio, expected bound) where `epsilon_bound` is expected to
         be largest.
         """
         misses = self.curve()
-        bounds = epsilon_bound(fits * RATES, fits * misses, fits, self.delta, error)
-        best = int(np.argmax(bounds))
-        if self.mu is not None:
-            return float(-self.mu * ndtri(RATES[best]) - self.mu**2 / 2), float(
-                bounds[best]
-            )
-        near = slice(max(0, best - 1), best + 2)
-        slope = (misses[near][0] - misses[near][-1]) / (
-            RATES[near][-1] - RATES[near][0]
+        bounds = epsilon_bound(
+            fits * CURVE_RATES, fits * misses, fits, self.delta, error
         )
-        return math.log(max(slope, 1e-300)), float(bounds[best])
+        best = int(np.argmax(bounds))
+        bound = float(bounds[best])
+        if self.mu is not None:
+            ratio = -self.mu * ndtri(CURVE_RATES[best]) - self.mu**2 / 2
+            return float(ratio), bound
+        near = slice(max(0, best - 1), best + 2)
+        rates = CURVE_RATES[near]
+        near_misses = misses[near]
+        slope = (near_misses[0] - near_misses[-1]) / (rates[-1] - rates[0])
+        return math.log(max(slope, 1e-300)), bound
 
     def ceilings(self, fits: float, error: float) -> dict[str, float | None]:
         """What a perfect attack is expected to reach with `fits` draws in each world,
@@ -156,7 +159,7 @@ class Claim:
         mu = mu_of_advantage(reached)
         return {
             "epsilon_lower_bound": self.best(fits, error / 2)[1],
-            "epsilon_lower_bound_95": self.best(fits, CASUAL)[1],
+            "epsilon_lower_bound_95": self.best(fits, SHOWN_ERROR)[1],
             "mu_lower_bound": mu,
             "epsilon_from_mu": epsilon_from_mu(mu, self.delta)
             if self.mu is not None
@@ -170,9 +173,9 @@ class Claim:
         """Area over the trade-off curve: Phi(mu / sqrt(2)) for a Gaussian."""
         if self.mu is not None:
             return float(ndtr(self.mu / math.sqrt(2)))
-        return 1 - float(
-            np.trapezoid(np.append(1.0, self.curve()), np.append(0.0, RATES))
-        )
+        rates = np.append(0.0, CURVE_RATES)
+        missed = np.append(1.0, self.curve())
+        return 1 - float(np.trapezoid(missed, rates))
 
 
 @dataclass
@@ -225,7 +228,8 @@ class Counts:
                 f"chunks must share thresholds, got {other.thresholds}. They were "
                 f"{self.thresholds}."
             )
-        (a, low, high), (b, low2, high2) = self.own_mu2, other.own_mu2
+        a, low, high = self.own_mu2
+        b, low2, high2 = other.own_mu2
         return Counts(
             self.edges,
             self.thresholds,
@@ -250,10 +254,12 @@ class Counts:
         half [DeLong et al. 1988].
         """
         out, hit = self.histograms / self.fits
-        below_out, below_hit = np.cumsum(out) - out / 2, np.cumsum(hit) - hit / 2
+        below_out = np.cumsum(out) - out / 2
+        below_hit = np.cumsum(hit) - hit / 2
         auc = float(hit @ below_out)
-        spread = hit @ (below_out - auc) ** 2 + out @ (below_hit - (1 - auc)) ** 2
-        return auc, math.sqrt(spread / self.fits)
+        of_hits = hit @ (below_out - auc) ** 2
+        of_others = out @ (below_hit - (1 - auc)) ** 2
+        return auc, math.sqrt((of_hits + of_others) / self.fits)
 
 
 def bin_edges(claim: Claim, bins: int = 400) -> np.ndarray:
@@ -278,7 +284,7 @@ def statements(counts: Counts, claim: Claim, confidence: float) -> dict[str, Any
     mistakes = int(counts.positive[0]) + n - int(counts.positive[1])
     out, hit = counts.above
     epsilon = float(epsilon_bound(out[0], n - hit[0], n, claim.delta, error / 2))
-    casual = float(epsilon_bound(out[1], n - hit[1], n, claim.delta, CASUAL))
+    casual = float(epsilon_bound(out[1], n - hit[1], n, claim.delta, SHOWN_ERROR))
     advantage = advantage_lower_bound(mistakes, n, error / 2)
     mu, (auc, auc_se), own = mu_of_advantage(advantage), counts.auc(), counts.own_mu()
     ceilings = claim.ceilings(n, error)
@@ -296,7 +302,7 @@ def statements(counts: Counts, claim: Claim, confidence: float) -> dict[str, Any
             "epsilon_lower_bound": error / 2,
             "mu_lower_bound": error / 2,
             "both": error,
-            "epsilon_lower_bound_95": CASUAL,
+            "epsilon_lower_bound_95": SHOWN_ERROR,
         },
         "epsilon_lower_bound": epsilon,
         "epsilon_lower_bound_95": casual,
@@ -386,9 +392,9 @@ def one_run_plan(
         # Guess where |score| is largest: |z| > t for z = N(+-mu/2, 1), right with
         # probability P(z > t) / P(|z| > t).
         cut = _cut(guesses / canaries, mu)
-        right = float(ndtr(mu / 2 - cut)) / (
-            float(ndtr(mu / 2 - cut)) + float(ndtr(-mu / 2 - cut))
-        )
+        on_its_side = float(ndtr(mu / 2 - cut))
+        on_the_other = float(ndtr(-mu / 2 - cut))
+        right = on_its_side / (on_its_side + on_the_other)
         bound = one_run_epsilon(
             canaries, guesses, math.floor(guesses * right), delta, confidence
         )
@@ -401,9 +407,11 @@ def _cut(share: float, mu: float) -> float:
     low, high = 0.0, mu + 10.0
     for _ in range(60):
         t = (low + high) / 2
-        low, high = (
-            (t, high) if ndtr(mu / 2 - t) + ndtr(-mu / 2 - t) > share else (low, t)
-        )
+        beyond = ndtr(mu / 2 - t) + ndtr(-mu / 2 - t)
+        if beyond > share:
+            low = t
+        else:
+            high = t
     return low
 
 

@@ -1,5 +1,6 @@
-"""How far hostile rows move the sums to which `release` adds noise, measured without
-noise and so without odds.
+"""How far hostile rows move the sums to which `release` adds noise: without noise.
+
+So there are no odds, and no private row may be measured.
 
 Fits with and without a canary (`audit`) see what an attacker sees, but one canary at a
 time, in one layout. Here rows of any size, of opposite signs and that are not finite go
@@ -17,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dphead.analysis.audit import BEYOND, transcript
+from dphead.analysis.audit import ROWS_BEYOND_CAP, transcript
 from dphead.analysis.audit_rows import (
     NO_CLASS,
     AuditRows,
@@ -40,15 +41,16 @@ from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import BlockSum
 from extract.format import open_features, write_features
 
-SLOTS = 3 * CHUNK + 5  # of a world: several blocks, the last of them padded
-EVERY = 32  # one slot in so many has a row that counts
-SIZES = (1.0, 10.0, 1e6)  # of hostile rows, in clip norms
-# score of a clipped hostile row for the wrong class, where weights are chosen
-HARD = 5.0
+# Chosen, not measured.
+WORLD_SLOTS = 3 * CHUNK + 5  # of a world: several blocks, the last of them padded
+COUNTED_EVERY = 32  # slots, of which one has a row that counts
+HOSTILE_NORMS = (1.0, 10.0, 1e6)  # of hostile rows, in clip norms
+# of a clipped hostile row for the wrong class, where weights are chosen
+WRONG_SCORE = 5.0
 # entries of a sum from which a pair goes one way only, not also the first
-LARGE = 1 << 16
+LARGE_SUM_ENTRIES = 1 << 16
 WAYS = ("memory", "threads", "kept rows", "compiled", "file", "streamed file")
-IN_FILES = ("file", "streamed file")
+FILE_WAYS = ("file", "streamed file")
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def pairs(n_features: int, n_classes: int, clip_norm: float) -> list[Pair]:
     even = np.full(n_features, clip_norm / np.sqrt(n_features), np.float32)
     found = []
     for size, (name, row) in product(
-        SIZES, (("first axis", first), ("all features", even))
+        HOSTILE_NORMS, (("first axis", first), ("all features", even))
     ):
         row = np.float32(size) * row
         found.append(Pair(f"{size:g} clip norms, {name}", (row, 0), (-row, 0)))
@@ -95,7 +97,7 @@ def pairs(n_features: int, n_classes: int, clip_norm: float) -> list[Pair]:
                 (row, n_classes - 1),
             )
         )
-    far = np.float32(SIZES[1]) * first
+    far = np.float32(HOSTILE_NORMS[1]) * first
     for name, value in (
         ("nan", np.nan),
         ("inf", np.inf),
@@ -126,23 +128,26 @@ def world(
     the rows of a group are more than the cap, in all blocks. Slots without a class hold
     numbers that would spoil any sum.
     """
-    rng, d = np.random.default_rng(0), len(pair.canary[0])
-    copies = 1 if group_cap is None else group_cap + BEYOND
-    n = max(SLOTS, 4 * copies)
+    rng = np.random.default_rng(0)
+    d = len(pair.canary[0])
+    copies = 1 if group_cap is None else group_cap + ROWS_BEYOND_CAP
+    n = max(WORLD_SLOTS, 4 * copies)
     x = (clip_norm / np.sqrt(d) * rng.standard_normal((n, d))).astype(np.float32)
     slots = np.arange(n)
-    y = np.where(slots % EVERY == 1, slots // EVERY % 2, NO_CLASS)
-    x[2::EVERY], x[3::EVERY] = np.nan, np.float32(1e6 * clip_norm)
+    y = np.where(slots % COUNTED_EVERY == 1, slots // COUNTED_EVERY % 2, NO_CLASS)
+    x[2::COUNTED_EVERY] = np.nan
+    x[3::COUNTED_EVERY] = np.float32(1e6 * clip_norm)
     unit = np.arange(copies) * (n // copies)
     groups = np.full(n, -1)
     groups[unit] = 0
     sampled = slots % 2 == 1
     sampled[unit] = True
     x[unit], y[unit] = pair.canary
-    if not inside:
-        x[unit], y[unit] = (
-            pair.neighbour if relation == "replace_one" else (np.zeros(d), NO_CLASS)
-        )
+    if not inside and relation == "replace_one":
+        x[unit], y[unit] = pair.neighbour
+    elif not inside:
+        x[unit] = 0
+        y[unit] = NO_CLASS
     kept = np.ones(n, bool)
     kept[unit] = inside or relation != "add_remove"
     return World(x[kept], y[kept], groups[kept], group_cap, sampled[kept])
@@ -159,22 +164,21 @@ class Ways:
     def __init__(
         self, worlds: dict[tuple[int, bool], World], n_classes: int, folder: str | None
     ) -> None:
-        self._worlds, self._splits = (
-            worlds,
-            {key: f"{key[0]} {key[1]}" for key in worlds},
-        )
+        self._worlds = worlds
+        self._splits = {key: f"{key[0]} {key[1]}" for key in worlds}
         if folder is None:
             return
-        path, every = Path(folder) / "rows.h5", list(worlds.values())
+        path = Path(folder) / "rows.h5"
+        every = list(worlds.values())
         x = np.concatenate([w.x for w in every])
+        y = np.concatenate([w.y for w in every])
+        splits = [np.full(len(w.y), i, np.uint8) for i, w in enumerate(every)]
         write_features(
             path,
             np.zeros_like(x),
-            np.concatenate([w.y for w in every]).astype(np.int32),
+            y.astype(np.int32),
             [str(i) for i in range(n_classes)],
-            split=np.concatenate(
-                [np.full(len(w.y), i, np.uint8) for i, w in enumerate(every)]
-            ),
+            split=np.concatenate(splits),
             split_names=list(self._splits.values()),
             group=np.concatenate([w.groups for w in every]),
         )
@@ -203,7 +207,7 @@ class Ways:
         """
         w = self._worlds[key]
         rows: Any
-        if way in IN_FILES:
+        if way in FILE_WAYS:
             memory = 0 if way == "streamed file" else 1 << 40
             rows = FeaturesRows(self._file, self._splits[key], memory, w.group_cap)
         else:
@@ -215,17 +219,11 @@ class Ways:
             return _total(query, params, rows, spec, w, CpuSums(compiled_from=0))
         if way != "kept rows":
             return _total(query, params, rows, spec, w, CpuSums())
-        kept, t = KeptRows(1 << 40), params.transform
+        kept = KeptRows(1 << 40)
+        t = params.transform
         for transform in (replace(t, unit_norm=not t.unit_norm), t):
-            _total(
-                query,
-                replace(params, transform=transform),
-                rows,
-                spec,
-                w,
-                CpuSums(),
-                kept,
-            )
+            other = replace(params, transform=transform)
+            _total(query, other, rows, spec, w, CpuSums(), kept)
         return _total(query, params, rows, spec, w, CpuSums(), kept)
 
 
@@ -272,7 +270,7 @@ def measure(
     }
     found |= {"worst": "", "epsilon_of_worst": 0.0, "largest_disagreement": 0.0}
     with TemporaryDirectory() as folder:
-        file = folder if set(ways) & set(IN_FILES) else None
+        file = folder if set(ways) & set(FILE_WAYS) else None
         with Ways(worlds, facts.n_classes, file) as made, np.errstate(all="ignore"):
             asked = _asked(solver, plan, facts, worlds[0, True], clip)
             for number, release in enumerate(asked):
@@ -308,40 +306,36 @@ def _compare(
     if spec.sampling_prob < 1 and spec.relation == "replace_one":
         # the noise is over the zero-out sensitivity, the accountant handles the rest
         rows *= 2
-    large = np.prod(query.shape(t.width(n_features))) >= LARGE
+    large = np.prod(query.shape(t.width(n_features))) >= LARGE_SUM_ENTRIES
     for i, pair in enumerate(hostile):
         turn = ways[(i + number) % len(ways)]
         chosen = [turn] if large or turn == ways[0] else [ways[0], turn]
-        sums = {
-            way: [
-                made.total(way, (i, side), query, params, spec)
-                for side in (False, True)
-            ]
-            for way in chosen
-        }
+        sums = {}
+        for way in chosen:
+            without = made.total(way, (i, False), query, params, spec)
+            inside = made.total(way, (i, True), query, params, spec)
+            sums[way] = [without, inside]
         found["sums"] += 2 * len(sums)
         for way, (without, inside) in sums.items():
             share = float(np.linalg.norm(inside - without)) / (rows * row)
             if share > found["largest_share"]:
-                found["largest_share"], found["worst"] = (
-                    share,
-                    f"{spec.label}: {pair.name}, {way}",
-                )
-                found["epsilon_of_worst"] = _epsilon(
-                    share * rows * row / sd, spec, plan.delta
-                )
+                mu = share * rows * row / sd
+                found["largest_share"] = share
+                found["worst"] = f"{spec.label}: {pair.name}, {way}"
+                found["epsilon_of_worst"] = _epsilon(mu, spec, plan.delta)
             for value, first in zip((without, inside), sums[chosen[0]], strict=True):
                 apart = float(np.linalg.norm(value - first)) / row
-                found["largest_disagreement"] = max(
-                    found["largest_disagreement"], apart
-                )
+                largest = max(found["largest_disagreement"], apart)
+                found["largest_disagreement"] = largest
 
 
 def _epsilon(mu: float, spec: ReleaseSpec, delta: float) -> float | None:
     """What the release alone shows of the pair; None of a Poisson batch, in which it
     may not be, and of everything.
     """
-    return epsilon_from_mu(mu, delta) if spec.sampling_prob == 1 and mu < 1e6 else None
+    if spec.sampling_prob < 1 or mu >= 1e6:
+        return None
+    return epsilon_from_mu(mu, delta)
 
 
 def _asked(
@@ -354,7 +348,7 @@ def _asked(
     wanted = {labels.index(name) for name in labels} | {
         len(labels) - 1 - labels[::-1].index(name) for name in labels
     }
-    few = slice(1, 1 + EVERY * min(8, facts.n_rows), EVERY)
+    few = slice(1, 1 + COUNTED_EVERY * min(8, facts.n_rows), COUNTED_EVERY)
     groups = None if plan.group_cap is None else rows.groups[few]
     sums = Sums(
         AuditRows(rows.x[few], rows.y[few], facts.n_rows, groups, plan.group_cap)
@@ -375,5 +369,6 @@ def _wrong(params: Params, clip: float) -> np.ndarray:
     """
     assert params.weights is not None
     weights = np.zeros_like(params.weights)
-    weights[0, 0], weights[0, -1] = -HARD / clip, HARD / clip
+    weights[0, 0] = -WRONG_SCORE / clip
+    weights[0, -1] = WRONG_SCORE / clip
     return weights

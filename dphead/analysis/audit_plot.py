@@ -1,13 +1,11 @@
-"""The picture of an audit: its scores in both worlds, and the bound on epsilon at every
-threshold.
-"""
+"""The picture of an audit: scores in both worlds, the bound at every threshold."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dphead.analysis.audit_bounds import RATES, Claim, epsilon_bound
+from dphead.analysis.audit_bounds import CURVE_RATES, Claim, epsilon_bound
 
 
 def plot_audit(
@@ -37,7 +35,8 @@ def _scores(axes: Any, result: dict[str, Any]) -> None:
     h, n = result["histogram"], result["fits_in_each_world"]
     fine = np.array([h["without"], h["with"]])
     edges = np.linspace(h["low"], h["high"], fine.shape[1] + 1)[::5]
-    coarse = fine.reshape(2, -1, 5).sum(axis=2) / (n * (edges[1] - edges[0]))
+    scores_of_a_bin = fine.reshape(2, -1, 5).sum(axis=2)
+    coarse = scores_of_a_bin / (n * (edges[1] - edges[0]))
     for density, name, color in zip(
         coarse, ("without the canary", "with the canary"), ("C0", "C1"), strict=True
     ):
@@ -71,11 +70,12 @@ def _curve(axes: Any, result: dict[str, Any], claim: Claim) -> None:
         result["fits_in_each_world"],
         (1 - result["confidence"]) / 2,
     )
-    above = np.array([h["without"], h["with"]])[:, ::-1].cumsum(axis=1)
+    scores = np.array([h["without"], h["with"]])
+    above = scores[:, ::-1].cumsum(axis=1)
     bound = epsilon_bound(above[0], n - above[1], n, claim.delta, error)
-    perfect = epsilon_bound(n * RATES, n * claim.curve(), n, claim.delta, error)
+    perfect = epsilon_bound(n * CURVE_RATES, n * claim.curve(), n, claim.delta, error)
     seen = above[0] > 0
-    axes.plot(RATES, perfect, color="C2", label="perfect attack, expected")
+    axes.plot(CURVE_RATES, perfect, color="C2", label="perfect attack, expected")
     axes.plot(
         above[0][seen] / n,
         bound[seen],

@@ -1,5 +1,6 @@
-"""What an audit hands to `release` in place of private rows, a ledger and thread pools:
-nothing of it adds noise.
+"""What an audit hands to `release` in place of private rows, a ledger, thread pools.
+
+Nothing of it may add noise: that is `release`'s own, as in a fit.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
 """`dphead check`: what the guarantee of a finished run does not cover.
 
-Each check reads what the run recorded (`dphead.analysis.records`); none reads a private
-row. A run without findings can still hide what left no record: a network tuned on the
-same rows, several rows of one person, a deleted ledger.
+Each check reads what the run recorded (`dphead.analysis.records`); none may read a
+private row. A run without findings can still hide what left no record: a network tuned
+on the same rows, several rows of one person, a deleted ledger.
 """
 
 import math

@@ -1,8 +1,7 @@
-"""What each query of `dphead.privacy.statistics` means, one row at a time in float64:
-to be read against the papers.
+"""What each query of `dphead.privacy.statistics` means, to be read against the papers.
 
-Nothing runs on these: tests hold the integer sums to the sum of `per_example` over
-rows, within the grid's rounding.
+One row at a time, in float64. Nothing may run on these: tests hold the integer sums to
+the sum of `per_example` over rows, within the grid's rounding.
 Symbols: phi a row after transform, clip and appended constant; y its class; C or R the
     clip norm.
 """

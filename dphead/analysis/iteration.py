@@ -1,5 +1,4 @@
-"""Privacy amplification by iteration: noisy gradient descent of which only the last
-iterate leaves.
+"""Privacy amplification by iteration: descent of which only the last iterate leaves.
 
 Feldman, Mironov, Talwar, Thakurta 2018, as compared with DP-SGD in TB21's appendix D.3
 and Figure 9.
@@ -19,7 +18,7 @@ import numpy as np
 
 # rho grows linearly in the order, so orders are free: fine enough for epsilon from 1e-3
 # to 1e4.
-ORDERS = 1 + np.geomspace(1e-3, 1e6, 4000)
+RDP_ORDERS = 1 + np.geomspace(1e-3, 1e6, 4000)
 
 
 def row_rho(noise_multiplier: float, batches: int, epochs: int) -> np.ndarray:
@@ -76,8 +75,9 @@ def iteration_epsilon(
 
 
 def _epsilon(rho: float, delta: float) -> float:
-    """Canonne, Kamath, Steinke 2020, Proposition 12, over ORDERS, for divergence rho *
-    order.
+    """Canonne, Kamath, Steinke 2020, Proposition 12, over RDP_ORDERS.
+
+    For a divergence of rho * order at each order.
     """
     if not 0 < delta < 1:
         raise ValueError(
@@ -85,9 +85,9 @@ def _epsilon(rho: float, delta: float) -> float:
             "rows)."
         )
     values = (
-        ORDERS * rho
-        + np.log1p(-1 / ORDERS)
-        - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+        RDP_ORDERS * rho
+        + np.log1p(-1 / RDP_ORDERS)
+        - (math.log(delta) + np.log(RDP_ORDERS)) / (RDP_ORDERS - 1)
     )
     return max(0.0, float(values.min()))
 

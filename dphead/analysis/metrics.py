@@ -63,7 +63,8 @@ def per_class_accuracy(
     """
     confusion = confusion_matrix(labels, predicted, n_classes)
     rows = confusion.sum(axis=1)
-    return np.where(rows > 0, np.diag(confusion) / np.maximum(rows, 1), np.nan), rows
+    accuracy = np.diag(confusion) / np.maximum(rows, 1)
+    return np.where(rows > 0, accuracy, np.nan), rows
 
 
 def worst_class(

@@ -1,5 +1,6 @@
-"""The trade-off curve of a composition, and TB21's Figure 9. matplotlib (extra
-`[plots]`) is imported when used.
+"""The trade-off curve of a composition, and TB21's Figure 9.
+
+matplotlib (extra `[plots]`) may be imported inside functions alone.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.iteration import iteration_epsilon, iteration_noise
-from dphead.analysis.tradeoff import RATES, tradeoff
+from dphead.analysis.tradeoff import REPORTED_RATES, tradeoff
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 
@@ -35,7 +36,9 @@ def tradeoff_plot(
     """
     figure, (left, right) = _figure(path, 2, (9.6, 4.2))
     linear, logarithmic = np.linspace(1e-6, 1, 500), np.geomspace(1e-4, 1, 400)
-    both = tradeoff(events, np.concatenate([linear, logarithmic, RATES]), relation)
+    both = tradeoff(
+        events, np.concatenate([linear, logarithmic, REPORTED_RATES]), relation
+    )
     curve, low, points = np.split(both, [len(linear), len(linear) + len(logarithmic)])
     left.fill_between(linear, 0, curve, color=BLUE, alpha=0.12, linewidth=0)
     left.plot(linear, curve, color=BLUE)
@@ -52,7 +55,7 @@ def tradeoff_plot(
     )
     right.loglog(logarithmic, 1 - low, color=BLUE)
     right.loglog(logarithmic, logarithmic, color=GREY, linestyle="--", linewidth=1)
-    for rate, tpr in zip(RATES, 1 - points, strict=True):
+    for rate, tpr in zip(REPORTED_RATES, 1 - points, strict=True):
         right.plot(rate, tpr, "o", color=BLUE, markersize=5)
         right.annotate(
             f"{100 * tpr:.3g} %",

@@ -1,5 +1,6 @@
-"""Named accountants: the same releases, as each paper would have counted them, side by
-side.
+"""Named accountants: the same releases, as each paper would have counted them.
+
+For comparison: no charge may be taken from here.
 """
 
 import math
@@ -19,10 +20,9 @@ from dphead.privacy.accounting import (
 
 # The orders of Opacus, which TB21 and TAN23 used, and of TensorFlow Privacy (later
 # dp_accounting), which De22 used.
-OPACUS_ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
-TENSORFLOW_ORDERS = tuple(
-    [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
-)
+_TENTHS = tuple(1 + x / 10 for x in range(1, 100))
+OPACUS_ORDERS = (*_TENTHS, *range(12, 64))
+TENSORFLOW_ORDERS = (*_TENTHS, *range(11, 64), 128, 256, 512, 1024)
 
 PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
     "exact": (

@@ -1,6 +1,4 @@
-"""A finished run, read back: its report, head and ledger, refused where they contradict
-each other.
-"""
+"""A finished run, read back: report, head and ledger, refused where they disagree."""
 
 import json
 import math

@@ -1,5 +1,7 @@
-"""Total amount of noise (TAN23): what decides epsilon when noise is large, and cheap
-simulation at constant TAN.
+"""Total amount of noise (TAN23): what decides epsilon when noise is large.
+
+It is an approximation for planning, with cheap simulation at constant TAN; no charge
+may be taken from it.
 """
 
 import math
@@ -141,21 +143,20 @@ def predict_with_interval(
     from scipy.stats import t
 
     middle = predict_accuracy(batch_sizes, accuracies, target_batch_size)
-    x, y = np.log2(np.asarray(batch_sizes, float)), np.asarray(accuracies, float)
+    x = np.log2(np.asarray(batch_sizes, float))
+    y = np.asarray(accuracies, float)
     if len(x) < 3:
         raise ValueError(
             f"an interval needs at least three runs, got {len(x)}. Run more of them."
         )
     slope, intercept = np.polyfit(x, y, 1)
-    spread = math.sqrt(float(((y - intercept - slope * x) ** 2).sum()) / (len(x) - 2))
-    away = (math.log2(target_batch_size) - x.mean()) ** 2 / float(
-        ((x - x.mean()) ** 2).sum()
-    )
-    half = (
-        float(t.ppf((1 + confidence) / 2, len(x) - 2))
-        * spread
-        * math.sqrt(1 + 1 / len(x) + away)
-    )
+    freedom = len(x) - 2
+    residuals = y - intercept - slope * x
+    spread = math.sqrt(float((residuals**2).sum()) / freedom)
+    distance = math.log2(target_batch_size) - x.mean()
+    away = distance**2 / float(((x - x.mean()) ** 2).sum())
+    quantile = float(t.ppf((1 + confidence) / 2, freedom))
+    half = quantile * spread * math.sqrt(1 + 1 / len(x) + away)
     return Prediction(middle, middle - half, middle + half, float(slope))
 
 

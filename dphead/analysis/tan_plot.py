@@ -1,6 +1,4 @@
-"""TAN23's Figures 2 and 3: where epsilon follows the total amount of noise, and where
-it does not.
-"""
+"""TAN23's Figures 2 and 3: where epsilon follows the total amount of noise."""
 
 from pathlib import Path
 
@@ -10,13 +8,13 @@ from dphead.analysis.tan import MIN_SIGMA, sampling_prob_at, total_amount_of_noi
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 
-WALL = 0.5  # TAN23, Figure 2: below it epsilon is meaningless
-SIGMAS = np.geomspace(0.3, 16, 40)
-ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
+PRIVACY_WALL = 0.5  # noise multiplier, TAN23, Figure 2: below, epsilon is meaningless
+PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; chosen
+FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # of RDP; chosen
 
 
 def epsilon_curve(
-    eta: float, steps: int, delta: float, sigmas: np.ndarray = SIGMAS
+    eta: float, steps: int, delta: float, sigmas: np.ndarray = PLOTTED_SIGMAS
 ) -> np.ndarray:
     """Exact (RDP) epsilon at each sigma with q such that eta is constant; nan where q
     would exceed 1 [Figure 2].
@@ -31,7 +29,9 @@ def epsilon_curve(
     return out
 
 
-def rdp_ratio(eta_step: float, order: float, sigmas: np.ndarray = SIGMAS) -> np.ndarray:
+def rdp_ratio(
+    eta_step: float, order: float, sigmas: np.ndarray = PLOTTED_SIGMAS
+) -> np.ndarray:
     """g_alpha(sigma, q) / (alpha eta_step^2) at constant eta_step = q / (sqrt 2 sigma)
     [Figure 3].
     """
@@ -59,7 +59,9 @@ def draw(
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for count in steps:
-        left.plot(SIGMAS, epsilon_curve(eta, count, delta), label=f"T = {count:,}")
+        left.plot(
+            PLOTTED_SIGMAS, epsilon_curve(eta, count, delta), label=f"T = {count:,}"
+        )
     flat = total_amount_of_noise(
         MIN_SIGMA,
         min(1.0, sampling_prob_at(eta, MIN_SIGMA, steps[-1])),
@@ -70,8 +72,8 @@ def draw(
     left.set_yscale("log")
     left.set_ylabel("ε (RDP)")
     left.set_title(f"η = {eta:.3g}, δ = {delta:g}")
-    for order in ORDERS:
-        right.plot(SIGMAS, rdp_ratio(eta_step, order), label=f"α = {order:g}")
+    for order in FIGURE3_ORDERS:
+        right.plot(PLOTTED_SIGMAS, rdp_ratio(eta_step, order), label=f"α = {order:g}")
     right.axhline(1, color="grey", linestyle=":")
     right.set_yscale("log")
     right.set_ylim(0.5, 100)
@@ -81,11 +83,15 @@ def draw(
         axes.set_xscale("log")
         axes.set_xlabel("noise multiplier σ")
         axes.axvspan(
-            SIGMAS[0], WALL, color="tab:red", alpha=0.12, label=f"wall: σ < {WALL:g}"
+            PLOTTED_SIGMAS[0],
+            PRIVACY_WALL,
+            color="tab:red",
+            alpha=0.12,
+            label=f"wall: σ < {PRIVACY_WALL:g}",
         )
         axes.axvspan(
             MIN_SIGMA,
-            SIGMAS[-1],
+            PLOTTED_SIGMAS[-1],
             color="tab:green",
             alpha=0.08,
             label=f"flat: σ ≥ {MIN_SIGMA:g}",

@@ -1,6 +1,4 @@
-"""What any attacker is limited to: trade-off curves, true positive rate at a false
-positive rate, advantage.
-"""
+"""What any attacker is limited to: trade-off curves, true positive rates, advantage."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ from scipy.special import ndtr, ndtri
 from dphead.privacy.accounting import GaussianEvent, log_delta, require, total_mu
 
 # false positive rates at which `dphead account` prints the limit on true positives
-RATES = (0.001, 0.01, 0.1)
+REPORTED_RATES = (0.001, 0.01, 0.1)
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
@@ -81,11 +79,13 @@ def tradeoff(
         return gaussian_tradeoff(mu, rates)
     epsilons = np.concatenate([[0.0], np.geomspace(1e-4, 700.0, points - 1)])
     hit = 1 - delta_curve(events, epsilons, relation)
-    steep, flat = np.exp(epsilons), np.exp(-epsilons)
-    bound = [
-        max(0.0, float(np.max(hit - steep * a)), float(np.max(flat * (hit - a))))
-        for a in rates.ravel()
-    ]
+    steep = np.exp(epsilons)
+    flat = np.exp(-epsilons)
+    bound = []
+    for rate in rates.ravel():
+        likely = float(np.max(hit - steep * rate))
+        unlikely = float(np.max(flat * (hit - rate)))
+        bound.append(max(0.0, likely, unlikely))
     return np.array(bound).reshape(rates.shape)
 
 

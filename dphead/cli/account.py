@@ -186,7 +186,7 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
 def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """What is printed, and the events that it describes."""
     from dphead.analysis.profiles import PROFILES, all_outcomes, total_rho
-    from dphead.analysis.tradeoff import RATES, tradeoff
+    from dphead.analysis.tradeoff import REPORTED_RATES, tradeoff
     from dphead.privacy import accounting
 
     if given["method"] is not None:
@@ -212,7 +212,9 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         },
         "tpr_at_fpr": {
             f"{rate:g}": float(1 - fnr)
-            for rate, fnr in zip(RATES, tradeoff(events, RATES, relation), strict=True)
+            for rate, fnr in zip(
+                REPORTED_RATES, tradeoff(events, REPORTED_RATES, relation), strict=True
+            )
         },
     }
     return found, events

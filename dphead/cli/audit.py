@@ -1,5 +1,6 @@
-"""`dphead audit`: attack a method's own releases on public or synthetic rows, and bound
-epsilon from below.
+"""`dphead audit`: attack a method's releases, and bound epsilon from below.
+
+Rows are public, by declaration, or synthetic: private ones may not be audited.
 """
 
 from pathlib import Path
@@ -138,86 +139,43 @@ def audit(out: Path | None, **given: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _audit(
-    progress: Any,
-    method: str,
-    preset: str | None,
-    epsilon: float,
-    delta: float,
-    relation: str,
-    group_cap: int | None,
-    fits: int,
-    one_run: bool,
-    canaries: int | None,
-    confidence: float,
-    network: str | None,
-    shape: tuple[int, int, int] | None,
-    **rest: Any,
-) -> tuple[dict[str, Any], Any]:
+def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
+    """(what is found, the plan's claim) of the command's options; the rest of them are
+    the method's settings.
+    """
     from dphead.analysis import audit as auditing
     from dphead.analysis import audit_hostile as hostile
-    from dphead.analysis.audit_bounds import statements
-    from dphead.planning.methods import make_method
     from dphead.planning.plan import make_plan
 
+    confidence = given.pop("confidence")
     if not 0.5 < confidence < 1:
         raise ValueError(
             f"confidence must lie in (0.5, 1), got {confidence=}. 0.9999 is usual."
         )
-    sizes = {
-        k: rest.pop(k)
-        for k in (
-            "n_rows",
-            "n_features",
-            "n_classes",
-            "features",
-            "public_rows",
-            "split",
-        )
-    }
-    facts, rows = _rows(**sizes)
-    if network is None:
-        made = make_method(method, facts, rest, preset)
-    else:
-        method, made = (
-            f"network {network}",
-            _network(network, shape, facts, preset, rest),
-        )
-    budget: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "relation": relation,
-        "group_cap": group_cap,
-    }
+    sizes = _taken(given, "n_rows", "n_features", "n_classes")
+    file = _taken(given, "features", "public_rows", "split")
+    budget = _taken(given, "epsilon", "delta", "relation", "group_cap")
+    fits = _taken(given, "fits", "one_run", "canaries")
+    network = given["network"]
+    facts, rows = _rows(**sizes, **file)
+    name, made = _made(facts, given)
     plan = make_plan(made.solver, facts, accountant=made.accountant, **budget)
     claim = auditing.claim_of(plan)
     told = {
-        "method": method,
+        "method": name,
         "solver": repr(made.solver),
         "n_rows": facts.n_rows,
         "n_features": facts.n_features,
-    }
-    told |= {
         "n_classes": facts.n_classes,
         "rows": "synthetic" if rows is None else "declared public",
+        "group_cap": budget["group_cap"],
     }
-    told |= {"group_cap": group_cap}
-    if one_run:
-        found = auditing.one_run(
-            made.solver,
-            plan,
-            facts,
-            canaries or min(facts.n_features, facts.n_rows),
-            confidence,
-        )
+    if fits["one_run"]:
+        canaries = fits["canaries"] or min(facts.n_features, facts.n_rows)
+        found = auditing.one_run(made.solver, plan, facts, canaries, confidence)
     else:
-        problem = auditing.worst_case(facts, plan)
-        if rows is not None:
-            problem = auditing.among(problem, plan, *rows)
-        counts = auditing.count(
-            made.solver, plan, problem, fits, confidence=confidence, progress=progress
-        )
-        found = statements(counts, claim, confidence)
+        count = fits["fits"]
+        found = _many_fits(made.solver, plan, facts, rows, count, confidence, progress)
     # a network is in use by one thread at a time
     ways = hostile.WAYS if network is None else hostile.WAYS[:1]
     measured = hostile.measure(made.solver, plan, facts, ways)
@@ -226,6 +184,47 @@ def _audit(
         "passed": found["passed"] and measured["passed"],
     }
     return told | found, claim
+
+
+def _taken(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    """These options, taken out of the others."""
+    return {name: given.pop(name) for name in names}
+
+
+def _made(facts: Any, given: dict[str, Any]) -> tuple[str, Any]:
+    """(its name, the method or the training of a network that is audited)."""
+    from dphead.planning.methods import make_method
+
+    method = given.pop("method")
+    network = given.pop("network")
+    shape = given.pop("shape")
+    preset = given.pop("preset")
+    if network is None:
+        return method, make_method(method, facts, given, preset)
+    made = _network(network, shape, facts, preset, given)
+    return f"network {network}", made
+
+
+def _many_fits(
+    solver: Any,
+    plan: Any,
+    facts: Any,
+    rows: Any,
+    fits: int,
+    confidence: float,
+    progress: Any,
+) -> dict[str, Any]:
+    """What fits in two worlds say. rows: None, or public rows (x, y)."""
+    from dphead.analysis import audit as auditing
+    from dphead.analysis.audit_bounds import statements
+
+    problem = auditing.worst_case(facts, plan)
+    if rows is not None:
+        problem = auditing.among(problem, plan, *rows)
+    counts = auditing.count(
+        solver, plan, problem, fits, confidence=confidence, progress=progress
+    )
+    return statements(counts, auditing.claim_of(plan), confidence)
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""`dphead check`."""
+"""`dphead check`: what the guarantee of a finished run does not cover."""
 
 from pathlib import Path
 

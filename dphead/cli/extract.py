@@ -1,6 +1,6 @@
-"""`dphead extract`, `verify` and `features`.
+"""`dphead extract`, `verify` and `features`: from images to a features file.
 
-Everything heavy is imported when a command runs.
+Everything heavy may be imported only when a command runs.
 """
 
 from __future__ import annotations

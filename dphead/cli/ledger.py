@@ -1,4 +1,7 @@
-"""`dphead ledger show|budget`."""
+"""`dphead ledger show|budget`: what was charged, and the limit on it.
+
+Neither may change what was charged.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`dphead tan show|plan|simulate`."""
+"""`dphead tan show|plan|simulate`: plan large-noise training by its noise (TAN23)."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 PATH = click.Path(path_type=Path)
-SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
+SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
 
 
 def _numbers(kind: Any) -> Any:
@@ -163,7 +163,7 @@ def plan(
         n_rows,
         epsilon=epsilon,
         delta=delta,
-        steps=steps or SIZES,
+        steps=steps or SIMULATED_STEPS,
         noise_multiplier=noise_multiplier,
     )
     least = cheapest(found)

@@ -5,7 +5,7 @@ privacy loss distributions (`loss_distribution.py`), and both Renyi divergences 
 which budgets need. `dphead/planning/calibration.py` goes back, from a budget to its
 noise.
 
-Where floating point or a grid leaves a doubt, answers are rounded to the safe side.
+Where floating point or a grid leaves a doubt, answers must be rounded to the safe side.
 Sources: Dong, Roth, Su 2022 (GDP); Balle, Wang 2018 (its epsilon); Mironov 2017 and
 Mironov, Talwar, Zhang 2019 (RDP); Feldman, Zrnic 2021 (filters).
 """
@@ -29,6 +29,7 @@ RDP_ORDERS = (
     *range(11, 64),
     *(2**k for k in range(7, 14)),
 )
+# Limits, each to the safe side; chosen, not measured. Noise is a noise multiplier.
 LARGEST_EPSILON = 1e12  # above, epsilon is called infinite
 SMALLEST_RDP_NOISE = 1e-3  # Poisson batches with less noise have infinite RDP
 LARGEST_NOISE = 1e8  # Poisson batches with more are charged for this
@@ -145,7 +146,8 @@ def epsilon(
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found
     # rounding takes some 1e-13 a release off delta: seldom much, and rdp takes time
-    if found < math.inf and delta > 1e-11 * sum(e.count for e in events):
+    count = sum(e.count for e in events)
+    if found < math.inf and delta > 1e-11 * count:
         return found
     return min(found, epsilon(events, delta, relation, "rdp"))
 
@@ -164,7 +166,9 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
         return None
     if any(e.noise_multiplier == 0 for e in events):
         return math.inf
-    mus = (e.rows_per_unit * math.sqrt(e.count) / e.noise_multiplier for e in events)
+    mus = []
+    for e in events:
+        mus.append(e.rows_per_unit * math.sqrt(e.count) / e.noise_multiplier)
     return math.hypot(*mus)
 
 
@@ -179,7 +183,8 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     require(mu >= 0, "mu must be at least 0", "mu", mu)
     target = math.log(delta)
     # zCDP's conversion is above the exact one.
-    low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * target)
+    low = 0.0
+    high = mu * mu / 2 + mu * math.sqrt(-2 * target)
     if not high < LARGEST_EPSILON:
         return math.inf
     if mu == 0 or log_delta(mu, 0.0) <= target:
@@ -203,18 +208,22 @@ def log_delta(mu: float, epsilon: float) -> float:
     log_phi = -t * t / 2 - 0.5 * math.log(2 * math.pi)
     tail = _mills_ratio(t - mu)
     if t > 0:
-        bound = math.log(float(ndtr(t)) - math.exp(log_phi) * tail + 8e-16)
+        excess = float(ndtr(t)) - math.exp(log_phi) * tail
+        bound = math.log(excess + 8e-16)
     else:
         ratio = _mills_ratio(t)
-        bound = log_phi + math.log(max(ratio - tail, 0.0) + 8e-16 * ratio)
+        excess = max(ratio - tail, 0.0) + 8e-16 * ratio
+        bound = log_phi + math.log(excess)
     # what rounding of t can do to log delta
-    slack = 4e-16 * (2 + t * t + abs(t) * (epsilon / mu + mu / 2))
+    moved = abs(t) * (epsilon / mu + mu / 2)
+    slack = 4e-16 * (2 + t * t + moved)
     return min(0.0, bound + slack)
 
 
 def _mills_ratio(x: float) -> float:
     """Phi(x) / phi(x) of the standard normal law."""
-    return math.sqrt(math.pi / 2) * float(erfcx(-x / math.sqrt(2)))
+    scaled = float(erfcx(-x / math.sqrt(2)))
+    return math.sqrt(math.pi / 2) * scaled
 
 
 def rdp_curve(
@@ -288,7 +297,8 @@ def _rdp_rounding(
     logs = -math.log(sampling_prob) - math.log1p(-sampling_prob)
     size = 10 + gammaln(alpha + 1) + 2 * alpha * logs
     size = size + np.maximum(values, 0.0) * (alpha - 1)
-    return (1e-12 + 2.0**-53 * (alpha + 20) * size) / (alpha - 1)
+    rounding = 2.0**-53 * (alpha + 20) * size
+    return (1e-12 + rounding) / (alpha - 1)
 
 
 def rdp_epsilon(order: float, rdp: float, delta: float) -> float:

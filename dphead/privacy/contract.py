@@ -1,6 +1,6 @@
 """What passes between `release`, the rows and the sums: plain data and protocols.
 
-Nothing here computes anything; `release.py` says in which order these meet.
+Nothing here may compute anything; `release.py` says in which order these meet.
 """
 
 from collections.abc import Callable, Iterator

@@ -295,7 +295,9 @@ class Ledger:
         """
         rows = self._db.execute("SELECT * FROM fits ORDER BY rowid")
         names = [column[0] for column in rows.description]
-        fits: list[dict[str, Any]] = [dict(zip(names, r, strict=True)) for r in rows]
+        fits: list[dict[str, Any]] = []
+        for row in rows:
+            fits.append(dict(zip(names, row, strict=True)))
         for fit in fits:
             fit["created"] = _hour(fit["created"])
             fit["releases"] = self._releases(fit["fit_id"])

@@ -33,18 +33,20 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-INTERVAL = 1e-4  # width of the grid; in proportion for losses below 2 and above 100
+# Chosen, not measured: they trade the charge's tightness for time and memory, and what
+# they leave is counted. (UNIT_ROUNDOFF is float64's own.)
+GRID_INTERVAL = 1e-4  # of losses; in proportion for losses below 2 and above 100
 LARGEST_LOSS = 1e6  # above, epsilon is called infinite
 SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048)  # of RDP: for the grid
-UNIT = 2.0**-53  # what one operation rounds by, relative to its result
-CUT = 1e-15  # chance of losses beyond each end of a composition that is cut
-ORDERS = (1, 2, 3, 5, 8, 13, 20)  # of Chernoff's bound, which finds the ends
-LARGEST_SIZE = 2**23  # points of a composition: 67 MB; more are called infinite
-LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: 20 s
-REACH = 10.0  # deviations beyond the outer means where the grid ends
-NODES = 4096  # points of x between which a loss is looked up first
-NEWTON_STEPS = 5  # leave some UNITs of a loss, as tried; what they leave is counted
-AT_ONCE = 4_000_000  # numbers of a table of terms: 32 MB
+UNIT_ROUNDOFF = 2.0**-53  # what one float64 operation rounds by, relative to its result
+TAIL_MASS = 1e-15  # chance of losses beyond each end of a composition that is cut
+CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # of the bound that finds these ends
+MAX_GRID_POINTS = 2**23  # of a composition: 67 MB; more are called infinite
+LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: about 20 s
+TAIL_DEVIATIONS = 10.0  # standard deviations from the outer means to the grid's ends
+LOOKUP_POINTS = 4096  # of x, between which a loss is looked up first
+NEWTON_STEPS = 5  # leave some units of rounding of a loss, as tried
+MAX_TABLE_ENTRIES = 4_000_000  # of a table of terms: 32 MB
 DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
     "zero_out": ("removed", "added"),
     "add_remove": ("removed", "added"),
@@ -74,9 +76,11 @@ class Losses:
         losses, above, scaled = self._tails
         asked = np.asarray(epsilons, np.longdouble)
         first = np.searchsorted(losses, asked, side="right")
-        shares = np.exp(asked - np.append(losses, np.inf)[first])
+        least = np.append(losses, np.inf)[first]
+        shares = np.exp(asked - least)
         deltas = self.infinite + above[first] - shares * scaled[first]
-        return np.asarray(deltas * (1 + 4 * UNIT) + 1e-300, float)  # subnormals too
+        rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)
+        return np.asarray(rounded + 1e-300, float)  # subnormals too
 
     def epsilon(self, delta: float) -> float:
         """Smallest epsilon of at least 0 with `deltas` of at most delta, or above it.
@@ -93,11 +97,13 @@ class Losses:
             return 0.0
         point = float(np.nextafter(float(grid[first]), np.inf))
         # between two points of the grid, delta is linear in exp(epsilon)
-        rest = self.infinite + above[first - 1] - delta * (1 - 8 * UNIT)
+        lowered = delta * (1 - 8 * UNIT_ROUNDOFF)
+        rest = self.infinite + above[first - 1] - lowered
         if scaled[first - 1] <= 0 or rest <= 0:
             return point
         between = grid[first] + np.log(rest / scaled[first - 1])
-        return float(np.clip(between * (1 + 8 * UNIT), 0.0, point))
+        raised = between * (1 + 8 * UNIT_ROUNDOFF)
+        return float(np.clip(raised, 0.0, point))
 
     @cached_property
     def mass(self) -> float:
@@ -112,15 +118,19 @@ class Losses:
         have one entry more, 0, and what their rounding may have taken off `above`.
         """
         start = max(0, 1 - self.lowest)
-        steps = np.arange(start, len(self.chances), dtype=np.longdouble) + self.lowest
+        places = np.arange(start, len(self.chances), dtype=np.longdouble)
+        steps = places + self.lowest
         losses = steps * np.longdouble(self.interval)
-        chances = np.maximum(self.chances[start:], 0).astype(np.longdouble)[::-1]
-        one, zero = np.ones(1, np.longdouble), np.zeros(1, np.longdouble)
+        positive = np.maximum(self.chances[start:], 0)
+        chances = positive.astype(np.longdouble)[::-1]
+        one = np.ones(1, np.longdouble)
+        zero = np.zeros(1, np.longdouble)
         above = np.cumsum(chances)
         ratio = np.exp(-np.longdouble(self.interval))
         scaled = np.asarray(lfilter(one, np.append(one, -ratio), chances))
         largest = float(losses[-1]) if len(losses) else 0.0
-        rounding = 4 * (len(losses) + largest + 20) * np.finfo(np.longdouble).eps
+        unit = np.finfo(np.longdouble).eps
+        rounding = 4 * (len(losses) + largest + 20) * unit
         above = np.append(above[::-1], zero) * (1 + rounding)
         return losses, above, np.append(scaled[::-1], zero)
 
@@ -172,9 +182,12 @@ def loss_distribution(
         return None
     # a release has some millions of points at most, and 10 million terms of mixtures
     wider = max(size / 100, size * (1 + rows) / 500)
-    interval = INTERVAL * coarser * max(1e-3, min(1.0, size / 2), wider)
+    widths = (1e-3, min(1.0, size / 2), wider)
+    interval = GRID_INTERVAL * coarser * max(widths)
     nothing = Losses(0, np.ones(1), 0.0, interval)
-    full = [_connect_dots(*_full_pair(full_mu), interval)] if full_mu > 0 else []
+    full = []
+    if full_mu > 0:
+        full.append(_connect_dots(*_full_pair(full_mu), interval))
     composed = []
     for direction in DIRECTIONS[relation] if poisson else ("removed",):
         parts = list(full)
@@ -208,8 +221,8 @@ def _size_of_losses(
 
 
 def _reach(mu: float) -> float:
-    """The loss of N(mu, 1) against N(0, 1), REACH deviations above its mean."""
-    return mu * (mu / 2 + REACH)
+    """The loss of N(mu, 1) against N(0, 1), TAIL_DEVIATIONS above its mean."""
+    return mu * (mu / 2 + TAIL_DEVIATIONS)
 
 
 @dataclass(frozen=True)
@@ -226,9 +239,11 @@ class Mixture:
 
     def log_ratio(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log of its density over that of N(0, sd**2) at each x, and its slope."""
-        values, slopes = np.empty(len(x)), np.empty(len(x))
+        values = np.empty(len(x))
+        slopes = np.empty(len(x))
         for part in self._parts(x):
-            tilt = self.means * (x[part, None] - self.means / 2) / self.sd**2
+            from_middle = x[part, None] - self.means / 2
+            tilt = self.means * from_middle / self.sd**2
             values[part], shares = _log_sum(self.log_weights + tilt)
             slopes[part] = shares @ self.means / self.sd**2
         return values, slopes
@@ -237,13 +252,15 @@ class Mixture:
         """log of the chance of more than each x (side 1) or of less (side -1)."""
         values = np.empty(len(x))
         for part in self._parts(x):
-            tails = log_ndtr(side * (self.means - x[part, None]) / self.sd)
+            distance = self.means - x[part, None]
+            tails = log_ndtr(side * distance / self.sd)
             values[part] = _log_sum(self.log_weights + tails)[0]
         return values
 
     def _parts(self, x: np.ndarray) -> Iterator[slice]:
-        rows = max(1, AT_ONCE // len(self.means))
-        return (slice(i, i + rows) for i in range(0, len(x), rows))
+        rows = max(1, MAX_TABLE_ENTRIES // len(self.means))
+        for i in range(0, len(x), rows):
+            yield slice(i, i + rows)
 
 
 def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -269,13 +286,17 @@ def _full_pair(mu: float) -> tuple[Mixture, Mixture]:
 def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
     """A unit's rows, each in the sample with its probability and moving the mean."""
     q, k = event.sampling_prob, event.rows_per_unit
-    log_q, log_not = math.log(q), math.log1p(-q)
-    ways, log_weights = 1, []
+    log_q = math.log(q)
+    log_not = math.log1p(-q)
+    ways = 1
+    log_weights = []
     for j in range(k + 1):
-        log_weights.append(math.log(ways) + j * log_q + (k - j) * log_not)
+        log_ways = math.log(ways)
+        log_weights.append(log_ways + j * log_q + (k - j) * log_not)
         ways = ways * (k - j) // (j + 1)
-    error = 8 * UNIT * k * (1 - log_q - log_not)
-    return Mixture(np.array(log_weights), moved * np.arange(k + 1), sd, error)
+    error = 8 * UNIT_ROUNDOFF * k * (1 - log_q - log_not)
+    means = moved * np.arange(k + 1)
+    return Mixture(np.array(log_weights), means, sd, error)
 
 
 def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
@@ -305,12 +326,12 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     Each quotient is rounded once and stands in two chances, so it takes off some UNITs
     of delta in all (proofs/poisson.md).
     """
-    nodes = np.linspace(
-        upper.means.min() - REACH * upper.sd,
-        upper.means.max() + REACH * upper.sd,
-        NODES,
-    )
-    losses = np.maximum.accumulate(_losses(upper, lower, nodes)[0])
+    beyond = TAIL_DEVIATIONS * upper.sd
+    least = upper.means.min() - beyond
+    most = upper.means.max() + beyond
+    nodes = np.linspace(least, most, LOOKUP_POINTS)
+    losses, _ = _losses(upper, lower, nodes)
+    losses = np.maximum.accumulate(losses)
     lowest = min(math.floor(losses[0] / interval), 0)
     highest = max(math.ceil(losses[-1] / interval), 0)
     grid = np.arange(lowest, highest + 1) * interval
@@ -325,7 +346,7 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     chances[1:] -= steps
     chances[0] -= excess[0]
     chances[-lowest] += 1
-    infinite = min(float(excess[-1]) + 40 * UNIT, 1.0)
+    infinite = min(float(excess[-1]) + 40 * UNIT_ROUNDOFF, 1.0)
     return Losses(lowest, np.maximum(chances, 0.0), infinite, interval)
 
 
@@ -333,7 +354,8 @@ def _losses(
     upper: Mixture, lower: Mixture, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The privacy loss at each x, and its slope."""
-    (above, rise), (below, fall) = upper.log_ratio(x), lower.log_ratio(x)
+    above, rise = upper.log_ratio(x)
+    below, fall = lower.log_ratio(x)
     return above - below, rise - fall
 
 
@@ -355,25 +377,33 @@ def _excess(
     on how well the point is found: here by Newton's method.
     """
     inside = np.clip(epsilons, losses[0], losses[-1])
-    after = np.clip(np.searchsorted(losses, inside), 1, len(nodes) - 1)
-    low, high = nodes[after - 1], nodes[after]
+    after = np.searchsorted(losses, inside)
+    after = np.clip(after, 1, len(nodes) - 1)
+    low = nodes[after - 1]
+    high = nodes[after]
     x = (low + high) / 2
     for _ in range(NEWTON_STEPS):
         found, slope = _losses(upper, lower, x)
-        low, high = np.where(found < inside, x, low), np.where(found < inside, high, x)
-        x = np.clip(x + (inside - found) / np.maximum(slope, 1e-300), low, high)
-    outside = upper.log_beyond(nodes, side)[after - 1 if side > 0 else after]
+        short = found < inside
+        low = np.where(short, x, low)
+        high = np.where(short, high, x)
+        step = (inside - found) / np.maximum(slope, 1e-300)
+        x = np.clip(x + step, low, high)
+    outer = after - 1 if side > 0 else after
+    outside = upper.log_beyond(nodes, side)[outer]
     hit = upper.log_beyond(x, side)
     false = inside + lower.log_beyond(x, side)
-    missed = np.expm1(np.abs(_losses(upper, lower, x)[0] - inside)) * np.exp(outside)
+    found, _ = _losses(upper, lower, x)
+    missed = np.expm1(np.abs(found - inside)) * np.exp(outside)
     # a loss that is flat to rounding may put the point beyond its two nodes
-    missed += 4 * UNIT
+    missed += 4 * UNIT_ROUNDOFF
     # beyond the losses at hand: towards 0 by its slope, which is below 1, else no more
     missed += np.maximum(side * (inside - epsilons), 0.0)
     size = 1 + max(-losses[0], losses[-1])
     weights = upper.error + lower.error
     for log in (outside, hit, false):
-        missed += np.exp(log) * (100 * UNIT * (size + np.abs(log)) + weights)
+        rounding = 100 * UNIT_ROUNDOFF * (size + np.abs(log)) + weights
+        missed += np.exp(log) * rounding
     return side * (np.exp(hit) - np.exp(false)) + missed
 
 
@@ -382,20 +412,25 @@ def _self_composed(one: Losses, count: int) -> Losses:
     if count == 1:
         return one
     scales = np.array([1.0, count**-0.5]) / len(one.chances)
-    orders = np.outer(np.concatenate([ORDERS, np.negative(ORDERS)]), scales).ravel()
+    signed = np.concatenate([CHERNOFF_ORDERS, np.negative(CHERNOFF_ORDERS)])
+    orders = list(np.outer(signed, scales).ravel())
     chances: Any = one.chances
-    low, high = compute_self_convolve_bounds(chances, count, CUT, list(orders))
-    longest = max(high - low + 1, len(one.chances))
-    if high < low or longest > LARGEST_SIZE or count * math.log(one.mass) > 1:
+    low, high = compute_self_convolve_bounds(chances, count, TAIL_MASS, orders)
+    points = high - low + 1
+    longest = max(points, len(one.chances))
+    too_long = high < low or longest > MAX_GRID_POINTS
+    if too_long or count * math.log(one.mass) > 1:
         return Losses(0, np.zeros(1), 1.0, one.interval)
     size: Any = next_fast_len(longest, real=True)
     power = np.asarray(rfft(one.chances, size)) ** count
-    chances = np.roll(np.asarray(irfft(power, size)), -low)[: high - low + 1]
+    composed = np.asarray(irfft(power, size))
+    chances = np.roll(composed, -low)[:points]
     mass = one.mass**count
-    finite = math.log1p(-min(one.infinite / one.mass, 1 - UNIT))
-    infinite = CUT - mass * math.expm1(count * finite)
+    share = min(one.infinite / one.mass, 1 - UNIT_ROUNDOFF)
+    finite = math.log1p(-share)
+    infinite = TAIL_MASS - mass * math.expm1(count * finite)
     norm = float(np.linalg.norm(chances)) / mass
-    share = count * (_transform_error(size) + 16 * UNIT)
+    share = count * (_transform_error(size) + 16 * UNIT_ROUNDOFF)
     forward = share * norm ** (1 - 1 / count) + 2 * share**2
     backward = _transform_error(size) * norm
     infinite += mass * math.sqrt(size) * (forward + backward)
@@ -405,7 +440,7 @@ def _self_composed(one: Losses, count: int) -> Losses:
 def _composed(first: Losses, second: Losses) -> Losses:
     """Both, one after the other. What the transforms may lose becomes infinite.
 
-    So does the largest, of a chance of CUT at most; the least become the next one.
+    So do the largest, of a chance of TAIL_MASS at most; the least become the next one.
     """
     chances = fftconvolve(first.chances, second.chances)
     size: Any = next_fast_len(len(chances), real=True)
@@ -415,8 +450,9 @@ def _composed(first: Losses, second: Losses) -> Losses:
     infinite = first.infinite * second.mass + second.infinite * first.mass
     infinite += math.sqrt(size) * _transform_error(size) * norms
     chances = np.maximum(chances, 0.0)
-    start = int(np.searchsorted(np.cumsum(chances), CUT))
-    stop = len(chances) - int(np.searchsorted(np.cumsum(chances[::-1]), CUT))
+    start = int(np.searchsorted(np.cumsum(chances), TAIL_MASS))
+    from_the_end = np.cumsum(chances[::-1])
+    stop = len(chances) - int(np.searchsorted(from_the_end, TAIL_MASS))
     if stop <= start:
         return Losses(0, np.zeros(1), 1.0, first.interval)
     infinite += float(np.sum(chances[stop:]))
@@ -430,4 +466,4 @@ def _transform_error(size: int) -> float:
 
     Eight operations' rounding for each doubling. Source: Higham 2002, Theorem 24.2.
     """
-    return 8 * UNIT * math.log2(size)
+    return 8 * UNIT_ROUNDOFF * math.log2(size)

@@ -1,9 +1,9 @@
-"""Rounded Gaussian noise from a cryptographic generator: one independent draw per
-coordinate, step and release.
+"""Rounded Gaussian noise from a cryptographic generator, keyed anew for each release.
 
-ChaCha20 (the `randomgen` package) is keyed anew for every release with 256 bits from
-the operating system, so nothing is shared between releases, processes or forks and no
-generator state can be repeated or guessed.
+One independent draw per coordinate, step and release: none may be used twice. ChaCha20
+(the `randomgen` package) gets 256 bits from the operating system for every release, so
+nothing is shared between releases, processes or forks and no generator state can be
+repeated or guessed.
 """
 
 import hashlib

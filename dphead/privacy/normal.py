@@ -20,14 +20,15 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtri
 
+# Chosen, not measured, but for the last; the proof is for these values.
 SMALLEST_SD = 2.0**-4  # below, boundaries lie so far out that a comparison takes long
 LARGEST_SD = 2.0**44  # above, every draw would need more than 64 bits
-BLOCK = 8192  # draws at a time: their temporaries stay in cache
-
-MARGIN = 2.0**-48  # bound on the error of `quantile`, over 1 + its value (noise.md)
+BLOCK_DRAWS = 8192  # draws at a time: their temporaries stay in cache
 FIRST_BINADE = 46  # tail digits below 2^46 leave Φ⁻¹ too open: one draw in 2^17
 CELLS_LOG2 = 5  # cells in which a Taylor polynomial serves, in each binade of a tail
-ORDER = 8  # degree of these polynomials
+TAYLOR_DEGREE = 8  # of these polynomials
+# Twice the largest error of `quantile`, over 1 + x: proofs/noise.md.
+QUANTILE_ERROR = 2.0**-48
 
 
 def rounded_gaussian(
@@ -49,8 +50,8 @@ def rounded_gaussian(
         problem = f"sd must lie between 2**-4 and 2**44 grid steps, got sd={sd}."
         raise ValueError(f"{problem} Choose a grid of another step.")
     draws = np.empty(math.prod(shape), np.int64)
-    for start in range(0, len(draws), BLOCK):
-        block = draws[start : start + BLOCK]
+    for start in range(0, len(draws), BLOCK_DRAWS):
+        block = draws[start : start + BLOCK_DRAWS]
         block[:] = _block(generator, len(block), float(sd))
     return draws.reshape(shape)
 
@@ -92,6 +93,10 @@ def over_root_two(sd: float) -> float:
 
 def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     """`count` draws: the float64 value where it is certain, `definition` elsewhere."""
+
+    def more() -> int:
+        return int(_words(generator, 1)[0])
+
     words = _words(generator, count).view(np.int64)
     negative = words < 0
     tails = words & np.int64(2**63 - 1)
@@ -100,13 +105,13 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     rounded = np.rint(scaled)
     distance = np.abs(scaled - rounded)
     x += 1
-    x *= -sd * MARGIN
+    x *= -sd * QUANTILE_ERROR
     x += 0.5
     unsure = distance >= x
     unsure |= tails < 2**FIRST_BINADE
     draws = rounded.astype(np.int64)
     for i in np.flatnonzero(unsure):
-        tail = Tail(int(tails[i]), lambda: int(_words(generator, 1)[0]))
+        tail = Tail(int(tails[i]), more)
         draws[i] = definition(tail, sd)
     np.negative(draws, out=draws, where=negative)
     return draws
@@ -155,9 +160,10 @@ def definition(tail: Tail, sd: float) -> int:
         tail.extend()
     guess = -float(ndtri(tail.digits / 2**tail.bits))
     k = max(0, round(sd * guess))
-    while tail.beyond(Fraction(2 * k + 1, 2) / Fraction(sd)):
+    scale = 2 * Fraction(sd)
+    while tail.beyond((2 * k + 1) / scale):
         k += 1
-    while k > 0 and not tail.beyond(Fraction(2 * k - 1, 2) / Fraction(sd)):
+    while k > 0 and not tail.beyond((2 * k - 1) / scale):
         k -= 1
     return k
 
@@ -206,7 +212,7 @@ def _arccot(n: int, unit: int) -> int:
 def quantile(tails: np.ndarray) -> np.ndarray:
     """x = −Φ⁻¹(p) for all p in [tails, tails + 1] / 2**64, tails from 2**46 to 2**63.
 
-    int64 to float64. Error: at most MARGIN/2·(1 + x) (noise.md).
+    int64 to float64. Error: at most QUANTILE_ERROR/2·(1 + x) (noise.md).
     """
     p = tails.astype(np.float64)
     cells = p.view(np.int64) >> (52 - CELLS_LOG2)
@@ -214,9 +220,9 @@ def quantile(tails: np.ndarray) -> np.ndarray:
     centres, coefficients = _cells()
     step = centres.take(cells, mode="clip")  # p may have been rounded up to 2^63
     step -= p
-    x = coefficients[ORDER].take(cells, mode="clip")
+    x = coefficients[TAYLOR_DEGREE].take(cells, mode="clip")
     factor = np.empty_like(x)
-    for k in reversed(range(ORDER)):
+    for k in reversed(range(TAYLOR_DEGREE)):
         coefficients[k].take(cells, mode="clip", out=factor)
         x *= step
         x += factor
@@ -235,7 +241,7 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
     centres = np.ldexp(middle, FIRST_BINADE + cells // per_binade)
     pairs = [_value_and_slope(int(c)) for c in centres]
     series = [np.array(values) for values in zip(*pairs, strict=True)]
-    for k in range(ORDER - 1):
+    for k in range(TAYLOR_DEGREE - 1):
         slope = [(j + 1) * series[j + 1] for j in range(k + 1)]
         total = np.zeros(len(cells))
         for i in range(k + 1):

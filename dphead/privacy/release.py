@@ -1,6 +1,6 @@
 """`release`: charge, sample, sum, add noise, commit.
 
-Nothing else hands out private sums.
+Nothing else may hand out private sums.
 
 The noise, the sample and the event that the accountant sees are all computed from one
 `ReleaseSpec`, so the guarantee cannot differ from what ran.
@@ -25,7 +25,7 @@ from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.statistics import Params, Query, root
 
-MOST = 2**62  # sums stay below it in int64
+MAX_SUM = 2**62  # sums stay below it in int64
 
 
 def release(
@@ -93,7 +93,8 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
         return query.unit(spec.clip_norm, append) if known else 1.0, 0.0
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
     squared = query.squared_sensitivity(relation, spec.clip_norm, append)
-    sd = float(np.nextafter(spec.noise_multiplier * root(squared), np.inf))
+    product = spec.noise_multiplier * root(squared)
+    sd = float(np.nextafter(product, np.inf))
     if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:  # twice: off a diagonal it is halved
         raise ValueError(
             "noise must be of 2**-3 to 2**44 units of the sum, got noise_multiplier="
@@ -101,7 +102,7 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
         )
     # Under add_remove n is private: room for 2**30 rows.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
-    if n * query.most() > MOST:
+    if n * query.most() > MAX_SUM:
         raise ValueError(
             f"sums must stay below 2**62, got n_rows={spec.n_rows}. Split the data."
         )

@@ -1,5 +1,6 @@
-"""Which rows take part in a release: all of them, at most so many of a group, or a
-secret Poisson sample.
+"""Which rows take part in a release: all, so many of a group, or a Poisson sample.
+
+A sample is secret: neither it nor its size may be stored or handed out.
 """
 
 import numpy as np
@@ -33,7 +34,8 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
         )
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
-    rank = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    first = np.searchsorted(ordered, ordered)  # of its group
+    rank = np.arange(len(groups)) - first
     kept = np.empty(len(groups), bool)
     kept[order] = (rank < cap) | (ordered < 0)
     return kept

@@ -36,19 +36,22 @@ from dphead.privacy.transform import (
 
 Loss = Literal["softmax", "sigmoid", "squared"]
 Array = Any  # of numpy, or of jax.numpy where `xp` is that
-MOMENT = 2**20  # longest vector of channel moments
-COUNT = 2**10  # what a counted row adds: the grid is then fine beside any noise
-HESSIAN = 2**6  # largest weight p (1 - p) of a Hessian
-PROBABILITY = 2**16  # integers of a probability
-POWERS = 2**11  # entries of the table of powers of two
-ONE = 2**15  # what the table calls 1
-RATE = POWERS * 1.4426950408889634  # of the table's entries, for a power of e
-LOWEST = 16 * POWERS - 1  # powers below 2**-16 count as this one
-HUGE = 1e100  # a larger weight, or all if none exceeds 1 / HUGE, counts as zero
-SQUARED = 2**24  # largest residual of a squared loss, 256 in real numbers
-STEEPEST = 1e290  # of scores' units: a larger one times 0 would be no number
-WEIGHT = 2**15 - 1  # largest integer weight
-WEIGHTS = 2**18  # longest integer weights of a class: scores are then below 2**30
+# Grids: what stands for one. The finer, the less rounding and the longer the integers,
+# whose bit counts proofs/exactness.md adds up; each was chosen, not measured.
+MOMENT_RADIUS = 2**20  # longest vector of channel moments
+COUNT_SCALE = 2**10  # a counted row: the grid is then fine beside any noise
+HESSIAN_SCALE = 2**6  # the largest weight p (1 - p) of a Hessian, 1/4
+PROBABILITY_SCALE = 2**16  # a probability of one
+POWER_TABLE_SIZE = 2**11  # entries of the table of powers of two
+POWER_SCALE = 2**15  # what the table calls one
+POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # times log2(e): entries
+MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
+# Bounds (proofs/exactness.md).
+MAX_WEIGHT = 1e100  # above, a weight counts as zero; all do if none reaches 1e-100
+MAX_SQUARED_RESIDUAL = 2**24  # of a squared loss, 256 in real numbers
+MAX_SCORE_RATE = 1e290  # of scores' units: a larger one times 0 would be no number
+MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
+MAX_WEIGHT_NORM = 2**18  # of a class's integer weights: scores are then below 2**30
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,21 +78,25 @@ class IntegerWeights:
 
 
 def integer_weights(weights: np.ndarray) -> IntegerWeights:
-    """Weights (width, n_classes) rounded; those beyond HUGE or not finite count zero.
+    """Weights (width, n_classes) rounded; beyond MAX_WEIGHT or not finite is zero.
 
     The same on every machine: operations on single entries, and sums of integers.
     """
     weights = np.asarray(weights, np.float64).T
     with np.errstate(invalid="ignore"):
-        weights = np.where(np.abs(weights) <= HUGE, weights, 0.0)
+        weights = np.where(np.abs(weights) <= MAX_WEIGHT, weights, 0.0)
     largest = float(np.abs(weights).max(initial=0.0))
-    if largest < 1 / HUGE:
-        return IntegerWeights(np.zeros(weights.shape, np.int16), 0.0)
+    if largest < 1 / MAX_WEIGHT:
+        zeros = np.zeros(weights.shape, np.int16)
+        return IntegerWeights(zeros, 0.0)
     parts = np.rint(weights / largest * 2.0**20).astype(np.int64)
-    longest = largest * float(np.sqrt(float((parts**2).sum(axis=1).max()))) / 2**20
-    room = WEIGHTS - 2 * np.sqrt(weights.shape[1])  # rounding may lengthen them
-    step = max(largest / WEIGHT, longest / room)
-    return IntegerWeights(np.rint(weights / step).astype(np.int16), step)
+    squared = (parts**2).sum(axis=1)
+    length = float(np.sqrt(float(squared.max())))
+    longest = largest * length / 2**20
+    room = MAX_WEIGHT_NORM - 2 * np.sqrt(weights.shape[1])  # rounding may lengthen them
+    step = max(largest / MAX_INTEGER_WEIGHT, longest / room)
+    w = np.rint(weights / step)
+    return IntegerWeights(w.astype(np.int16), step)
 
 
 @dataclass(frozen=True)
@@ -182,11 +189,11 @@ class Chunk:
         additions is nothing.
         """
         assert self.weights is not None
-        z = xp.matmul(
-            self.rows.q.astype(xp.float64), self.weights.w.T.astype(xp.float64)
-        )
+        q = self.rows.q.astype(xp.float64)
+        w = self.weights.w.T.astype(xp.float64)
+        z = xp.matmul(q, w)
         rate = self.rows.scale[:, None] * self.weights.step
-        return z, xp.minimum(rate, STEEPEST)
+        return z, xp.minimum(rate, MAX_SCORE_RATE)
 
 
 def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:
@@ -196,46 +203,52 @@ def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:
 
 def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
     """(k, n_classes) int64."""
-    same = y.astype(xp.int64)[:, None] == xp.arange(n_classes)[None, :]
+    classes = xp.arange(n_classes)
+    same = y.astype(xp.int64)[:, None] == classes[None, :]
     return (same & keep[:, None]).astype(xp.int64)
 
 
 @cache
 def powers_of_two() -> np.ndarray:
-    """(POWERS,) int64: ONE * 2**(-i / POWERS), rounded."""
+    """(POWER_TABLE_SIZE,) int64: POWER_SCALE * 2**(-i / POWER_TABLE_SIZE), rounded."""
     with localcontext(prec=30):  # decimal arithmetic is the same on every machine
-        step = Decimal(2) ** (Decimal(-1) / POWERS)
-        table = [int(ONE * step**i + Decimal("0.5")) for i in range(POWERS)]
+        step = Decimal(2) ** (Decimal(-1) / POWER_TABLE_SIZE)
+        half = Decimal("0.5")
+        powers = (POWER_SCALE * step**i for i in range(POWER_TABLE_SIZE))
+        table = [int(value + half) for value in powers]
     return np.array(table, np.int64)
 
 
 def power(xp: Any, distance: Array, rate: Array) -> Array:
-    """ONE * e**-(distance * rate), as int64.
+    """POWER_SCALE * e**-(distance * rate), as int64.
 
     distance: (k, m) whole numbers >= 0, of scores; rate: (k, 1) what one stands for.
-    The exponent is truncated to 1 / POWERS of a power of two.
+    The exponent is truncated to 1 / POWER_TABLE_SIZE of a power of two.
     """
     table = xp.asarray(powers_of_two())
-    exponent = distance * (rate * RATE)
-    exponent = xp.minimum(exponent, float(LOWEST)).astype(xp.int64)
-    return xp.take(table, exponent % POWERS) >> (exponent // POWERS)
+    exponent = distance * (rate * POWERS_PER_NAT)
+    exponent = xp.minimum(exponent, float(MAX_POWER)).astype(xp.int64)
+    return xp.take(table, exponent % POWER_TABLE_SIZE) >> (exponent // POWER_TABLE_SIZE)
 
 
 def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:
-    """Predictions (k, m), as int64 parts of PROBABILITY.
+    """Predictions (k, m), as int64 parts of PROBABILITY_SCALE.
 
     z: (k, m) scores, whole numbers; rate: (k, 1), what one of them stands for.
     """
     if loss == "softmax":
-        e = power(xp, z.max(axis=1, keepdims=True) - z, rate)
+        distance = z.max(axis=1, keepdims=True) - z
+        e = power(xp, distance, rate)
         total = e.sum(axis=1, keepdims=True)
-        share = e.astype(xp.float64) * (float(PROBABILITY) / total.astype(xp.float64))
+        one = float(PROBABILITY_SCALE) / total.astype(xp.float64)
+        share = e.astype(xp.float64) * one
         return xp.rint(share).astype(xp.int64)
     if loss == "sigmoid":
         e = power(xp, xp.abs(z), rate)
-        larger = ONE * PROBABILITY // (ONE + e)
-        return xp.where(z >= 0, larger, PROBABILITY - larger)
-    value = xp.clip(z * (rate * float(PROBABILITY)), -float(SQUARED), float(SQUARED))
+        larger = POWER_SCALE * PROBABILITY_SCALE // (POWER_SCALE + e)
+        return xp.where(z >= 0, larger, PROBABILITY_SCALE - larger)
+    most = float(MAX_SQUARED_RESIDUAL)
+    value = xp.clip(z * (rate * float(PROBABILITY_SCALE)), -most, most)
     return xp.rint(value).astype(xp.int64)
 
 
@@ -248,7 +261,8 @@ def shortened(xp: Any, residual: Array, factor: Array) -> Array:
     value = residual.astype(xp.float64) * factor
     l = xp.rint(value)
     l = xp.where(fits(l, RADIUS**2), l, xp.trunc(value))
-    return xp.where(fits(l, RADIUS**2), l, 0.0).astype(xp.int64)
+    l = xp.where(fits(l, RADIUS**2), l, 0.0)
+    return l.astype(xp.int64)
 
 
 @dataclass(frozen=True)
@@ -302,27 +316,32 @@ class Gradient(Query):
         if self.loss != "squared" or params.weights is None:
             return self._longest() * whole
         columns = np.linalg.norm(params.weights, axis=0)
-        return float(np.linalg.norm(columns) * whole + 1) * whole
+        residual = float(np.linalg.norm(columns) * whole + 1)
+        return residual * whole
 
     def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
         """The rows, and their residuals times min(1, C / (||r|| ||x||))."""
         z, rate = chunk.scores(xp)
         p = probabilities(xp, z, rate, self.loss)
-        r = p - PROBABILITY * one_hot(xp, chunk.y, chunk.keep, self.n_classes)
+        classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
+        r = p - PROBABILITY_SCALE * classes
         r = xp.where(chunk.keep[:, None], r, 0)
         longest = aim(RADIUS**2, self.n_classes)
         if self.clip == "features":
-            factor = longest / (self._longest() * PROBABILITY)
+            factor = longest / (self._longest() * PROBABILITY_SCALE)
             return chunk.rows.q, shortened(xp, r, factor)
-        length = xp.sqrt((r * r).sum(axis=1, keepdims=True).astype(xp.float64))
-        whole = float(RADIUS**2) / (chunk.clip_norm * PROBABILITY)
+        squared = (r * r).sum(axis=1, keepdims=True)
+        length = xp.sqrt(squared.astype(xp.float64))
+        whole = float(RADIUS**2) / (chunk.clip_norm * PROBABILITY_SCALE)
         unclipped = chunk.rows.scale[:, None] * whole
         clipped = longest / xp.maximum(length, 1.0)
-        return chunk.rows.q, shortened(xp, r, xp.minimum(unclipped, clipped))
+        factor = xp.minimum(unclipped, clipped)
+        return chunk.rows.q, shortened(xp, r, factor)
 
     def _longest(self) -> float:
         """Largest norm of a residual whose loss bounds it."""
-        return float(np.sqrt(2.0 if self.loss == "softmax" else self.n_classes))
+        squared = 2.0 if self.loss == "softmax" else self.n_classes
+        return float(np.sqrt(squared))
 
 
 @dataclass(frozen=True)
@@ -376,26 +395,28 @@ class SigmoidHessians(ClassGrams):
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """That of a Gram matrix whose largest weight is 1/4."""
-        return super().unit(clip_norm, append) / (4 * HESSIAN)
+        return super().unit(clip_norm, append) / (4 * HESSIAN_SCALE)
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
         """sqrt(m) rho² / 4; replaced sqrt(2 m) rho² / 4 (claim H)."""
         single = super().squared_sensitivity(relation, clip_norm, append)
-        return self.n_classes * HESSIAN**2 * single
+        return self.n_classes * HESSIAN_SCALE**2 * single
 
     def most(self) -> int:
         """A square of an entry, weighted."""
-        return HESSIAN * RADIUS**2
+        return HESSIAN_SCALE * RADIUS**2
 
     def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
-        """The rows, and weights 4 p (1 - p) of HESSIAN (k, n_classes)."""
-        p = probabilities(xp, *chunk.scores(xp), "sigmoid")
-        part = (p * (PROBABILITY - p)).astype(xp.float64)
-        weight = xp.rint(part * (4.0 * HESSIAN / PROBABILITY**2))
-        fits = (weight >= 0) & (weight <= float(HESSIAN))
-        weight = xp.where(fits, weight, 0.0)
+        """The rows, and weights 4 p (1 - p) of HESSIAN_SCALE (k, n_classes)."""
+        z, rate = chunk.scores(xp)
+        p = probabilities(xp, z, rate, "sigmoid")
+        part = (p * (PROBABILITY_SCALE - p)).astype(xp.float64)
+        unit = 4.0 * HESSIAN_SCALE / PROBABILITY_SCALE**2
+        weight = xp.rint(part * unit)
+        known = (weight >= 0) & (weight <= float(HESSIAN_SCALE))
+        weight = xp.where(known, weight, 0.0)
         weight = xp.where(chunk.keep[:, None], weight, 0.0)
         return chunk.rows.q, weight.astype(xp.int64)
 
@@ -432,7 +453,7 @@ class ClassCounts(Query):
     """Number of rows of each class, shape (n_classes, 1)."""
 
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
-    single: ClassVar[int] = COUNT**2  # one row
+    single: ClassVar[int] = COUNT_SCALE**2  # one row
     replaced: ClassVar[int] = 2  # of two classes
 
     def shape(self, width: int) -> tuple[int, ...]:
@@ -441,11 +462,11 @@ class ClassCounts(Query):
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """A part of a row."""
-        return 1 / COUNT
+        return 1 / COUNT_SCALE
 
     def most(self) -> int:
         """One row."""
-        return COUNT
+        return COUNT_SCALE
 
     def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
         """The classes, and one row each."""
@@ -471,8 +492,8 @@ class CorrectCount(ClassCounts):
         z, _ = chunk.scores(xp)
         own = one_hot(xp, chunk.y, chunk.keep, self.n_classes) > 0
         others = xp.where(own, -xp.inf, z).max(axis=1)
-        correct = xp.where(own, z, -xp.inf).max(axis=1) > others
-        correct = (chunk.keep & correct)[:, None]
+        score = xp.where(own, z, -xp.inf).max(axis=1)
+        correct = (chunk.keep & (score > others))[:, None]
         return correct.astype(xp.int64), _counted(xp, chunk.keep)
 
 
@@ -494,18 +515,18 @@ class ChannelMoment(Query):
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """A part of C."""
-        return clip_norm / MOMENT
+        return clip_norm / MOMENT_RADIUS
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
         """C; replaced 2 C, or sqrt(2) C for squares, which are not negative."""
         replaced = 4 if self.power == 1 else 2
-        return MOMENT**2 * (replaced if relation == "replace_one" else 1)
+        return MOMENT_RADIUS**2 * (replaced if relation == "replace_one" else 1)
 
     def most(self) -> int:
         """An entry."""
-        return MOMENT
+        return MOMENT_RADIUS
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
         """Means are no longer than the row, and mean squares than its square."""
@@ -523,19 +544,24 @@ class ChannelMoment(Query):
         fine = transformed(transform, x)
         channels = self.n_channels or x.shape[1]
         powers = fine.integers.astype(np.int64) ** self.power
-        sums = powers.reshape(len(x), channels, -1).sum(axis=2).astype(np.float64)
+        sums = powers.reshape(len(x), channels, -1).sum(axis=2)
+        sums = sums.astype(np.float64)
         with np.errstate(all="ignore"):
             power = fine.scale if self.power == 1 else fine.scale * fine.scale
             one = power * (channels / x.shape[1])
             largest = np.maximum(np.abs(sums).max(axis=1), 1.0)
             share = sums / largest[:, None]  # within [-1, 1]: no square overflows
             share = np.rint(share * 2.0**20)  # whole numbers, whose squares add exactly
-            norm = np.sqrt((share.astype(np.int64) ** 2).sum(axis=1))
+            squared = (share.astype(np.int64) ** 2).sum(axis=1)
+            norm = np.sqrt(squared)
             size = one * largest / 2.0**20
-            most = aim(MOMENT**2, channels)
-            factor = np.minimum(size / (clip_norm / MOMENT), most / np.maximum(norm, 1))
+            most = aim(MOMENT_RADIUS**2, channels)
+            unclipped = size / (clip_norm / MOMENT_RADIUS)
+            clipped = most / np.maximum(norm, 1)
+            factor = np.minimum(unclipped, clipped)
             usable = fine.finite & np.isfinite(factor)
-        q = within(share, np.where(usable, factor, 0.0), None, MOMENT**2)
+        factor = np.where(usable, factor, 0.0)
+        q = within(share, factor, None, MOMENT_RADIUS**2)
         return IntegerRows(q, np.where(usable, 1.0, 0.0))
 
     def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
@@ -544,7 +570,7 @@ class ChannelMoment(Query):
 
 
 def _counted(xp: Any, keep: Array) -> Array:
-    return COUNT * keep[:, None].astype(xp.int64)
+    return COUNT_SCALE * keep[:, None].astype(xp.int64)
 
 
 def root(squared: int) -> float:

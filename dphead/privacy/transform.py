@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+# Proved in proofs/exactness.md, "Bit counts".
 RADIUS = 4095  # longest integer row or residual: 128 products of entries fit in int32
-FINE = 20  # bits of a row's largest entry before the clip
-SMALLEST = 2.0**-900  # rows below count as zeros, so that a power of two can divide
-WIDEST = 2**22  # columns whose squares of FINE bits add up in int64
+FINE_BITS = 20  # of a row's largest entry before the clip
+# Rows whose largest entry is below count as zeros, so that a power of two can divide.
+SMALLEST_ENTRY = 2.0**-900
+MAX_FEATURES = 2**22  # columns whose squares of FINE_BITS add up in int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +62,9 @@ class RowTransform:
                     f"{np.shape(values)} for {n_features=}. "
                     "This is a defect in the solver."
                 )
-        if n_features > WIDEST:
+        if n_features > MAX_FEATURES:
             raise ValueError(
-                f"rows must have at most {WIDEST} features, got {n_features=}. "
+                f"rows must have at most {MAX_FEATURES} features, got {n_features=}. "
                 "Squares of more could overflow: leave some out."
             )
         return n_features + (1 if self.append else 0)
@@ -72,16 +74,16 @@ class RowTransform:
         own = (type(self), self.unit_norm, self.append)
         if own != (type(other), other.unit_norm, other.append):
             return False
-        pairs = ((self.center, other.center), (self.scale, other.scale))
-        return all(np.array_equal(a, b) for a, b in pairs)  # type: ignore[arg-type]
+        pairs: Any = ((self.center, other.center), (self.scale, other.scale))
+        return all(np.array_equal(a, b) for a, b in pairs)
 
 
 @dataclass(frozen=True)
 class FineRows:
     """Rows as integers times a number for each row, before the clip.
 
-    integers: (k, d) float64 whole numbers of at most 2**FINE. scale: (k,) float64; a
-    row is integers * scale. squared: (k,) int64, exact sums of squares of integers.
+    integers: (k, d) float64 whole numbers of at most 2**FINE_BITS. scale: (k,) float64;
+    a row is integers * scale. squared: (k,) int64, exact sums of squares of integers.
     finite: (k,) bool; a row that is not is all zeros and counts zero.
     """
 
@@ -108,15 +110,18 @@ class IntegerRows:
 
 
 def fine(values: np.ndarray) -> FineRows:
-    """Rows (k, d) float64 rounded to FINE bits of their largest entry."""
+    """Rows (k, d) float64 rounded to FINE_BITS bits of their largest entry."""
     largest = np.abs(values).max(axis=1, initial=0.0)
     finite = np.isfinite(largest)
-    known = finite & (largest >= SMALLEST)
-    _, exponent = np.frexp(np.where(known, largest, 1.0))
-    step = np.ldexp(1.0, exponent - FINE)  # a power of two: dividing by it is exact
+    known = finite & (largest >= SMALLEST_ENTRY)
+    size = np.where(known, largest, 1.0)
+    _, exponent = np.frexp(size)
+    # a power of two: dividing by it is exact
+    step = np.ldexp(1.0, exponent - FINE_BITS)
     values = np.where(known[:, None], values, 0.0)
     integers = np.rint(values / step[:, None])
-    squared = (integers.astype(np.int64) ** 2).sum(axis=1)
+    squares = integers.astype(np.int64) ** 2
+    squared = squares.sum(axis=1)
     return FineRows(integers, step, squared, finite)
 
 
@@ -130,9 +135,11 @@ def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
             return rows
         values = rows.integers * rows.scale[:, None]
         if transform.center is not None:
-            values = values - np.asarray(transform.center, np.float64)
+            center = np.asarray(transform.center, np.float64)
+            values = values - center
         if transform.scale is not None:
-            values = values * np.asarray(transform.scale, np.float64)
+            scale = np.asarray(transform.scale, np.float64)
+            values = values * scale
         values[~rows.finite] = np.nan
         rows = fine(values)
         if transform.unit_norm and transform.center is not None:
@@ -157,14 +164,16 @@ def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
     with np.errstate(all="ignore"):
         norm = rows.norm()
         whole = np.sqrt(norm * norm + b * b)
-        length = aim(RADIUS**2, transform.width(x.shape[1]))
+        width = transform.width(x.shape[1])
+        length = aim(RADIUS**2, width)
         scale = np.where(whole > 0, whole / length, 1.0)
         usable = rows.finite & np.isfinite(scale)
         scale = np.where(usable, scale, 1.0)
         factor = np.where(usable, rows.scale / scale, 0.0)
         last = np.where(usable, b / scale, 0.0) if b else None
     q = within(rows.integers, factor, last, RADIUS**2)
-    return IntegerRows(q.astype(np.int16), np.where(usable, scale, 0.0))
+    scale = np.where(usable, scale, 0.0)
+    return IntegerRows(q.astype(np.int16), scale)
 
 
 def clipped_rows(
@@ -180,25 +189,30 @@ def clipped_rows(
     step = clipped_step(clip_norm, transform.append)
     bound, constant = clipped_bound(clip_norm, transform.append)
     with np.errstate(all="ignore"):
-        longest = aim(bound, x.shape[1]) / np.sqrt(np.maximum(rows.squared, 1))
-        factor = np.where(rows.finite, np.minimum(rows.scale / step, longest), 0.0)
+        length = aim(bound, x.shape[1])
+        longest = length / np.sqrt(np.maximum(rows.squared, 1))
+        factor = np.minimum(rows.scale / step, longest)
+        factor = np.where(rows.finite, factor, 0.0)
     q = within(rows.integers, factor, None, bound)
     if transform.append:
         last = np.where(rows.finite, constant, 0)
         q = np.concatenate([q, last[:, None]], axis=1)
-    return IntegerRows(q.astype(np.int16), np.where(rows.finite, step, 0.0))
+    scale = np.where(rows.finite, step, 0.0)
+    return IntegerRows(q.astype(np.int16), scale)
 
 
 def clipped_step(clip_norm: float, append: float) -> float:
     """What one unit of `clipped_rows` stands for."""
-    return float(np.sqrt(clip_norm * clip_norm + append * append)) / RADIUS
+    length = np.sqrt(clip_norm * clip_norm + append * append)
+    return float(length) / RADIUS
 
 
 def clipped_bound(clip_norm: float, append: float) -> tuple[int, int]:
     """(bound on a row's sum of squares without the constant, the constant's entry)."""
     step = clipped_step(clip_norm, append)
     constant = int(append / step)  # towards zero
-    bound = min(int((clip_norm / step) ** 2), RADIUS**2 - constant**2)
+    clipped = int((clip_norm / step) ** 2)
+    bound = min(clipped, RADIUS**2 - constant**2)
     return max(bound, 0), constant
 
 
@@ -209,7 +223,8 @@ def aim(bound: int, width: int) -> float:
     length / sqrt(3); this leaves three of them. What still exceeds it is truncated.
     """
     radius = float(np.sqrt(bound))
-    return max(radius - 1 - width / (16 * max(radius, 1)), 0.0)
+    rounding = width / (16 * max(radius, 1))
+    return max(radius - 1 - rounding, 0.0)
 
 
 def within(
@@ -225,7 +240,8 @@ def within(
         values = np.concatenate([values, last[:, None]], axis=1)
     q = np.rint(values)
     q = np.where(fits(q, bound), q, np.trunc(values))
-    return np.where(fits(q, bound), q, 0.0).astype(np.int64)
+    q = np.where(fits(q, bound), q, 0.0)
+    return q.astype(np.int64)
 
 
 def fits(q: Any, bound: int) -> Any:
@@ -235,4 +251,5 @@ def fits(q: Any, bound: int) -> Any:
     A float64 sum of squares is exact up to 2**53, and rounding takes no larger one, nor
     what is not a number, below the bound.
     """
-    return (q * q).sum(axis=1, keepdims=True) <= float(bound)
+    squared = (q * q).sum(axis=1, keepdims=True)
+    return squared <= float(bound)

@@ -12,8 +12,8 @@ import numpy as np
 from dphead.privacy.statistics import ClassSums
 from dphead.rows.data import AHEAD, BLOCK_ROWS, TOGETHER, streamed_rows
 from dphead.solvers.base import PlannedRelease, PublicFacts
-from dphead.sums.cpu import PIECE, PIECES
-from dphead.sums.passes import COPIES, cores
+from dphead.sums.passes import cores
+from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
 DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
 # modules still to come (numba and what it compiles: 130 MB), threads and allocator
@@ -128,12 +128,12 @@ def streaming(facts: PublicFacts) -> int:
     # of a piece's scores: predictions, residuals and what numpy makes between them
     arrays = 6
     # float64 arrays of rows that numpy turns to integers
-    pieces = 8 * 8 * PIECES * cores()
+    pieces = 8 * 8 * CONVERTED_ENTRIES * cores()
     return (
         blocks
         + pieces
         + made(facts, rows)
-        + arrays * 8 * PIECE * facts.n_classes * cores()
+        + arrays * 8 * FACTOR_ROWS * facts.n_classes * cores()
     )
 
 
@@ -165,10 +165,10 @@ def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
         ):
             # both are made in one pass, and the class sums wait
             size += _size(after, width)
-        copies = min(cores(), max(1, COPIES // size))
-        work = copies * 8 * PIECE * width
+        copies = min(cores(), max(1, MAX_SUM_COPY_BYTES // size))
+        work = copies * 8 * FACTOR_ROWS * width
         if r.query.kind == "gram":
-            work = copies * (16 * width**2 + 24 * PIECE * width)
+            work = copies * (16 * width**2 + 24 * FACTOR_ROWS * width)
         elif r.query.kind == "outer":
             work += copies * size * (2 if facts.n_features <= facts.n_classes else 1)
         most = max(most, (max(copies, 4) + 4) * size + work)

@@ -73,7 +73,8 @@ def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
     first = int(index[0])
     if first < 0:
         return None
-    if not np.array_equal(index[:count], np.arange(first, first + count)):
+    wanted = np.arange(first, first + count)
+    if not np.array_equal(index[:count], wanted):
         return None
     return first, count, len(index)
 
@@ -142,10 +143,10 @@ class KeptSums(NextSum):
                 self._held = None
                 return value.copy()
         value = super().__call__(request, total)
-        params = replace(
-            request.params, transform=deepcopy(request.params.transform), weights=None
-        )
-        self._kept.append((replace(request, params=params), value.copy()))
+        transform = deepcopy(request.params.transform)
+        params = replace(request.params, transform=transform, weights=None)
+        kept = replace(request, params=params)
+        self._kept.append((kept, value.copy()))
         return value
 
 

@@ -1,4 +1,7 @@
-"""Block sums on a CPU: compiled loops where they pay, elsewhere numpy's products."""
+"""Block sums on a CPU: compiled loops where they pay, elsewhere numpy's products.
+
+Which of them makes a sum may depend on shapes and types alone, never on the rows.
+"""
 
 import numpy as np
 
@@ -20,12 +23,13 @@ from dphead.sums.reference import (
     factors,
     row_norms,
 )
-
-COMPILED = 1 << 12  # entries of a sum from which compiling pays
-ROWS_WIDE = 1 << 5  # features a COMPILED-th of it make compiled rows pay: 128
-EXACT = 2**53  # float64 holds every whole number up to here
-PIECES = 1 << 18  # numbers of rows that numpy turns to integers at a time
-PIECE = 1024  # rows whose factors numpy makes at a time, in the cache
+from dphead.sums.tuning import (
+    COMPILED_ENTRIES,
+    CONVERTED_ENTRIES,
+    ENTRIES_PER_FEATURE,
+    FACTOR_ROWS,
+    FLOAT64_EXACT,
+)
 
 
 class CpuSums:
@@ -37,7 +41,7 @@ class CpuSums:
 
     parallel = True
 
-    def __init__(self, compiled_from: int = COMPILED) -> None:
+    def __init__(self, compiled_from: int = COMPILED_ENTRIES) -> None:
         self._least = compiled_from
 
     def is_exact(self, query: Query) -> bool:
@@ -50,9 +54,11 @@ class CpuSums:
 
     def rows(self, ask: Ask, block: Block) -> IntegerRows:
         """The integers of a block's rows, compiled where there are many columns."""
-        query, transform = ask.query, ask.params.transform
+        query = ask.query
+        transform = ask.params.transform
         features = block.x.shape[1]
-        if ROWS_WIDE * features < self._least or not _has_rows(query, features):
+        wide = ENTRIES_PER_FEATURE * features >= self._least
+        if not wide or not _has_rows(query, features):
             return _rows_by_numpy(ask, block.x)
         from dphead.sums import rows_numba
 
@@ -91,7 +97,9 @@ class CpuSums:
             from dphead.sums.products_numba import add_products
 
             keep = counting(query, rows, y, used)
-            q = rows.q if keep.all() else np.where(keep[:, None], rows.q, np.int16(0))
+            q = rows.q
+            if not keep.all():
+                q = np.where(keep[:, None], q, np.int16(0))
             add_products(q, None, out)
             return out
         return _by_numpy(ask, rows, y, used, out)
@@ -110,13 +118,15 @@ def _is_softmax(query: Query) -> bool:
 
 def _rows_by_numpy(ask: Ask, x: np.ndarray) -> IntegerRows:
     """Pieces of rows, each alone: numpy's float64 arrays are eight times a piece."""
-    size = max(1, PIECES // x.shape[1])
+    size = max(1, CONVERTED_ENTRIES // x.shape[1])
+    transform = ask.params.transform
     parts = []
     for i in range(0, len(x), size):
-        part = ask.query.rows(ask.params.transform, x[i : i + size], ask.clip_norm)
+        part = ask.query.rows(transform, x[i : i + size], ask.clip_norm)
         q = part.q.astype(np.int32) if part.q.itemsize > 4 else part.q
         parts.append(IntegerRows(q, part.scale))
-    q, scale = (np.concatenate([getattr(p, n) for p in parts]) for n in ("q", "scale"))
+    q = np.concatenate([part.q for part in parts])
+    scale = np.concatenate([part.scale for part in parts])
     return IntegerRows(q, scale)
 
 
@@ -124,9 +134,9 @@ def _by_numpy(
     ask: Ask, rows: IntegerRows, y: np.ndarray, used: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
     """Factors by numpy, products in float64, which holds them exactly."""
-    assert PIECE * ask.query.most() <= EXACT
-    for i in range(0, len(y), PIECE):
-        run = slice(i, i + PIECE)
+    assert FACTOR_ROWS * ask.query.most() <= FLOAT64_EXACT
+    for i in range(0, len(y), FACTOR_ROWS):
+        run = slice(i, i + FACTOR_ROWS)
         part = IntegerRows(rows.q[run], rows.scale[run])
         left, right = factors(ask, part, y[run], used[run])
         add_factors(ask.query, left, right, out, exact_products)
@@ -134,5 +144,6 @@ def _by_numpy(
 
 
 def exact_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """leftᵀ right of at most PIECE rows of whole numbers: exact in any order."""
-    return (left.astype(np.float64).T @ right.astype(np.float64)).astype(np.int64)
+    """leftᵀ right of at most FACTOR_ROWS rows of whole numbers: exact in any order."""
+    products = left.astype(np.float64).T @ right.astype(np.float64)
+    return products.astype(np.int64)

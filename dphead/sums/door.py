@@ -1,4 +1,7 @@
-"""What `release` is given: sums that are checked before and while they are used."""
+"""What `release` is given: sums that are checked before and while they are used.
+
+No sum may reach `release` by another way.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,8 +20,7 @@ from dphead.sums.reference import (
     ask_of,
     largest_norm,
 )
-
-TRIED = 1 << 24  # products of the reference's in a trial: 0.02 s
+from dphead.sums.tuning import KNOWN_ANSWER_PRODUCTS
 
 
 class Door:
@@ -51,7 +53,8 @@ class Door:
         To be called before anything is charged. What was tried is not tried again.
         """
         exact = {(q, n_features) for q in queries if self.block_sum.is_exact(q)}
-        known_answers(self.block_sum, {q for q, _ in exact - self._checked}, n_features)
+        untried = {q for q, _ in exact - self._checked}
+        known_answers(self.block_sum, untried, n_features)
         self._checked |= exact
 
     def __call__(self, request: SumRequest) -> np.ndarray:
@@ -59,10 +62,10 @@ class Door:
 
         def total(query: Query) -> np.ndarray:
             ask = ask_of(query, request.params, request.clip_norm, request.rows)
+            way = (self.block_sum, self.kept)
             if self._parts is not None:
-                return self._parts(ask, request, self.block_sum, self.kept)
-            rows, indices = request.rows, request.indices
-            return checked_sum(ask, rows, indices, self.block_sum, self.kept)
+                return self._parts(ask, request, *way)
+            return checked_sum(ask, request.rows, request.indices, *way)
 
         return self.next_sum(request, total)
 
@@ -83,16 +86,18 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
     rng = np.random.default_rng(0)
     for query in sorted(queries, key=repr):
         entries = int(np.prod(query.shape(n_features)))
-        k = int(np.clip(TRIED // entries, 8, 160))
+        k = int(np.clip(KNOWN_ANSWER_PRODUCTS // entries, 8, 160))
         block = _hostile(rng, k, n_features, query.n_classes)
         center = rng.normal(size=n_features) / np.sqrt(n_features)
         append = 0.0 if isinstance(query, ChannelMoment) else 0.3  # features alone
-        for transform in (RowTransform(), RowTransform(True, center, None, append)):
+        centered = RowTransform(True, center, None, append)
+        for transform in (RowTransform(), centered):
             width = transform.width(n_features)
             weights = rng.normal(size=(width, query.n_classes))
             ask = ask_of(query, Params(transform, weights), 1.0)
             fast = _answer(block_sum, ask, block)
-            if not np.array_equal(fast, _answer(ReferenceSums(), ask, block)):
+            wanted = _answer(ReferenceSums(), ask, block)
+            if not np.array_equal(fast, wanted):
                 raise RuntimeError(
                     "fast sums must equal the reference's before anything is charged, "
                     f"got other integers of {query.name} with "
@@ -104,18 +109,23 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
 def _answer(way: BlockSum, ask: Ask, block: Block) -> np.ndarray:
     out = empty_sum(ask, block.x.shape[1])
     rows = way.rows(ask, block)
-    out = np.asarray(way.add(ask, rows, block.y, block.index >= 0, out))
+    used = block.index >= 0
+    out = np.asarray(way.add(ask, rows, block.y, used, out))
     return np.triu(out) if ask.query.symmetric else out
 
 
 def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
     """Rows (k, d), classes and others, and slots of which some are padding."""
+    quarter = k // 4
+    half = k // 2
     x = rng.normal(size=(k, d)).astype(np.float32)
-    x[: k // 4] = 0
-    x[np.arange(k // 4), np.arange(k // 4) % d] = 1
-    x[k // 4 : k // 2] *= np.logspace(-38, 36, k // 2 - k // 4)[:, None]
-    x[k // 2] = np.nan
-    x[k // 2 + 1, 0] = np.inf
+    x[:quarter] = 0
+    places = np.arange(quarter)
+    x[places, places % d] = 1
+    sizes = np.logspace(-38, 36, half - quarter)  # float32 has 1e-38 to 3e38
+    x[quarter:half] *= sizes[:, None]
+    x[half] = np.nan
+    x[half + 1, 0] = np.inf
     y = rng.integers(-1, m + 1, k).astype(np.int32)
     index = np.arange(k)
     index[-k // 8 :] = -1

@@ -1,32 +1,29 @@
-"""The compiled softmax gradient: scores, residuals, products of CHUNK rows at a time.
+"""The compiled softmax gradient: scores, residuals, products of a chunk at a time.
 
-`Gradient.factors` says the same with whole arrays; `door` holds the two equal.
+`Gradient.factors` says the same with whole arrays, and no integer may differ from it;
+`door` holds the two equal.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from dphead.privacy.statistics import (
-    LOWEST,
-    ONE,
-    POWERS,
-    PROBABILITY,
-    RATE,
-    STEEPEST,
+    MAX_POWER,
+    MAX_SCORE_RATE,
+    POWER_SCALE,
+    POWER_TABLE_SIZE,
+    POWERS_PER_NAT,
+    PROBABILITY_SCALE,
     Gradient,
     counting,
     powers_of_two,
 )
 from dphead.privacy.transform import RADIUS, IntegerRows, aim
-from dphead.sums.products_numba import (
-    CHUNK,
-    HEIGHT,
-    ROUND,
-    _add_products,
-    _packed,
-    _scores,
-    compiled,
-)
+from dphead.sums.processor_numba import TILE_HEIGHT, compiled
+from dphead.sums.products_numba import _add_products, _packed, _scores
 from dphead.sums.reference import Ask
+from dphead.sums.tuning import CHUNK_ROWS, ROUNDING_SHIFT
 
 
 def add_softmax_gradient(
@@ -43,32 +40,57 @@ def add_softmax_gradient(
     query = ask.query
     assert isinstance(query, Gradient) and ask.weights is not None
     w = ask.weights.w
-    if w.shape != (query.n_classes, rows.q.shape[1]) or out.shape != w.shape:
+    wanted = (query.n_classes, rows.q.shape[1])
+    if w.shape != wanted or out.shape != wanted:
         raise ValueError(
             f"weights must be those of the gradient, got {w.shape=}, {rows.q.shape=}, "
             f"{out.shape=}. This is a defect in the solver or the row source."
         )
     keep = counting(query, rows, y, used)
     with np.errstate(over="ignore"):
-        rate = np.minimum(rows.scale * ask.weights.step, STEEPEST) * RATE
+        rate = (
+            np.minimum(rows.scale * ask.weights.step, MAX_SCORE_RATE) * POWERS_PER_NAT
+        )
     longest = aim(RADIUS**2, query.n_classes)
     if query.clip == "rows":
-        factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY))
+        factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY_SCALE))
     else:
-        factor = np.full(len(y), longest / (query._longest() * PROBABILITY))
+        factor = np.full(len(y), longest / (query._longest() * PROBABILITY_SCALE))
         longest = np.inf
-    numbers = (float(PROBABILITY), longest, float(LOWEST), RADIUS**2)
+    rule = ResidualRule(
+        powers_of_two().astype(np.int32),
+        float(PROBABILITY_SCALE),
+        longest,
+        float(MAX_POWER),
+        RADIUS**2,
+    )
+    assert len(rule.table) == POWER_TABLE_SIZE and rule.table[0] == POWER_SCALE
     classes = np.where(keep, y, -1).astype(np.int32)
-    table = powers_of_two().astype(np.int32)
-    assert len(table) == POWERS and table[0] == ONE
     q = np.ascontiguousarray(rows.q)
-    _add(q, classes, rate, factor, _packed(w), table, *numbers, CHUNK, out)
+    _add(q, classes, rate, factor, _packed(w), rule, CHUNK_ROWS, out)
+
+
+class ResidualRule(NamedTuple):
+    """How scores become residuals: numbers of `privacy.statistics`.
+
+    table: (POWER_TABLE_SIZE,) int32 powers of two. one: parts of a probability.
+    longest: the length that clipped rows are brought to, inf where the loss bounds it.
+    max_power: the largest exponent, in steps of the table. bound: on a residual's sum
+    of squares.
+    """
+
+    table: np.ndarray
+    one: float
+    longest: float
+    max_power: float
+    bound: int
 
 
 @compiled
-def _add(q, y, rate, factor, weights, table, one, longest, lowest, bound, size, out):  # type: ignore[no-untyped-def]
+def _add(q, y, rate, factor, weights, rule, size, out):
+    """Add the gradients of all rows q, `size` of them at a time."""
     m = len(out)
-    most = (m + HEIGHT - 1) // HEIGHT * HEIGHT
+    most = (m + TILE_HEIGHT - 1) // TILE_HEIGHT * TILE_HEIGHT
     z = np.empty((m, size), np.int32)
     l = np.zeros((most, size), np.int16)
     for start in range(0, len(q), size):
@@ -78,37 +100,51 @@ def _add(q, y, rate, factor, weights, table, one, longest, lowest, bound, size, 
         if k < size:
             l[:] = 0
         at = slice(start, stop)
-        _residuals(
-            z[:, :k],
-            y[at],
-            rate[at],
-            factor[at],
-            table,
-            one,
-            longest,
-            lowest,
-            bound,
-            l[:m, :k],
-        )
+        own = z[:, :k]
+        residuals = l[:m, :k]
+        _residuals(own, y[at], rate[at], factor[at], rule, residuals)
         pairs = l.view(np.int32)
         if k == size:
             _add_products(pairs, q, start, stop, out)
         else:
-            few = np.ascontiguousarray(pairs[:, : (k + 1) // 2])
+            n = (k + 1) // 2
+            few = np.ascontiguousarray(pairs[:, :n])
             _add_products(few, q, start, stop, out)
 
 
 @compiled
-def _residuals(z, y, rate, factor, table, one, longest, lowest, bound, l):  # type: ignore[no-untyped-def]
+def _residuals(z, y, rate, factor, rule, l):
     """Scores z (m, k) to clipped residuals l (m, k) int16; zero where y is negative.
 
     A loop over rows is one of vectors. z is used for what is made on the way.
     """
+    k = z.shape[1]
+    sums = np.zeros(k, np.int64)
+    share = np.empty(k)
+    _to_powers(z, rate, rule, sums)
+    for i in range(k):
+        share[i] = rule.one / np.float64(sums[i])
+        sums[i] = 0
+    _to_differences(z, y, share, np.int32(rule.one), sums)
+    for i in range(k):
+        length = np.sqrt(np.float64(sums[i]))
+        clipped = rule.longest / max(length, 1.0)
+        share[i] = min(factor[i], clipped)
+        sums[i] = 0
+    _round_to(l, z, share, sums)
+    for i in range(k):
+        if sums[i] > rule.bound:
+            _truncate_to(l, z, share, rule.bound, i)
+
+
+@compiled
+def _to_powers(z, rate, rule, sums):
+    """Scores to powers of two of their distance from the row's largest; their sums."""
     m, k = z.shape
+    table = rule.table
+    max_power = rule.max_power
     powers = len(table)
     top = np.full(k, -(2**31), np.int32)
-    total = np.zeros(k, np.int64)
-    share = np.empty(k)
     for j in range(m):
         own = z[j]
         for i in range(k):
@@ -116,40 +152,50 @@ def _residuals(z, y, rate, factor, table, one, longest, lowest, bound, l):  # ty
     for j in range(m):
         own = z[j]
         for i in range(k):
-            distance = np.float64(np.int64(top[i]) - np.int64(own[i]))
-            exponent = np.int32(min(distance * rate[i], lowest))
+            distance = np.int64(top[i]) - np.int64(own[i])
+            steps = np.float64(distance) * rate[i]
+            exponent = np.int32(min(steps, max_power))
             own[i] = table[exponent % powers] >> (exponent // powers)
-            total[i] += own[i]
-    for i in range(k):
-        share[i] = one / np.float64(total[i])
-        total[i] = 0
-    whole = np.int32(one)
+            sums[i] += own[i]
+
+
+@compiled
+def _to_differences(z, y, share, one, squares):
+    """Powers to predictions less the row's class, and their sums of squares."""
+    m, k = z.shape
     for j in range(m):
         own = z[j]
         for i in range(k):
-            r = np.int32((own[i] * share[i] + ROUND) - ROUND)
-            r -= whole if j == y[i] else np.int32(0)
+            rounded = (own[i] * share[i] + ROUNDING_SHIFT) - ROUNDING_SHIFT
+            r = np.int32(rounded)
+            r -= one if j == y[i] else np.int32(0)
             r = r if y[i] >= 0 else np.int32(0)
             own[i] = r
-            total[i] += np.int64(r) * np.int64(r)
-    for i in range(k):
-        length = np.sqrt(np.float64(total[i]))
-        clipped = longest / max(length, 1.0)
-        share[i] = min(factor[i], clipped)
-        total[i] = 0
+            squares[i] += np.int64(r) * np.int64(r)
+
+
+@compiled
+def _round_to(l, z, factor, squares):
+    """Residuals z times a factor for each row, rounded; their sums of squares."""
+    m, k = z.shape
     for j in range(m):
         own = z[j]
         final = l[j]
         for i in range(k):
-            final[i] = np.int32((own[i] * share[i] + ROUND) - ROUND)
-            total[i] += np.int64(final[i]) * np.int64(final[i])
-    for i in range(k):
-        if total[i] <= bound:
-            continue
-        squared = np.int64(0)
-        for j in range(m):
-            l[j, i] = np.int32(z[j, i] * share[i])
-            squared += np.int64(l[j, i]) * np.int64(l[j, i])
-        if squared > bound:
-            for j in range(m):
-                l[j, i] = 0
+            rounded = (own[i] * factor[i] + ROUNDING_SHIFT) - ROUNDING_SHIFT
+            final[i] = np.int32(rounded)
+            stored = np.int64(final[i])
+            squares[i] += stored * stored
+
+
+@compiled
+def _truncate_to(l, z, factor, bound, i):
+    """Row i's residual, truncated towards zero, or zero where it is still too long."""
+    squared = np.int64(0)
+    for j in range(len(z)):
+        l[j, i] = np.int32(z[j, i] * factor[i])
+        stored = np.int64(l[j, i])
+        squared += stored * stored
+    if squared > bound:
+        for j in range(len(z)):
+            l[j, i] = 0

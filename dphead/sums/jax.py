@@ -1,7 +1,7 @@
 """Block sums by XLA for accelerators, on all devices of a host.
 
 Rows become integers on the host, by the same code as everywhere, and are sent as 16-bit
-numbers. What the devices do is integer arithmetic, and products of numbers by one row's
+numbers. A device may do integer arithmetic, and products of numbers by one row's
 constant, each rounded once (`statistics`): nothing that a compiler could fuse.
 """
 
@@ -26,12 +26,11 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import IntegerRows
-from dphead.sums.cpu import EXACT, CpuSums
+from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask, GramAndSums, row_norms
+from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE
 
-SMALL = (Gradient, Gram, ClassSums)  # their factors are at most RADIUS
-HALF = 64  # a row's integer is HALF * high + low, both of 8 bits
-ROWS = 1 << 18  # of one product: more could overflow in int32 or round in float64
+SHORT_FACTORS = (Gradient, Gram, ClassSums)  # queries whose factors fit in 13 bits
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,9 @@ class PlacedRows:
 
     def part(self, run: slice) -> IntegerRows:
         """A run of them, on the host."""
-        return IntegerRows(np.asarray(self.q[run]), np.asarray(self.scale[run]))
+        q = np.asarray(self.q[run])
+        scale = np.asarray(self.scale[run])
+        return IntegerRows(q, scale)
 
 
 class JaxSums:
@@ -71,22 +72,28 @@ class JaxSums:
             made = self._host.rows(ask, block)
             where = _sharding(len(made.q))
             q = made.q.astype(np.int32) if made.q.itemsize > 4 else made.q
-            return PlacedRows(
-                jax.device_put(q, where), jax.device_put(made.scale, where)
-            )
+            placed = jax.device_put(q, where)
+            scale = jax.device_put(made.scale, where)
+            return PlacedRows(placed, scale)
 
     def add(
         self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
         """Add the statistics; every device has a sum of its own until it is read."""
         with jax.enable_x64(True):
-            q, scale = jnp.asarray(rows.q), jnp.asarray(rows.scale)
+            q = jnp.asarray(rows.q)
+            scale = jnp.asarray(rows.scale)
             weights = ask.weights
-            w = np.zeros((1, 1), np.int16) if weights is None else weights.w
-            step = 0.0 if weights is None else weights.step
+            if weights is None:
+                w = np.zeros((1, 1), np.int16)
+                step = 0.0
+            else:
+                w = weights.w
+                step = weights.step
             devices = _devices(len(y))
             sums = _compiled(ask.query, ask.clip_norm, weights is not None, devices)
-            added = sums(q, scale, y.astype(np.int64), used, w, np.float64(step))
+            labels = y.astype(np.int64)
+            added = sums(q, scale, labels, used, w, np.float64(step))
             return np.asarray(out) + np.asarray(added)
 
 
@@ -97,7 +104,8 @@ def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any
     def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
         weights = IntegerWeights(w, step) if scored else None
         keep = used & (scale > 0) & (y >= 0) & (y < query.n_classes)
-        chunk = Chunk(IntegerRows(q, scale), y, keep, weights, clip_norm)
+        rows = IntegerRows(q, scale)
+        chunk = Chunk(rows, y, keep, weights, clip_norm)
         left, right = query.factors(jnp, chunk)
         return _products(query, left, right, y, keep)
 
@@ -109,37 +117,43 @@ def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any
         return jax.lax.psum(block_sum(*arrays), "rows")
 
     specs = (rows, rows, rows, rows, same, same)
-    return jax.jit(
-        jax.shard_map(part, mesh=_mesh(devices), in_specs=specs, out_specs=same)
-    )
+    mesh = _mesh(devices)
+    return jax.jit(jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=same))
 
 
 def _products(query: Query, left: Any, right: Any, y: Any, keep: Any) -> Any:
     """The int64 sum of factors."""
-    assert ROWS * query.most() <= EXACT
-    assert ROWS * HALF**2 < 2**31
-    small = isinstance(query, SMALL) and not isinstance(query, SigmoidHessians)
+    assert DEVICE_ROWS * query.most() <= FLOAT64_EXACT
+    assert DEVICE_ROWS * HALF_BASE**2 < 2**31
+    small = isinstance(query, SHORT_FACTORS) and not isinstance(query, SigmoidHessians)
     if query.kind == "outer":
         return _integers(left.T, right, small)
     wide = left.astype(jnp.int64)
-    columns = (right[:, j : j + 1] for j in range(right.shape[1]))
-    squares = [_integers((wide * column).T, wide, small) for column in columns]
+    squares = []
+    for j in range(right.shape[1]):
+        weighted = wide * right[:, j : j + 1]
+        squares.append(_integers(weighted.T, wide, small))
     if isinstance(query, GramAndSums):
-        classes = (y[:, None] == jnp.arange(query.n_classes)[None, :]) & keep[:, None]
-        return jnp.concatenate([squares[0], _integers(classes.T, left, small)])
-    return squares[0] if len(query.shape(1)) == 2 else jnp.stack(squares)
+        same = y[:, None] == jnp.arange(query.n_classes)[None, :]
+        classes = same & keep[:, None]
+        sums = _integers(classes.T, left, small)
+        return jnp.concatenate([squares[0], sums])
+    if len(query.shape(1)) == 2:
+        return squares[0]
+    return jnp.stack(squares)
 
 
 def _integers(a: Any, b: Any, small: bool) -> Any:
-    """a @ b of whole numbers, int64, exact: ROWS at a time, however many there are."""
+    """a @ b of whole numbers, int64, exact: any number, DEVICE_ROWS at a time."""
     total = jnp.zeros((a.shape[0], b.shape[1]), jnp.int64)
-    for i in range(0, a.shape[1], ROWS):
-        total = total + _product(a[:, i : i + ROWS], b[i : i + ROWS], small)
+    for i in range(0, a.shape[1], DEVICE_ROWS):
+        run = slice(i, i + DEVICE_ROWS)
+        total = total + _product(a[:, run], b[run], small)
     return total
 
 
 def _product(a: Any, b: Any, small: bool) -> Any:
-    """a @ b of at most ROWS rows: below 2**53 in float64, exact in any order.
+    """a @ b of at most DEVICE_ROWS rows: below 2**53 in float64, exact in any order.
 
     Accelerators have fast units for 8-bit integers. There small numbers, of at most
     RADIUS as all of a row's and a residual's are, go in two halves each.
@@ -156,10 +170,17 @@ def _product(a: Any, b: Any, small: bool) -> Any:
 
 
 def _halves(x: Any) -> tuple[tuple[Any, int], tuple[Any, int]]:
-    """(low, 1), (high, HALF): int8 numbers whose sum of products is x, |x| < 2**12."""
+    """(low, 1), (high, HALF_BASE): int8 numbers whose products add up to x.
+
+    |x| < 2**12.
+    """
     x = x.astype(jnp.int32)
-    low = ((x + HALF // 2) & (HALF - 1)) - HALF // 2
-    return (low.astype(jnp.int8), 1), (((x - low) // HALF).astype(jnp.int8), HALF)
+    middle = HALF_BASE // 2
+    low = ((x + middle) & (HALF_BASE - 1)) - middle
+    high = (x - low) // HALF_BASE
+    low_half = (low.astype(jnp.int8), 1)
+    high_half = (high.astype(jnp.int8), HALF_BASE)
+    return low_half, high_half
 
 
 def _devices(rows: int) -> int:
@@ -167,9 +188,12 @@ def _devices(rows: int) -> int:
 
 
 def _mesh(devices: int) -> Mesh:
-    return Mesh(np.array(jax.local_devices()[:devices]), ("rows",))
+    own = jax.local_devices()[:devices]
+    return Mesh(np.array(own), ("rows",))
 
 
 def _sharding(rows: int) -> Any:
     devices = _devices(rows)
-    return NamedSharding(_mesh(devices), PartitionSpec("rows")) if devices > 1 else None
+    if devices == 1:
+        return None
+    return NamedSharding(_mesh(devices), PartitionSpec("rows"))

@@ -123,7 +123,8 @@ def serve(
     """Sum this process's part whenever the first asks, until it says that it ends."""
     while (ask := first.next()) is not None:
         if ask.clip_norm is None:
-            first.answer(np.array([_largest(ask, own)]).view(np.int64))  # its bits
+            largest = np.array([_largest(ask, own)])
+            first.answer(largest.view(np.int64))  # its bits
         else:
             first.answer(_sum(ask, own, block_sum, kept))
 

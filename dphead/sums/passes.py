@@ -1,4 +1,7 @@
-"""One pass over rows: each slot once, on every core, integers in and integers out."""
+"""One pass over rows: each slot once, on every core, integers in and integers out.
+
+No sum may leave it whose slots were not counted, or whose secret run was not compared.
+"""
 
 import os
 import secrets
@@ -18,10 +21,8 @@ from dphead.privacy.contract import Block, Rows
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.reference import Ask, BlockSum, ReferenceSums, rows_key
+from dphead.sums.tuning import CHECKED_PIECE_ROWS, CHECKED_ROWS, MAX_SUM_COPY_BYTES
 
-COPIES = 1 << 30  # bytes of sums that cores may hold apart; chosen, not measured
-CHECKED = 32  # rows of a pass that the reference adds too
-PIECE = 2048  # rows among which they are: 4 % of a pass of 50,000 are added twice
 REFERENCE = ReferenceSums()
 NO_ROWS = KeptRows(0)
 
@@ -126,10 +127,13 @@ def mirror(square: np.ndarray, strip: int = 192) -> None:
     """Make matrices (..., d, d) symmetric from their upper triangles, in place."""
     d = square.shape[-1]
     for i in range(0, d, strip):
-        below = square[..., i + strip :, i : i + strip]
-        below[...] = square[..., i : i + strip, i + strip :].swapaxes(-1, -2)
-        corner = square[..., i : i + strip, i : i + strip]
-        corner[...] = np.triu(corner) + np.triu(corner, 1).swapaxes(-1, -2)
+        own = slice(i, i + strip)
+        rest = slice(i + strip, None)
+        above = square[..., own, rest]
+        square[..., rest, own] = above.swapaxes(-1, -2)
+        corner = square[..., own, own]
+        upper = np.triu(corner, 1)
+        corner[...] = np.triu(corner) + upper.swapaxes(-1, -2)
 
 
 def part_of(rows: Any, run: slice) -> Any:
@@ -183,10 +187,10 @@ def _add_checked(
     integers, and so does the run alone.
     """
     place = int(np.flatnonzero(block.index == slot)[0])
-    first = place // PIECE * PIECE
+    first = place // CHECKED_PIECE_ROWS * CHECKED_PIECE_ROWS
     rows = len(block.index)
-    for start in range(0, rows, PIECE):
-        piece = slice(start, min(start + PIECE, rows))
+    for start in range(0, rows, CHECKED_PIECE_ROWS):
+        piece = slice(start, min(start + CHECKED_PIECE_ROWS, rows))
         part = part_of(made, piece)
         y, mask = block.y[piece], used[piece]
         if start != first:
@@ -194,18 +198,21 @@ def _add_checked(
             continue
         before = np.array(out)
         out = block_sum.add(ask, part, y, mask, out)
-        run = slice(place // CHECKED * CHECKED, place // CHECKED * CHECKED + CHECKED)
+        own_first = place // CHECKED_ROWS * CHECKED_ROWS
+        run = slice(own_first, own_first + CHECKED_ROWS)
         others = mask.copy()
         others[run.start - start : run.stop - start] = False
         empty = empty_sum(ask, block.x.shape[1])
-        before += np.asarray(block_sum.add(ask, part, y, others, empty))
-        del empty  # large sums are held three times here, not four
+        without = block_sum.add(ask, part, y, others, empty)
+        before += np.asarray(without)
+        del empty, without  # large sums are held three times here, not four
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
+        own_rows = part_of(made, run)
         alone = empty_sum(ask, block.x.shape[1])
-        alone = block_sum.add(ask, part_of(made, run), own.y, used[run], alone)
-        name = type(block_sum).__name__
-        _compare(ask, name, [share, np.asarray(alone)], own, used[run])
+        alone = block_sum.add(ask, own_rows, own.y, used[run], alone)
+        found = [share, np.asarray(alone)]
+        _compare(ask, type(block_sum).__name__, found, own, used[run])
     return out
 
 
@@ -214,7 +221,8 @@ def _compare(
 ) -> None:
     """RuntimeError unless all found is what the reference adds of these rows."""
     empty = empty_sum(ask, own.x.shape[1])
-    wanted = REFERENCE.add(ask, REFERENCE.rows(ask, own), own.y, used, empty)
+    rows = REFERENCE.rows(ask, own)
+    wanted = REFERENCE.add(ask, rows, own.y, used, empty)
     if ask.query.symmetric:  # below the diagonal nothing is promised
         for total in (*found, wanted):
             square = total[..., : total.shape[-1], :]
@@ -245,8 +253,10 @@ def _on_every_core(
 
     Where sums are large, fewer cores have their own.
     """
-    sums, n_cores = [empty()], cores()
-    while len(sums) < n_cores and (len(sums) + 1) * sums[0].nbytes <= COPIES:
+    sums = [empty()]
+    n_cores = cores()
+    most = min(n_cores, MAX_SUM_COPY_BYTES // max(1, sums[0].nbytes))
+    while len(sums) < most:
         sums.append(empty())
     first = list(islice(items, 2))
     items = chain(first, items)

@@ -195,7 +195,8 @@ def add_factors(
         return out
     squares = out[None] if out.ndim == 2 else out
     for j in range(right.shape[1]):  # a class at a time, whatever its rows: no look
-        squares[j] += products(left * right[:, j : j + 1], left)
+        weighted = left * right[:, j : j + 1]
+        squares[j] += products(weighted, left)
     return out
 
 

@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.statistics import MOMENT, ChannelMoment
+from dphead.privacy.statistics import MOMENT_RADIUS, ChannelMoment
 from dphead.privacy.transform import (
-    FINE,
+    FINE_BITS,
     RADIUS,
-    SMALLEST,
+    SMALLEST_ENTRY,
     IntegerRows,
     RowTransform,
     aim,
     clipped_bound,
     clipped_step,
 )
-from dphead.sums.products_numba import ROUND, compiled
+from dphead.sums.processor_numba import compiled
+from dphead.sums.tuning import ROUNDING_SHIFT
 
 SIGN32 = np.int32(0x7FFFFFFF)
 SIGN64 = np.int64(0x7FFFFFFFFFFFFFFF)
@@ -62,9 +63,9 @@ def moment_rows(
     query: ChannelMoment, transform: RowTransform, x: np.ndarray, clip_norm: float
 ) -> IntegerRows:
     """`ChannelMoment.rows` where each feature is a channel. q is int32."""
-    most = aim(MOMENT**2, x.shape[1])
-    step = clip_norm / MOMENT
-    limits = (query.power == 2, step, most, MOMENT**2, 2.0**20)
+    most = aim(MOMENT_RADIUS**2, x.shape[1])
+    step = clip_norm / MOMENT_RADIUS
+    limits = (query.power == 2, step, most, MOMENT_RADIUS**2, 2.0**20)
     q = np.empty(x.shape, np.int32)
     return _filled(_make_moments, transform, x, limits, q)
 
@@ -79,7 +80,7 @@ def _filled(
     flags = (transform.unit_norm, center is not None, scale is not None)
     d = x.shape[1]
     plan = (*flags, _numbers(center, d, 0.0), _numbers(scale, d, 1.0))
-    make(x, plan, limits, (FINE, SMALLEST), q, sizes)
+    make(x, plan, limits, (FINE_BITS, SMALLEST_ENTRY), q, sizes)
     return IntegerRows(q, sizes)
 
 
@@ -90,7 +91,7 @@ def _numbers(values: np.ndarray | None, d: int, missing: float) -> np.ndarray:
 
 
 @compiled
-def _make(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untyped-def]
+def _make(x, plan, limits, numbers, q, sizes):
     """Rows x to q (k, d or d + 1) and sizes (k,).
 
     limits: (whole, length, b, last, bound). whole: direction rows, of length `length`,
@@ -122,7 +123,7 @@ def _make(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _make_moments(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untyped-def]
+def _make_moments(x, plan, limits, numbers, q, sizes):
     """Moments of rows x, each feature a channel, to q (k, d) int32 and sizes (k,).
 
     limits: (squares, step, longest, bound, grid): whether of squares; what an integer
@@ -141,7 +142,7 @@ def _make_moments(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untype
                 values[l] = values[l] * values[l]  # whole and below 2**53: exact
         largest = max(_number(_largest(values)), 1.0)
         for l in range(len(values)):
-            values[l] = (values[l] / largest * grid + ROUND) - ROUND
+            values[l] = (values[l] / largest * grid + ROUNDING_SHIFT) - ROUNDING_SHIFT
         norm = math.sqrt(_squared(values))
         factor = min(size * largest / grid / step, longest / max(norm, 1.0))
         if not abs(factor) < np.inf:
@@ -152,7 +153,7 @@ def _make_moments(x, plan, limits, numbers, q, sizes):  # type: ignore[no-untype
 
 
 @compiled
-def _transformed(row, plan, numbers, values):  # type: ignore[no-untyped-def]
+def _transformed(row, plan, numbers, values):
     """The row after the transform: (whether finite, sum of squares, one's size).
 
     Whole numbers in `values`, of which one stands for the size.
@@ -177,13 +178,13 @@ def _transformed(row, plan, numbers, values):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _nothing(q, sizes, i):  # type: ignore[no-untyped-def]
+def _nothing(q, sizes, i):
     q[:] = 0
     sizes[i] = 0.0
 
 
 @compiled
-def _fine32(row, values, fine):  # type: ignore[no-untyped-def]
+def _fine32(row, values, fine):
     """The row as whole numbers of `fine` bits; what one stands for; whether finite."""
     bits = row.view(np.int32)
     largest = np.int32(0)
@@ -197,7 +198,7 @@ def _fine32(row, values, fine):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _largest(values):  # type: ignore[no-untyped-def]
+def _largest(values):
     """The bits of the largest size, which are ordered as the sizes are."""
     bits = values.view(np.int64)
     largest = np.int64(0)
@@ -207,7 +208,7 @@ def _largest(values):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _fine64(values, fine, smallest):  # type: ignore[no-untyped-def]
+def _fine64(values, fine, smallest):
     """Numbers as whole numbers, as `_fine32` a row."""
     largest = _largest(values)
     if largest >= INFINITE64:
@@ -220,7 +221,7 @@ def _fine64(values, fine, smallest):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _number(bits):  # type: ignore[no-untyped-def]
+def _number(bits):
     """The float64 of these bits."""
     one = np.empty(1, np.int64)
     one[0] = bits
@@ -228,17 +229,17 @@ def _number(bits):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _rounded(values, largest, fine):  # type: ignore[no-untyped-def]
+def _rounded(values, largest, fine):
     """Values divided by a power of two, and rounded to whole numbers; that power."""
     _, exponent = math.frexp(largest if largest > 0 else 1.0)
     inverse = math.ldexp(1.0, fine - exponent)
     for l in range(len(values)):
-        values[l] = (values[l] * inverse + ROUND) - ROUND
+        values[l] = (values[l] * inverse + ROUNDING_SHIFT) - ROUNDING_SHIFT
     return math.ldexp(1.0, exponent - fine)
 
 
 @compiled
-def _squared(values):  # type: ignore[no-untyped-def]
+def _squared(values):
     total = np.int64(0)
     for l in range(len(values)):
         one = np.int64(np.int32(values[l]))
@@ -247,7 +248,7 @@ def _squared(values):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _moved(values, size, center, scale, centered, scaled):  # type: ignore[no-untyped-def]
+def _moved(values, size, center, scale, centered, scaled):
     for l in range(len(values)):
         values[l] = values[l] * size
     if centered:
@@ -259,7 +260,7 @@ def _moved(values, size, center, scale, centered, scaled):  # type: ignore[no-un
 
 
 @compiled
-def _round(values, factor, constant, whole, bound, q):  # type: ignore[no-untyped-def]
+def _round(values, factor, constant, whole, bound, q):
     """values * factor and the constant as whole numbers no longer than the bound.
 
     The bound is on all entries if `whole`, else on those without the constant.
@@ -268,10 +269,11 @@ def _round(values, factor, constant, whole, bound, q):  # type: ignore[no-untype
     append = len(q) > d
     total = np.int64(0)
     for l in range(d):
-        q[l] = np.int32((values[l] * factor + ROUND) - ROUND)
+        rounded = (values[l] * factor + ROUNDING_SHIFT) - ROUNDING_SHIFT
+        q[l] = np.int32(rounded)
         total += np.int64(q[l]) * np.int64(q[l])  # what is stored, so that none wraps
     if append:
-        q[d] = np.int64((constant + ROUND) - ROUND)
+        q[d] = np.int64((constant + ROUNDING_SHIFT) - ROUNDING_SHIFT)
         total += np.int64(q[d]) * np.int64(q[d]) if whole else 0
     if total <= bound:
         return

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.accounting import TB21_CIFAR10
 from dphead.analysis import plots
 from dphead.analysis.iteration import iteration_epsilon
-from dphead.analysis.tradeoff import RATES, gaussian_tradeoff
+from dphead.analysis.tradeoff import REPORTED_RATES, gaussian_tradeoff
 from dphead.planning.calibration import epsilon_by
 from dphead.privacy.accounting import GaussianEvent, epsilon
 
@@ -41,7 +41,7 @@ def test_the_tradeoff_curve_is_the_accountants(tmp_path, figures, sigma):
     x, y = right.lines[0].get_data()
     np.testing.assert_allclose(y, 1 - gaussian_tradeoff(1 / sigma, x))
     points = [line.get_data() for line in right.lines if line.get_marker() == "o"]
-    assert [p[0][0] for p in points] == list(RATES)
+    assert [p[0][0] for p in points] == list(REPORTED_RATES)
     assert [t.get_text() for t in right.texts] == [
         f"{100 * p[1][0]:.3g} %" for p in points
     ]

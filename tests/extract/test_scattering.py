@@ -73,7 +73,7 @@ def test_pieces_and_batches_do_not_matter(monkeypatch):
 def test_the_engines_agree(monkeypatch, J, L, shape):
     images = torch.rand(3, 1, *shape)
     products = ScatterNet(J, shape, L)
-    monkeypatch.setattr("extract.scattering._SMALL", 0)
+    monkeypatch.setattr("extract.scattering._MAX_HARTLEY_AXIS", 0)
     transforms = ScatterNet(J, shape, L)
     assert isinstance(products.engine, Hartley)
     assert isinstance(transforms.engine, Fourier)

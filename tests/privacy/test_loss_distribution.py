@@ -158,9 +158,9 @@ PAIRS = {  # of a row that is sampled with probability q
 
 def quick_excess(upper, lower, asked):
     """`_excess` as `_connect_dots` asks for it, and the ends of the grid."""
-    reach = module.REACH * upper.sd
+    reach = module.TAIL_DEVIATIONS * upper.sd
     nodes = np.linspace(
-        upper.means.min() - reach, upper.means.max() + reach, module.NODES
+        upper.means.min() - reach, upper.means.max() + reach, module.LOOKUP_POINTS
     )
     losses = np.maximum.accumulate(module._losses(upper, lower, nodes)[0])
     below = module._excess(asked[asked < 0], upper, lower, nodes, losses, -1)
@@ -260,7 +260,7 @@ def test_a_loss_that_is_found_badly_costs_delta(direction, monkeypatch):
     small.
     """
     monkeypatch.setattr(module, "NEWTON_STEPS", 0)
-    monkeypatch.setattr(module, "NODES", 5)
+    monkeypatch.setattr(module, "LOOKUP_POINTS", 5)
     asked = np.linspace(-0.1, 3.0, 17)
     found, _, _ = quick_excess(
         *module._sample_pair(GaussianEvent(1.0, 0.3), direction), asked
@@ -456,7 +456,7 @@ def test_what_weights_may_lose_is_added():
 
 def test_the_ends_and_both_transforms_are_counted(monkeypatch):
     one = replace(connected(GaussianEvent(4.0, 0.1), 1e-3), infinite=0.0)
-    monkeypatch.setattr(module, "CUT", 1e-9)
+    monkeypatch.setattr(module, "TAIL_MASS", 1e-9)
     assert module._self_composed(one, 2).infinite >= 1e-9
     monkeypatch.undo()
     two = module._self_composed(one, 2)

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from dphead.analysis.definitions import per_example
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.statistics import (
-    WEIGHT,
-    WEIGHTS,
+    MAX_INTEGER_WEIGHT,
+    MAX_WEIGHT_NORM,
     ChannelMoment,
     Chunk,
     ClassCounts,
@@ -880,13 +880,15 @@ def test_weights_become_16_bit_integers_of_bounded_length(width, m, seed, size, 
     w = grid.w.astype(np.int64)
     assert grid.w.dtype == np.int16
     assert grid.w.shape == (m, width)
-    assert np.abs(w).max() <= WEIGHT
-    assert (w**2).sum(axis=1).max() <= WEIGHTS**2
-    assert 4095**2 * WEIGHTS**2 < 2**60
+    assert np.abs(w).max() <= MAX_INTEGER_WEIGHT
+    assert (w**2).sum(axis=1).max() <= MAX_WEIGHT_NORM**2
+    assert 4095**2 * MAX_WEIGHT_NORM**2 < 2**60
     assert np.abs(w * grid.step - weights.T).max() <= grid.step * (0.5 + 1e-9)
     longest = np.sqrt((w**2).sum(axis=1).max())
     # the grid is no coarser than that
-    assert np.abs(w).max() == WEIGHT or longest >= 0.99 * WEIGHTS - np.sqrt(width)
+    assert np.abs(
+        w
+    ).max() == MAX_INTEGER_WEIGHT or longest >= 0.99 * MAX_WEIGHT_NORM - np.sqrt(width)
 
 
 def test_weights_that_are_not_finite_or_all_zero_count_as_zero():
@@ -901,9 +903,9 @@ def test_weights_that_are_not_finite_or_all_zero_count_as_zero():
     )
     assert not grid.w[0].any()
     assert grid.w[1].tolist() == [
-        WEIGHT // 2 + 1,
-        -WEIGHT,
-        (WEIGHT + 2) // 4,
+        MAX_INTEGER_WEIGHT // 2 + 1,
+        -MAX_INTEGER_WEIGHT,
+        (MAX_INTEGER_WEIGHT + 2) // 4,
     ]
     # one beyond the largest
     found = integer_weights(np.array([[1.0, 2e100], [3.0, 1.0]]))

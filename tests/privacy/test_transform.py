@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dphead.privacy import transform as module
 from dphead.privacy.transform import (
-    FINE,
+    FINE_BITS,
     RADIUS,
     RowTransform,
     aim,
@@ -297,7 +297,7 @@ def test_the_transform_is_its_definition(kind):
             np.abs(wanted).max(), 0.1 if "c" in kind and "u" in kind else 0
         )
     assert np.array_equal(rows.squared, squared(rows.integers))
-    assert np.abs(rows.integers).max() <= 2**FINE
+    assert np.abs(rows.integers).max() <= 2**FINE_BITS
     np.testing.assert_allclose(rows.norm(), np.linalg.norm(real, axis=1), rtol=1e-14)
 
 

@@ -19,8 +19,9 @@ from dphead.privacy.statistics import (
 )
 from dphead.privacy.transform import RowTransform
 from dphead.sums import gradient_numba, passes
-from dphead.sums.cpu import COMPILED, CpuSums
+from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import ReferenceSums
+from dphead.sums.tuning import COMPILED_ENTRIES
 
 
 def queries(m):
@@ -88,7 +89,7 @@ def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
             ), query.name
 
 
-@pytest.mark.parametrize("compiled_from", [0, COMPILED])
+@pytest.mark.parametrize("compiled_from", [0, COMPILED_ENTRIES])
 def test_sums_beyond_24_bits_are_exact(compiled_from):
     """Float32 would round them."""
     x = np.tile(np.array([3.0, 4.0, 0.1], np.float32), (900, 1))
@@ -116,7 +117,7 @@ def test_small_gradients_are_not_compiled(monkeypatch):
         x, y = toy(130, d, m)
         integer_sum(Gradient(m, loss), Params(weights=np.zeros((d, m))), x, y)
 
-    wide = COMPILED // 2
+    wide = COMPILED_ENTRIES // 2
     ask(wide - 1, 2)
     ask(wide, 2, "sigmoid")
     assert not used

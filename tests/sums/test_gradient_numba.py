@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy.statistics import (
-    LOWEST,
-    PROBABILITY,
+    MAX_POWER,
+    PROBABILITY_SCALE,
     Gradient,
     Params,
     powers_of_two,
@@ -81,9 +81,11 @@ def test_compiled_residuals_that_are_too_long_are_truncated_or_zero():
     z = np.zeros((2, 4), np.int32)
     l = np.full((2, 4), 7, np.int16)
     y = np.array([0, 1, 1, -1], np.int32)
-    factor = np.abs(values) / (PROBABILITY / 2)
-    numbers = (float(PROBABILITY), np.inf, float(LOWEST), RADIUS**2)
-    gradient_numba._residuals(z, y, np.zeros(4), factor, table, *numbers, l)
+    factor = np.abs(values) / (PROBABILITY_SCALE / 2)
+    rule = gradient_numba.ResidualRule(
+        table, float(PROBABILITY_SCALE), np.inf, float(MAX_POWER), RADIUS**2
+    )
+    gradient_numba._residuals(z, y, np.zeros(4), factor, rule, l)
     assert l.tolist() == [[-2895, 0, 2001, 0], [2895, 0, -2001, 0]]
 
 

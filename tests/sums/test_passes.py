@@ -17,7 +17,7 @@ from dphead.rows.data import ArrayRows
 from dphead.sums import passes
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
-from dphead.sums.passes import CHECKED, mirror
+from dphead.sums.passes import CHECKED_ROWS, mirror
 
 
 class Custom:
@@ -207,7 +207,7 @@ class OffByOne(CpuSums):
 def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
     monkeypatch, query, sample
 ):
-    """Where the secret slot is in the same run of CHECKED rows; elsewhere nothing is
+    """Where the secret slot is in the same run of CHECKED_ROWS; elsewhere nothing is
     seen, and nothing is told.
     """
     n, bad = 300, 137
@@ -225,7 +225,7 @@ def test_a_kernel_that_is_off_by_one_in_one_row_is_caught_by_the_secret_run(
     for slot in range(0, n, 16):
         monkeypatch.setattr(passes.secrets, "randbelow", lambda _, slot=slot: slot)
         way = OffByOne(entry)
-        if slot // CHECKED == bad // CHECKED:
+        if slot // CHECKED_ROWS == bad // CHECKED_ROWS:
             wrong += 1
             with pytest.raises(
                 RuntimeError, match="fast sums must equal the reference's"
@@ -273,7 +273,7 @@ def test_large_sums_are_held_by_fewer_cores(monkeypatch):
     """The integers are the same with one sum for all cores."""
     x, y = toy(700)
     wanted = integer_sum(ClassSums(M), Params(), x, y)
-    monkeypatch.setattr(passes, "COPIES", 0)
+    monkeypatch.setattr(passes, "MAX_SUM_COPY_BYTES", 0)
     assert np.array_equal(wanted, integer_sum(ClassSums(M), Params(), x, y))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.sums import gradient_numba, rows_numba
+from dphead.sums import gradient_numba, processor_numba, rows_numba
 from dphead.sums import products_numba as compiled
 
 TOP = 4095  # the largest entry of a row or a residual
@@ -39,15 +39,19 @@ def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path
     """numba compiles anew when a function's own file changes, not those whose functions
     and constants it takes in.
     """
-    names = {file.name for file in compiled.MADE_OF}
+    made_of = processor_numba.MADE_OF
+    names = {file.name for file in made_of}
     assert names == {
         "gradient_numba.py",
+        "kernels_numba.py",
+        "processor_numba.py",
         "products_numba.py",
         "rows_numba.py",
         "statistics.py",
         "transform.py",
+        "tuning.py",
     }
-    name = compiled.sources(compiled.MADE_OF)
+    name = processor_numba.sources(made_of)
     for module in (compiled, gradient_numba, rows_numba):
         kept = [
             f.py_func.__qualname__
@@ -56,15 +60,11 @@ def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path
         ]
         assert kept
         assert all(text.endswith(f"_{name}") for text in kept)
-    for i, file in enumerate(compiled.MADE_OF):
+    for i, file in enumerate(made_of):
         changed = tmp_path / file.name
         changed.write_text(file.read_text() + "\n")
-        assert (
-            compiled.sources(
-                [*compiled.MADE_OF[:i], changed, *compiled.MADE_OF[i + 1 :]]
-            )
-            != name
-        )
+        others = [*made_of[:i], changed, *made_of[i + 1 :]]
+        assert processor_numba.sources(others) != name
 
 
 @settings(max_examples=30, deadline=None)
@@ -294,7 +294,7 @@ for m in (13, 21):
     compiled.add_products(x[:, -m:], x, out)
     assert np.array_equal(out, wide[:, -m:].T @ wide)
 assert np.array_equal(compiled.scores(x, x[:6] // 9), (wide[:6] // 9) @ wide.T)
-print(compiled.HEIGHT, compiled.WIDTH)
+print(compiled.TILE_HEIGHT, compiled.TILE_WIDTH)
 """
     environment = {
         **os.environ,
@@ -307,6 +307,38 @@ print(compiled.HEIGHT, compiled.WIDTH)
     height, width = map(int, done.stdout.splitlines()[-1].split())
     assert (height, width) == tile
     assert width % height == 0
+
+
+@pytest.mark.parametrize(
+    "setting, value, lanes",
+    [
+        ("NUMBA_CPU_NAME", "generic", 4),
+        ("NUMBA_CPU_NAME", "haswell", 4),
+        ("NUMBA_CPU_FEATURES", "", 4),
+        ("NUMBA_ENABLE_AVX", "0", 4),
+    ],
+)
+def test_no_instruction_is_used_that_numbas_settings_leave_out(
+    setting, value, lanes, tmp_path
+):
+    """LLVM would end the process: a name means the processor that numba compiles for,
+    whatever this machine has.
+    """
+    code = """
+import numpy as np
+from dphead.sums import processor_numba, products_numba
+x = np.random.default_rng(0).integers(-4095, 4096, (31, 50)).astype(np.int16)
+out = np.zeros((50, 50), np.int64)
+products_numba.add_products(x, x, out)
+wide = x.astype(np.int64)
+assert np.array_equal(out, wide.T @ wide)
+print(processor_numba.LANES)
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), setting: value}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert not done.returncode, done.stderr
+    assert int(done.stdout) == lanes
 
 
 def test_code_is_compiled_without_a_folder_to_keep_it_in(monkeypatch):
@@ -323,4 +355,5 @@ def test_code_is_compiled_without_a_folder_to_keep_it_in(monkeypatch):
     def loop():
         pass
 
-    assert compiled.compiled(loop) == (loop, {"nogil": True, "error_model": "numpy"})
+    options = {"nogil": True, "error_model": "numpy"}
+    assert processor_numba.compiled(loop) == (loop, options)

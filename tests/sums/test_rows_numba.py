@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy import transform
-from dphead.privacy.transform import RADIUS, WIDEST, RowTransform
+from dphead.privacy.transform import MAX_FEATURES, RADIUS, RowTransform
 from dphead.sums import rows_numba
 
 
@@ -97,6 +97,6 @@ def test_tiny_numbers_of_a_transform_keep_rows_within_the_clip(size, unit_norm, 
 
 
 def test_rows_whose_squares_could_overflow_are_refused():
-    assert RowTransform(append=1.0).width(WIDEST) == WIDEST + 1
+    assert RowTransform(append=1.0).width(MAX_FEATURES) == MAX_FEATURES + 1
     with pytest.raises(ValueError, match="at most"):
-        RowTransform().width(WIDEST + 1)
+        RowTransform().width(MAX_FEATURES + 1)
