@@ -27,7 +27,7 @@ from benchmarks.prose import wrapped
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto, LeastSquares, PlannedRelease, PublicFacts, Solver
 from dphead.solvers.auto import DESCENT, MOVE, STRETCH

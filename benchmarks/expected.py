@@ -20,7 +20,7 @@ from benchmarks.prose import wrapped
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import PublicFacts
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from benchmarks.demo import write_digits
 from benchmarks.heads import describe
-from dphead.rows.data import ArrayRows, load_features
+from dphead.rows.arrays import ArrayRows
+from dphead.rows.features import load_features
 from dphead.solvers.base import PublicFacts
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,8 @@ from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Gradient, Params, Query
 from dphead.privacy.transform import RowTransform
-from dphead.rows.data import CHUNK, ArrayRows
+from dphead.rows.arrays import ArrayRows
+from dphead.rows.blocks import CHUNK
 from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.solvers.base import SMALLEST, PublicFacts, Solver, float_rows
 from dphead.sums.cpu import CpuSums

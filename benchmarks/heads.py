@@ -24,7 +24,8 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import ArrayRows, FeaturesRows
+from dphead.rows.arrays import ArrayRows
+from dphead.rows.features import FeaturesRows
 from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.runs.report import guarantee, plain
 from dphead.solvers.base import PublicFacts

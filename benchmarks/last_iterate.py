@@ -25,7 +25,7 @@ from benchmarks.heads import RESULTS, append, provenance, read
 from benchmarks.jobs import Job
 from dphead.analysis.iteration import iteration_epsilon, iteration_noise
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 
 OUT = RESULTS / "last_iterate.jsonl"
 EPSILONS = (1.0, 2.0, 3.0)

@@ -60,7 +60,7 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     from dphead.privacy.noise import NoiseSource
     from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient, Params
-    from dphead.rows.data import ArrayRows
+    from dphead.rows.arrays import ArrayRows
     from dphead.sums.cpu import CpuSums
     from dphead.sums.door import Door
 

@@ -81,7 +81,7 @@ def one(path: Path, n: int) -> dict[str, Any]:
 
     The same for WARM_UP rows comes first: it loads libraries and compiled code.
     """
-    from dphead.rows.data import FeaturesRows
+    from dphead.rows.features import FeaturesRows
 
     with open_features(path) as file:
         rows = FeaturesRows(file, memory=0)
@@ -139,7 +139,7 @@ def parts(path: Path, turns: int = 7) -> dict[str, float]:
     from threadpoolctl import threadpool_limits
 
     from dphead.privacy.transform import RowTransform
-    from dphead.rows.data import BLOCK_ROWS, to_float32
+    from dphead.rows.blocks import BLOCK_ROWS, to_float32
     from dphead.sums.products_numba import add_class_rows, add_products
     from dphead.sums.rows_numba import clipped_rows
 
@@ -235,7 +235,7 @@ def device_seconds(
     from dphead.privacy.release import release
     from dphead.privacy.statistics import Gradient, Gram, Params
     from dphead.privacy.transform import RowTransform
-    from dphead.rows.data import ArrayRows
+    from dphead.rows.arrays import ArrayRows
     from dphead.runs.fit import block_sum
     from dphead.sums.door import Door
 

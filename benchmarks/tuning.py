@@ -34,7 +34,7 @@ from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Query
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import PublicFacts
 from dphead.sums.door import Door

@@ -10,7 +10,7 @@ import pytest
 
 from dphead.planning.plan import make_plan
 from dphead.privacy import release
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import fit_head
 from dphead.solvers import GradientDescent, LeastSquares, PublicFacts
 

@@ -20,7 +20,8 @@ from dphead.privacy.statistics import (
     Gram,
     SigmoidHessians,
 )
-from dphead.rows.data import CHUNK, ArrayRows
+from dphead.rows.arrays import ArrayRows
+from dphead.rows.blocks import CHUNK
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 from dphead.sums.passes import NO_ROWS, checked_sum

@@ -33,7 +33,9 @@ from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import Params, Query
-from dphead.rows.data import CHUNK, ArrayRows, FeaturesRows
+from dphead.rows.arrays import ArrayRows
+from dphead.rows.blocks import CHUNK
+from dphead.rows.features import FeaturesRows
 from dphead.solvers.base import PublicFacts, Solver
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums

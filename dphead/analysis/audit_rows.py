@@ -10,7 +10,7 @@ import numpy as np
 
 from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows
 from dphead.privacy.statistics import Params, Query
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum

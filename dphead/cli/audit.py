@@ -254,7 +254,7 @@ def _rows(
             "without --public-rows. An audit releases the rows a thousand times: give "
             "--n-rows, --n-features and --n-classes instead, or declare them."
         )
-    from dphead.rows.data import load_features
+    from dphead.rows.features import load_features
 
     rows, file = load_features(features, split)
     classes = n_classes or len(file.class_names or [])

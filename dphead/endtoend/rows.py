@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dphead.privacy.contract import Block, Known
-from dphead.rows.data import BLOCK_ROWS, ArrayRows
+from dphead.rows.arrays import ArrayRows
+from dphead.rows.blocks import BLOCK_ROWS
 
 
 class ImageRows:
@@ -13,7 +14,7 @@ class ImageRows:
     not a class counts zero.
 
     n_features is 1: a network's statistic has the size of its parameters, whatever the
-    pixels. groups, group_cap: as in `dphead.rows.data.ArrayRows`.
+    pixels. groups, group_cap: as in `dphead.rows.arrays.ArrayRows`.
     """
 
     n_features = 1

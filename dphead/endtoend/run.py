@@ -26,7 +26,7 @@ from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import write_durably
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import check_views, load_features
+from dphead.rows.features import check_views, load_features
 from dphead.runs import files
 from dphead.runs import fit as heads
 from dphead.runs import report as reports

@@ -16,7 +16,7 @@ from dphead.endtoend.images import load_images
 from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec, network_rows
 from dphead.endtoend.solver import Progress
-from dphead.rows.data import load_features
+from dphead.rows.features import load_features
 from dphead.runs.files import check_labels, check_layout, is_features_file
 from extract.images import Classes
 

@@ -26,7 +26,7 @@ from dphead.planning.plan import (
 )
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import load_features
+from dphead.rows.features import load_features
 from dphead.runs.loop import Run, door_for, fit_head, reserve
 from dphead.solvers.base import PublicFacts
 

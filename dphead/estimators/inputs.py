@@ -19,12 +19,11 @@ from sklearn.utils.validation import (
 )
 
 from dphead.privacy.contract import Rows
-from dphead.rows.data import (
-    ArrayRows,
+from dphead.rows.arrays import ArrayRows, group_ids
+from dphead.rows.features import (
     FeaturesRows,
     check_groups,
     check_views,
-    group_ids,
     open_features,
     split_slots,
 )

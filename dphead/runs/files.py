@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.metrics import evaluate_scores
-from dphead.rows.data import FeaturesRows, load_features
+from dphead.rows.features import FeaturesRows, load_features
 from dphead.runs.export import load_head
 from dphead.solvers.base import LinearHead
 from extract.format import FeaturesFile

@@ -24,7 +24,7 @@ from dphead.planning.plan import (
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import FeaturesRows, check_views, load_features
+from dphead.rows.features import FeaturesRows, check_views, load_features
 from dphead.runs import report as reports
 from dphead.runs.export import save_head
 from dphead.runs.files import (

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphead.privacy.statistics import ClassSums
-from dphead.rows.data import AHEAD, BLOCK_ROWS, TOGETHER, streamed_rows
+from dphead.rows.blocks import BLOCK_ROWS, TOGETHER, streamed_rows
+from dphead.rows.features import AHEAD
 from dphead.solvers.base import PlannedRelease, PublicFacts
 from dphead.sums.passes import cores
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES

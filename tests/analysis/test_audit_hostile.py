@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import dphead.rows.data
+import dphead.rows.arrays
+import dphead.rows.features
 from dphead.analysis import audit, audit_hostile
 from dphead.analysis.audit_bounds import statements
 from dphead.planning.methods import make_method
@@ -211,7 +212,9 @@ def test_integers_that_nothing_keeps_within_the_clip_fail(monkeypatch, method, s
 def test_a_group_cap_that_is_ignored_fails(monkeypatch):
     """Four rows of a group count instead of two."""
     monkeypatch.setattr(
-        dphead.rows.data, "_within", lambda groups, cap, shape: np.ones(shape, bool)
+        dphead.rows.arrays,
+        "within_group_cap",
+        lambda groups, cap, shape: np.ones(shape, bool),
     )
     found = measured(group_cap=2)
     assert found["largest_share"] == pytest.approx(2, rel=0.01)
@@ -266,13 +269,13 @@ def test_a_block_that_a_core_adds_twice_fails(monkeypatch):
 
 
 def test_rows_that_a_streamed_file_gives_wrongly_fail(monkeypatch):
-    real = dphead.rows.data.FeaturesRows._block
+    real = dphead.rows.features.FeaturesRows._block
 
     def wrong(self, index, raw, size):
         block = real(self, index, raw, size)
         return Block(block.index, block.x[::-1].copy(), block.y)
 
-    monkeypatch.setattr(dphead.rows.data.FeaturesRows, "_block", wrong)
+    monkeypatch.setattr(dphead.rows.features.FeaturesRows, "_block", wrong)
     found = measured()
     assert not found["passed"]
     assert found["largest_disagreement"] > 0.1

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import curves, features, last_iterate, tuning
 from benchmarks.jobs import Job
 from dphead.privacy.accounting import epsilon_from_mu
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.solvers import PublicFacts
 
 D = 6

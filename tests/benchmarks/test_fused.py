@@ -12,7 +12,7 @@ from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Gradient, Params
 from dphead.privacy.transform import RADIUS, RowTransform
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
 from dphead.solvers.base import Centering

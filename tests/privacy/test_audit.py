@@ -15,7 +15,7 @@ import dphead.privacy
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import ClassSums, Gradient, Params
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 
 
 @pytest.mark.parametrize("size", np.linspace(1e18, 1.8e19, 60))

@@ -32,7 +32,7 @@ from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.release import noise_scale
 from dphead.privacy.statistics import ClassSums
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.runs.report import guarantee
 from dphead.solvers import (

@@ -28,7 +28,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.sampling import within_cap
 from dphead.privacy.statistics import ClassSums, Params
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.runs.report import guarantee
 from dphead.solvers import LeastSquares, PublicFacts

@@ -20,7 +20,7 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.statistics import ClassSums, Params
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 
 QUERY = ClassSums(M)
 X, Y = toy(40)

@@ -15,7 +15,7 @@ from scipy import stats
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.statistics import ClassGrams, ClassSums, Gradient, Gram, Params
 from dphead.privacy.transform import RowTransform
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 

@@ -28,7 +28,7 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import DESCENT
 from dphead.solvers.base import Centering

@@ -25,7 +25,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.statistics import ClassCounts, ClassSums, Params
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 
 
 class Watched(ArrayRows):

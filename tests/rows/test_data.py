@@ -5,14 +5,9 @@ from disk.
 import numpy as np
 import pytest
 
-from dphead.rows.data import (
-    CHUNK,
-    ArrayRows,
-    FeaturesRows,
-    load_features,
-    split_slots,
-    to_float32,
-)
+from dphead.rows.arrays import ArrayRows
+from dphead.rows.blocks import CHUNK, to_float32
+from dphead.rows.features import FeaturesRows, load_features, split_slots
 from extract.format import FormatError, write_features
 
 
@@ -71,7 +66,7 @@ def test_rows_in_memory_come_in_few_blocks_of_which_each_core_has_as_many(
     """Four blocks together, as views; what is left, and a sample, in blocks of the
     usual size.
     """
-    monkeypatch.setattr("dphead.rows.data.cores", lambda: 2)
+    monkeypatch.setattr("dphead.rows.arrays.cores", lambda: 2)
     x, y = data(n, 2)
     rows = ArrayRows(x, y)
     index, out, labels, shapes = collect(rows)

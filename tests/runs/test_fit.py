@@ -331,7 +331,7 @@ def test_processes_agree_on_every_block_of_their_features(tmp_path):
     """Ten blocks: a file that differs in one of them is another."""
     from dphead.planning.methods import make_method
     from dphead.planning.plan import make_plan
-    from dphead.rows.data import load_features
+    from dphead.rows.features import load_features
     from dphead.runs.fit import _agreed, public_facts
 
     path = features_file(tmp_path / "x.h5", n=160, block_rows=16)

@@ -13,7 +13,7 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs import fit as run
 from dphead.runs import report
 from dphead.runs.loop import FitResult, Run, fit_head, reserve

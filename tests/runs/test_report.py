@@ -17,7 +17,7 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs import report
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, PublicFacts

@@ -10,7 +10,7 @@ from fits import plan_and_fit, quick_sums
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import CorrectCount, Gradient
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import (
     DESCENT,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform, clipped_rows
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.solvers import (
     DPFC,
     Auto,

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.base import center_classes
 from dphead.solvers.error_bars import ErrorBars

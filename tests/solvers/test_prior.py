@@ -11,7 +11,7 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import MOVE, PRIOR_MOVE
 from dphead.solvers.base import float_rows

@@ -9,7 +9,7 @@ from fits import plan_and_fit
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.stein import SpectralRidge, candidates
 

@@ -24,7 +24,7 @@ from dphead.privacy.statistics import (
     Params,
 )
 from dphead.privacy.transform import RowTransform, direction_rows
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

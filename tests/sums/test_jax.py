@@ -23,7 +23,7 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RADIUS, RowTransform
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.runs.fit import block_sum
 from dphead.sums import jax as jax_sums
 from dphead.sums.caches import KeptRows
@@ -41,7 +41,7 @@ SCRIPT = """
 import json, sys
 import jax, numpy as np
 from core import D, M, integer_sum, one_block, toy
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from fits import plan_and_fit
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums

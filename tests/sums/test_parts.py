@@ -27,7 +27,7 @@ from dphead.privacy.statistics import (
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.sums import parts as parts_module
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

@@ -13,7 +13,7 @@ from core import NAMES, QUERIES, D, M, integer_sum, release_one, toy
 
 from dphead.privacy.contract import Block
 from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram, Params
-from dphead.rows.data import ArrayRows
+from dphead.rows.arrays import ArrayRows
 from dphead.sums import passes
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums

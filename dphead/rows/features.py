@@ -1,5 +1,6 @@
-"""Arrays or features.h5 as private rows: blocks of fixed shape, padded, in order, read
-ahead where they are on disk.
+"""Rows of a features file: streamed in order, read ahead, or loaded where they fit.
+
+A file is checked by its public attributes; no check looks at a row's values.
 """
 
 from collections import deque
@@ -12,85 +13,18 @@ from pathlib import Path
 import numpy as np
 
 from dphead.privacy.contract import Block, Known
-from dphead.privacy.sampling import within_cap
-from dphead.sums.passes import cores
-from extract.format import FeaturesFile, FormatError, group_ids, open_features
+from dphead.rows.arrays import ArrayRows, within_group_cap
+from dphead.rows.blocks import (
+    BLOCK_ROWS,
+    padded,
+    rows_of_block,
+    streamed_rows,
+    to_float32,
+)
+from extract.format import FeaturesFile, FormatError, open_features
 
-CHUNK = 128  # rows that kernels add at a time: blocks have a multiple of it
-BLOCK_ROWS = 2048
-# of a streamed block. First passes over 50,000 x 15,552 rows took 7.3, 6.5, 4.3 s with
-# 32, 16, 8 MB (larger memory is taken from the system anew for each block), further
-# ones 0.44, 0.51, 0.60 s; with blocks of 127 MB 10.6 and 0.70 s.
-BLOCK_BYTES = 16 << 20
-# blocks of rows in memory that are one, where there are so many for each core: fewer
-# calls
-TOGETHER = 4
-SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample
 AHEAD = 2  # blocks that are read while others are summed
 GAP = 4  # rows that are read and dropped rather than asked for apart
-
-
-class ArrayRows:
-    """Rows in memory.
-
-    x: (n_rows, n_features) float; y: (n_rows,) int class positions, anything else
-    counts zero.
-
-    groups: (n_rows,) integers that int64 holds (`group_ids`), negative for a row on its
-    own; with group_cap only the first so many rows of each count.
-    Kept as float32: a float64 value beyond float32's range becomes infinite, and its
-    row counts zero.
-    block_rows: rows of a block; by default 2,048, and more together where each core has
-    enough.
-    """
-
-    def __init__(
-        self,
-        x: np.ndarray,
-        y: np.ndarray,
-        block_rows: int | None = None,
-        groups: np.ndarray | None = None,
-        group_cap: int | None = None,
-    ) -> None:
-        if x.ndim != 2 or y.shape != (x.shape[0],):
-            raise ValueError(
-                f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape "
-                "them."
-            )
-        with np.errstate(over="ignore"):
-            # masked or not, a chunk goes to the same kernel
-            self._x = np.require(x, np.float32, ["C", "A"])
-        # 2**32 must not come round to class 0
-        held = (y >= 0) & (y < 2**31)
-        self._y = np.where(held, y, -1).astype(np.int32)
-        self.within = _within(groups, group_cap, y.shape)
-        self._y[~self.within] = -1
-        self.group_cap = group_cap
-        self._most, self._together = (
-            (block_rows, 1) if block_rows else (BLOCK_ROWS, TOGETHER)
-        )
-        self.n_rows, self.n_features = x.shape
-
-    def blocks(
-        self, indices: np.ndarray | None = None, known: Known | None = None
-    ) -> Iterator[Block]:
-        """Blocks that hold each row (or each of `indices`) once; the last is padded
-        with index -1.
-        """
-        size = _block_rows(self._most, self.n_rows, indices is not None)
-        if indices is not None:
-            for chosen in (indices[i : i + size] for i in range(0, len(indices), size)):
-                yield _padded(chosen, self._x[chosen], self._y[chosen], size)
-            return
-        large = self._together * size
-        # each core has as many large blocks
-        end = self.n_rows // (large * cores()) * large * cores()
-        for first, last, rows in ((0, end, large), (end, self.n_rows, size)):
-            for i in range(first, last, rows):
-                part = slice(i, min(i + rows, last))  # views, but for the last block
-                yield _padded(
-                    np.arange(part.start, part.stop), self._x[part], self._y[part], rows
-                )
 
 
 class FeaturesRows:
@@ -118,7 +52,7 @@ class FeaturesRows:
         labels = np.where(file.valid, file.labels, -1).astype(np.int32)
         self._y = labels[self._slots]
         check_groups(file, group_cap)
-        self.within = _within(
+        self.within = within_group_cap(
             None if file.group is None else file.group[self._slots],
             group_cap,
             self._y.shape,
@@ -171,7 +105,7 @@ class FeaturesRows:
             yield from self._loaded.blocks(indices)
             return
         order = np.arange(self.n_rows) if indices is None else indices
-        size = _block_rows(
+        size = rows_of_block(
             streamed_rows(self.n_features), self.n_rows, indices is not None
         )
         parts = (order[i : i + size] for i in range(0, len(order), size))
@@ -179,7 +113,7 @@ class FeaturesRows:
         ahead: deque[Block | Future[Block]] = deque()
         with ThreadPoolExecutor(1) as reader:
             for part in parts:
-                unread = _padded(
+                unread = padded(
                     part, np.empty((len(part), 0), np.float32), self._y[part], size
                 )
                 if known is not None and known(unread.index):
@@ -202,7 +136,7 @@ class FeaturesRows:
     def _block(self, index: np.ndarray, raw: np.ndarray, size: int) -> Block:
         x = np.empty((len(index), self.n_features), np.float32)
         self._read(index, raw, x)
-        return _padded(index, x, self._y[index], size)
+        return padded(index, x, self._y[index], size)
 
     def _read(self, index: np.ndarray, raw: np.ndarray, out: np.ndarray) -> None:
         """Features of increasing rows `index` into out (k, n_features) float32: each
@@ -225,39 +159,8 @@ class FeaturesRows:
             to_float32(run, out[start:stop])
 
 
-def streamed_rows(n_features: int) -> int:
-    """Rows of a block that is read from disk."""
-    return max(CHUNK, min(BLOCK_ROWS, BLOCK_BYTES // (4 * n_features)) // CHUNK * CHUNK)
-
-
 def _read_block(block: Block | Future[Block]) -> Block:
     return block if isinstance(block, Block) else block.result()
-
-
-def to_float32(x: np.ndarray, out: np.ndarray) -> None:
-    """out[...] = x, (k, d) float16 or float32.
-
-    Seven times numpy's own speed for float16, bit for bit the same.
-
-    A value that is not finite may come out as another that is not finite.
-    """
-    if x.dtype != np.float16:
-        out[...] = x
-        return
-    huge = np.float32(2.0**112)
-    tiny = np.float32(2.0**-112)
-    with np.errstate(over="ignore"):
-        for i in range(0, len(x), 64):  # in the cache
-            values = out[i : i + 64]
-            bits = values.view(np.int32)
-            bits[...] = x[i : i + 64].view(np.int16)
-            # exponent and fraction to their places; the sign is also in the three bits
-            # below its own
-            bits <<= 13
-            bits &= np.int32(-0x70002000)
-            values *= huge  # the exponents' biases differ by 112; denormal numbers too
-            values *= huge  # what was not finite becomes infinite
-            values *= tiny
 
 
 def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
@@ -306,41 +209,3 @@ def load_features(
     """Open a features file and one of its splits."""
     file = open_features(path)
     return FeaturesRows(file, split, memory, group_cap), file
-
-
-def _within(
-    groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, ...]
-) -> np.ndarray:
-    """(n,) bool: the rows within the cap of their group, all of them without a cap."""
-    if group_cap is None:
-        return np.ones(shape, bool)
-    if groups is None:
-        raise ValueError(
-            f"group_cap needs a group for each row, got {group_cap=} and no groups. "
-            "Give them."
-        )
-    groups = group_ids(groups, shape[0])
-    return within_cap(groups, group_cap)
-
-
-def _block_rows(wanted: int, n_rows: int, sampled: bool) -> int:
-    """A multiple of CHUNK, no larger than all n_rows need; for a sample one size for
-    all, whatever there is.
-
-    So no shape, and no message about memory, tells the size of a sample. That of a full
-    batch tells a small n to 128 rows, also where n is private: as the number of blocks
-    does, to this process alone (AUDIT.md, "Not protected").
-    """
-    most = min(wanted, SAMPLE_ROWS) if sampled else min(wanted, n_rows)
-    return CHUNK * max(1, -(-most // CHUNK))
-
-
-def _padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block:
-    missing = rows - len(index)
-    if missing:
-        index = np.concatenate([index, np.full(missing, -1)])
-        # zeros that nobody reads take no memory
-        x, given = np.zeros((rows, x.shape[1]), np.float32), x
-        x[: len(given)] = given
-        y = np.concatenate([y, np.full(missing, -1, np.int32)])
-    return Block(index, x, y)

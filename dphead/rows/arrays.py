@@ -1,0 +1,89 @@
+"""Rows in memory. What a row holds is read for that row alone."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dphead.privacy.contract import Block, Known
+from dphead.privacy.sampling import within_cap
+from dphead.rows.blocks import BLOCK_ROWS, TOGETHER, padded, rows_of_block
+from dphead.sums.passes import cores
+from extract.format import group_ids
+
+
+class ArrayRows:
+    """Rows in memory.
+
+    x: (n_rows, n_features) float; y: (n_rows,) int class positions, anything else
+    counts zero.
+
+    groups: (n_rows,) integers that int64 holds (`group_ids`), negative for a row on its
+    own; with group_cap only the first so many rows of each count.
+    Kept as float32: a float64 value beyond float32's range becomes infinite, and its
+    row counts zero.
+    block_rows: rows of a block; by default 2,048, and more together where each core has
+    enough.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        block_rows: int | None = None,
+        groups: np.ndarray | None = None,
+        group_cap: int | None = None,
+    ) -> None:
+        if x.ndim != 2 or y.shape != (x.shape[0],):
+            raise ValueError(
+                f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape "
+                "them."
+            )
+        with np.errstate(over="ignore"):
+            # masked or not, a chunk goes to the same kernel
+            self._x = np.require(x, np.float32, ["C", "A"])
+        # 2**32 must not come round to class 0
+        held = (y >= 0) & (y < 2**31)
+        self._y = np.where(held, y, -1).astype(np.int32)
+        self.within = within_group_cap(groups, group_cap, y.shape)
+        self._y[~self.within] = -1
+        self.group_cap = group_cap
+        self._most, self._together = (
+            (block_rows, 1) if block_rows else (BLOCK_ROWS, TOGETHER)
+        )
+        self.n_rows, self.n_features = x.shape
+
+    def blocks(
+        self, indices: np.ndarray | None = None, known: Known | None = None
+    ) -> Iterator[Block]:
+        """Blocks that hold each row (or each of `indices`) once; the last is padded
+        with index -1.
+        """
+        size = rows_of_block(self._most, self.n_rows, indices is not None)
+        if indices is not None:
+            for chosen in (indices[i : i + size] for i in range(0, len(indices), size)):
+                yield padded(chosen, self._x[chosen], self._y[chosen], size)
+            return
+        large = self._together * size
+        # each core has as many large blocks
+        end = self.n_rows // (large * cores()) * large * cores()
+        for first, last, rows in ((0, end, large), (end, self.n_rows, size)):
+            for i in range(first, last, rows):
+                part = slice(i, min(i + rows, last))  # views, but for the last block
+                yield padded(
+                    np.arange(part.start, part.stop), self._x[part], self._y[part], rows
+                )
+
+
+def within_group_cap(
+    groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, ...]
+) -> np.ndarray:
+    """(n,) bool: the rows within the cap of their group, all of them without a cap."""
+    if group_cap is None:
+        return np.ones(shape, bool)
+    if groups is None:
+        raise ValueError(
+            f"group_cap needs a group for each row, got {group_cap=} and no groups. "
+            "Give them."
+        )
+    groups = group_ids(groups, shape[0])
+    return within_cap(groups, group_cap)
