@@ -313,9 +313,11 @@ Transform = Callable[[np.ndarray], torch.Tensor]
 def _timm_transform(
     options: BackboneOptions, model: nn.Module
 ) -> tuple[dict[str, Any], Transform, tuple[int, int, int]]:
-    from timm.data import create_transform, resolve_model_data_config  # type: ignore[attr-defined]
+    from timm import data as timm_data
 
-    config = resolve_model_data_config(model)
+    data: Any = timm_data  # it does not say what it exports
+
+    config = data.resolve_model_data_config(model)
     channels = int(config["input_size"][0])
     if options.channels not in (None, channels):
         raise ExtractError(
@@ -340,7 +342,7 @@ def _timm_transform(
         config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     config = {key: config[key] for key in keys}
-    apply = create_transform(**config, is_training=False)
+    apply = data.create_transform(**config, is_training=False)
     mode = "RGB" if channels == 3 else "L"
 
     def prepare(image: np.ndarray) -> torch.Tensor:

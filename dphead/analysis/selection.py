@@ -14,6 +14,7 @@ this module is for planning.
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,8 @@ def selection_rdp(
     curve = rdp_curve(trial, orders, relation)
     if not np.isfinite(curve).any():
         return np.full(len(orders), np.inf)
-    return np.asarray(rdp._compute_rdp_repeat_and_select(orders, curve, mean, shape))  # type: ignore[arg-type]
+    charge: Any = rdp._compute_rdp_repeat_and_select
+    return np.asarray(charge(orders, curve, mean, shape))
 
 
 def selection_epsilon(

@@ -19,7 +19,7 @@ from dphead.privacy.contract import ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.statistics import (
-    COUNT,
+    COUNT_SCALE,
     ClassCounts,
     ClassSums,
     Gram,
@@ -202,7 +202,7 @@ def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
 
 
 def test_only_the_first_process_draws_noise():
-    """Whatever sigma is, the sums that travel are those without noise: COUNT for each
+    """Whatever sigma is, the sums that travel are those without noise: COUNT_SCALE for each
     row, of the classes.
     """
     x, y = toy(300)
@@ -210,11 +210,7 @@ def test_only_the_first_process_draws_noise():
         ClassCounts(M), Params(), x, y, 4, sigma=5.0, seed=None
     )
     counted = [
-        np.bincount(
-            y[i : i + 75],
-            minlength=M,
-        )[:, None]
-        * COUNT
+        np.bincount(y[i : i + 75], minlength=M)[:, None] * COUNT_SCALE
         for i in (75, 150, 225)
     ]
     assert sorted(one.tolist() for one in threads.sent) == sorted(
