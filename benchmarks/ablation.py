@@ -31,7 +31,9 @@ from dphead.rows.data import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto, LeastSquares, PlannedRelease, PublicFacts, Solver
 from dphead.solvers.auto import DESCENT, MOVE, STRETCH
-from dphead.solvers.base import Answer, Centering, Steps, center_classes, float_rows
+from dphead.solvers.base import Answer, Steps
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import center_classes, float_rows
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.stein import SpectralRidge, candidates
 

@@ -21,7 +21,7 @@ from dphead.estimators import base, guarantee, inputs
 from dphead.planning.methods import SOLVERS
 from dphead.planning.plan import unprotected_groups
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.solvers.base import float_rows
+from dphead.solvers.head import float_rows
 from extract.format import FormatError, write_features
 
 METHODS = [

@@ -15,7 +15,7 @@ from dphead.solvers import (
     PublicFacts,
     Solver,
 )
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import read_prior
 

@@ -12,18 +12,10 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dphead.privacy.statistics import CorrectCount, Params
-from dphead.solvers.base import (
-    AccuracyEstimate,
-    Answer,
-    Ask,
-    Centering,
-    LinearHead,
-    PlannedRelease,
-    PublicFacts,
-    Steps,
-    join_intercept,
-)
+from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
 from dphead.solvers.gradient import GradientDescent
+from dphead.solvers.head import AccuracyEstimate, LinearHead, join_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
 

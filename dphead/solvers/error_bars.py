@@ -9,7 +9,7 @@ post-processing.
 
 import numpy as np
 
-from dphead.solvers.base import center_classes
+from dphead.solvers.head import center_classes
 
 BLOCK = 1024  # rows at a time
 

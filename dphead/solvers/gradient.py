@@ -1,6 +1,4 @@
-"""Heads trained by noisy clipped gradients: DP-SGD, DP-Adam, and DP-FC, which
-preconditions them.
-"""
+"""Heads trained by noisy clipped gradients: DP-SGD and DP-Adam."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,22 +6,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from dphead.privacy.statistics import Gradient, Gram, Loss, Params
-from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import (
-    Ask,
-    Centering,
-    LinearHead,
-    PlannedRelease,
-    PublicFacts,
-    Steps,
-    check_clip,
-    check_intercept,
-    split_intercept,
-)
+from dphead.privacy.statistics import Gradient, Loss, Params
+from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
-from dphead.solvers.ridge import RidgeSolver, ridge_for
+from dphead.solvers.rounding import check_intercept
 
 
 @dataclass(frozen=True)
@@ -91,7 +80,8 @@ class GradientDescent:
         """
         transform = yield from self.centering.solve(facts, self.intercept)
         query = Gradient(facts.n_classes, self.loss)
-        weights = _start(facts, transform, self.initial_bias)
+        sizes = facts.n_features, facts.n_classes
+        weights = zero_weights(transform, sizes, self.initial_bias)
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
         average, state = weights.copy(), Moments(weights.shape)
@@ -118,7 +108,7 @@ class GradientDescent:
             )
             average = decay * average + (1 - decay) * weights
         final = weights if self.average == "last" else average
-        return _head(final, transform, self.loss)
+        return head_of(final, transform, self.loss)
 
 
 class OptimizerSettings(Protocol):
@@ -149,76 +139,3 @@ class Moments:
         first = self.first / (1 - solver.momentum**self.t)
         second = self.second / (1 - solver.beta2**self.t)
         return first / (np.sqrt(second) + 1e-12)
-
-
-@dataclass(frozen=True)
-class DPFC:
-    """Gradient steps preconditioned by the noisy Gram matrix: W ← W - η (G̃/n + λ)⁻¹
-    g̃/n [FC23 Algorithm 4].
-
-    learning_rate: η; None is the largest step that Böhning's bound makes monotone
-    without noise and clipping: 2 for softmax, 4 for sigmoid, 1 for squared. ridge: λ in
-    units of the mean Gram matrix; None sets it from the noise alone (`ridge_for`).
-    gram_share: the Gram matrix's share of mu²; None gives every release the same noise,
-    as FC23 does.
-    """
-
-    steps: int = 10
-    learning_rate: float | None = None
-    ridge: float | None = None
-    gram_share: float | None = 0.15
-    loss: Loss = "softmax"
-    clip_norm: float = 1.0
-    feature_clip: float = 1.0
-    intercept: float = 0.0
-    initial_bias: float = 0.0
-    centering: Centering | ChannelNormalization = field(default_factory=Centering)
-    name: str = "dp-fc"
-
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, the Gram matrix, and `steps`
-        gradients.
-        """
-        check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
-        share = 1 / (self.steps + 1) if self.gram_share is None else self.gram_share
-        gradient = PlannedRelease(
-            "gradient",
-            Gradient(facts.n_classes, self.loss),
-            self.clip_norm,
-            (1 - share) / self.steps,
-        )
-        gram = PlannedRelease("gram", Gram(facts.n_classes), self.feature_clip, share)
-        return [*self.centering.plan(facts, 1.0), gram, *[gradient] * self.steps]
-
-    def solve(self, facts: PublicFacts) -> Steps:
-        """Release the Gram matrix once, then descend."""
-        transform = yield from self.centering.solve(facts, self.intercept)
-        gram = yield Ask("gram", Gram(facts.n_classes), Params(transform))
-        query = Gradient(facts.n_classes, self.loss)
-        rate = (
-            self.learning_rate
-            or {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}[self.loss]
-        )
-        weights = _start(facts, transform, self.initial_bias)
-        ridge = ridge_for(facts, gram.noise_sd, self.ridge)
-        solve = RidgeSolver(gram.value, ridge)
-        for _ in range(self.steps):
-            answer = yield Ask(
-                "gradient", query, Params(transform, weights.astype(np.float32))
-            )
-            weights = weights - rate * solve(answer.value)
-        return _head(weights, transform, self.loss)
-
-
-def _start(
-    facts: PublicFacts, transform: RowTransform, initial_bias: float
-) -> np.ndarray:
-    weights = np.zeros((transform.width(facts.n_features), facts.n_classes))
-    if transform.append:
-        weights[-1] = initial_bias / transform.append
-    return weights
-
-
-def _head(weights: np.ndarray, transform: RowTransform, loss: str) -> LinearHead:
-    coefficients, intercept = split_intercept(weights, transform.append)
-    return LinearHead(coefficients, intercept, transform, loss)

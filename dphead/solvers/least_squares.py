@@ -6,21 +6,13 @@ from typing import Literal
 import numpy as np
 
 from dphead.privacy.statistics import ClassGrams, ClassSums, Gram, Params
-from dphead.solvers.base import (
-    Answer,
-    Ask,
-    Centering,
-    LinearHead,
-    PlannedRelease,
-    PublicFacts,
-    Steps,
-    center_classes,
-    check_clip,
-    split_intercept,
-)
+from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars
+from dphead.solvers.head import LinearHead, center_classes, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
+from dphead.solvers.rounding import check_clip
 from dphead.solvers.stein import WIDEST, SpectralRidge, candidates
 
 

@@ -5,18 +5,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dphead.privacy.statistics import Gradient, Params, SigmoidHessians
-from dphead.solvers.base import (
-    Ask,
-    Centering,
-    LinearHead,
-    PlannedRelease,
-    PublicFacts,
-    Steps,
-    check_clip,
-    split_intercept,
-)
+from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
+from dphead.solvers.rounding import check_clip
 
 
 @dataclass(frozen=True)
@@ -57,9 +51,8 @@ class Newton:
         """Take the steps, class by class."""
         gradient, hessians = self._queries(facts)
         transform = yield from self.centering.solve(facts, self.intercept)
-        weights = np.zeros((transform.width(facts.n_features), facts.n_classes))
-        if transform.append:
-            weights[-1] = self.initial_bias / transform.append
+        sizes = facts.n_features, facts.n_classes
+        weights = zero_weights(transform, sizes, self.initial_bias)
         for _ in range(self.steps):
             params = Params(transform, weights.astype(np.float32))
             g = yield Ask("gradient", gradient, params)
@@ -69,8 +62,7 @@ class Newton:
                 weights[:, j] -= self.learning_rate * RidgeSolver(h.value[j], ridge)(
                     g.value[:, j]
                 )
-        coefficients, intercept = split_intercept(weights, transform.append)
-        return LinearHead(coefficients, intercept, transform, "sigmoid")
+        return head_of(weights, transform, "sigmoid")
 
     def _queries(self, facts: PublicFacts) -> tuple[Gradient, SigmoidHessians]:
         return Gradient(facts.n_classes, "sigmoid", "features"), SigmoidHessians(

@@ -6,16 +6,11 @@ from typing import Literal
 import numpy as np
 
 from dphead.privacy.statistics import ClassSums, Params
-from dphead.solvers.base import (
-    Ask,
-    Centering,
-    LinearHead,
-    PlannedRelease,
-    PublicFacts,
-    Steps,
-    check_clip,
-)
+from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import LinearHead
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.rounding import check_clip
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [privacy/proofs/choices.md, cla
 
 import numpy as np
 
-from dphead.solvers.base import center_classes
+from dphead.solvers.head import center_classes
 
 GRID, WIDEST = 25, 4096  # candidates, and the widest matrix whose spectrum is computed
 

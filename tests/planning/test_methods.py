@@ -12,7 +12,8 @@ from dphead.planning import presets
 from dphead.planning.methods import SOLVERS, make_method
 from dphead.planning.plan import make_plan
 from dphead.solvers import DPFC, GradientDescent, PublicFacts
-from dphead.solvers.base import Answer, Centering
+from dphead.solvers.base import Answer
+from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
 FACTS = PublicFacts(1000, 8, 4)

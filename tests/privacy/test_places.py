@@ -31,7 +31,7 @@ from dphead.privacy.transform import RowTransform
 from dphead.rows.data import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import DESCENT
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 from dphead.solvers.prior import PublicPrior
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

@@ -25,7 +25,7 @@ from dphead.solvers import (
     Prototypes,
     PublicFacts,
 )
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

@@ -17,7 +17,7 @@ from dphead.solvers import (
     Prototypes,
     PublicFacts,
 )
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 
 N, D, M = 500, 6, 3
 FACTS = PublicFacts(N, D, M)

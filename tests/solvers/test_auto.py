@@ -21,7 +21,7 @@ from dphead.solvers.auto import (
     _overfit,
     rate,
 )
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 
 D, M = 8, 4
 

@@ -14,7 +14,7 @@ from dphead.privacy.transform import RowTransform
 from dphead.rows.data import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import MOVE, PRIOR_MOVE
-from dphead.solvers.base import float_rows
+from dphead.solvers.head import float_rows
 from dphead.solvers.prior import LENGTH, PublicPrior, read_prior
 
 D, M = 60, 4

@@ -1,0 +1,105 @@
+"""Rows brought to the unit sphere around a noisy mean."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dphead.privacy.statistics import ChannelMoment, Params
+from dphead.privacy.transform import RowTransform
+from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+
+# mean of squares over square of the mean: 1 if all features have one size, 70 for
+# ScatterNet as it is
+EVEN = 2.0
+
+
+@dataclass(frozen=True)
+class Centering:
+    """How rows are brought to the unit sphere: unit norm, and a noisy mean of unit rows
+    subtracted.
+
+    share: the mean's share of mu²; 0 for no centre. unit_norm: False leaves rows as
+    they are (a clip norm must then fit the features' scale). scale_share: share of the
+    noisy mean squares of centred rows, each of which is divided by the mean squares'
+    power 1/4 (half of a standardisation) and brought to the sphere again, unless they
+    turn out to be nearly even (EVEN); 0 for no scale.
+    """
+
+    share: float = 0.02
+    unit_norm: bool = True
+    scale_share: float = 0.0
+
+    @property
+    def norm(self) -> float | None:
+        """The length of a row afterwards, None if it is the row's own."""
+        return 1.0 if self.unit_norm else None
+
+    def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
+        """The mean's release, if any; `rest` is the total weight of the other
+        releases.
+        """
+        if not self.unit_norm or self.share <= 0:
+            return []
+        whole = rest / (1 - self.share - self.scale_share)
+        plan = [
+            PlannedRelease(
+                "feature mean",
+                ChannelMoment(facts.n_classes),
+                1.0,
+                weight=whole * self.share,
+            )
+        ]
+        if self.scale_share > 0:
+            squares, clip = ChannelMoment(facts.n_classes, 2), square_clip(facts)
+            plan.append(
+                PlannedRelease(
+                    "feature squares", squares, clip, weight=whole * self.scale_share
+                )
+            )
+        return plan
+
+    def solve(
+        self, facts: PublicFacts, append: float
+    ) -> Generator[Ask, Answer, RowTransform]:
+        """The transform of every later release."""
+        if not self.unit_norm or self.share <= 0:
+            return RowTransform(self.unit_norm, append=append)
+        unit = RowTransform(unit_norm=True)
+        answer = yield Ask("feature mean", ChannelMoment(facts.n_classes), Params(unit))
+        center = _shrunk(answer.value[:, 0], answer.noise_sd) / facts.n_rows
+        # a mean of unit rows lies in the unit ball
+        center /= max(1.0, float(np.linalg.norm(center)))
+        centered = RowTransform(True, center.astype(np.float32), None, append)
+        if self.scale_share <= 0:
+            return centered
+        answer = yield Ask(
+            "feature squares",
+            ChannelMoment(facts.n_classes, 2),
+            Params(replace(centered, append=0.0)),
+        )
+        relative, noise = (
+            facts.n_features / facts.n_rows * v
+            for v in (answer.value[:, 0], answer.noise_sd)
+        )
+        if (
+            float(np.mean(relative**2)) - noise**2
+            < EVEN * float(np.mean(relative)) ** 2
+        ):
+            return centered
+        relative = np.maximum(relative, 0.0) + max(0.01, noise)
+        return replace(centered, scale=(relative**-0.25).astype(np.float32))
+
+
+def square_clip(facts: PublicFacts) -> float:
+    """Twice the norm that the squares of a unit row have if its features are Gaussian,
+    sqrt(3/d).
+    """
+    return min(1.0, 2 * float(np.sqrt(3 / facts.n_features)))
+
+
+def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
+    """Positive-part James-Stein: a mean that is mostly noise is not subtracted."""
+    return mean * max(
+        0.0, 1 - len(mean) * noise_sd**2 / max(float(mean @ mean), 1e-300)
+    )
