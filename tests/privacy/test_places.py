@@ -30,7 +30,7 @@ from dphead.privacy.statistics import (
 from dphead.privacy.transform import RowTransform
 from dphead.rows.data import ArrayRows
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import DESCENT
+from dphead.solvers.auto_rules import DESCENT
 from dphead.solvers.centering import Centering
 from dphead.solvers.prior import PublicPrior
 from dphead.sums.cpu import CpuSums
