@@ -30,8 +30,10 @@ from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto, LeastSquares, PlannedRelease, PublicFacts, Solver
-from dphead.solvers.auto import DESCENT, MOVE, STRETCH
-from dphead.solvers.base import Answer, Centering, Steps, center_classes, float_rows
+from dphead.solvers.auto_rules import DESCENT, LENGTHEN_AT_MOST, MOVE_LOGITS
+from dphead.solvers.base import Answer, Steps
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import center_classes, float_rows
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.stein import SpectralRidge, candidates
 
@@ -117,8 +119,8 @@ APART = {  # data set, features, rows to fit on, draws
 # clusters of CIFAR-10's rows alone
 TASKS = {"ten classes": 10, "odd and even classes": 2, "100 clusters of rows": 100}
 LENGTHS = {
-    "steps as planned": Auto(move=MOVE),
-    "longer always": Auto(move=MOVE * STRETCH),
+    "steps as planned": Auto(move=MOVE_LOGITS),
+    "longer always": Auto(move=MOVE_LOGITS * LENGTHEN_AT_MOST),
     "auto": Auto(),
 }
 

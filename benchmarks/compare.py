@@ -29,7 +29,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares
-from dphead.solvers.base import center_classes, float_rows
+from dphead.solvers.head import center_classes, float_rows
 from dphead.solvers.ridge import RidgeSolver
 
 OUT = RESULTS / "auto"

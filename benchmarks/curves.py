@@ -20,7 +20,8 @@ from dphead.planning.plan import Plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import Params
 from dphead.runs.loop import FitResult, Run, fit_head
-from dphead.solvers.base import LinearHead, PublicFacts, Solver, Steps, split_intercept
+from dphead.solvers.base import PublicFacts, Solver, Steps
+from dphead.solvers.head import LinearHead, split_intercept
 
 OUT = RESULTS / "curves.jsonl"
 RATES = (0.25, 4.0)  # the caption of Figure 3; TB21's Table 14 has lost MNIST's

@@ -26,7 +26,8 @@ from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.blocks import CHUNK
 from dphead.runs.loop import FitResult, Run, fit_head
-from dphead.solvers.base import SMALLEST, PublicFacts, Solver, float_rows
+from dphead.solvers.base import PublicFacts, Solver
+from dphead.solvers.head import SMALLEST, float_rows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 from dphead.sums.reference import Ask

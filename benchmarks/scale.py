@@ -107,7 +107,7 @@ def timed(rows: Any) -> dict[str, float]:
     from dphead.privacy.transform import RowTransform
     from dphead.runs.loop import Run, fit_head
     from dphead.solvers import LeastSquares, PublicFacts
-    from dphead.solvers.base import Centering
+    from dphead.solvers.centering import Centering
     from dphead.sums.caches import KeptSums
     from dphead.sums.cpu import CpuSums
     from dphead.sums.door import Door

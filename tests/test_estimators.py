@@ -18,10 +18,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dphead
 from dphead.analysis.metrics import probabilities
 from dphead.estimators import base, guarantee, inputs
-from dphead.planning.methods import SOLVERS
+from dphead.planning.methods import settable
 from dphead.planning.plan import unprotected_groups
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.solvers.base import float_rows
+from dphead.solvers.head import float_rows
 from extract.format import FormatError, write_features
 
 METHODS = [
@@ -38,7 +38,7 @@ all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name_
 
 
 @parametrize_with_checks(
-    [m(epsilon=np.inf) for m in METHODS],
+    [m(epsilon=np.inf) for m in [*METHODS, dphead.DPHeadClassifier]],
     expected_failed_checks=lambda _: EXPECTED_FAILURES,
     xfail_strict=True,
 )
@@ -95,25 +95,33 @@ def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
 # Parameters
 
 
-# settings of a solver that only measurements change, and a start that is given to auto
-# alone
-FOR_BENCHMARKS = {
-    "auto": {"move", "scale", "steps", "descent"},
-    "dp-sgd": {"prior"},
-    "dp-adam": {"prior"},
-}
+@all_methods
+def test_an_estimator_says_what_its_solver_declares_of_each_setting(method):
+    for name, declared in settable(method.method).items():
+        assert f"\n    {name}: {declared.must_be.split(',')[0]}" in method.__doc__
+        assert declared.setting.help and declared.setting.source
+
+
+def test_any_method_by_name_is_the_class_of_that_method(blobs):
+    named = dphead.DPHeadClassifier(
+        method="dp-fc",
+        settings={"steps": 3, "ridge": 0.1},
+        classes=range(3),
+        random_state=1,
+    )
+    own = dphead.DPFeatureCovarianceClassifier(
+        steps=3, ridge=0.1, classes=range(3), random_state=1
+    )
+    assert_array_equal(named.fit(*blobs).coef_, own.fit(*blobs).coef_)
+    assert clone(named).settings == {"steps": 3, "ridge": 0.1}
+    with pytest.raises(ValueError, match="steps must be a whole number"):
+        clone(named).set_params(settings={"steps": 0}).fit(*blobs)
 
 
 @all_methods
 def test_settings_are_the_solvers_own_and_default_to_them(method):
-    solver = {f.name for f in fields(SOLVERS[method.method])} - {
-        "name",
-        "optimizer",
-        "centering",
-    }
-    solver -= FOR_BENCHMARKS.get(method.method, set())
     own = {f.name for f in fields(method)} - {f.name for f in fields(base.DPClassifier)}
-    assert own == solver
+    assert own == set(settable(method.method))
     assert {getattr(method(), name) for name in own} == {None}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import LinearHead
+from dphead.solvers.head import LinearHead
 
 FORMAT = 1
 

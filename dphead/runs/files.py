@@ -10,7 +10,7 @@ import numpy as np
 from dphead.analysis.metrics import evaluate_scores
 from dphead.rows.features import FeaturesRows, load_features
 from dphead.runs.export import load_head
-from dphead.solvers.base import LinearHead
+from dphead.solvers.head import LinearHead
 from extract.format import FeaturesFile
 
 

@@ -10,7 +10,8 @@ from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
-from dphead.solvers.base import Answer, LinearHead, PublicFacts, Solver
+from dphead.solvers.base import Answer, PublicFacts, Solver
+from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 

@@ -24,7 +24,7 @@ from dphead.privacy import statistics
 from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.statistics import Params
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import AccuracyEstimate, LinearHead
+from dphead.solvers.head import AccuracyEstimate, LinearHead
 from dphead.sums.caches import KeptRows
 from dphead.sums.parts import PartAsk, serve
 from dphead.sums.reference import BlockSum, GramAndSums

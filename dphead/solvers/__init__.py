@@ -4,8 +4,10 @@ They never see rows, keys or the ledger.
 """
 
 from dphead.solvers.auto import Auto
-from dphead.solvers.base import Ask, LinearHead, PlannedRelease, PublicFacts, Solver
-from dphead.solvers.gradient import DPFC, GradientDescent
+from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Solver
+from dphead.solvers.feature_covariance import DPFC
+from dphead.solvers.gradient import GradientDescent
+from dphead.solvers.head import LinearHead
 from dphead.solvers.least_squares import LeastSquares
 from dphead.solvers.newton import Newton
 from dphead.solvers.prototypes import Prototypes

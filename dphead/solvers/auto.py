@@ -6,47 +6,62 @@ Steps, step size and scaling follow from public numbers and the budget.
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dphead.privacy.statistics import CorrectCount, Params
-from dphead.solvers.base import (
-    AccuracyEstimate,
-    Answer,
-    Ask,
-    Centering,
-    LinearHead,
-    PlannedRelease,
-    PublicFacts,
-    Steps,
-    join_intercept,
+from dphead.solvers.auto_rules import (
+    DESCENT,
+    GAP_PER_PARAMETER,
+    GAP_RELATIVE_SD,
+    GRADIENTS_SHARE,
+    LENGTHEN_AT_MOST,
+    LENGTHEN_FROM_SHARE,
+    LONGEST_STEP,
+    LOOK_AT_MOST,
+    MARGIN_SHIFT,
+    MOVE_LOGITS,
+    NORMAL_95,
+    PRIOR_MOVE_LOGITS,
+    SCALE_SHARE,
+    SHARE_SD,
+    SHIFT_POWER_OF_LENGTH,
+    SHIFT_POWER_OF_ROWS,
+    count_share,
+    is_strong,
+    number_of_steps,
+    rate,
 )
+from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
 from dphead.solvers.gradient import GradientDescent
+from dphead.solvers.head import AccuracyEstimate, LinearHead, join_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
-
-# with little noise, longer steps on normalised gradients of unit rows were not better
-LONGEST = 640.0
-# of `_overfit`, and the share of it that is not known
-PULL, FREEDOM, UNSURE = 2.3, 0.45, 0.6
-MOVE = 0.9  # what noise alone may move a weight, in logits of unit rows
-# the same from a prior where there is little signal: there is less far to go
-PRIOR_MOVE = 0.6
-# share of variance between ten classes from which steps are longer; by how much at most
-APART, STRETCH = 0.2, 1.8
-CLEAR = 0.1  # what noise may move that share
-SCALE_SHARE = 0.01
-# the average damps large steps that few features would make oscillate
-DESCENT = GradientDescent(
-    momentum=0.0,
-    clip_norm=0.3,
-    normalize=True,
-    average="ema",
-    ema_decay=0.9,
-    intercept=0.3,
+from dphead.solvers.settings import (
+    AT_LEAST_ONE,
+    OFF,
+    POSITIVE,
+    Setting,
+    check_settings,
 )
+
+Scale = Literal["auto", "always", "never"]
+ESTIMATE = Setting("Spend 1 to 10 % of mu² on the accuracy to expect.")
+PRIOR = Setting(
+    "A .npy of public weights (features, classes) to start from.",
+    source=OFF,
+    option=True,
+)
+BY_RULE = "None: `auto_rules`"
+SCALE = Setting("Whether features are scaled.", source="ablation", settable=False)
+STEPS_OF_RULE = Setting("Gradient steps.", AT_LEAST_ONE, BY_RULE, settable=False)
+MOVE = Setting(
+    "Logits by which noise alone may move a weight.", POSITIVE, BY_RULE, settable=False
+)
+DESCENT_OF_RULE = Setting("What no rule sets.", source="`auto_rules`", settable=False)
 
 
 @dataclass(frozen=True)
@@ -59,20 +74,21 @@ class Auto:
     faster than signal. Features are scaled by a noisy standardisation where n·mu is at
     least twice their number and they turn out to differ in size. Steps are longer where
     classes turn out to lie far apart (`Lengthening`), unless `move` is given or there
-    is a prior. estimate: spend 1 to 10 % of mu² on the count. prior: a public head to
-    start from. The other fields are for measuring what each part is worth
-    (benchmarks/ablation.py): scale, one of auto, always, never; steps and move, None
-    for the rule; descent, what no rule sets.
+    is a prior. Its numbers: `auto_rules`. Fields beside estimate and prior are for
+    measuring what each part is worth (benchmarks/ablation.py).
     """
 
-    estimate: bool = True
-    prior: PublicPrior | None = None
-    scale: Literal["auto", "always", "never"] = "auto"
-    steps: int | None = None
-    move: float | None = None
-    descent: GradientDescent = DESCENT
+    estimate: Annotated[bool, ESTIMATE] = True
+    prior: Annotated[PublicPrior | None, PRIOR] = None
+    scale: Annotated[Scale, SCALE] = "auto"
+    steps: Annotated[int | None, STEPS_OF_RULE] = None
+    move: Annotated[float | None, MOVE] = None
+    descent: Annotated[GradientDescent, DESCENT_OF_RULE] = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, the feature squares if rows are scaled, the gradients, and
@@ -103,36 +119,31 @@ class Auto:
         return head
 
     def _descent(self, facts: PublicFacts) -> GradientDescent:
-        centering, strength = self.centering, facts.mu * facts.n_rows
-        clear = strength >= 2 * facts.n_features
-        scaled = self.scale == "always" or (self.scale == "auto" and clear)
+        centering = self.centering
+        strong = is_strong(facts)
+        scaled = self.scale == "always" or (self.scale == "auto" and strong)
         if scaled and isinstance(centering, Centering):
             centering = replace(centering, scale_share=SCALE_SHARE)
-        # the gradients'; 3 % for centring and scaling
-        share = 0.97 * (1 - self._count_share(facts))
-        # wide features take more, and DP-FC's Gram matrix too
-        longest = 100 * max(1.0, facts.n_features / 1280)
-        steps = self.steps or round(min(longest, max(60, 120 * strength / 1e4)))
-        move = self.move or (MOVE if self.prior is None or clear else PRIOR_MOVE)
-        speed = rate(strength * math.sqrt(share), steps, self.descent.momentum, move)
+        share = GRADIENTS_SHARE * (1 - self._count_share(facts))
+        strength = facts.mu * facts.n_rows * math.sqrt(share)
+        steps = self.steps or number_of_steps(facts)
+        near = self.prior is not None and not strong
+        move = self.move or (PRIOR_MOVE_LOGITS if near else MOVE_LOGITS)
         return replace(
             self.descent,
             steps=steps,
-            learning_rate=speed,
+            learning_rate=rate(strength, steps, self.descent.momentum, move),
             centering=centering,
             prior=self.prior,
         )
 
     def _count_share(self, facts: PublicFacts) -> float:
-        """1 % of mu², or what brings the count's noise down to a point of accuracy, but
-        10 % at most.
-
-        Nothing without privacy: the rows' own count would then be published, and far
+        """Nothing without privacy: the rows' own count would then be published, and far
         above new rows' accuracy.
         """
         if not self.estimate or math.isinf(facts.mu):
             return 0.0
-        return min(0.1, max(0.01, (100 / (facts.mu * facts.n_rows)) ** 2))
+        return count_share(facts)
 
     def _expected(
         self, facts: PublicFacts, descent: GradientDescent, head: LinearHead
@@ -144,16 +155,16 @@ class Auto:
             Params(head.transform, weights),
         )
         n = facts.n_rows
-        seen = min(1.0, max(1 / facts.n_classes, float(answer.value[0, 0]) / n))
+        seen = float(answer.value[0, 0]) / n
+        seen = min(1.0, max(1 / facts.n_classes, seen))
         gap = _overfit(facts, descent, seen)
-        sd = math.sqrt(
-            (answer.noise_sd / n) ** 2
-            + max(seen * (1 - seen), 1 / n) / n
-            + (UNSURE * gap) ** 2
-        )
+        noise = answer.noise_sd / n
+        sampling = max(seen * (1 - seen), 1 / n) / n
+        sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
+        half = NORMAL_95 * sd
         middle = seen - gap
         return AccuracyEstimate(
-            middle, max(0.0, middle - 1.645 * sd), min(1.0, middle + 1.645 * sd)
+            middle, max(0.0, middle - half), min(1.0, middle + half)
         )
 
 
@@ -165,22 +176,22 @@ class Lengthening:
     over the clip norm is, for classes of equal size, the share of the rows' variance
     that lies between classes, and is divided by the decimal logarithm of n_classes,
     since finer cells of the same rows hold more of it. As many gradients are averaged
-    as bring its noise down to CLEAR; if that takes more than a quarter of the steps, it
-    stays unknown. APART and more of it lengthens the steps that follow in proportion,
-    up to STRETCH: where classes' scores are further apart, noise may move them by more.
-    benchmarks/results/ablation has the gains.
+    as bring its noise down to SHARE_SD; if that takes more than LOOK_AT_MOST of the
+    steps, it stays unknown. LENGTHEN_FROM_SHARE and more of it lengthens the steps that
+    follow in proportion, up to LENGTHEN_AT_MOST: where classes' scores are further
+    apart, noise may move them by more.
     """
 
     def __init__(self, facts: PublicFacts, descent: GradientDescent) -> None:
-        longest = LONGEST * (1 - descent.momentum)
-        self._most = (
-            min(STRETCH, longest / descent.learning_rate)
-            if descent.learning_rate
-            else 1.0
-        )
-        self._factor, self._features = 1.0, facts.n_features
+        longest = LONGEST_STEP * (1 - descent.momentum)
+        self._most = min(LENGTHEN_AT_MOST, longest / descent.learning_rate)
+        self._factor = 1.0
+        self._n_features = facts.n_features
+        # a squared norm's share of the variance
         self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
-        self._allowed, self._seen, self._sum = descent.steps / 4, 0, np.zeros(())
+        self._allowed = LOOK_AT_MOST * descent.steps
+        self._seen = 0
+        self._sum = np.zeros(())
 
     def __call__(self, gradient: np.ndarray, noise_sd: float) -> float:
         """The factor for this step.
@@ -188,35 +199,20 @@ class Lengthening:
         gradient: (width, n_classes) mean gradient over the clip norm, with its noise.
         """
         # without the intercept's, which holds classes' sizes
-        rows = gradient[: self._features]
+        rows = gradient[: self._n_features]
         spread = self._unit * noise_sd**2
-        wanted = max(1, math.ceil(spread * math.sqrt(2 * rows.size) / CLEAR))
+        wanted = max(1, math.ceil(spread * math.sqrt(2 * rows.size) / SHARE_SD))
         if self._seen < wanted <= self._allowed:
-            self._sum, self._seen = self._sum + rows, self._seen + 1
+            self._sum = self._sum + rows
+            self._seen += 1
             if self._seen == wanted:
                 mean = self._sum / wanted
-                share = (
-                    self._unit * float((mean**2).sum()) - spread * rows.size / wanted
-                )
-                self._factor, self._sum = (
-                    min(self._most, max(1.0, share / APART)),
-                    np.zeros(()),
-                )
+                found = self._unit * float((mean**2).sum())
+                share = found - spread * rows.size / wanted
+                factor = max(1.0, share / LENGTHEN_FROM_SHARE)
+                self._factor = min(self._most, factor)
+                self._sum = np.zeros(())
         return self._factor
-
-
-def rate(
-    strength: float, steps: int, momentum: float = DESCENT.momentum, move: float = MOVE
-) -> float:
-    """Step on normalised gradients at which noise alone moves a weight by `move`.
-
-    strength: n·mu of all steps together.
-
-    The mean clipped gradient over the clip norm has noise sqrt(steps)/strength a step,
-    which momentum multiplies by 1/(1 - momentum), and `steps` independent steps by
-    their square root. LONGEST bounds it where there is little noise.
-    """
-    return (1 - momentum) * min(LONGEST, move * strength / steps)
 
 
 def _overfit(facts: PublicFacts, descent: GradientDescent, seen: float) -> float:
@@ -224,18 +220,17 @@ def _overfit(facts: PublicFacts, descent: GradientDescent, seen: float) -> float
     `seen` right, than on new ones.
 
     A row pulls the head towards itself by at most the length of all steps over n, which
-    moves its own margin; less where many rows share its directions, hence the second
+    moves its own margin; less where many rows share its directions, hence a further
     power of n. If margins are Gaussian, that many of their deviations are lost on new
-    rows. Free parameters save at most their number over n. PULL is a compromise between
-    held-out training rows of CIFAR-10's MobileNetV2 features (2.8 for fits on 2,000 and
-    on 40,000) and of digits (1 to 2.5): it depends on how few directions the features
-    have, which is not public. Hence UNSURE: with it 90 % intervals held 92 % of these.
-    What `Lengthening` adds does not count: where classes lie far apart, rows share
-    directions, which took back more (benchmarks/results/expected).
+    rows. Free parameters save at most their number over n. MARGIN_SHIFT is a compromise
+    between data sets: it depends on how few directions the features have, which is not
+    public. Hence GAP_RELATIVE_SD. What `Lengthening` adds does not count: where classes
+    lie far apart, rows share directions, which took back more
+    (benchmarks/results/expected).
     """
-    length = (
-        descent.learning_rate * descent.steps / (1 - descent.momentum) / facts.n_rows
-    )
-    shift = PULL * length**0.8 * facts.n_rows**-0.3
+    n = facts.n_rows
+    length = descent.learning_rate * descent.steps / (1 - descent.momentum) / n
+    shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * n**SHIFT_POWER_OF_ROWS
     lost = seen - float(ndtr(ndtri(seen) - shift))
-    return min(lost, FREEDOM * (facts.n_classes - 1) * facts.n_features / facts.n_rows)
+    n_free = (facts.n_classes - 1) * facts.n_features
+    return min(lost, GAP_PER_PARAMETER * n_free / n)

@@ -1,29 +1,56 @@
-"""Heads trained by noisy clipped gradients: DP-SGD, DP-Adam, and DP-FC, which
-preconditions them.
-"""
+"""Heads trained by noisy clipped gradients: DP-SGD and DP-Adam."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
-from dphead.privacy.statistics import Gradient, Gram, Loss, Params
-from dphead.privacy.transform import RowTransform
-from dphead.solvers.base import (
-    Ask,
-    Centering,
-    LinearHead,
-    PlannedRelease,
-    PublicFacts,
-    Steps,
-    check_clip,
-    check_intercept,
-    split_intercept,
-)
+from dphead.privacy.statistics import Gradient, Loss, Params
+from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
-from dphead.solvers.ridge import RidgeSolver, ridge_for
+from dphead.solvers.rounding import check_intercept
+from dphead.solvers.settings import (
+    BELOW_ONE,
+    CLIP_NORM,
+    INITIAL_BIAS,
+    INTERCEPT,
+    LEARNING_RATE,
+    LOSS,
+    NOT_NEGATIVE,
+    OFF,
+    PROBABILITY,
+    STEPS,
+    TRIALS,
+    Setting,
+    check_settings,
+)
+
+Optimizer = Literal["sgd", "adam"]
+Average = Literal["last", "mean", "ema"]
+
+OPTIMIZER = Setting(
+    "DP-SGD's step or DP-Adam's.", source="the method's name", settable=False
+)
+MOMENTUM = Setting(
+    "Of the steps; Adam's beta1.", BELOW_ONE, "TB21 Table 13", option=True
+)
+BETA2 = Setting("Adam's, of the squares.", BELOW_ONE, "Kingma, Ba 2015")
+SAMPLING_PROB = Setting(
+    "Of each row in a Poisson batch; 1 is the full batch.", PROBABILITY
+)
+NORMALIZE = Setting(
+    "Divide the gradient by the clip norm too, as De22 does.", source=OFF
+)
+AVERAGE = Setting(
+    "Of the iterates: the last, their mean, or their moving average.", source=OFF
+)
+EMA_DECAY = Setting("Of the moving average.", BELOW_ONE, "De22 appendix C")
+WEIGHT_DECAY = Setting("Added to the gradient.", NOT_NEGATIVE, OFF, option=True)
+PRIOR = Setting("Where the descent starts.", source=OFF, settable=False)
 
 
 @dataclass(frozen=True)
@@ -32,31 +59,29 @@ class GradientDescent:
     TB21 Algorithm 1; De22].
 
     learning_rate multiplies the mean clipped gradient (the sum over the expected batch
-    size), also divided by the clip norm if `normalize` (De22's form). average: return
-    the mean of the iterates, their moving average ("ema", De22's warm-up min(ema_decay,
-    (1+t)/(10+t))) or the last one. intercept: the constant appended to each row (0:
-    none).
-    sampling_prob: 1 is the full batch. extra: a private normalisation's releases and
-        transform, or None.
-    prior: where the descent starts, or None for zero.
+    size), also divided by the clip norm if `normalize`. average: "ema" has De22's
+    warm-up, min(ema_decay, (1+t)/(10+t)). prior: None starts at zero.
     """
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    steps: int = 30
-    learning_rate: float = 8.0
-    momentum: float = 0.9
-    beta2: float = 0.999
-    loss: Loss = "softmax"
-    clip_norm: float = 1.0
-    sampling_prob: float = 1.0
-    normalize: bool = False
-    average: Literal["last", "mean", "ema"] = "last"
-    ema_decay: float = 0.9999
-    weight_decay: float = 0.0
-    intercept: float = 0.0
-    initial_bias: float = 0.0
+    optimizer: Annotated[Optimizer, OPTIMIZER] = "sgd"
+    steps: Annotated[int, STEPS.default_from(TRIALS)] = 30
+    learning_rate: Annotated[float, LEARNING_RATE.default_from(TRIALS)] = 8.0
+    momentum: Annotated[float, MOMENTUM] = 0.9
+    beta2: Annotated[float, BETA2] = 0.999
+    loss: Annotated[Loss, LOSS] = "softmax"
+    clip_norm: Annotated[float, CLIP_NORM] = 1.0
+    sampling_prob: Annotated[float, SAMPLING_PROB] = 1.0
+    normalize: Annotated[bool, NORMALIZE] = False
+    average: Annotated[Average, AVERAGE] = "last"
+    ema_decay: Annotated[float, EMA_DECAY] = 0.9999
+    weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
+    intercept: Annotated[float, INTERCEPT] = 0.0
+    initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
-    prior: PublicPrior | None = None
+    prior: Annotated[PublicPrior | None, PRIOR] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def name(self) -> str:
@@ -79,6 +104,12 @@ class GradientDescent:
             *[step] * self.steps,
         ]
 
+    def _decay(self, t: int) -> float:
+        """Of the average at step t: De22's warm-up, or what makes it the mean."""
+        if self.average == "ema":
+            return min(self.ema_decay, (1 + t) / (10 + t))
+        return t / (t + 1)
+
     def solve(
         self,
         facts: PublicFacts,
@@ -91,34 +122,30 @@ class GradientDescent:
         """
         transform = yield from self.centering.solve(facts, self.intercept)
         query = Gradient(facts.n_classes, self.loss)
-        weights = _start(facts, transform, self.initial_bias)
+        sizes = facts.n_features, facts.n_classes
+        weights = zero_weights(transform, sizes, self.initial_bias)
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
         average, state = weights.copy(), Moments(weights.shape)
-        scale = 1.0 / (
-            facts.n_rows
-            * self.sampling_prob
-            * (self.clip_norm if self.normalize else 1.0)
-        )
+        clip_norm = self.clip_norm if self.normalize else 1.0
+        scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
         for t in range(self.steps):
             answer = yield Ask(
                 "gradient", query, Params(transform, weights.astype(np.float32))
             )
             gradient = answer.value * scale
-            rate = self.learning_rate * (
-                lengthen(gradient, answer.noise_sd * scale) if lengthen else 1.0
-            )
-            weights = weights - rate * state.direction(
-                self, gradient + self.weight_decay * weights
-            )
-            decay = (
-                min(self.ema_decay, (1 + t) / (10 + t))
-                if self.average == "ema"
-                else t / (t + 1)
-            )
+            factor = lengthen(gradient, answer.noise_sd * scale) if lengthen else 1.0
+            decayed = gradient + self.weight_decay * weights
+            step = state.direction(self, decayed)
+            weights = weights - self.learning_rate * factor * step
+            decay = self._decay(t)
             average = decay * average + (1 - decay) * weights
         final = weights if self.average == "last" else average
-        return _head(final, transform, self.loss)
+        return head_of(final, transform, self.loss)
+
+
+# beside the root of the second moment, far below any noisy one; chosen
+ADAM_EPSILON = 1e-12
 
 
 class OptimizerSettings(Protocol):
@@ -148,77 +175,4 @@ class Moments:
         self.second = solver.beta2 * self.second + (1 - solver.beta2) * gradient**2
         first = self.first / (1 - solver.momentum**self.t)
         second = self.second / (1 - solver.beta2**self.t)
-        return first / (np.sqrt(second) + 1e-12)
-
-
-@dataclass(frozen=True)
-class DPFC:
-    """Gradient steps preconditioned by the noisy Gram matrix: W ← W - η (G̃/n + λ)⁻¹
-    g̃/n [FC23 Algorithm 4].
-
-    learning_rate: η; None is the largest step that Böhning's bound makes monotone
-    without noise and clipping: 2 for softmax, 4 for sigmoid, 1 for squared. ridge: λ in
-    units of the mean Gram matrix; None sets it from the noise alone (`ridge_for`).
-    gram_share: the Gram matrix's share of mu²; None gives every release the same noise,
-    as FC23 does.
-    """
-
-    steps: int = 10
-    learning_rate: float | None = None
-    ridge: float | None = None
-    gram_share: float | None = 0.15
-    loss: Loss = "softmax"
-    clip_norm: float = 1.0
-    feature_clip: float = 1.0
-    intercept: float = 0.0
-    initial_bias: float = 0.0
-    centering: Centering | ChannelNormalization = field(default_factory=Centering)
-    name: str = "dp-fc"
-
-    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, the Gram matrix, and `steps`
-        gradients.
-        """
-        check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
-        share = 1 / (self.steps + 1) if self.gram_share is None else self.gram_share
-        gradient = PlannedRelease(
-            "gradient",
-            Gradient(facts.n_classes, self.loss),
-            self.clip_norm,
-            (1 - share) / self.steps,
-        )
-        gram = PlannedRelease("gram", Gram(facts.n_classes), self.feature_clip, share)
-        return [*self.centering.plan(facts, 1.0), gram, *[gradient] * self.steps]
-
-    def solve(self, facts: PublicFacts) -> Steps:
-        """Release the Gram matrix once, then descend."""
-        transform = yield from self.centering.solve(facts, self.intercept)
-        gram = yield Ask("gram", Gram(facts.n_classes), Params(transform))
-        query = Gradient(facts.n_classes, self.loss)
-        rate = (
-            self.learning_rate
-            or {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}[self.loss]
-        )
-        weights = _start(facts, transform, self.initial_bias)
-        ridge = ridge_for(facts, gram.noise_sd, self.ridge)
-        solve = RidgeSolver(gram.value, ridge)
-        for _ in range(self.steps):
-            answer = yield Ask(
-                "gradient", query, Params(transform, weights.astype(np.float32))
-            )
-            weights = weights - rate * solve(answer.value)
-        return _head(weights, transform, self.loss)
-
-
-def _start(
-    facts: PublicFacts, transform: RowTransform, initial_bias: float
-) -> np.ndarray:
-    weights = np.zeros((transform.width(facts.n_features), facts.n_classes))
-    if transform.append:
-        weights[-1] = initial_bias / transform.append
-    return weights
-
-
-def _head(weights: np.ndarray, transform: RowTransform, loss: str) -> LinearHead:
-    coefficients, intercept = split_intercept(weights, transform.append)
-    return LinearHead(coefficients, intercept, transform, loss)
+        return first / (np.sqrt(second) + ADAM_EPSILON)

@@ -1,22 +1,31 @@
 """DP-Newton: one-vs-rest logistic regression by noisy Newton steps."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from dphead.privacy.statistics import Gradient, Params, SigmoidHessians
-from dphead.solvers.base import (
-    Ask,
-    Centering,
-    LinearHead,
-    PlannedRelease,
-    PublicFacts,
-    Steps,
-    check_clip,
-    split_intercept,
-)
+from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
+from dphead.solvers.rounding import check_clip
+from dphead.solvers.settings import (
+    FEATURE_CLIP,
+    INITIAL_BIAS,
+    INTERCEPT,
+    LEARNING_RATE,
+    RIDGE,
+    SHARE,
+    STEPS,
+    TRIALS,
+    Setting,
+    check_settings,
+)
+
+HESSIAN_SHARE = Setting("The Hessians' share of mu².", SHARE, TRIALS)
 
 
 @dataclass(frozen=True)
@@ -24,19 +33,21 @@ class Newton:
     """θ_j ← θ_j - η (H̃_j + λ)⁻¹ g̃_j for each class j, features clipped, sigmoid loss
     [FC23 Algorithm 2].
 
-    ridge: λ in units of the mean Hessian; None sets it from the noise alone.
-        learning_rate: η.
+    ridge: λ, in units of the mean Hessian. learning_rate: η.
     """
 
-    steps: int = 1
-    learning_rate: float = 1.0
-    ridge: float | None = None
-    feature_clip: float = 1.0
-    intercept: float = 0.0
-    initial_bias: float = 0.0
-    hessian_share: float = 0.2
+    steps: Annotated[int, STEPS.default_from(TRIALS)] = 1
+    learning_rate: Annotated[float, LEARNING_RATE.default_from("Newton's own")] = 1.0
+    ridge: Annotated[float | None, RIDGE] = None
+    feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
+    intercept: Annotated[float, INTERCEPT] = 0.0
+    initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
+    hessian_share: Annotated[float, HESSIAN_SHARE] = 0.2
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-newton"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, then a gradient and m Hessians a
@@ -57,9 +68,8 @@ class Newton:
         """Take the steps, class by class."""
         gradient, hessians = self._queries(facts)
         transform = yield from self.centering.solve(facts, self.intercept)
-        weights = np.zeros((transform.width(facts.n_features), facts.n_classes))
-        if transform.append:
-            weights[-1] = self.initial_bias / transform.append
+        sizes = facts.n_features, facts.n_classes
+        weights = zero_weights(transform, sizes, self.initial_bias)
         for _ in range(self.steps):
             params = Params(transform, weights.astype(np.float32))
             g = yield Ask("gradient", gradient, params)
@@ -69,8 +79,7 @@ class Newton:
                 weights[:, j] -= self.learning_rate * RidgeSolver(h.value[j], ridge)(
                     g.value[:, j]
                 )
-        coefficients, intercept = split_intercept(weights, transform.append)
-        return LinearHead(coefficients, intercept, transform, "sigmoid")
+        return head_of(weights, transform, "sigmoid")
 
     def _queries(self, facts: PublicFacts) -> tuple[Gradient, SigmoidHessians]:
         return Gradient(facts.n_classes, "sigmoid", "features"), SigmoidHessians(

@@ -11,8 +11,8 @@ import numpy as np
 
 from dphead.privacy.transform import RowTransform
 
-# of a class's start, in logits of unit rows; chosen on training rows of CIFAR-10
-LENGTH = 8.0
+# of a class's start, on unit rows; trials on CIFAR-10's training rows, none is stored
+START_LOGITS = 8.0
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class PublicPrior:
     backbone's own head, text embeddings.
 
     Only their directions count: differences between classes, each brought to length
-    LENGTH. digest stands for them in plans and reports. ValueError for weights that are
-    not finite, or not two-dimensional.
+    START_LOGITS. digest stands for them in plans and reports. ValueError for weights
+    that are not finite, or not two-dimensional.
     """
 
     weights: InitVar[np.ndarray]
@@ -58,7 +58,7 @@ class PublicPrior:
         self.check(features, shape[1])
         between = self._weights - self._weights.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(between, axis=0)
-        between = LENGTH * between / np.where(norms > 0, norms, 1)
+        between = START_LOGITS * between / np.where(norms > 0, norms, 1)
         start = np.zeros(shape)
         start[:features] = (
             between if transform.scale is None else between / transform.scale[:, None]

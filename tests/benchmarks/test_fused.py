@@ -15,7 +15,7 @@ from dphead.privacy.transform import RADIUS, RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, PublicFacts
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

@@ -10,7 +10,7 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.sampling import poisson_sample
 from dphead.solvers import GradientDescent, PublicFacts
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
 FACTS = PublicFacts(100, 4, 2)

@@ -43,7 +43,7 @@ from dphead.solvers import (
     Prototypes,
     PublicFacts,
 )
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
 
 N = 150

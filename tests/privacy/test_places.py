@@ -30,8 +30,8 @@ from dphead.privacy.statistics import (
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import DESCENT
-from dphead.solvers.base import Centering
+from dphead.solvers.auto_rules import DESCENT
+from dphead.solvers.centering import Centering
 from dphead.solvers.prior import PublicPrior
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

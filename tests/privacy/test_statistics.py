@@ -41,7 +41,7 @@ from dphead.privacy.statistics import (
     shortened,
 )
 from dphead.privacy.transform import RowTransform, transformed
-from dphead.solvers.base import LinearHead
+from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import ask_of
 

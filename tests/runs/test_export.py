@@ -7,7 +7,7 @@ import pytest
 
 from dphead.privacy.transform import RowTransform
 from dphead.runs.export import load_head, save_head
-from dphead.solvers.base import LinearHead
+from dphead.solvers.head import LinearHead
 
 FACTS = {"class_names": ["a", "b", "c"], "feature_space": "space"}
 RNG = np.random.default_rng(0)

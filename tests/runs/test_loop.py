@@ -25,7 +25,7 @@ from dphead.solvers import (
     Prototypes,
     PublicFacts,
 )
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
@@ -168,7 +168,6 @@ def test_under_add_remove_the_rows_may_have_another_number():
 @pytest.mark.parametrize(
     ("solver", "message"),
     [
-        (DPFC(loss="hinge"), "loss must be one of"),  # type: ignore[arg-type]
         (Prototypes(intercept=0.0), "prototypes count"),
         (LeastSquares(intercept=1e-9), "append must be"),
         (LeastSquares(intercept=5000.0), "leave room for the rows"),

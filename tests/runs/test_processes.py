@@ -32,7 +32,7 @@ from dphead.privacy.statistics import Params
 from dphead.privacy.transform import RowTransform
 from dphead.runs.export import load_head
 from dphead.runs.processes import Group, Place, launch
-from dphead.solvers.base import AccuracyEstimate, LinearHead
+from dphead.solvers.head import AccuracyEstimate, LinearHead
 from dphead.sums.parts import PartAsk
 from dphead.sums.reference import GramAndSums
 from extract.format import write_features

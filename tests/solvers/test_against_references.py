@@ -17,7 +17,7 @@ from dphead.solvers import (
     Prototypes,
     PublicFacts,
 )
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 
 N = 500
 D = 6

@@ -12,16 +12,15 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import CorrectCount, Gradient
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import (
+from dphead.solvers.auto import Lengthening, _overfit
+from dphead.solvers.auto_rules import (
     DESCENT,
-    LONGEST,
-    MOVE,
-    STRETCH,
-    Lengthening,
-    _overfit,
+    LENGTHEN_AT_MOST,
+    LONGEST_STEP,
+    MOVE_LOGITS,
     rate,
 )
-from dphead.solvers.base import Centering
+from dphead.solvers.centering import Centering
 
 D, M = 8, 4
 
@@ -54,7 +53,7 @@ def plan(n=50_000, d=1000, epsilon=1.0, solver=Auto(), **more):  # noqa: B008
 def test_noise_alone_moves_a_weight_by_a_set_amount_over_the_descent(
     steps, strength, momentum
 ):
-    """MOVE; the momentum of the last steps is not yet spent: 0.6 to 1 of it.
+    """MOVE_LOGITS; the momentum of the last steps is not yet spent: 0.6 to 1 of it.
 
     Sampling error 1 %, allowed 3.
     """
@@ -65,7 +64,7 @@ def test_noise_alone_moves_a_weight_by_a_set_amount_over_the_descent(
             momentum * velocity + rng.normal(size=5000) * np.sqrt(steps) / strength
         )
         weights = weights - rate(strength, steps, momentum) * velocity
-    assert (0.6 if momentum else 0.97) < weights.std() / MOVE < 1.03
+    assert (0.6 if momentum else 0.97) < weights.std() / MOVE_LOGITS < 1.03
 
 
 def test_large_steps_on_few_features_do_not_oscillate():
@@ -110,8 +109,8 @@ def classes_apart(share, m=M, d=D):
         (0.1, 1.0),
         (0.2, 1.0),
         (0.3, 1.5),
-        (0.36, STRETCH),
-        (0.9, STRETCH),
+        (0.36, LENGTHEN_AT_MOST),
+        (0.9, LENGTHEN_AT_MOST),
     ],
 )
 def test_steps_are_longer_where_classes_hold_much_of_the_variance(share, factor, m):
@@ -142,11 +141,11 @@ def test_the_share_is_known_to_a_tenth_or_not_at_all():
 
 
 def test_lengthened_steps_are_no_longer_than_the_longest():
-    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST / 1.2)[-1] == pytest.approx(
-        1.2
-    )
-    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST)[-1] == 1.0
-    for momentum, rate_, factor in ((0.9, LONGEST * 0.1 / 1.2, 1.2), (1.0, 0.0, 1.0)):
+    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST_STEP / 1.2)[
+        -1
+    ] == pytest.approx(1.2)
+    assert lengthened(classes_apart(0.9), 0.0, rate=LONGEST_STEP)[-1] == 1.0
+    for momentum, rate_, factor in ((0.9, LONGEST_STEP * 0.1 / 1.2, 1.2),):
         descent = replace(DESCENT, steps=100, momentum=momentum, learning_rate=rate_)
         assert Lengthening(PublicFacts(1000, D, M), descent)(
             classes_apart(0.9), 0.0
@@ -160,7 +159,7 @@ def test_classes_far_apart_are_told_from_near_ones_by_a_fit():
     ratios = []
     for spread in (0.2, 3.0):
         x, y = blobs(5000, 0, spread)
-        heads = [fit(x, y, 8.0, 0, Auto(move=move)) for move in (None, MOVE)]
+        heads = [fit(x, y, 8.0, 0, Auto(move=move)) for move in (None, MOVE_LOGITS)]
         ratios.append(
             np.linalg.norm(heads[0].weights) / np.linalg.norm(heads[1].weights)
         )
@@ -284,7 +283,7 @@ def test_little_noise_does_not_mean_endless_steps():
     head = fit(x, y, np.inf)
     assert np.mean(head.scores(x).argmax(axis=1) == y) > 0.75
     assert head.estimate is None
-    assert rate(1e12, 100) == pytest.approx(LONGEST * (1 - DESCENT.momentum))
+    assert rate(1e12, 100) == pytest.approx(LONGEST_STEP * (1 - DESCENT.momentum))
 
 
 def test_it_asks_for_gradients_and_one_count():

@@ -22,15 +22,11 @@ from dphead.solvers import (
     Prototypes,
     PublicFacts,
 )
-from dphead.solvers.base import (
-    Answer,
-    Centering,
-    center_classes,
-    check_clip,
-    check_intercept,
-    split_intercept,
-)
+from dphead.solvers.base import Answer
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import center_classes, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.rounding import check_clip, check_intercept
 
 N = 600
 D = 8

@@ -11,8 +11,8 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
-from dphead.solvers.base import center_classes
 from dphead.solvers.error_bars import ErrorBars
+from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver
 
 D = 12

@@ -13,9 +13,9 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import MOVE, PRIOR_MOVE
-from dphead.solvers.base import float_rows
-from dphead.solvers.prior import LENGTH, PublicPrior, read_prior
+from dphead.solvers.auto_rules import MOVE_LOGITS, PRIOR_MOVE_LOGITS
+from dphead.solvers.head import float_rows
+from dphead.solvers.prior import START_LOGITS, PublicPrior, read_prior
 
 D, M = 60, 4
 
@@ -69,7 +69,9 @@ def test_it_starts_at_the_priors_scores_up_to_a_scale():
     between = weights - weights.mean(axis=1, keepdims=True)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     moved = (unit - center) * scale
-    wanted = (unit - center) @ (LENGTH * between / np.linalg.norm(between, axis=0))
+    wanted = (unit - center) @ (
+        START_LOGITS * between / np.linalg.norm(between, axis=0)
+    )
     np.testing.assert_allclose(
         phi @ start[:-1] * np.linalg.norm(moved, axis=1)[:, None], wanted, atol=1e-4
     )
@@ -92,7 +94,9 @@ def test_only_directions_count():
     )
 
 
-@pytest.mark.parametrize("epsilon, ratio", [(0.1, PRIOR_MOVE / MOVE), (8.0, 1.0)])
+@pytest.mark.parametrize(
+    "epsilon, ratio", [(0.1, PRIOR_MOVE_LOGITS / MOVE_LOGITS), (8.0, 1.0)]
+)
 def test_with_a_prior_and_little_signal_the_steps_are_smaller_and_the_plan_is_another(
     epsilon, ratio
 ):

@@ -1,0 +1,120 @@
+"""Rows brought to the unit sphere around a noisy mean."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+
+from dphead.privacy.statistics import ChannelMoment, Params
+from dphead.privacy.transform import RowTransform
+from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.settings import BELOW_ONE, OFF, Setting, check_settings
+
+# mean of squares over square of the mean, of the features' mean squares, from which
+# they are scaled: 1 if all have one size, 70 for ScatterNet's as they are; chosen
+SCALE_FROM_RATIO = 2.0
+# of the mean squares: half of a standardisation, which has -1/2; chosen
+SCALE_POWER = -0.25
+# added to the mean squares over their mean, so that no scale is far above the others';
+# chosen
+SMALLEST_SQUARE = 0.01
+NEARLY_ZERO = 1e-300  # instead of the squared length of a mean of zeros
+
+
+CENTER_SHARE = Setting(
+    "Share of mu² for the noisy mean that rows are centred by; 0 for no centre.",
+    BELOW_ONE,
+    option=True,
+)
+UNIT_NORM = Setting("Bring rows to the unit sphere first.", option=True)
+SCALE_SHARE = Setting("Share of mu² for the features' sizes.", BELOW_ONE, OFF)
+
+
+@dataclass(frozen=True)
+class Centering:
+    """How rows are brought to the unit sphere: unit norm, and a noisy mean of unit rows
+    subtracted.
+
+    unit_norm: False leaves rows as they are (a clip norm must then fit the features'
+    scale). scale_share: of the noisy mean squares of centred rows, each of which is
+    divided by the mean squares' power 1/4 and brought to the sphere again, unless they
+    turn out to be nearly even (SCALE_FROM_RATIO).
+    """
+
+    share: Annotated[float, CENTER_SHARE] = 0.02
+    unit_norm: Annotated[bool, UNIT_NORM] = True
+    scale_share: Annotated[float, SCALE_SHARE] = 0.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def norm(self) -> float | None:
+        """The length of a row afterwards, None if it is the row's own."""
+        return 1.0 if self.unit_norm else None
+
+    def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
+        """The mean's release, if any; `rest` is the total weight of the other
+        releases.
+        """
+        if not self.unit_norm or self.share <= 0:
+            return []
+        whole = rest / (1 - self.share - self.scale_share)
+        plan = [
+            PlannedRelease(
+                "feature mean",
+                ChannelMoment(facts.n_classes),
+                1.0,
+                weight=whole * self.share,
+            )
+        ]
+        if self.scale_share > 0:
+            squares, clip = ChannelMoment(facts.n_classes, 2), square_clip(facts)
+            plan.append(
+                PlannedRelease(
+                    "feature squares", squares, clip, weight=whole * self.scale_share
+                )
+            )
+        return plan
+
+    def solve(
+        self, facts: PublicFacts, append: float
+    ) -> Generator[Ask, Answer, RowTransform]:
+        """The transform of every later release."""
+        if not self.unit_norm or self.share <= 0:
+            return RowTransform(self.unit_norm, append=append)
+        unit = RowTransform(unit_norm=True)
+        answer = yield Ask("feature mean", ChannelMoment(facts.n_classes), Params(unit))
+        center = _shrunk(answer.value[:, 0], answer.noise_sd) / facts.n_rows
+        # a mean of unit rows lies in the unit ball
+        center /= max(1.0, float(np.linalg.norm(center)))
+        centered = RowTransform(True, center.astype(np.float32), None, append)
+        if self.scale_share <= 0:
+            return centered
+        answer = yield Ask(
+            "feature squares",
+            ChannelMoment(facts.n_classes, 2),
+            Params(replace(centered, append=0.0)),
+        )
+        unit = facts.n_features / facts.n_rows  # the mean of unit rows' squares is 1
+        relative = unit * answer.value[:, 0]
+        noise = unit * answer.noise_sd
+        squares = float(np.mean(relative**2)) - noise**2
+        if squares < SCALE_FROM_RATIO * float(np.mean(relative)) ** 2:
+            return centered
+        relative = np.maximum(relative, 0.0) + max(SMALLEST_SQUARE, noise)
+        return replace(centered, scale=(relative**SCALE_POWER).astype(np.float32))
+
+
+def square_clip(facts: PublicFacts) -> float:
+    """Twice the norm that the squares of a unit row have if its features are Gaussian,
+    sqrt(3/d).
+    """
+    return min(1.0, 2 * float(np.sqrt(3 / facts.n_features)))
+
+
+def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
+    """Positive-part James-Stein: a mean that is mostly noise is not subtracted."""
+    squared = max(float(mean @ mean), NEARLY_ZERO)
+    return mean * max(0.0, 1 - len(mean) * noise_sd**2 / squared)

@@ -1,0 +1,187 @@
+"""A linear head, the rows that it scores, and its intercept's row of weights."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dphead.privacy.transform import RowTransform
+
+if TYPE_CHECKING:
+    from dphead.solvers.error_bars import ErrorBars
+
+
+@dataclass(frozen=True)
+class AccuracyEstimate:
+    """The accuracy expected on new data of the same kind, with a 90 % interval, from
+    private releases alone.
+    """
+
+    accuracy: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class LinearHead:
+    """scores = transform(x) @ weights + intercept.
+
+    weights: (n_features, n_classes); intercept: (n_classes,).
+
+    loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose
+    scores are not calibrated).
+    estimate: what the solver expects of the head, or None if it did not ask.
+    error_bars: how far the noise moves it, or None.
+    """
+
+    weights: np.ndarray
+    intercept: np.ndarray
+    transform: RowTransform = field(default_factory=RowTransform)
+    loss: str = "softmax"
+    estimate: AccuracyEstimate | None = None
+    error_bars: "ErrorBars | None" = None
+
+    def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
+        """Scores (n, n_classes) float32 of rows x (n, n_features).
+
+        A row that is not finite scores the intercept.
+        """
+        out = np.empty((len(x), self.weights.shape[1]), np.float32)
+        weights, intercept = (
+            self.weights.astype(np.float32),
+            self.intercept.astype(np.float32),
+        )
+        for i in range(0, len(x), block):
+            out[i : i + block] = (
+                self._transformed(x[i : i + block]) @ weights + intercept
+            )
+        return out
+
+    def scores_std(
+        self, x: np.ndarray, classes: np.ndarray | None = None, block: int = 4096
+    ) -> np.ndarray:
+        """Standard errors (n, c) of scores @ classes due to the privacy noise.
+
+        classes: (n_classes, c), None for each.
+
+        Raises ValueError for a head without `error_bars`, as all do that did not ask
+        for them.
+        """
+        errors, append = self._asked_for(), self.transform.append
+        out = np.empty(
+            (len(x), self.weights.shape[1] if classes is None else classes.shape[1])
+        )
+        for i in range(0, len(x), block):
+            phi = self._transformed(x[i : i + block]).astype(np.float64)
+            phi = (
+                np.pad(phi, ((0, 0), (0, 1)), constant_values=append) if append else phi
+            )
+            out[i : i + block] = errors.std(phi, classes)
+        return out
+
+    def weights_std(
+        self, classes: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Standard errors of (weights @ classes, intercept @ classes): (n_features, c)
+        and (c,). As `scores_std`.
+        """
+        append = self.transform.append
+        return split_intercept(
+            self._asked_for().std(np.eye(len(self.weights) + bool(append)), classes),
+            abs(append),
+        )
+
+    def _asked_for(self) -> "ErrorBars":
+        if self.error_bars is None:
+            raise ValueError(
+                "standard errors need a fit with error_bars, got none. Fit dp-ls with "
+                "error_bars=True."
+            )
+        return self.error_bars
+
+    def _transformed(self, x: np.ndarray) -> np.ndarray:
+        """(k, n_features) float32, zero where a row is not finite."""
+        phi, squared = float_rows(self.transform, np.asarray(x, np.float32))
+        return np.where(np.isfinite(squared)[:, None], phi, np.float32(0))
+
+
+# float32 cannot divide by a smaller squared norm well: such a row counts as zero
+SMALLEST = 1e-30
+
+
+def float_rows(transform: RowTransform, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows x (k, n_features) float32 transformed, without the constant, and their
+    squared norms (k,), in float32.
+
+    For prediction: what a head is trained on are the integers of
+    `dphead.privacy.transform`. The squared norm of a row that is not finite is not
+    either.
+    """
+
+    def inverse(squared: np.ndarray) -> np.ndarray:
+        """Of norms; zero for rows too small to divide by."""
+        return np.where(squared > SMALLEST, 1 / np.sqrt(squared), np.float32(0))
+
+    with np.errstate(all="ignore"):
+        squared = np.einsum("ij,ij->i", x, x)
+        bad = squared - squared  # nan where not finite, 0 elsewhere
+        if transform.unit_norm:
+            x = x * inverse(squared)[:, None]
+        if transform.center is not None:
+            x = x - transform.center.astype(np.float32)
+        if transform.scale is not None:
+            x = x * transform.scale.astype(np.float32)
+        squared = np.einsum("ij,ij->i", x, x)
+        if transform.unit_norm and transform.center is not None:
+            bad = bad + (squared - squared)
+            x = x * inverse(squared)[:, None]
+            squared = np.where(squared > SMALLEST, np.float32(1), np.float32(0))
+        return x, squared + bad
+
+
+def split_intercept(
+    weights: np.ndarray, append: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(weights, intercept) of a (width, n_classes) solution whose last row multiplies
+    the appended constant.
+    """
+    if append:
+        return weights[:-1], weights[-1] * append
+    return weights, np.zeros(weights.shape[1])
+
+
+def join_intercept(head: LinearHead) -> np.ndarray:
+    """(width, n_classes): the inverse of `split_intercept`, for a query that scores
+    rows.
+    """
+    append = head.transform.append
+    return (
+        np.vstack([head.weights, head.intercept / append]) if append else head.weights
+    )
+
+
+def center_classes(value: np.ndarray) -> np.ndarray:
+    """Project class scores on I - 11ᵀ/m: only differences between classes reach the
+    argmax.
+    """
+    return value - value.mean(axis=-1, keepdims=True)
+
+
+def zero_weights(
+    transform: RowTransform, sizes: tuple[int, int], initial_bias: float = 0.0
+) -> np.ndarray:
+    """(width, n_classes) weights that score initial_bias for every row and class.
+
+    sizes: (n_features, n_classes).
+    """
+    n_features, n_classes = sizes
+    weights = np.zeros((transform.width(n_features), n_classes))
+    if transform.append:
+        weights[-1] = initial_bias / transform.append
+    return weights
+
+
+def head_of(weights: np.ndarray, transform: RowTransform, loss: str) -> LinearHead:
+    """The head of a (width, n_classes) solution."""
+    coefficients, intercept = split_intercept(weights, transform.append)
+    return LinearHead(coefficients, intercept, transform, loss)

@@ -1,0 +1,49 @@
+"""Refusals, before any data, of settings beside which every row would be rounded to
+zero.
+"""
+
+import numpy as np
+
+from dphead.privacy.transform import RowTransform, aim, clipped_bound, clipped_step
+from dphead.solvers.base import PublicFacts
+
+
+def check_intercept(facts: PublicFacts, intercept: float, norm: float | None) -> None:
+    """ValueError, before any data, for an appended constant beside which no row would
+    count.
+
+    norm: the length that rows have or are clipped to, None where no public number says
+    it. A row and its constant share one grid: beside a constant of 500 norms for 1,000
+    features (3,000 for 8, 160 for 10,000) nothing of a row is left once it is rounded.
+    Well below that rows count, with fewer bits; nothing is said then.
+    """
+    RowTransform(append=intercept)  # refuses what is out of range
+    if not intercept or norm is None or not 0 < norm < np.inf or np.isinf(facts.mu):
+        return
+    bound, _ = clipped_bound(norm, intercept)
+    if aim(bound, facts.n_features) == 0:
+        raise ValueError(
+            "an intercept's constant must leave room for the rows beside it, got "
+            f"{intercept=} for rows of norm {norm:g} and "
+            f"n_features={facts.n_features}: all would be rounded to zero. Use a "
+            "smaller intercept."
+        )
+
+
+def check_clip(
+    facts: PublicFacts, intercept: float, clip: float, norm: float | None
+) -> None:
+    """`check_intercept` of clipped rows; ValueError, too, for a clip far above rows.
+
+    norm: the length that rows have, None where no public number says it. They lie on a
+    grid of about clip / 4095: a row shorter than half a step is rounded to zero.
+    """
+    check_intercept(facts, intercept, clip)
+    if norm is None or np.isinf(facts.mu):
+        return
+    if norm < clipped_step(clip, intercept) / 2:
+        raise ValueError(
+            "feature_clip and intercept must not be thousands of times the rows' norm, "
+            f"got feature_clip={clip:g}, {intercept=} for rows of norm {norm:g}: all "
+            "would be rounded to zero. Use a clip near the norm."
+        )
