@@ -202,17 +202,17 @@ def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
 
 
 def test_only_the_first_process_draws_noise():
-    """Whatever sigma is, the sums that travel are those without noise: COUNT_SCALE for each
-    row, of the classes.
+    """Whatever sigma is, the sums that travel are those without noise: COUNT_SCALE for
+    each row, of the classes.
     """
     x, y = toy(300)
     value, threads = shared_release(
         ClassCounts(M), Params(), x, y, 4, sigma=5.0, seed=None
     )
-    counted = [
-        np.bincount(y[i : i + 75], minlength=M)[:, None] * COUNT_SCALE
-        for i in (75, 150, 225)
-    ]
+    counted = []
+    for i in (75, 150, 225):
+        rows = np.bincount(y[i : i + 75], minlength=M)
+        counted.append(rows[:, None] * COUNT_SCALE)
     assert sorted(one.tolist() for one in threads.sent) == sorted(
         one.tolist() for one in counted
     )
