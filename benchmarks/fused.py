@@ -81,10 +81,10 @@ class FusedSums:
         """
         if not fusible(ask.query, ask.params):
             return self._exact.add(ask, rows, y, used, out)
+        assert isinstance(ask.query, Gradient)
         value = np.zeros(out.shape)
-        self.add_all(
-            [Asked(ask.query, ask.params, ask.clip_norm, value)], [(rows, used)]
-        )  # type: ignore[arg-type]
+        asked = Asked(ask.query, ask.params, ask.clip_norm, value)
+        self.add_all([asked], [(rows, used)])
         out += rounded(ask, value)
         return out
 
@@ -352,10 +352,10 @@ class _OfFit:
         indices = rows.index[used]
         if not fusible(ask.query, ask.params):
             return self._together._one(ask, indices, out)
+        assert isinstance(ask.query, Gradient)
         value = np.zeros(out.shape)
-        self._together._wait(
-            self._fit, Asked(ask.query, ask.params, ask.clip_norm, value), indices
-        )  # type: ignore[arg-type]
+        asked = Asked(ask.query, ask.params, ask.clip_norm, value)
+        self._together._wait(self._fit, asked, indices)
         out += rounded(ask, value)
         return out
 
