@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dphead
 from dphead.analysis.metrics import probabilities
 from dphead.estimators import base, guarantee, inputs
-from dphead.planning.methods import SOLVERS
+from dphead.planning.methods import settable
 from dphead.planning.plan import unprotected_groups
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers.head import float_rows
@@ -95,25 +95,19 @@ def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
 # Parameters
 
 
-# settings of a solver that only measurements change, and a start that is given to auto
-# alone
-FOR_BENCHMARKS = {
-    "auto": {"move", "scale", "steps", "descent"},
-    "dp-sgd": {"prior"},
-    "dp-adam": {"prior"},
-}
+@all_methods
+def test_an_estimator_says_what_its_solver_declares_of_each_setting(method):
+    for name, declared in settable(method.method).items():
+        assert f"\n    {name}: {declared.must_be.split(',')[0]}" in method.__doc__
+        assert f"default {declared.default_text} (" in " ".join(method.__doc__.split())
+    if method is dphead.DPAdamClassifier:
+        assert "learning_rate: positive and finite; default 0.1 (" in method.__doc__
 
 
 @all_methods
 def test_settings_are_the_solvers_own_and_default_to_them(method):
-    solver = {f.name for f in fields(SOLVERS[method.method])} - {
-        "name",
-        "optimizer",
-        "centering",
-    }
-    solver -= FOR_BENCHMARKS.get(method.method, set())
     own = {f.name for f in fields(method)} - {f.name for f in fields(base.DPClassifier)}
-    assert own == solver
+    assert own == set(settable(method.method))
     assert {getattr(method(), name) for name in own} == {None}
 
 

@@ -29,6 +29,8 @@ def loaded_after(code: str) -> set[str]:
         ("import dphead.runs.ledgers", {"torch", "jax", "sklearn"}),
         ("from dphead import DPLeastSquaresClassifier", {"torch", "jax"}),
         ("import extract.format", HEAVY),
+        ("import dphead.planning.registry as r; r.names()", HEAVY | {"numpy"}),
+        ("import dphead.cli.fit, dphead.cli.account", HEAVY | {"numpy", "rich"}),
         (
             "from click.testing import CliRunner; import dphead.cli\n"
             "result = CliRunner().invoke(dphead.cli.cli, ['--help'])\n"
@@ -36,7 +38,16 @@ def loaded_after(code: str) -> set[str]:
             HEAVY,
         ),
     ],
-    ids=["dphead", "metrics", "ledgers", "estimators", "extract.format", "help"],
+    ids=[
+        "dphead",
+        "metrics",
+        "ledgers",
+        "estimators",
+        "extract.format",
+        "methods",
+        "options",
+        "help",
+    ],
 )
 def test_an_import_stays_light(code, forbidden):
     assert loaded_after(code) & forbidden == set()

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-RELATIONS = ("zero_out", "add_remove", "replace_one")
-ACCOUNTANTS = ("auto", "exact", "pld", "rdp", "rdp-classic", "zcdp")
-METHODS = ("auto", "dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes")
+from dphead.cli.choices import ACCOUNTANTS, METHODS, RELATIONS
+
 SIZES = ("n_rows", "n_features", "n_classes")
 PATH = click.Path(path_type=Path, dir_okay=False)
 
@@ -60,9 +59,7 @@ def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
     type=click.IntRange(min=1),
     help="Batches were shuffled, not sampled: epochs run.",
 )
-@click.option(
-    "--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True
-)
+@click.option("--relation", type=RELATIONS, default="zero_out", show_default=True)
 @click.option(
     "--group-cap",
     type=click.IntRange(min=1),
@@ -70,12 +67,12 @@ def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
 )
 @click.option(
     "--accountant",
-    type=click.Choice(ACCOUNTANTS),
+    type=ACCOUNTANTS,
     help="Meets the budget (default: auto, or the preset's).",
 )
 @click.option(
     "--method",
-    type=click.Choice(METHODS),
+    type=METHODS,
     help="Show what this method would release for --epsilon.",
 )
 @click.option("--preset", help="With --method: a paper's settings.")

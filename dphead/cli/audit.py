@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from dphead.cli.choices import METHODS, RELATIONS
 from dphead.cli.finetune import shape_of
-from dphead.cli.fit import METHODS, RELATIONS
 
 PATH = click.Path(path_type=Path)
 
@@ -16,9 +16,7 @@ PATH = click.Path(path_type=Path)
 @click.command(
     short_help="Attack a method's releases on synthetic rows; lower bounds on epsilon."
 )
-@click.option(
-    "--method", type=click.Choice(METHODS), default="dp-fc", show_default=True
-)
+@click.option("--method", type=METHODS, default="dp-fc", show_default=True)
 @click.option(
     "--network",
     help=(
@@ -36,9 +34,7 @@ PATH = click.Path(path_type=Path)
     help="The claim to be audited.",
 )
 @click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option(
-    "--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True
-)
+@click.option("--relation", type=RELATIONS, default="zero_out", show_default=True)
 @click.option(
     "--group-cap",
     type=click.IntRange(min=1),

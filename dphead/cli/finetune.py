@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from dphead.cli.choices import RELATIONS, TUNING
 from dphead.cli.extract import LAYOUT, _numbers
-from dphead.cli.fit import RELATIONS, TUNING, _bytes, progress_bar, releases_table, show
+from dphead.cli.fit import _bytes, progress_bar, releases_table, show
 
 PATH = click.Path(path_type=Path)
 
@@ -112,9 +113,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     help="Augmentation multiplicity K: views averaged before the clip.",
 )
 @click.option("--augment", type=click.Choice(["none", "crop", "rrc", "ours", "simclr"]))
-@click.option(
-    "--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True
-)
+@click.option("--relation", type=RELATIONS, default="zero_out", show_default=True)
 @click.option(
     "--nominal-n",
     type=int,
@@ -175,7 +174,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 )
 @click.option(
     "--tuning",
-    type=click.Choice(TUNING),
+    type=TUNING,
     help="How the settings were chosen; the report says it.",
 )
 @click.option(

@@ -6,10 +6,14 @@ from typing import Any
 
 import click
 
-METHODS = ["auto", "dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes"]
-RELATIONS = ["zero_out", "add_remove", "replace_one"]
-TUNING = ["none", "post-processing", "public data", "charged", "NOT ACCOUNTED"]
-PATH = click.Path(path_type=Path)
+from dphead.cli.choices import (
+    ACCOUNTANTS,
+    METHODS,
+    PATH,
+    RELATIONS,
+    TUNING,
+    WithSettings,
+)
 
 
 def _classes(_: Any, __: Any, text: str | None) -> tuple[str, ...] | None:
@@ -29,12 +33,14 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
         ) from error
 
 
-@click.command(short_help="Train a private head from a features file.")
+@click.command(
+    cls=WithSettings, short_help="Train a private head from a features file."
+)
 @click.argument("features", type=PATH)
 @click.option(
     "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
 )
-@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True)
+@click.option("--method", type=METHODS, default="auto", show_default=True)
 @click.option(
     "--preset",
     help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...",
@@ -47,9 +53,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     help="inf: no noise, no clipping, no privacy.",
 )
 @click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option(
-    "--relation", type=click.Choice(RELATIONS), default="zero_out", show_default=True
-)
+@click.option("--relation", type=RELATIONS, default="zero_out", show_default=True)
 @click.option(
     "--nominal-n",
     type=int,
@@ -62,7 +66,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 )
 @click.option(
     "--accountant",
-    type=click.Choice(["auto", "exact", "pld", "rdp", "rdp-classic", "zcdp"]),
+    type=ACCOUNTANTS,
 )
 @click.option(
     "--classes",
@@ -85,7 +89,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 )
 @click.option(
     "--tuning",
-    type=click.Choice(TUNING),
+    type=TUNING,
     help="How the settings were chosen; the report says it.",
 )
 @click.option(
@@ -134,56 +138,6 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     default=300,
     show_default=True,
     help="Seconds for all to connect.",
-)
-@click.option(
-    "--prior",
-    type=PATH,
-    help="auto: a .npy of public weights (features, classes) to start from.",
-)
-@click.option("--steps", type=int)
-@click.option("--learning-rate", type=float)
-@click.option("--ridge", type=float, help="In units of the mean Gram matrix.")
-@click.option(
-    "--alpha",
-    type=float,
-    help="dp-ls with class Gram matrices: weight of the shared one.",
-)
-@click.option("--loss", type=click.Choice(["softmax", "sigmoid", "squared"]))
-@click.option("--clip-norm", type=float, help="Clip norm of gradients.")
-@click.option("--feature-clip", type=float, help="Clip norm of features.")
-@click.option("--momentum", type=float)
-@click.option("--weight-decay", type=float)
-@click.option(
-    "--batch-size",
-    type=int,
-    help="Expected size of Poisson batches (default: the full batch).",
-)
-@click.option("--epochs", type=float)
-@click.option(
-    "--unit-norm/--no-unit-norm",
-    default=None,
-    help="Bring rows to the unit sphere first (default: yes).",
-)
-@click.option(
-    "--intercept", type=float, help="Constant appended to each row (0: none)."
-)
-@click.option(
-    "--gram-share", type=float, help="dp-fc, dp-ls: the Gram matrix's share of mu²."
-)
-@click.option(
-    "--center-share",
-    type=float,
-    help="Share of mu² for the noisy mean that rows are centred by.",
-)
-@click.option(
-    "--class-grams/--no-class-grams",
-    default=None,
-    help="dp-ls: release per-class Gram matrices too.",
-)
-@click.option(
-    "--error-bars/--no-error-bars",
-    default=None,
-    help="dp-ls: save how far noise moves each weight.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
 def fit(

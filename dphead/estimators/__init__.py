@@ -1,6 +1,7 @@
 """scikit-learn estimators.
 
-Each names a method; its settings default to the preset's or the solver's own.
+Each names a method; its settings default to the preset's or the solver's own, are
+checked there when it is fitted, and are documented from there (`documented`).
 """
 
 from dataclasses import dataclass
@@ -9,8 +10,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dphead.estimators.base import DPClassifier, PrivacyWarning
+from dphead.estimators.documented import documented
 from dphead.estimators.guarantee import Privacy
 from dphead.privacy.statistics import Loss
+from dphead.solvers.gradient import Average
+from dphead.solvers.prototypes import Rule
 
 __all__ = [
     "DPAdamClassifier",
@@ -26,16 +30,15 @@ __all__ = [
 ]
 
 
+@documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAutoClassifier(DPClassifier):
     """Nothing to choose: gradient steps that follow from the sizes and the budget, and
     the accuracy to expect.
 
-    estimate: release the count of correct training rows, for `expected_accuracy_`
-    (`dphead.solvers.Auto`).
-    prior: public weights (n_features, n_classes) to start from, for rows as they are,
-    such as the backbone's own head for these classes. The other parameters, and the
-    attributes after `fit`: `DPClassifier`.
+    estimate gives `expected_accuracy_`. prior: (n_features, n_classes), for rows as
+    they are, such as the backbone's own head for these classes. The other parameters,
+    and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "auto"
@@ -44,16 +47,16 @@ class DPAutoClassifier(DPClassifier):
     prior: np.ndarray | None = None
 
 
+@documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPLeastSquaresClassifier(DPClassifier):
     """DP-LS: least squares from one noisy Gram matrix and noisy class sums [FC23
     Algorithm 3].
 
-    ridge, gram_share, class_grams, alpha, feature_clip, intercept:
-    `dphead.solvers.LeastSquares`. error_bars: after the fit `coef_std_`,
-    `intercept_std_` and `decision_std` say how far the privacy noise moves what they
-    are named after (one standard error; not the error from having few rows). The other
-    parameters, and the attributes after `fit`: `DPClassifier`.
+    error_bars: after the fit `coef_std_`, `intercept_std_` and `decision_std` say how
+    far the privacy noise moves what they are named after (one standard error; not the
+    error from having few rows). The other parameters, and the attributes after `fit`:
+    `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-ls"
@@ -94,13 +97,12 @@ class DPLeastSquaresClassifier(DPClassifier):
         return np.array([[-1.0], [1.0]]) if len(self.classes_) == 2 else None
 
 
+@documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFeatureCovarianceClassifier(DPClassifier):
     """DP-FC: gradient steps preconditioned by one noisy Gram matrix [FC23 Algorithm 4].
 
-    steps, learning_rate, ridge, gram_share, loss, clip_norm, feature_clip, intercept,
-    initial_bias: `dphead.solvers.DPFC`. The other parameters, and the attributes after
-    `fit`: `DPClassifier`.
+    The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-fc"
@@ -116,14 +118,13 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     initial_bias: float | None = None
 
 
+@documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPNewtonClassifier(DPClassifier):
     """DP-Newton: noisy Newton steps for one-vs-rest logistic regression [FC23 Algorithm
     2].
 
-    steps, learning_rate, ridge, feature_clip, intercept, initial_bias, hessian_share:
-    `dphead.solvers.Newton`. The other parameters, and the attributes after `fit`:
-    `DPClassifier`.
+    The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-newton"
@@ -147,49 +148,47 @@ class _GradientClassifier(DPClassifier):
     clip_norm: float | None = None
     sampling_prob: float | None = None
     normalize: bool | None = None
-    average: Literal["last", "mean", "ema"] | None = None
+    average: Average | None = None
     ema_decay: float | None = None
     weight_decay: float | None = None
     intercept: float | None = None
     initial_bias: float | None = None
 
 
+@documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPSGDClassifier(_GradientClassifier):
     """DP-SGD with momentum, full batches or Poisson batches (`sampling_prob` < 1) [FC23
     Algorithm 1; TB21; De22].
 
-    steps, learning_rate, momentum, loss, clip_norm, sampling_prob, ...:
-        `dphead.solvers.GradientDescent`.
     The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-sgd"
 
 
+@documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAdamClassifier(_GradientClassifier):
     """DP-Adam, full batches or Poisson batches (`sampling_prob` < 1) [FC23 Algorithm 1
     with Adam's step].
 
-    steps, learning_rate, momentum (β₁), beta2, loss, clip_norm, sampling_prob, ...:
-    `dphead.solvers.GradientDescent`. The other parameters, and the attributes after
-    `fit`: `DPClassifier`.
+    The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-adam"
 
 
+@documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPPrototypeClassifier(DPClassifier):
     """One noisy mean for each class; the nearest wins, by angle or by distance.
 
-    rule, intercept, feature_clip: `dphead.solvers.Prototypes`. The other parameters,
-    and the attributes after `fit`: `DPClassifier`.
+    The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "prototypes"
 
-    rule: Literal["cosine", "nearest"] | None = None
+    rule: Rule | None = None
     intercept: float | None = None
     feature_clip: float | None = None

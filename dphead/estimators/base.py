@@ -153,12 +153,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             )
             if ungrouped is not None:
                 warnings.warn(ungrouped, PrivacyWarning, stacklevel=2)
-            options = {
-                f.name: getattr(self, f.name)
-                for f in fields(self)
-                if f.name not in _GUARANTEE
-            }
-            method = make_method(self.method, facts, options, self.preset)
+            method = make_method(self.method, facts, self._options(), self.preset)
             plan = make_plan(
                 method.solver,
                 facts,
@@ -241,6 +236,11 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         scores, labels = self._file_scores(X, split)
         known = (labels >= 0) & (labels < len(self.classes_))
         return accuracy(labels[known], scores.argmax(axis=1)[known])[0]
+
+    def _options(self) -> dict[str, Any]:
+        """The method's settings, None for what is not given."""
+        names = (f.name for f in fields(self) if f.name not in _GUARANTEE)
+        return {name: getattr(self, name) for name in names}
 
     def _training_data(
         self, X: Any, y: Any, groups: Any

@@ -1,64 +1,15 @@
 """From a method's name, a preset and options to a solver and what was decided."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dphead.planning import presets
-from dphead.solvers import (
-    DPFC,
-    Auto,
-    GradientDescent,
-    LeastSquares,
-    Newton,
-    Prototypes,
-    PublicFacts,
-    Solver,
-)
-from dphead.solvers.centering import Centering
-from dphead.solvers.normalization import ChannelNormalization
-from dphead.solvers.prior import read_prior
+from dphead.planning import presets, registry
+from dphead.planning.shorthands import STANDS_FOR, Batches, RowPreparation, taken
+from dphead.solvers import PublicFacts, Solver
+from dphead.solvers.prior import PublicPrior, read_prior
+from dphead.solvers.settings import Declared, settings_of
 
-SOLVERS: dict[str, Any] = {
-    "auto": Auto,
-    "dp-fc": DPFC,
-    "dp-ls": LeastSquares,
-    "dp-newton": Newton,
-    "dp-adam": GradientDescent,
-    "dp-sgd": GradientDescent,
-    "prototypes": Prototypes,
-}
-ADAM = {"optimizer": "adam", "learning_rate": 0.1}
-UNSET = {
-    "auto": {"scale", "steps", "move", "descent"},
-    "dp-sgd": {"prior"},
-    "dp-adam": {"prior"},
-}  # what a method's rules set: for benchmarks alone
-PREPARATION = {"unit_norm", "center_share", "normalization"}
-INSTEAD = {
-    "epochs": "steps",
-    "base_learning_rate": "learning_rate",
-    "batch_size": "sampling_prob",
-}
-RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(
-        ["steps"], ("a whole number of at least 1", lambda v: v >= 1 and v % 1 == 0)
-    ),
-    **dict.fromkeys(
-        ["batch_size", "epochs", "learning_rate", "base_learning_rate", "ridge"],
-        ("positive and finite", lambda v: 0 < v < float("inf")),
-    ),
-    **dict.fromkeys(
-        ["alpha", "weight_decay", "intercept"],
-        ("at least 0, finite", lambda v: 0 <= v < float("inf")),
-    ),
-    **dict.fromkeys(
-        ["momentum", "beta2", "center_share"], ("in [0, 1)", lambda v: 0 <= v < 1)
-    ),
-    **dict.fromkeys(
-        ["gram_share", "hessian_share"], ("in (0, 1)", lambda v: 0 < v < 1)
-    ),
-}
+NOT_SETTINGS = ("name", "centering")  # of a solver's fields
 
 
 @dataclass(frozen=True)
@@ -78,133 +29,154 @@ def make_method(
     """Build the solver `name` from a preset's settings, overridden by `options` (None
     values are ignored).
 
-    Besides the solver's own fields: unit_norm, center_share, normalization (a table),
-    batch_size and epochs (Poisson batches of that expected size), base_learning_rate
-    (scaled by batch_size/512, as TB21 does). prior: auto's, an array or a .npy file of
-    public weights (n_features, n_classes).
-    Raises ValueError for an unknown name, an option the method does not have, or what
-    the preset leaves to the user.
+    name: one of `registry.names()`. Besides the solver's own settings there are those
+    of `shorthands` (docs/settings.md has both): batch_size, epochs, base_learning_rate
+    where it has batches, unit_norm, center_share, normalization where it centres rows.
+    prior: auto's, an array or a .npy file of public weights (n_features, n_classes).
+    Raises ValueError for an unknown name, an option the method does not have or that is
+    out of its range, or what the preset leaves to the user.
     """
-    if name not in SOLVERS:
-        raise ValueError(
-            f"method must be one of {sorted(SOLVERS)}, got method={name!r}. Choose one "
-            "of them."
-        )
+    kind = registry.solver_class(name)
     options = {k: v for k, v in options.items() if v is not None}
-    for one, other in INSTEAD.items():
+    _refuse_twice(options)
+    defaults = registry.OTHER_DEFAULTS.get(name, {})
+    settings = dict(defaults)
+    accountant, source = "auto", registry.source(name)
+    if preset is not None:
+        data = _preset_for(name, preset)
+        settings |= _preset_settings(name, preset, data, options)
+        accountant, source = data["accountant"], data["source"]
+    # a user's setting also replaces one of the preset that says it otherwise
+    for one, other in STANDS_FOR.items():
+        settings.pop(other if one in options else one if other in options else "", None)
+    settings |= options
+    _refuse_unknown(name, set(settings) - set(defaults))
+    return Method(_built(name, kind, settings, facts), accountant, source)
+
+
+def settable(name: str) -> dict[str, Declared | None]:
+    """The settings of a method's solver that a user may set, by name; None for one that
+    an installed solver declares by its field alone.
+    """
+    kind = _described(name)
+    declared = settings_of(kind)
+    for key, default in registry.OTHER_DEFAULTS.get(name, {}).items():
+        declared[key] = replace(declared[key], default=default)
+    own = [f.name for f in fields(kind) if f.init]
+    found = {key: declared.get(key) for key in own if key not in NOT_SETTINGS}
+    return {k: d for k, d in found.items() if d is None or d.setting.settable}
+
+
+def shorthands(name: str) -> dict[str, Declared]:
+    """The settings that say a method's in other words, by name."""
+    own = set(settable(name))
+    found: dict[str, Declared] = {}
+    if "centering" in {f.name for f in fields(_described(name))}:
+        found |= settings_of(RowPreparation)
+    for key, declared in settings_of(Batches).items():
+        batches = key != "base_learning_rate" or "sampling_prob" in own
+        if STANDS_FOR[key] in own and batches:
+            found[key] = declared
+    return {k: d for k, d in found.items() if k not in own}
+
+
+def options() -> list[tuple[Declared, list[str]]]:
+    """The settings that `dphead fit` has as options, each once, with the methods that
+    have it.
+    """
+    found: dict[str, tuple[Declared, list[str]]] = {}
+    for name in registry.OURS:
+        for key, declared in (settable(name) | shorthands(name)).items():
+            if declared is not None and declared.setting.option:
+                found.setdefault(key, (declared, []))[1].append(name)
+    return list(found.values())
+
+
+def _described(name: str) -> type:
+    """A method's solver, to read; ours also where a package claims its name."""
+    ours = name in registry.OURS
+    return registry.our_class(name) if ours else registry.solver_class(name)
+
+
+def _refuse_twice(options: dict[str, Any]) -> None:
+    for one, other in STANDS_FOR.items():
         if one in options and other in options:
             raise ValueError(
                 f"{one} and {other} say the same thing twice, got both. Give one of "
                 "them."
             )
-    settings: dict[str, Any] = dict(ADAM) if name == "dp-adam" else {}
-    accountant, source = "auto", "dphead's defaults"
-    if preset is not None:
-        data = presets.load(preset)
-        if "needs" in data:
-            raise ValueError(
-                f"preset must be a head's, got preset={preset!r}, which needs "
-                f"{data['needs']}. Choose another."
-            )
-        if name not in data:
-            have = sorted(k for k in data if k in SOLVERS)
-            raise ValueError(
-                f"preset {preset} must have the method, got method={name!r}. It has "
-                f"{have}."
-            )
-        settings |= data[name]
-        missing = [
-            k
-            for k in settings.pop("left_to_the_user", [])
-            if not {k, INSTEAD.get(k, k)} & set(options)
-        ]
-        if missing:
-            printed = {
-                k: v
-                for k, v in data.get("columns", {}).items()
-                if k == "epsilon" or k in missing
-            }
-            why = (
-                f"the paper has several {printed}"
-                if printed
-                else f"the paper does not print {missing}"
-            )
-            raise ValueError(
-                f"{why}, got preset={preset} without {missing}. Give each one."
-            )
-        if settings.pop("equal_noise", False):
-            settings |= (
-                {"hessian_share": 0.5} if name == "dp-newton" else {"gram_share": None}
-            )
-        accountant, source = data["accountant"], data["source"]
-    # a user's setting also replaces one of the preset that says it otherwise
-    for one, other in INSTEAD.items():
-        settings.pop(other if one in options else one if other in options else "", None)
-    settings |= options
-    _check_settings(name, settings)
-    _resolve_batches(settings, facts)
-    settings["centering"] = _row_preparation(settings)
-    if "prior" in settings:
-        settings["prior"] = read_prior(settings["prior"])
-    return Method(SOLVERS[name](**settings), accountant, source)
 
 
-def _check_settings(name: str, settings: dict[str, Any]) -> None:
-    """Raise ValueError for a setting that the method does not have, or one out of its
-    range.
-    """
-    own = {f.name for f in fields(SOLVERS[name])} - UNSET.get(name, set())
-    known = (
-        (own - {"name", "centering"})
-        | PREPARATION
-        | {one for one, other in INSTEAD.items() if other in own}
-    )
-    if "sampling_prob" not in own:
-        known.discard("base_learning_rate")
-    unknown = sorted(set(settings) - known)
+def _preset_for(name: str, preset: str) -> dict[str, Any]:
+    """A preset that has the method."""
+    data = presets.load(preset)
+    if "needs" in data:
+        raise ValueError(
+            f"preset must be a head's, got preset={preset!r}, which needs "
+            f"{data['needs']}. Choose another."
+        )
+    if name not in data:
+        have = sorted(k for k in data if k in registry.OURS)
+        raise ValueError(
+            f"preset {preset} must have the method, got method={name!r}. It has {have}."
+        )
+    return data
+
+
+def _preset_settings(
+    name: str, preset: str, data: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """A method's settings of a preset whose open ones are among the options."""
+    settings = dict(data[name])
+    missing = [
+        k
+        for k in settings.pop("left_to_the_user", [])
+        if not {k, STANDS_FOR.get(k, k)} & set(options)
+    ]
+    if missing:
+        columns = data.get("columns", {})
+        printed = {k: v for k, v in columns.items() if k in ("epsilon", *missing)}
+        why = (
+            f"the paper has several {printed}"
+            if printed
+            else f"the paper does not print {missing}"
+        )
+        raise ValueError(
+            f"{why}, got preset={preset} without {missing}. Give each one."
+        )
+    if settings.pop("equal_noise", False):
+        newton = name == "dp-newton"
+        settings |= {"hessian_share": 0.5} if newton else {"gram_share": None}
+    return settings
+
+
+def _refuse_unknown(name: str, given: set[str]) -> None:
+    known = set(settable(name)) | set(shorthands(name))
+    unknown = sorted(given - known)
     if unknown:
         hint = " Name the method that has them." if name == "auto" else ""
         raise ValueError(
             f"{name} must have every option given, got {unknown}. It has "
             f"{sorted(known)}.{hint}"
         )
-    for key, value in settings.items():
-        text, holds = RANGES.get(key, ("", lambda _: True))
-        if (name, key, value) == ("dp-ls", "ridge", "stein"):
-            continue
-        if value is not None and (
-            (isinstance(value, str) and key in RANGES) or not holds(value)
-        ):
-            raise ValueError(f"{key} must be {text}, got {key}={value}. Correct it.")
 
 
-def _resolve_batches(settings: dict[str, Any], facts: PublicFacts) -> None:
-    """Turn batch_size, epochs and base_learning_rate into sampling_prob, steps and
-    learning_rate, in place.
-    """
-    batch = settings.pop("batch_size", None)
-    epochs = settings.pop("epochs", None)
-    base = settings.pop("base_learning_rate", None)
-    if batch is not None:
-        settings["sampling_prob"] = min(1.0, batch / facts.n_rows)
-    prob = settings.get("sampling_prob", 1.0)
-    if epochs is not None and "steps" not in settings:
-        settings["steps"] = max(1, round(epochs / prob))
-    if base is not None and "learning_rate" not in settings:
-        settings["learning_rate"] = base * prob * facts.n_rows / 512
-
-
-def _row_preparation(settings: dict[str, Any]) -> Centering | ChannelNormalization:
-    unit_norm, share = (
-        settings.pop("unit_norm", True),
-        settings.pop("center_share", None),
-    )
-    normalization = settings.pop("normalization", None)
-    if share and (normalization is not None or not unit_norm):
+def _built(
+    name: str, kind: type, settings: dict[str, Any], facts: PublicFacts
+) -> Solver:
+    others = set(shorthands(name))
+    rows = taken(RowPreparation, settings, others)
+    batches = taken(Batches, settings, others)
+    settings = batches.resolve(settings, facts)
+    if "centering" in {f.name for f in fields(kind)}:
+        settings["centering"] = rows.centering()
+    prior = settings_of(kind).get("prior")
+    if "prior" in settings and prior is not None and PublicPrior in prior.types:
+        settings["prior"] = read_prior(settings["prior"])
+    solver = kind(**settings)
+    if solver.name != name:
         raise ValueError(
-            "center_share needs unit_norm and no normalization, got "
-            f"center_share={share}. Leave it out."
+            f"a solver's name must be its method's, got name={solver.name!r} for "
+            f"method={name!r}. Rename one of them."
         )
-    if normalization is not None:
-        return ChannelNormalization(**normalization)
-    return Centering(Centering.share if share is None else share, unit_norm)
+    return solver

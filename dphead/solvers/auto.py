@@ -6,7 +6,7 @@ Steps, step size and scaling follow from public numbers and the budget.
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -40,6 +40,28 @@ from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import AccuracyEstimate, LinearHead, join_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
+from dphead.solvers.settings import (
+    AT_LEAST_ONE,
+    OFF,
+    POSITIVE,
+    Setting,
+    check_settings,
+)
+
+Scale = Literal["auto", "always", "never"]
+ESTIMATE = Setting("Spend 1 to 10 % of mu² on the accuracy to expect.")
+PRIOR = Setting(
+    "A .npy of public weights (features, classes) to start from.",
+    source=OFF,
+    option=True,
+)
+BY_RULE = "None: `auto_rules`"
+SCALE = Setting("Whether features are scaled.", source="ablation", settable=False)
+STEPS_OF_RULE = Setting("Gradient steps.", AT_LEAST_ONE, BY_RULE, settable=False)
+MOVE = Setting(
+    "Logits by which noise alone may move a weight.", POSITIVE, BY_RULE, settable=False
+)
+DESCENT_OF_RULE = Setting("What no rule sets.", source="`auto_rules`", settable=False)
 
 
 @dataclass(frozen=True)
@@ -52,20 +74,21 @@ class Auto:
     faster than signal. Features are scaled by a noisy standardisation where n·mu is at
     least twice their number and they turn out to differ in size. Steps are longer where
     classes turn out to lie far apart (`Lengthening`), unless `move` is given or there
-    is a prior. estimate: spend 1 to 10 % of mu² on the count. prior: a public head to
-    start from. The other fields are for measuring what each part is worth
-    (benchmarks/ablation.py): scale, one of auto, always, never; steps and move, None
-    for the rule; descent, what no rule sets.
+    is a prior. Its numbers: `auto_rules`. Fields beside estimate and prior are for
+    measuring what each part is worth (benchmarks/ablation.py).
     """
 
-    estimate: bool = True
-    prior: PublicPrior | None = None
-    scale: Literal["auto", "always", "never"] = "auto"
-    steps: int | None = None
-    move: float | None = None
-    descent: GradientDescent = DESCENT
+    estimate: Annotated[bool, ESTIMATE] = True
+    prior: Annotated[PublicPrior | None, PRIOR] = None
+    scale: Annotated[Scale, SCALE] = "auto"
+    steps: Annotated[int | None, STEPS_OF_RULE] = None
+    move: Annotated[float | None, MOVE] = None
+    descent: Annotated[GradientDescent, DESCENT_OF_RULE] = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, the feature squares if rows are scaled, the gradients, and

@@ -2,16 +2,27 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
 from dphead.privacy.statistics import ChannelMoment, Params
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.settings import BELOW_ONE, OFF, Setting, check_settings
 
 # mean of squares over square of the mean: 1 if all features have one size, 70 for
 # ScatterNet as it is
 EVEN = 2.0
+
+
+CENTER_SHARE = Setting(
+    "Share of mu² for the noisy mean that rows are centred by; 0 for no centre.",
+    BELOW_ONE,
+    option=True,
+)
+UNIT_NORM = Setting("Bring rows to the unit sphere first.", option=True)
+SCALE_SHARE = Setting("Share of mu² for the features' sizes.", BELOW_ONE, OFF)
 
 
 @dataclass(frozen=True)
@@ -19,16 +30,18 @@ class Centering:
     """How rows are brought to the unit sphere: unit norm, and a noisy mean of unit rows
     subtracted.
 
-    share: the mean's share of mu²; 0 for no centre. unit_norm: False leaves rows as
-    they are (a clip norm must then fit the features' scale). scale_share: share of the
-    noisy mean squares of centred rows, each of which is divided by the mean squares'
-    power 1/4 (half of a standardisation) and brought to the sphere again, unless they
-    turn out to be nearly even (EVEN); 0 for no scale.
+    unit_norm: False leaves rows as they are (a clip norm must then fit the features'
+    scale). scale_share: of the noisy mean squares of centred rows, each of which is
+    divided by the mean squares' power 1/4 (half of a standardisation) and brought to
+    the sphere again, unless they turn out to be nearly even (EVEN).
     """
 
-    share: float = 0.02
-    unit_norm: bool = True
-    scale_share: float = 0.0
+    share: Annotated[float, CENTER_SHARE] = 0.02
+    unit_norm: Annotated[bool, UNIT_NORM] = True
+    scale_share: Annotated[float, SCALE_SHARE] = 0.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def norm(self) -> float | None:

@@ -1,6 +1,7 @@
 """DP-FC: gradient steps preconditioned by one noisy Gram matrix."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
@@ -11,6 +12,23 @@ from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.rounding import check_clip
+from dphead.solvers.settings import (
+    CLIP_NORM,
+    FEATURE_CLIP,
+    GRAM_SHARE,
+    INITIAL_BIAS,
+    INTERCEPT,
+    LEARNING_RATE,
+    LOSS,
+    RIDGE,
+    STEPS,
+    check_settings,
+)
+
+# η at which each loss falls without noise and clipping, as its Hessian is at most the
+# Gram matrix over this [Böhning 1992 for softmax; sigmoid's slope is at most 1/4]
+MONOTONE_STEP = {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}
+BOHNING = "None: Böhning 1992's bound, by the loss"
 
 
 @dataclass(frozen=True)
@@ -19,23 +37,24 @@ class DPFC:
     g̃/n [FC23 Algorithm 4].
 
     learning_rate: η; None is the largest step that Böhning's bound makes monotone
-    without noise and clipping: 2 for softmax, 4 for sigmoid, 1 for squared. ridge: λ in
-    units of the mean Gram matrix; None sets it from the noise alone (`ridge_for`).
-    gram_share: the Gram matrix's share of mu²; None gives every release the same noise,
-    as FC23 does.
+    without noise and clipping (MONOTONE_STEP). ridge: λ. gram_share: FC23 gives every
+    release the same noise.
     """
 
-    steps: int = 10
-    learning_rate: float | None = None
-    ridge: float | None = None
-    gram_share: float | None = 0.15
-    loss: Loss = "softmax"
-    clip_norm: float = 1.0
-    feature_clip: float = 1.0
-    intercept: float = 0.0
-    initial_bias: float = 0.0
+    steps: Annotated[int, STEPS.default_from("FC23 Tables 2-4: 1, 10 or 100")] = 10
+    learning_rate: Annotated[float | None, LEARNING_RATE.default_from(BOHNING)] = None
+    ridge: Annotated[float | None, RIDGE] = None
+    gram_share: Annotated[float | None, GRAM_SHARE] = 0.15
+    loss: Annotated[Loss, LOSS] = "softmax"
+    clip_norm: Annotated[float, CLIP_NORM] = 1.0
+    feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
+    intercept: Annotated[float, INTERCEPT] = 0.0
+    initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-fc"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, the Gram matrix, and `steps`
@@ -57,10 +76,7 @@ class DPFC:
         transform = yield from self.centering.solve(facts, self.intercept)
         gram = yield Ask("gram", Gram(facts.n_classes), Params(transform))
         query = Gradient(facts.n_classes, self.loss)
-        rate = (
-            self.learning_rate
-            or {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}[self.loss]
-        )
+        rate = self.learning_rate or MONOTONE_STEP[self.loss]
         sizes = facts.n_features, facts.n_classes
         weights = zero_weights(transform, sizes, self.initial_bias)
         ridge = ridge_for(facts, gram.noise_sd, self.ridge)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
@@ -13,6 +13,44 @@ from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
 from dphead.solvers.rounding import check_intercept
+from dphead.solvers.settings import (
+    BELOW_ONE,
+    CLIP_NORM,
+    INITIAL_BIAS,
+    INTERCEPT,
+    LEARNING_RATE,
+    LOSS,
+    NOT_NEGATIVE,
+    OFF,
+    PROBABILITY,
+    STEPS,
+    TRIALS,
+    Setting,
+    check_settings,
+)
+
+Optimizer = Literal["sgd", "adam"]
+Average = Literal["last", "mean", "ema"]
+
+OPTIMIZER = Setting(
+    "DP-SGD's step or DP-Adam's.", source="the method's name", settable=False
+)
+MOMENTUM = Setting(
+    "Of the steps; Adam's beta1.", BELOW_ONE, "TB21 Table 13", option=True
+)
+BETA2 = Setting("Adam's, of the squares.", BELOW_ONE, "Kingma, Ba 2015")
+SAMPLING_PROB = Setting(
+    "Of each row in a Poisson batch; 1 is the full batch.", PROBABILITY
+)
+NORMALIZE = Setting(
+    "Divide the gradient by the clip norm too, as De22 does.", source=OFF
+)
+AVERAGE = Setting(
+    "Of the iterates: the last, their mean, or their moving average.", source=OFF
+)
+EMA_DECAY = Setting("Of the moving average.", BELOW_ONE, "De22 appendix C")
+WEIGHT_DECAY = Setting("Added to the gradient.", NOT_NEGATIVE, OFF, option=True)
+PRIOR = Setting("Where the descent starts.", source=OFF, settable=False)
 
 
 @dataclass(frozen=True)
@@ -21,31 +59,29 @@ class GradientDescent:
     TB21 Algorithm 1; De22].
 
     learning_rate multiplies the mean clipped gradient (the sum over the expected batch
-    size), also divided by the clip norm if `normalize` (De22's form). average: return
-    the mean of the iterates, their moving average ("ema", De22's warm-up min(ema_decay,
-    (1+t)/(10+t))) or the last one. intercept: the constant appended to each row (0:
-    none).
-    sampling_prob: 1 is the full batch. extra: a private normalisation's releases and
-        transform, or None.
-    prior: where the descent starts, or None for zero.
+    size), also divided by the clip norm if `normalize`. average: "ema" has De22's
+    warm-up, min(ema_decay, (1+t)/(10+t)). prior: None starts at zero.
     """
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    steps: int = 30
-    learning_rate: float = 8.0
-    momentum: float = 0.9
-    beta2: float = 0.999
-    loss: Loss = "softmax"
-    clip_norm: float = 1.0
-    sampling_prob: float = 1.0
-    normalize: bool = False
-    average: Literal["last", "mean", "ema"] = "last"
-    ema_decay: float = 0.9999
-    weight_decay: float = 0.0
-    intercept: float = 0.0
-    initial_bias: float = 0.0
+    optimizer: Annotated[Optimizer, OPTIMIZER] = "sgd"
+    steps: Annotated[int, STEPS.default_from(TRIALS)] = 30
+    learning_rate: Annotated[float, LEARNING_RATE.default_from(TRIALS)] = 8.0
+    momentum: Annotated[float, MOMENTUM] = 0.9
+    beta2: Annotated[float, BETA2] = 0.999
+    loss: Annotated[Loss, LOSS] = "softmax"
+    clip_norm: Annotated[float, CLIP_NORM] = 1.0
+    sampling_prob: Annotated[float, SAMPLING_PROB] = 1.0
+    normalize: Annotated[bool, NORMALIZE] = False
+    average: Annotated[Average, AVERAGE] = "last"
+    ema_decay: Annotated[float, EMA_DECAY] = 0.9999
+    weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
+    intercept: Annotated[float, INTERCEPT] = 0.0
+    initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
-    prior: PublicPrior | None = None
+    prior: Annotated[PublicPrior | None, PRIOR] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def name(self) -> str:

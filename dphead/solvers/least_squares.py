@@ -1,7 +1,7 @@
 """DP-LS: least squares from noisy sufficient statistics."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -13,7 +13,26 @@ from dphead.solvers.head import LinearHead, center_classes, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.rounding import check_clip
+from dphead.solvers.settings import (
+    FEATURE_CLIP,
+    GRAM_SHARE,
+    INTERCEPT,
+    NOT_NEGATIVE,
+    OFF,
+    RIDGE,
+    TRIALS,
+    Setting,
+    check_settings,
+)
 from dphead.solvers.stein import WIDEST, SpectralRidge, candidates
+
+CLASS_GRAMS = Setting(
+    "Release per-class Gram matrices too.", source=TRIALS, option=True
+)
+ALPHA = Setting(
+    "With class Gram matrices: weight of the shared one.", NOT_NEGATIVE, option=True
+)
+ERROR_BARS = Setting("Save how far noise moves each weight.", source=OFF, option=True)
 
 
 @dataclass(frozen=True)
@@ -22,23 +41,24 @@ class LeastSquares:
 
     class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them
     (the default: for many classes they cost a third of the budget for little) W = (G̃ +
-    λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j.
-    ridge: λ in units of the mean Gram matrix; None sets it from the noise alone
-    (`ridge_for`); "stein" from what was released (`SpectralRidge`). gram_share: share
-    of mu² of the Gram matrix, or None for equal noise in every release.
-    error_bars: keep what the head's standard errors due to the noise are made from
-    (`ErrorBars`). This and "stein" need at most 4,096 columns and no class_grams.
+    λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j. ridge: λ; "stein" sets it
+    from what was released (`SpectralRidge`). error_bars: keep what the head's standard
+    errors due to the noise are made from (`ErrorBars`). This and "stein" need at most
+    4,096 columns and no class_grams.
     """
 
-    ridge: float | Literal["stein"] | None = None
-    gram_share: float | None = 0.35
-    class_grams: bool = False
-    alpha: float = 1.0
-    feature_clip: float = 1.0
-    intercept: float = 0.0
-    error_bars: bool = False
+    ridge: Annotated[float | Literal["stein"] | None, RIDGE] = None
+    gram_share: Annotated[float | None, GRAM_SHARE] = 0.35
+    class_grams: Annotated[bool, CLASS_GRAMS] = False
+    alpha: Annotated[float, ALPHA] = 1.0
+    feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
+    intercept: Annotated[float, INTERCEPT] = 0.0
+    error_bars: Annotated[bool, ERROR_BARS] = False
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-ls"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, G, S, and the class Gram matrices if

@@ -1,6 +1,7 @@
 """DP-Newton: one-vs-rest logistic regression by noisy Newton steps."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
@@ -11,6 +12,20 @@ from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.rounding import check_clip
+from dphead.solvers.settings import (
+    FEATURE_CLIP,
+    INITIAL_BIAS,
+    INTERCEPT,
+    LEARNING_RATE,
+    RIDGE,
+    SHARE,
+    STEPS,
+    TRIALS,
+    Setting,
+    check_settings,
+)
+
+HESSIAN_SHARE = Setting("The Hessians' share of mu².", SHARE, TRIALS)
 
 
 @dataclass(frozen=True)
@@ -18,19 +33,21 @@ class Newton:
     """θ_j ← θ_j - η (H̃_j + λ)⁻¹ g̃_j for each class j, features clipped, sigmoid loss
     [FC23 Algorithm 2].
 
-    ridge: λ in units of the mean Hessian; None sets it from the noise alone.
-        learning_rate: η.
+    ridge: λ, in units of the mean Hessian. learning_rate: η.
     """
 
-    steps: int = 1
-    learning_rate: float = 1.0
-    ridge: float | None = None
-    feature_clip: float = 1.0
-    intercept: float = 0.0
-    initial_bias: float = 0.0
-    hessian_share: float = 0.2
+    steps: Annotated[int, STEPS.default_from(TRIALS)] = 1
+    learning_rate: Annotated[float, LEARNING_RATE.default_from("Newton's own")] = 1.0
+    ridge: Annotated[float | None, RIDGE] = None
+    feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
+    intercept: Annotated[float, INTERCEPT] = 0.0
+    initial_bias: Annotated[float, INITIAL_BIAS] = 0.0
+    hessian_share: Annotated[float, HESSIAN_SHARE] = 0.2
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-newton"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, then a gradient and m Hessians a

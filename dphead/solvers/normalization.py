@@ -4,30 +4,44 @@ Algorithm 2].
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from dphead.privacy.statistics import ChannelMoment, Params
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.settings import (
+    AT_LEAST_ONE,
+    CHOSEN,
+    POSITIVE,
+    Setting,
+    check_settings,
+)
+
+N_CHANNELS = Setting("Channels of the feature map, channel-major.", AT_LEAST_ONE)
+MEAN_CLIP = Setting("Clip norm of a row's channel means, public.", POSITIVE)
+SQUARE_CLIP = Setting("Clip norm of its channel mean squares, public.", POSITIVE)
+NOISE_MULTIPLIER = Setting("Of each of the two releases.", POSITIVE, "TB21 Table 13")
+THRESHOLD = Setting("Variances count as at least so much.", POSITIVE, CHOSEN)
 
 
 @dataclass(frozen=True)
 class ChannelNormalization:
     """Rows become (x - mean_c) / sqrt(max(var_c, threshold)), channel by channel.
 
-    n_channels: channels of the feature map, channel-major. mean_clip, square_clip: C₁
-    and C₂, public. noise_multiplier: σ_norm of each of the two releases, fixed and
-    charged.
+    mean_clip, square_clip: C₁ and C₂. noise_multiplier: σ_norm, fixed and charged.
     """
 
-    n_channels: int
-    mean_clip: float
-    square_clip: float
-    noise_multiplier: float = 8.0
-    threshold: float = 1e-5
+    n_channels: Annotated[int, N_CHANNELS]
+    mean_clip: Annotated[float, MEAN_CLIP]
+    square_clip: Annotated[float, SQUARE_CLIP]
+    noise_multiplier: Annotated[float, NOISE_MULTIPLIER] = 8.0
+    threshold: Annotated[float, THRESHOLD] = 1e-5
     norm: ClassVar[None] = None  # the length of a row afterwards is not known
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def plan(self, facts: PublicFacts, rest: float) -> list[PlannedRelease]:
         """Two releases with fixed noise."""

@@ -1,7 +1,7 @@
 """Prototype heads: a noisy mean for each class, nearest or cosine."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -11,22 +11,33 @@ from dphead.solvers.centering import Centering
 from dphead.solvers.head import LinearHead
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.rounding import check_clip
+from dphead.solvers.settings import (
+    CHOSEN,
+    FEATURE_CLIP,
+    INTERCEPT,
+    Setting,
+    check_settings,
+)
+
+Rule = Literal["cosine", "nearest"]
+RULE = Setting("Score by the angle to a class's mean, or by the squared distance.")
+COUNTING = INTERCEPT.default_from(f"{CHOSEN}; its class sums give the counts")
 
 
 @dataclass(frozen=True)
 class Prototypes:
     """Class means from one release of class sums, with the counts in an appended
     constant.
-
-    rule: "cosine" scores by the angle to the mean, "nearest" by the squared distance.
-    intercept: the constant whose class sums give the counts.
     """
 
-    rule: Literal["cosine", "nearest"] = "cosine"
-    intercept: float = 0.25
-    feature_clip: float = 1.0
+    rule: Annotated[Rule, RULE] = "cosine"
+    intercept: Annotated[float, COUNTING] = 0.25
+    feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "prototypes"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, if rows are centred, and the class sums."""

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from dphead.cli.fit import METHODS
-from dphead.planning import presets
-from dphead.planning.methods import SOLVERS, make_method
+from dphead.cli.choices import METHODS
+from dphead.planning import presets, registry
+from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.solvers import DPFC, GradientDescent, PublicFacts
 from dphead.solvers.base import Answer
@@ -192,7 +192,7 @@ def test_every_preset_loads_and_says_where_it_comes_from():
         preset = presets.load(name)
         assert "Table" in preset["source"] and {"source", "accountant"} < set(
             preset
-        ) <= data | set(SOLVERS)
+        ) <= data | set(registry.OURS)
 
 
 def test_a_preset_that_no_head_can_follow_is_refused():
@@ -214,7 +214,7 @@ def test_a_preset_whose_settings_depend_on_epsilon_shows_them():
 
 
 def test_the_command_line_offers_the_methods_that_there_are():
-    assert set(METHODS) == set(SOLVERS)
+    assert list(METHODS.choices) == list(registry.OURS)
 
 
 def test_a_users_setting_replaces_the_presets():

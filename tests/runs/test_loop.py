@@ -163,7 +163,6 @@ def test_under_add_remove_the_rows_may_have_another_number():
 @pytest.mark.parametrize(
     ("solver", "message"),
     [
-        (DPFC(loss="hinge"), "loss must be one of"),  # type: ignore[arg-type]
         (Prototypes(intercept=0.0), "prototypes count"),
         (LeastSquares(intercept=1e-9), "append must be"),
         (LeastSquares(intercept=5000.0), "leave room for the rows"),

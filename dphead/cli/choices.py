@@ -1,0 +1,74 @@
+"""What options may be: lists that are read where they are kept, once they are asked
+for, so that a command's module stays light.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+PATH = click.Path(path_type=Path)
+
+
+class KeptChoice(click.Choice):
+    """A choice from a list, or from what a function returns, that a module keeps.
+
+    where: module:attribute.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.case_sensitive = True
+        self._where = where
+
+    @property
+    def choices(self) -> Sequence[str]:  # type: ignore[override]
+        """The list, as it is now."""
+        module, attribute = self._where.split(":")
+        kept: Sequence[str] | Callable[[], Sequence[str]]
+        kept = getattr(import_module(module), attribute)
+        return tuple(kept() if callable(kept) else kept)
+
+
+METHODS = KeptChoice("dphead.planning.registry:names")
+RELATIONS = KeptChoice("dphead.privacy.accounting:RELATIONS")
+ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
+TUNING = KeptChoice("dphead.runs.report:TUNING")
+
+
+class WithSettings(click.Command):
+    """A command that has the settings of all methods as options, before `--dry-run`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The command's own, and the settings' where they are declared."""
+        own = super().get_params(ctx)
+        at = next(i for i, option in enumerate(own) if option.name == "dry_run")
+        return [*own[:at], *setting_options(), *own[at:]]
+
+
+def setting_options() -> list[click.Parameter]:
+    """An option for each setting that has `option`, once, with its methods in the
+    help.
+    """
+    from dphead.planning.methods import options
+    from dphead.planning.registry import OURS
+
+    found: list[click.Parameter] = []
+    for declared, methods in options():
+        words = declared.name.replace("_", "-")
+        whose = "" if len(methods) == len(OURS) else f"{', '.join(methods)}: "
+        flag = bool in declared.types
+        name = f"--{words}/--no-{words}" if flag else f"--{words}"
+        text = whose + declared.setting.help
+        kind = None if flag else _type(declared)
+        found.append(click.Option([name], type=kind, default=None, help=text))
+    return found
+
+
+def _type(declared: Any) -> Any:
+    """int, float, one of the choices, or a file."""
+    number = next((t for t in declared.types if t in (int, float)), None)
+    if number is not None:
+        return number
+    return click.Choice(declared.choices) if declared.choices else PATH

@@ -1,0 +1,108 @@
+"""Which methods there are: ours, and those that installed packages bring.
+
+Names are read without loading a solver, so that `dphead --help` stays quick.
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+GROUP = "dphead.solvers"  # of entry points: docs/own-method.md
+OURS = {  # name: module:class
+    "auto": "dphead.solvers.auto:Auto",
+    "dp-fc": "dphead.solvers.feature_covariance:DPFC",
+    "dp-ls": "dphead.solvers.least_squares:LeastSquares",
+    "dp-newton": "dphead.solvers.newton:Newton",
+    "dp-adam": "dphead.solvers.gradient:GradientDescent",
+    "dp-sgd": "dphead.solvers.gradient:GradientDescent",
+    "prototypes": "dphead.solvers.prototypes:Prototypes",
+}
+# where a method's defaults are not its class's; trials, as the class's
+OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dp-adam": {"optimizer": "adam", "learning_rate": 0.1}
+}
+PARTS = ("plan", "solve")
+
+
+def names() -> list[str]:
+    """Every method's name, ours first."""
+    return [*OURS, *sorted(set(_installed()) - set(OURS))]
+
+
+def solver_class(name: str) -> type:
+    """A method's solver, loaded.
+
+    Raises ValueError for an unknown name, one that several packages claim, and what
+    cannot be loaded or is no solver.
+    """
+    point = _claimed(name)
+    if point is None:
+        module, attribute = OURS[name].split(":")
+        return getattr(import_module(module), attribute)
+    try:
+        kind = point.load()
+    except Exception as error:
+        raise ValueError(
+            f"the method of an installed package must load, got method={name!r} of "
+            f"{_package(point)} ({type(error).__name__}: {error}). Repair or remove "
+            "the package."
+        ) from error
+    if not _is_solver(kind):
+        raise ValueError(
+            "a solver must be a dataclass with a name, plan and solve, got "
+            f"{point.value!r} for method={name!r} of {_package(point)}. See "
+            "docs/own-method.md."
+        )
+    return kind
+
+
+def source(name: str) -> str:
+    """Whose defaults a method has, in words."""
+    point = _claimed(name)
+    return f"{_package(point) if point else 'dphead'}'s defaults"
+
+
+def _claimed(name: str) -> EntryPoint | None:
+    """The entry point that a name means; None for ours."""
+    points = _installed().get(name, [])
+    if not points and name not in OURS:
+        raise ValueError(
+            f"method must be one of {sorted(names())}, got method={name!r}. Choose one "
+            "of them."
+        )
+    claims = ["dphead"] * (name in OURS) + [_package(point) for point in points]
+    if len(claims) > 1:
+        raise ValueError(
+            f"a method's name must be its own, got method={name!r} of "
+            f"{' and '.join(claims)}. Rename the entry point, or remove a package."
+        )
+    return points[0] if points else None
+
+
+def _is_solver(kind: Any) -> bool:
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return False
+    has_name = hasattr(kind, "name") or "name" in {f.name for f in fields(kind)}
+    return has_name and all(callable(getattr(kind, part, None)) for part in PARTS)
+
+
+def _package(point: EntryPoint) -> str:
+    found = point.dist
+    return "an unknown package" if found is None else f"{found.name} {found.version}"
+
+
+def _installed() -> dict[str, list[EntryPoint]]:
+    return _read(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _read(_: Iterable[str]) -> dict[str, list[EntryPoint]]:
+    """Entry points by name, found again when sys.path changes."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        found.setdefault(point.name, []).append(point)
+    return found

@@ -1,0 +1,55 @@
+"""docs/settings.md, from where the settings are declared.
+
+`python -m dphead.planning.settings_page` writes it; a test holds it to the code.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dphead.planning.methods import settable
+from dphead.planning.registry import OURS
+from dphead.planning.shorthands import Batches, RowPreparation
+from dphead.solvers.settings import TRIALS, Declared, settings_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+HEAD = f"""# Settings
+
+Written by `python -m dphead.planning.settings_page` from the solvers' own declarations.
+An estimator has its method's settings as parameters, `dphead account` takes all of them
+with `--set NAME=VALUE`, and `dphead fit` has those marked *option*. A source is the
+default's. "{TRIALS}": on held-out rows of CIFAR-10 and digits.
+"""
+COLUMNS = ("setting", "must be", "default", "source", "", "what it is")
+BATCHES = "batches, in other words (where there are steps, or rows are sampled)"
+
+
+def page() -> str:
+    """The page."""
+    parts = [HEAD]
+    for name in OURS:
+        found = [d for d in settable(name).values() if d is not None]
+        parts.append(section(name, found))
+    parts.append(section(BATCHES, settings_of(Batches).values()))
+    parts.append(section("preparation of rows", settings_of(RowPreparation).values()))
+    return "\n".join(parts)
+
+
+def section(title: str, found: Iterable[Declared]) -> str:
+    """A title and a table."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS)]
+    for d in found:
+        option = "option" if d.setting.option else ""
+        cells = (
+            f"`{d.name}`",
+            d.must_be,
+            f"`{d.default_text}`",
+            d.setting.source,
+            option,
+        )
+        rows.append((*cells, d.setting.help))
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return f"## {title}\n\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,91 @@
+"""Settings that say those of a solver in other words: epochs, batches of rows, how rows
+are prepared.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar
+
+from dphead.solvers import PublicFacts
+from dphead.solvers.centering import CENTER_SHARE, UNIT_NORM, Centering
+from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.settings import OFF, POSITIVE, Setting, check_settings
+
+T = TypeVar("T", "Batches", "RowPreparation")
+# each and the setting of a solver that it stands for
+STANDS_FOR = {
+    "epochs": "steps",
+    "base_learning_rate": "learning_rate",
+    "batch_size": "sampling_prob",
+}
+BATCH_SIZE = Setting(
+    "Expected size of Poisson batches (default: the full batch).",
+    POSITIVE,
+    OFF,
+    option=True,
+)
+EPOCHS = Setting("Instead of steps: expected uses of a row.", POSITIVE, option=True)
+BASE_LEARNING_RATE = Setting(
+    "Instead of the learning rate: for batches of 512, scaled by their size.",
+    POSITIVE,
+    "TB21 Table 13",
+)
+NORMALIZATION = Setting(
+    "A table of `ChannelNormalization`'s settings, instead of a centre.", source=OFF
+)
+BASE_BATCH = 512  # rows; TB21 Table 13
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Poisson batches of an expected size, in rows and epochs."""
+
+    batch_size: Annotated[int | float | None, BATCH_SIZE] = None
+    epochs: Annotated[float | None, EPOCHS] = None
+    base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def resolve(self, settings: dict[str, Any], facts: PublicFacts) -> dict[str, Any]:
+        """The settings with sampling_prob, steps and learning_rate for these."""
+        found = dict(settings)
+        if self.batch_size is not None:
+            found["sampling_prob"] = min(1.0, self.batch_size / facts.n_rows)
+        prob = found.get("sampling_prob", 1.0)
+        if self.epochs is not None:
+            found.setdefault("steps", max(1, round(self.epochs / prob)))
+        if self.base_learning_rate is not None:
+            rate = self.base_learning_rate * prob * facts.n_rows / BASE_BATCH
+            found.setdefault("learning_rate", rate)
+        return found
+
+
+@dataclass(frozen=True)
+class RowPreparation:
+    """How rows are brought to one scale before anything else."""
+
+    unit_norm: Annotated[bool | None, UNIT_NORM] = None
+    center_share: Annotated[float | None, CENTER_SHARE] = None
+    normalization: Annotated[dict[str, Any] | None, NORMALIZATION] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        table = self.normalization is not None
+        if self.center_share and (table or self.unit_norm is False):
+            raise ValueError(
+                "center_share needs unit_norm and no normalization, got "
+                f"center_share={self.center_share}. Leave it out."
+            )
+
+    def centering(self) -> Centering | ChannelNormalization:
+        """What a solver is given."""
+        if self.normalization is not None:
+            return ChannelNormalization(**self.normalization)
+        share = Centering.share if self.center_share is None else self.center_share
+        return Centering(share, self.unit_norm is not False)
+
+
+def taken(kind: type[T], settings: dict[str, Any], names: set[str]) -> T:
+    """`kind` of its settings among `names`, which are taken out of the others."""
+    own = {f.name for f in fields(kind)} & names & set(settings)  # type: ignore[arg-type]
+    return kind(**{name: settings.pop(name) for name in own})

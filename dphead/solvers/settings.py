@@ -1,0 +1,190 @@
+"""A setting, declared once, at a solver's field: type and default are the field's own,
+range, help and source stand in its annotation.
+
+    steps: Annotated[int, STEPS.default_from("FC23 Table 6")] = 10
+
+From it come the check in the solver (`check_settings`), the options of `dphead fit`,
+the estimators' documentation and docs/settings.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, replace
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+CHOSEN = "chosen, not measured"
+# on held-out training rows of CIFAR-10 (MobileNetV2) and digits: commit 135ded1
+TRIALS = "trials on training rows, not stored"
+OFF = "off"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that a setting may have.
+
+    text: what must hold, after "must be".
+    """
+
+    text: str
+    holds: Callable[[float], bool]
+
+
+FINITE = Range("finite", lambda v: math.isfinite(v))
+POSITIVE = Range("positive and finite", lambda v: 0 < v < math.inf)
+NOT_NEGATIVE = Range("at least 0, finite", lambda v: 0 <= v < math.inf)
+AT_LEAST_ONE = Range("a whole number of at least 1", lambda v: v >= 1)
+BELOW_ONE = Range("in [0, 1)", lambda v: 0 <= v < 1)
+SHARE = Range("in (0, 1)", lambda v: 0 < v < 1)
+PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a field's annotation says beside its type.
+
+    valid: of its numbers; None for any. source: of the default. option: `dphead fit`
+    has it as an option. settable: False for what only measurements of a method's own
+    rules may change.
+    """
+
+    help: str
+    valid: Range | None = None
+    source: str = CHOSEN
+    option: bool = False
+    settable: bool = True
+
+    def default_from(self, source: str) -> "Setting":
+        """The same, with a default of that source."""
+        return replace(self, source=source)
+
+
+# Settings that several solvers have.
+STEPS = Setting("Gradient steps.", AT_LEAST_ONE, option=True)
+LEARNING_RATE = Setting("Length of a step.", POSITIVE, option=True)
+RIDGE = Setting(
+    "In units of the mean Gram matrix; None sets it from the noise alone.",
+    POSITIVE,
+    "None: `ridge_for`, a rule without data",
+    option=True,
+)
+GRAM_SHARE = Setting(
+    "The Gram matrix's share of mu²; None gives every release the same noise.",
+    SHARE,
+    TRIALS,
+    option=True,
+)
+LOSS = Setting("Of scores: what the gradients are of.", option=True)
+CLIP_NORM = Setting("Clip norm of gradients.", POSITIVE, option=True)
+FEATURE_CLIP = Setting(
+    "Clip norm of features.", POSITIVE, "the norm of unit rows", option=True
+)
+INTERCEPT = Setting(
+    "Constant appended to each row (0: none).", NOT_NEGATIVE, OFF, option=True
+)
+INITIAL_BIAS = Setting("Score of every class before the first step.", FINITE, OFF)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A setting with its field's name, types and default.
+
+    types: the members of its annotation's union, but Literal's values, which are
+    `choices`.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    choices: tuple[str, ...]
+    default: Any
+    setting: Setting
+
+    @property
+    def must_be(self) -> str:
+        """What must hold of a value, after "must be"."""
+        texts = [self.setting.valid.text] if self.setting.valid else []
+        texts = texts or [NAMES.get(t, t.__name__) for t in self._not_none()]
+        if self.choices:
+            texts.append(f"one of {', '.join(self.choices)}")
+        return ", or ".join(texts)
+
+    def holds(self, value: Any) -> bool:
+        """Whether the setting may have the value."""
+        if isinstance(value, str):
+            return value in self.choices
+        if not any(_is_a(value, t) for t in self.types):
+            return False
+        valid = self.setting.valid
+        return valid is None or value is None or valid.holds(value)
+
+    @property
+    def default_text(self) -> str:
+        """The default as a reader would type it."""
+        plain = self.default is None or isinstance(self.default, bool | int | float)
+        return str(self.default) if plain else repr(self.default)
+
+    def _not_none(self) -> list[type]:
+        return [t for t in self.types if t is not NoneType]
+
+
+NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table",
+}
+
+
+def settings_of(kind: type) -> dict[str, Declared]:
+    """The settings of a dataclass, by name; fields without a `Setting` are none."""
+    found = {}
+    as_text = any(isinstance(field.type, str) for field in fields(kind))
+    hints = get_type_hints(kind, include_extras=True) if as_text else {}
+    for field in fields(kind):
+        annotated = hints.get(field.name, field.type)
+        if get_origin(annotated) is not Annotated:
+            continue
+        annotation, *more = get_args(annotated)
+        setting = next((a for a in more if isinstance(a, Setting)), None)
+        if setting is not None:
+            types, choices = _members(annotation)
+            default = None if field.default is MISSING else field.default
+            found[field.name] = Declared(field.name, types, choices, default, setting)
+    return found
+
+
+def check_settings(settings: Any) -> None:
+    """Raise ValueError for a setting of the wrong type or out of its range.
+
+    For `__post_init__` of a dataclass of settings.
+    """
+    for name, declared in settings_of(type(settings)).items():
+        value = getattr(settings, name)
+        if not declared.holds(value):
+            raise ValueError(
+                f"{name} must be {declared.must_be}, got {name}={value!r}. Correct it."
+            )
+
+
+def _members(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
+    """Types and Literal's values of an annotation."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return (), get_args(annotation)
+    if origin not in (Union, UnionType):
+        return (origin or annotation,), ()
+    parts = [_members(part) for part in get_args(annotation)]
+    types = tuple(t for part in parts for t in part[0])
+    choices = tuple(c for part in parts for c in part[1])
+    return types, choices
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    """isinstance, where numbers of numpy are numbers and booleans are none."""
+    if kind in (int, float):
+        number = Integral if kind is int else Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    return isinstance(value, (bool, np.bool_) if kind is bool else kind)

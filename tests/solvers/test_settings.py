@@ -1,0 +1,55 @@
+"""A setting that a solver cannot have is refused where the solver is made."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares, Newton, Prototypes
+from dphead.solvers.centering import Centering
+from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.settings import settings_of
+
+SOLVERS = [Auto, DPFC, GradientDescent, LeastSquares, Newton, Prototypes]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (GradientDescent, {"momentum": 1.5}, r"momentum must be in \[0, 1\), got "),
+        (GradientDescent, {"steps": 2.5}, "steps must be a whole number of at least 1"),
+        (GradientDescent, {"steps": True}, "got steps=True. Correct it."),
+        (GradientDescent, {"sampling_prob": 0.0}, r"must be in \(0, 1\], got"),
+        (GradientDescent, {"loss": "hinge"}, "one of softmax, sigmoid, squared, got"),
+        (GradientDescent, {"normalize": "yes"}, "normalize must be true or false"),
+        (GradientDescent, {"weight_decay": math.nan}, "weight_decay must be at least"),
+        (DPFC, {"ridge": "stein"}, "ridge must be positive and finite, got"),
+        (DPFC, {"clip_norm": math.inf}, "clip_norm must be positive and finite"),
+        (LeastSquares, {"ridge": "oracle"}, "positive and finite, or one of stein"),
+        (LeastSquares, {"gram_share": 1.0}, r"gram_share must be in \(0, 1\)"),
+        (Newton, {"hessian_share": 0.0}, "hessian_share must be"),
+        (Prototypes, {"rule": None}, "rule must be one of cosine, nearest"),
+        (Auto, {"prior": np.zeros((2, 2))}, "prior must be PublicPrior"),
+        (Centering, {"share": 1.0}, "share must be"),
+        (ChannelNormalization, {"n_channels": 0}, "n_channels must be"),
+    ],
+)
+def test_what_no_solver_can_have_is_refused_where_it_is_made(kind, settings, message):
+    needed = {"n_channels": 1, "mean_clip": 1.0, "square_clip": 1.0}
+    more = needed if kind is ChannelNormalization else {}
+    with pytest.raises(ValueError, match=message):
+        kind(**more | settings)
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3)])
+def test_numbers_of_numpy_are_numbers(value):
+    rate = np.float32(0.5)
+    made = GradientDescent(steps=value, learning_rate=rate, normalize=np.True_)
+    assert made.steps == 3
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_every_default_may_be_given(kind):
+    for name, declared in settings_of(kind).items():
+        assert declared.holds(declared.default), name
+        assert declared.setting.help.endswith(".") and declared.setting.source
