@@ -38,7 +38,7 @@ all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name_
 
 
 @parametrize_with_checks(
-    [m(epsilon=np.inf) for m in METHODS],
+    [m(epsilon=np.inf) for m in [*METHODS, dphead.DPHeadClassifier]],
     expected_failed_checks=lambda _: EXPECTED_FAILURES,
     xfail_strict=True,
 )
@@ -102,6 +102,22 @@ def test_an_estimator_says_what_its_solver_declares_of_each_setting(method):
         assert f"default {declared.default_text} (" in " ".join(method.__doc__.split())
     if method is dphead.DPAdamClassifier:
         assert "learning_rate: positive and finite; default 0.1 (" in method.__doc__
+
+
+def test_any_method_by_name_is_the_class_of_that_method(blobs):
+    named = dphead.DPHeadClassifier(
+        method="dp-fc",
+        settings={"steps": 3, "ridge": 0.1},
+        classes=range(3),
+        random_state=1,
+    )
+    own = dphead.DPFeatureCovarianceClassifier(
+        steps=3, ridge=0.1, classes=range(3), random_state=1
+    )
+    assert_array_equal(named.fit(*blobs).coef_, own.fit(*blobs).coef_)
+    assert clone(named).settings == {"steps": 3, "ridge": 0.1}
+    with pytest.raises(ValueError, match="steps must be a whole number"):
+        clone(named).set_params(settings={"steps": 0}).fit(*blobs)
 
 
 @all_methods

@@ -21,6 +21,7 @@ __all__ = [
     "DPAutoClassifier",
     "DPClassifier",
     "DPFeatureCovarianceClassifier",
+    "DPHeadClassifier",
     "DPLeastSquaresClassifier",
     "DPNewtonClassifier",
     "DPPrototypeClassifier",
@@ -28,6 +29,24 @@ __all__ = [
     "Privacy",
     "PrivacyWarning",
 ]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPHeadClassifier(DPClassifier):
+    """Any method by its name, also one of an installed package (docs/own-method.md).
+
+    method: one of `dphead.planning.registry.names()`. settings: the method's, by name;
+    what is not there has the preset's value, or the solver's default (docs/settings.md
+    has ours). The other parameters, and the attributes after `fit`: `DPClassifier`.
+    """
+
+    method: str = "auto"
+    settings: dict[str, Any] | None = None
+
+    def _options(self) -> dict[str, Any]:
+        options = super()._options()
+        del options["method"], options["settings"]
+        return options | (self.settings or {})
 
 
 @documented

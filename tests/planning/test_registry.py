@@ -1,0 +1,209 @@
+"""Methods of installed packages: docs/own-method.md's example is fitted in every way,
+and what cannot be one is refused when it is asked for.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import dphead, features_file, fitted, report_of, rows
+
+from benchmarks import features, jobs, runner
+from dphead import DPHeadClassifier
+from dphead.planning import registry
+from dphead.planning.methods import make_method, settable, shorthands
+from dphead.privacy.ledger import Ledger
+from dphead.rows.data import ArrayRows
+from dphead.solvers import PublicFacts
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
+FACTS = PublicFacts(240, 12, 3)
+GREEDY = """
+from dataclasses import dataclass, replace
+from angles import Angles, Ask, ClassSums, Params
+
+
+@dataclass(frozen=True)
+class Greedy(Angles):
+    name: str = "greedy"
+    label: str = "class sums"
+
+    def solve(self, facts):
+        yield Ask("class sums", ClassSums(facts.n_classes), Params())
+        yield Ask(self.label, ClassSums(facts.n_classes), Params())
+
+
+@dataclass(frozen=True)
+class Swapped(Angles):
+    name: str = "swapped"
+
+    def solve(self, facts):
+        yield Ask("class sums", ClassSums(facts.n_classes + 1), Params())
+"""
+
+
+def block(language):
+    """The page's code in a language."""
+    found = re.search(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A function that makes entry points, of modules given as text, as pip would."""
+    loaded = set(sys.modules)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+
+    def install(package, points, **modules):
+        site = tmp_path / f"site-{package}"
+        info = site / f"{package}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: {package}\nVersion: 1.0\n")
+        text = "\n".join(f"{name} = {value}" for name, value in points.items())
+        (info / "entry_points.txt").write_text(f"[dphead.solvers]\n{text}\n")
+        for name, source in modules.items():
+            (site / f"{name}.py").write_text(source)
+        monkeypatch.syspath_prepend(site)
+
+    yield install
+    for name in set(sys.modules) - loaded:
+        if name in ("angles", "greedy", "broken"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def angles(installed):
+    """The page's example, installed as it says."""
+    points = dict(
+        line.replace('"', "").split(" = ")
+        for line in block("toml").splitlines()
+        if " = " in line
+    )
+    installed("angles", points, angles=block("python"))
+
+
+def test_the_example_is_about_sixteen_lines():
+    body = block("python").split("SHARPNESS = ")[1]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 17
+
+
+def test_the_example_is_a_method_of_the_command_line(angles, tmp_path):
+    path = features_file(tmp_path / "features.h5", n=3000)
+    run = tmp_path / "run"
+    words = ("--method", "angles", "--epsilon", 8, "--test-is", "public")
+    test = features_file(tmp_path / "test.h5", seed=1)
+    fitted("fit", path, "-o", run, "--test", test, *words)
+    report = report_of(run)
+    assert report["method"]["name"] == "angles"
+    assert report["method"]["source"] == "angles 1.0's defaults"
+    assert report["guarantee"]["epsilon"] <= 8 and report["guarantee"]["private"]
+    assert report["test"]["accuracy"] > 0.8
+    assert "angles" in dphead("fit", "--help").out
+    sizes = ("--n-rows", 3000, "--n-features", 12, "--n-classes", 3)
+    budget = ("--delta", 1e-5, "--epsilon", 1, "--method", "angles")
+    wrong = ("--set", "sharpness=-1")
+    assert "class sums" in fitted("account", *budget, *sizes).out
+    assert "sharpness must be" in dphead("account", *budget, *sizes, *wrong).err
+
+
+def test_the_example_is_a_method_of_an_estimator(angles):
+    x, y = rows(3000)
+    head = DPHeadClassifier(
+        method="angles",
+        settings={"sharpness": 2.0},
+        epsilon=8.0,
+        classes=[0, 1, 2],
+        random_state=0,
+    ).fit(x, y)
+    assert head.score(*rows(seed=1)) > 0.8
+    assert np.allclose(np.linalg.norm(head.coef_, axis=1), 2.0)
+    unknown = DPHeadClassifier(
+        method="angles", settings={"unit_norm": True}, classes=[0, 1, 2]
+    )
+    with pytest.raises(ValueError, match=r"It has \['sharpness'\]"):
+        unknown.fit(x, y)
+
+
+def test_the_example_is_a_method_of_the_benchmarks(angles, monkeypatch):
+    x, y = rows()
+    data = features.Loaded(ArrayRows(x, y), x, y, FACTS, {"digest": "0" * 16})
+    monkeypatch.setattr(features, "load", lambda *_: data)
+    job = jobs.Job("digits", "scatternet", "angles", 8.0, settings={}, draws=1)
+    row = runner.fit(job, 0)
+    assert row["solver"] == "Angles(sharpness=1.0, name='angles')"
+    assert row["accuracy"] > 0.5 and row["exact_epsilon"] <= 8
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("greedy", {}, "a solver must ask for its plan, got label='class sums'"),
+        ("greedy", {"label": "more"}, "a solver must ask for its plan, got label="),
+        ("swapped", {}, "must be the planned one"),
+    ],
+)
+def test_what_was_not_planned_is_refused(angles, installed, method, settings, message):
+    """As ours: one release was planned, so one is made and charged."""
+    points = {"greedy": "greedy:Greedy", "swapped": "greedy:Swapped"}
+    installed("greedy", points, greedy=GREEDY)
+    ledger = Ledger()
+    head = DPHeadClassifier(
+        method=method, settings=settings, classes=[0, 1, 2], ledger=ledger
+    )
+    with pytest.raises((RuntimeError, ValueError), match=message):
+        head.fit(*rows())
+    assert not hasattr(head, "coef_")
+    (fit,) = ledger.fits()
+    assert float(fit["epsilon"]) == 1.0
+
+
+def test_a_name_that_is_taken_is_refused_and_others_are_not(installed):
+    installed("thief", {"dp-fc": "angles:Angles"}, angles=block("python"))
+    with pytest.raises(ValueError, match=r"'dp-fc' of dphead and thief 1\.0\. Rename"):
+        make_method("dp-fc", FACTS, {})
+    assert make_method("dp-ls", FACTS, {}).source == "dphead's defaults"
+    assert registry.names() == list(registry.OURS)
+    assert "--gram-share" in fitted("fit", "--help").out
+    assert "gram_share" in settable("dp-fc")
+
+
+def test_a_name_of_two_packages_is_refused(angles, installed):
+    installed("copy", {"angles": "angles:Angles"})
+    with pytest.raises(ValueError, match=r"of (copy 1\.0|angles 1\.0) and "):
+        make_method("angles", FACTS, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("nowhere:Solver", r"'odd' of odd 1\.0 \(ModuleNotFoundError"),
+        ("broken:Solver", r"'odd' of odd 1\.0 \(ZeroDivisionError"),
+        ("math:floor", "a solver must be a dataclass"),
+        ("angles:Angles", "a solver's name must be its method's, got name='angles'"),
+    ],
+)
+def test_a_broken_entry_point_is_an_error_once_it_is_asked_for(
+    installed, value, message
+):
+    installed("odd", {"odd": value}, angles=block("python"), broken="1 / 0")
+    assert registry.names()[-1] == "odd"
+    assert "odd" in dphead("fit", "--help").out
+    make_method("dp-fc", FACTS, {})
+    with pytest.raises(ValueError, match=message):
+        make_method("odd", FACTS, {})
+
+
+def test_annotations_kept_as_text_are_settings_too(installed):
+    source = "from __future__ import annotations\n" + block("python")
+    installed("angles", {"angles": "angles:Angles"}, angles=source)
+    with pytest.raises(ValueError, match="sharpness must be positive"):
+        make_method("angles", FACTS, {"sharpness": -1.0})
+
+
+def test_an_unknown_method_lists_those_that_there_are(angles):
+    with pytest.raises(ValueError, match=r"'angles', 'auto'.*got method='dp-magic'"):
+        make_method("dp-magic", FACTS, {})
+    assert list(settable("angles")) == ["sharpness"] and not shorthands("angles")
