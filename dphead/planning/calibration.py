@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -131,7 +132,9 @@ def smallest_scale(
             target,
             "Change it.",
         )
-    root = float(brentq(excess, low, high, xtol=tolerance / 8)) + tolerance / 8  # type: ignore[arg-type]
+    margin = tolerance / 8
+    found: Any = brentq(excess, low, high, xtol=margin)
+    root = float(found) + margin
     while cost(math.exp(root)) > target:
         root += tolerance / 4
     return math.exp(root)

@@ -87,5 +87,5 @@ class RowPreparation:
 
 def taken(kind: type[T], settings: dict[str, Any], names: set[str]) -> T:
     """`kind` of its settings among `names`, which are taken out of the others."""
-    own = {f.name for f in fields(kind)} & names & set(settings)  # type: ignore[arg-type]
+    own = {f.name for f in fields(kind)} & names & set(settings)
     return kind(**{name: settings.pop(name) for name in own})

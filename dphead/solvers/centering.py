@@ -11,9 +11,15 @@ from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
 from dphead.solvers.settings import BELOW_ONE, OFF, Setting, check_settings
 
-# mean of squares over square of the mean: 1 if all features have one size, 70 for
-# ScatterNet as it is
-EVEN = 2.0
+# mean of squares over square of the mean, of the features' mean squares, from which
+# they are scaled: 1 if all have one size, 70 for ScatterNet's as they are; chosen
+SCALE_FROM_RATIO = 2.0
+# of the mean squares: half of a standardisation, which has -1/2; chosen
+SCALE_POWER = -0.25
+# added to the mean squares over their mean, so that no scale is far above the others';
+# chosen
+SMALLEST_SQUARE = 0.01
+NEARLY_ZERO = 1e-300  # instead of the squared length of a mean of zeros
 
 
 CENTER_SHARE = Setting(
@@ -32,8 +38,8 @@ class Centering:
 
     unit_norm: False leaves rows as they are (a clip norm must then fit the features'
     scale). scale_share: of the noisy mean squares of centred rows, each of which is
-    divided by the mean squares' power 1/4 (half of a standardisation) and brought to
-    the sphere again, unless they turn out to be nearly even (EVEN).
+    divided by the mean squares' power 1/4 and brought to the sphere again, unless they
+    turn out to be nearly even (SCALE_FROM_RATIO).
     """
 
     share: Annotated[float, CENTER_SHARE] = 0.02
@@ -91,17 +97,14 @@ class Centering:
             ChannelMoment(facts.n_classes, 2),
             Params(replace(centered, append=0.0)),
         )
-        relative, noise = (
-            facts.n_features / facts.n_rows * v
-            for v in (answer.value[:, 0], answer.noise_sd)
-        )
-        if (
-            float(np.mean(relative**2)) - noise**2
-            < EVEN * float(np.mean(relative)) ** 2
-        ):
+        unit = facts.n_features / facts.n_rows  # the mean of unit rows' squares is 1
+        relative = unit * answer.value[:, 0]
+        noise = unit * answer.noise_sd
+        squares = float(np.mean(relative**2)) - noise**2
+        if squares < SCALE_FROM_RATIO * float(np.mean(relative)) ** 2:
             return centered
-        relative = np.maximum(relative, 0.0) + max(0.01, noise)
-        return replace(centered, scale=(relative**-0.25).astype(np.float32))
+        relative = np.maximum(relative, 0.0) + max(SMALLEST_SQUARE, noise)
+        return replace(centered, scale=(relative**SCALE_POWER).astype(np.float32))
 
 
 def square_clip(facts: PublicFacts) -> float:
@@ -113,6 +116,5 @@ def square_clip(facts: PublicFacts) -> float:
 
 def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
     """Positive-part James-Stein: a mean that is mostly noise is not subtracted."""
-    return mean * max(
-        0.0, 1 - len(mean) * noise_sd**2 / max(float(mean @ mean), 1e-300)
-    )
+    squared = max(float(mean @ mean), NEARLY_ZERO)
+    return mean * max(0.0, 1 - len(mean) * noise_sd**2 / squared)

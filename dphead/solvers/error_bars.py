@@ -11,7 +11,7 @@ import numpy as np
 
 from dphead.solvers.head import center_classes
 
-BLOCK = 1024  # rows at a time
+BLOCK = 1024  # rows at a time; chosen
 
 
 class ErrorBars:
@@ -55,20 +55,18 @@ class ErrorBars:
         """Equations (1) to (3) of claim E. u: (k, d) rows in the eigenbasis."""
         b, squares = self._sums @ classes, u**2
         # of each entry of b
-        noise = self._sums_sd**2 * ((classes - classes.mean(axis=0)) ** 2).sum(axis=0)
+        centered = classes - classes.mean(axis=0)
+        noise = self._sums_sd**2 * (centered**2).sum(axis=0)
         of_sums = np.outer(((u * self._h) ** 2).sum(axis=1), noise)
         one_way = squares @ (self._slopes @ (b**2 - noise))
-        both_ways = np.stack(
-            [
-                ((u * column) @ self._slopes * (u * column)).sum(axis=1)
-                for column in b.T
-            ],
-            axis=1,
-        )
+        both_ways = np.stack([self._twice(u * column) for column in b.T], axis=1)
         both_ways -= np.outer(squares @ self._slopes.diagonal(), noise)
-        return np.sqrt(
-            of_sums + self._gram_sd**2 / 2 * np.maximum(one_way + both_ways, 0)
-        )
+        of_gram = self._gram_sd**2 / 2 * np.maximum(one_way + both_ways, 0)
+        return np.sqrt(of_sums + of_gram)
+
+    def _twice(self, v: np.ndarray) -> np.ndarray:
+        """Σ_ij v_i slopes²_ij v_j of each row v."""
+        return (v @ self._slopes * v).sum(axis=1)
 
 
 def _slopes(values: np.ndarray, floor: float, h: np.ndarray) -> np.ndarray:

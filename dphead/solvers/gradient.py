@@ -104,6 +104,12 @@ class GradientDescent:
             *[step] * self.steps,
         ]
 
+    def _decay(self, t: int) -> float:
+        """Of the average at step t: De22's warm-up, or what makes it the mean."""
+        if self.average == "ema":
+            return min(self.ema_decay, (1 + t) / (10 + t))
+        return t / (t + 1)
+
     def solve(
         self,
         facts: PublicFacts,
@@ -121,30 +127,25 @@ class GradientDescent:
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
         average, state = weights.copy(), Moments(weights.shape)
-        scale = 1.0 / (
-            facts.n_rows
-            * self.sampling_prob
-            * (self.clip_norm if self.normalize else 1.0)
-        )
+        clip_norm = self.clip_norm if self.normalize else 1.0
+        scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
         for t in range(self.steps):
             answer = yield Ask(
                 "gradient", query, Params(transform, weights.astype(np.float32))
             )
             gradient = answer.value * scale
-            rate = self.learning_rate * (
-                lengthen(gradient, answer.noise_sd * scale) if lengthen else 1.0
-            )
-            weights = weights - rate * state.direction(
-                self, gradient + self.weight_decay * weights
-            )
-            decay = (
-                min(self.ema_decay, (1 + t) / (10 + t))
-                if self.average == "ema"
-                else t / (t + 1)
-            )
+            factor = lengthen(gradient, answer.noise_sd * scale) if lengthen else 1.0
+            decayed = gradient + self.weight_decay * weights
+            step = state.direction(self, decayed)
+            weights = weights - self.learning_rate * factor * step
+            decay = self._decay(t)
             average = decay * average + (1 - decay) * weights
         final = weights if self.average == "last" else average
         return head_of(final, transform, self.loss)
+
+
+# beside the root of the second moment, far below any noisy one; chosen
+ADAM_EPSILON = 1e-12
 
 
 class OptimizerSettings(Protocol):
@@ -174,4 +175,4 @@ class Moments:
         self.second = solver.beta2 * self.second + (1 - solver.beta2) * gradient**2
         first = self.first / (1 - solver.momentum**self.t)
         second = self.second / (1 - solver.beta2**self.t)
-        return first / (np.sqrt(second) + 1e-12)
+        return first / (np.sqrt(second) + ADAM_EPSILON)

@@ -24,7 +24,7 @@ from dphead.solvers.settings import (
     Setting,
     check_settings,
 )
-from dphead.solvers.stein import WIDEST, SpectralRidge, candidates
+from dphead.solvers.stein import MOST_COLUMNS, SpectralRidge, candidates
 
 CLASS_GRAMS = Setting(
     "Release per-class Gram matrices too.", source=TRIALS, option=True
@@ -66,11 +66,11 @@ class LeastSquares:
         """
         width = facts.n_features + (1 if self.intercept else 0)
         if (self.ridge == "stein" or self.error_bars) and (
-            self.class_grams or width > WIDEST
+            self.class_grams or width > MOST_COLUMNS
         ):
             raise ValueError(
-                f"ridge='stein' and error_bars need at most {WIDEST} columns and no "
-                f"class_grams, got {width} columns, ridge={self.ridge!r}, "
+                f"ridge='stein' and error_bars need at most {MOST_COLUMNS} columns and "
+                f"no class_grams, got {width} columns, ridge={self.ridge!r}, "
                 f"error_bars={self.error_bars}, class_grams={self.class_grams}. Leave "
                 "them out."
             )

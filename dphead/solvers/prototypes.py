@@ -19,6 +19,7 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
+SHORTEST_MEAN = 1e-12  # divides what is nearly zero; chosen
 Rule = Literal["cosine", "nearest"]
 RULE = Setting("Score by the angle to a class's mean, or by the squared distance.")
 COUNTING = INTERCEPT.default_from(f"{CHOSEN}; its class sums give the counts")
@@ -58,11 +59,11 @@ class Prototypes:
         """
         transform = yield from self.centering.solve(facts, self.intercept)
         sums = yield Ask("class sums", ClassSums(facts.n_classes), Params(transform))
-        counts = np.maximum(
-            sums.value[-1] / self.intercept, max(1.0, sums.noise_sd / self.intercept)
-        )
+        fewest = max(1.0, sums.noise_sd / self.intercept)
+        counts = np.maximum(sums.value[-1] / self.intercept, fewest)
         means = sums.value[:-1] / counts
         if self.rule == "cosine":
-            weights = means / np.maximum(np.linalg.norm(means, axis=0), 1e-12)
+            norms = np.linalg.norm(means, axis=0)
+            weights = means / np.maximum(norms, SHORTEST_MEAN)
             return LinearHead(weights, np.zeros(facts.n_classes), transform, "squared")
         return LinearHead(2 * means, -(means**2).sum(axis=0), transform, "squared")

@@ -5,10 +5,19 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dphead.solvers.base import PublicFacts
 
-FLOOR = 1e-4  # of n_rows: the mean Gram matrix of unit rows has trace 1
-SPECTRAL_MAX = 2048  # widest Gram matrix whose spectrum is computed
-# of the noise's spectral edge; chosen on training rows of CIFAR-10 and digits
-EDGE, EDGE_WIDE = 0.6, 1.2
+# of n_rows, beside a mean Gram matrix of unit rows, which has trace 1; chosen
+RIDGE_WITHOUT_NOISE = 1e-4
+# columns of the widest Gram matrix whose spectrum is computed: of 3,969, that took
+# longer than the pass over the data (commit 6269ee1)
+WIDEST_SPECTRUM = 2048
+# of the noise's spectral edge; trials on training rows of CIFAR-10 and digits, none is
+# stored; the first is within 0.25 points of the best λ of 25 (results/ablation)
+EDGE_SHARE, EDGE_SHARE_WIDE = 0.6, 1.2
+# eigenvalues count as at least this times the ridge; chosen
+FLOOR_OVER_RIDGE = -0.5
+# how a ridge grows that left a matrix indefinite: a factor, and a part of the trace so
+# that 0 grows too; chosen
+GROWTH, GROWTH_OF_TRACE = 1.25, 1e-12
 
 
 def ridge_for(facts: PublicFacts, gram_sd: float, ridge: float | None) -> float:
@@ -22,8 +31,10 @@ def ridge_for(facts: PublicFacts, gram_sd: float, ridge: float | None) -> float:
     """
     if ridge is not None:
         return ridge * facts.n_rows
-    share = EDGE if facts.n_features <= SPECTRAL_MAX else EDGE_WIDE
-    return FLOOR * facts.n_rows + share * gram_sd * np.sqrt(2.0 * facts.n_features)
+    narrow = facts.n_features <= WIDEST_SPECTRUM
+    share = EDGE_SHARE if narrow else EDGE_SHARE_WIDE
+    least = RIDGE_WITHOUT_NOISE * facts.n_rows
+    return least + share * gram_sd * np.sqrt(2.0 * facts.n_features)
 
 
 class RidgeSolver:
@@ -31,14 +42,15 @@ class RidgeSolver:
 
     gram: (d, d) symmetric.
 
-    Up to SPECTRAL_MAX columns, eigenvalues of gram below -ridge/2 count as -ridge/2;
+    Up to WIDEST_SPECTRUM columns, eigenvalues of gram below -ridge/2 count as -ridge/2;
     beyond, the ridge grows until the sum is positive definite. ridge and floor: what it
     solves with, w = right / (max(e, floor) + ridge) on the spectrum.
     """
 
     def __init__(self, gram: np.ndarray, ridge: float) -> None:
         eye = np.eye(len(gram))
-        self.floor = -0.5 * ridge if len(gram) <= SPECTRAL_MAX else -np.inf
+        narrow = len(gram) <= WIDEST_SPECTRUM
+        self.floor = FLOOR_OVER_RIDGE * ridge if narrow else -np.inf
         if np.isfinite(self.floor) and not _positive(gram - self.floor * eye):
             values, vectors = np.linalg.eigh(gram)
             gram = (vectors * np.maximum(values, self.floor)) @ vectors.T
@@ -50,7 +62,7 @@ class RidgeSolver:
                 self.ridge = ridge
                 return
             except LinAlgError:
-                ridge = 1.25 * ridge + 1e-12 * abs(np.trace(gram))
+                ridge = GROWTH * ridge + GROWTH_OF_TRACE * abs(np.trace(gram))
 
     def __call__(self, right: np.ndarray) -> np.ndarray:
         """The solution for right (d,) or (d, k)."""

@@ -11,7 +11,11 @@ import numpy as np
 
 from dphead.solvers.head import center_classes
 
-GRID, WIDEST = 25, 4096  # candidates, and the widest matrix whose spectrum is computed
+N_CANDIDATES = 25  # of λ; chosen
+MOST_COLUMNS = 4096  # of a matrix whose spectrum is computed; chosen
+# the least λ: of the edge of the noise's spectrum, and of n; chosen
+LEAST_EDGE_SHARE, LEAST_OF_ROWS = 0.3, 1e-4
+LEAST_RANGE = 10  # the greatest λ over the least; chosen
 
 
 class SpectralRidge:
@@ -48,9 +52,8 @@ class SpectralRidge:
         noise.
         """
         h = self._inverse(ridge)
-        return float(
-            (self._values * h**2 * self._energy).sum() - 2 * (h * self._energy).sum()
-        )
+        quadratic = (self._values * h**2 * self._energy).sum()
+        return float(quadratic - 2 * (h * self._energy).sum())
 
     def best(self, ridges: np.ndarray) -> float:
         """The λ of the least risk."""
@@ -86,8 +89,10 @@ class SpectralRidge:
 
 
 def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
-    """λ from 0.3 of the edge of the noise's spectrum (or 1e-4 n) up to n, where W is
-    the class-sum head.
+    """λ from LEAST_EDGE_SHARE of the edge of the noise's spectrum (or LEAST_OF_ROWS n)
+    up to n, where W is the class-sum head.
     """
-    low = max(1e-4 * n_rows, 0.3 * gram_sd * np.sqrt(2.0 * n_features))
-    return np.geomspace(low, max(float(n_rows), 10 * low), GRID)
+    edge = LEAST_EDGE_SHARE * gram_sd * np.sqrt(2.0 * n_features)
+    low = max(LEAST_OF_ROWS * n_rows, edge)
+    high = max(float(n_rows), LEAST_RANGE * low)
+    return np.geomspace(low, high, N_CANDIDATES)

@@ -20,7 +20,7 @@ def test_a_matrix_that_noise_made_indefinite_gives_a_bounded_positive_solve(
     """The solve is symmetric positive definite, and no larger than the ridge allows
     where the spectrum is raised.
     """
-    monkeypatch.setattr(ridge, "SPECTRAL_MAX", widest)
+    monkeypatch.setattr(ridge, "WIDEST_SPECTRUM", widest)
     noise = np.random.default_rng(0).standard_normal((20, 20))
     for gram in (noise + noise.T, np.zeros((20, 20))):
         inverse = RidgeSolver(gram, 0.1)(np.eye(20))
@@ -37,12 +37,14 @@ def test_without_a_ridge_a_singular_matrix_still_ends():
 
 def test_the_rule_looks_at_public_numbers_only():
     facts = PublicFacts(1000, 50, 10)
-    assert ridge_for(facts, 0.0, None) == pytest.approx(ridge.FLOOR * 1000)
+    assert ridge_for(facts, 0.0, None) == pytest.approx(
+        ridge.RIDGE_WITHOUT_NOISE * 1000
+    )
     assert ridge_for(facts, 2.0, None) == pytest.approx(
-        ridge.FLOOR * 1000 + ridge.EDGE * 20
+        ridge.RIDGE_WITHOUT_NOISE * 1000 + ridge.EDGE_SHARE * 20
     )
     wide = PublicFacts(1000, 5000, 10)
     assert ridge_for(wide, 2.0, None) == pytest.approx(
-        ridge.FLOOR * 1000 + ridge.EDGE_WIDE * 200
+        ridge.RIDGE_WITHOUT_NOISE * 1000 + ridge.EDGE_SHARE_WIDE * 200
     )
     assert ridge_for(facts, 2.0, 0.01) == 10
