@@ -26,6 +26,18 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
+# Where searches begin and end; all chosen, and none decides a guarantee: what is found
+# is checked against the budget by its accountant.
+LARGEST_EPSILON = 1e11  # beyond it a search for mu takes this one's
+SMALLEST_MU = 1e-150
+ROUNDING = 1e-15  # first relative step towards the safe side, doubled until it is there
+LARGEST_LOG_SCALE = 200.0  # of the noise, where the search gives up
+LEAST_COST, MOST_COST = 1e-12, 1e12  # so that logarithms of epsilon are finite
+FIRST_STEP = 0.5  # in the logarithm of the noise, and the largest one
+# relative, of the noise: closed-form and RDP costs, PLD's, and of PLD on a coarser grid
+TOLERANCE, PLD_TOLERANCE, COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
+COARSER = 10  # of that grid's cells
+
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
 
 
@@ -92,14 +104,13 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     check(delta)
     if math.isinf(epsilon):
         return math.inf
-    epsilon, target = min(epsilon, 1e11), math.log(delta)
-    low, high, step = 0.0, 1.0, 1e-15
+    epsilon, target = min(epsilon, LARGEST_EPSILON), math.log(delta)
+    low, high, step = 0.0, 1.0, ROUNDING
     while log_delta(high, epsilon) <= target:
         low, high = high, 2 * high
-    while low < (middle := (low + high) / 2) < high and high > 1e-150:
-        low, high = (
-            (middle, high) if log_delta(middle, epsilon) <= target else (low, middle)
-        )
+    while low < (middle := (low + high) / 2) < high and high > SMALLEST_MU:
+        met = log_delta(middle, epsilon) <= target
+        low, high = (middle, high) if met else (low, middle)
     while epsilon_from_mu(low, delta) > epsilon:
         low, step = low * (1 - step), 2 * step
     return low
@@ -110,7 +121,7 @@ def smallest_scale(
     target: float,
     guess: float,
     tolerance: float,
-    step: float = 0.5,
+    step: float = FIRST_STEP,
 ) -> float:
     """Smallest s, to a relative tolerance and on the safe side, with cost(s) <= target.
 
@@ -119,14 +130,15 @@ def smallest_scale(
     cost = lru_cache(cost)  # brentq asks for its ends again
 
     def excess(log_scale: float) -> float:
-        return math.log(min(max(cost(math.exp(log_scale)), 1e-12), 1e12) / target)
+        found = max(cost(math.exp(log_scale)), LEAST_COST)
+        return math.log(min(found, MOST_COST) / target)
 
     low = high = math.log(guess)
     sign = 1 if excess(low) > 0 else -1
     while (excess(high := low + sign * step) > 0) == (sign > 0):
-        low, step = high, min(4 * step, 0.5)
+        low, step = high, min(4 * step, FIRST_STEP)
         require(
-            abs(low) < 200,
+            abs(low) < LARGEST_LOG_SCALE,
             "the budget must be reachable by scaling the noise",
             "epsilon",
             target,
@@ -197,10 +209,8 @@ def calibrate(
     mu_free, mu_held = total_mu(free), total_mu(held)
     if accountant in ("auto", "exact") and mu_free is not None and mu_held is not None:
         target = mu_from_epsilon(epsilon, delta)
-        scale, step = (
-            mu_free / math.sqrt((target - mu_held) * (target + mu_held)),
-            1e-15,
-        )
+        left = math.sqrt((target - mu_held) * (target + mu_held))
+        scale, step = mu_free / left, ROUNDING
         while cost(scale) > epsilon:
             scale, step = scale * (1 + step), 2 * step
         return scale
@@ -208,9 +218,10 @@ def calibrate(
 
         def roughly(scale: float) -> float:
             return accounting.epsilon(
-                scaled(scale), delta, relation, accountant, coarser=10
+                scaled(scale), delta, relation, accountant, coarser=COARSER
             )
 
-        guess = smallest_scale(roughly, epsilon, 1.0, 1e-2)
-        return smallest_scale(cost, epsilon, guess, 1e-4, step=4e-4)
-    return smallest_scale(cost, epsilon, 1.0, 1e-7)
+        guess = smallest_scale(roughly, epsilon, 1.0, COARSE_TOLERANCE)
+        step = 4 * PLD_TOLERANCE
+        return smallest_scale(cost, epsilon, guess, PLD_TOLERANCE, step)
+    return smallest_scale(cost, epsilon, 1.0, TOLERANCE)

@@ -1,6 +1,6 @@
 """From a method's name, a preset and options to a solver and what was decided."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dphead.planning import presets, registry
@@ -58,8 +58,10 @@ def settable(name: str) -> dict[str, Declared | None]:
     """The settings of a method's solver that a user may set, by name; None for one that
     an installed solver declares by its field alone.
     """
-    kind = registry.solver_class(name)
+    kind = _described(name)
     declared = settings_of(kind)
+    for key, default in registry.OTHER_DEFAULTS.get(name, {}).items():
+        declared[key] = replace(declared[key], default=default)
     own = [f.name for f in fields(kind) if f.init]
     found = {key: declared.get(key) for key in own if key not in NOT_SETTINGS}
     return {k: d for k, d in found.items() if d is None or d.setting.settable}
@@ -69,7 +71,7 @@ def shorthands(name: str) -> dict[str, Declared]:
     """The settings that say a method's in other words, by name."""
     own = set(settable(name))
     found: dict[str, Declared] = {}
-    if "centering" in {f.name for f in fields(registry.solver_class(name))}:
+    if "centering" in {f.name for f in fields(_described(name))}:
         found |= settings_of(RowPreparation)
     for key, declared in settings_of(Batches).items():
         batches = key != "base_learning_rate" or "sampling_prob" in own
@@ -88,6 +90,12 @@ def options() -> list[tuple[Declared, list[str]]]:
             if declared is not None and declared.setting.option:
                 found.setdefault(key, (declared, []))[1].append(name)
     return list(found.values())
+
+
+def _described(name: str) -> type:
+    """A method's solver, to read; ours also where a package claims its name."""
+    ours = name in registry.OURS
+    return registry.our_class(name) if ours else registry.solver_class(name)
 
 
 def _refuse_twice(options: dict[str, Any]) -> None:

@@ -41,8 +41,7 @@ def solver_class(name: str) -> type:
     """
     point = _claimed(name)
     if point is None:
-        module, attribute = OURS[name].split(":")
-        return getattr(import_module(module), attribute)
+        return our_class(name)
     try:
         kind = point.load()
     except Exception as error:
@@ -58,6 +57,12 @@ def solver_class(name: str) -> type:
             "docs/own-method.md."
         )
     return kind
+
+
+def our_class(name: str) -> type:
+    """One of our methods' solver, whatever packages are installed."""
+    module, attribute = OURS[name].split(":")
+    return getattr(import_module(module), attribute)
 
 
 def source(name: str) -> str:

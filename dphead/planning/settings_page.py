@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dphead.planning.methods import settable
-from dphead.planning.registry import OTHER_DEFAULTS, OURS
+from dphead.planning.registry import OURS
 from dphead.planning.shorthands import Batches, RowPreparation
 from dphead.solvers.settings import TRIALS, Declared, settings_of
 
@@ -28,21 +28,24 @@ def page() -> str:
     parts = [HEAD]
     for name in OURS:
         found = [d for d in settable(name).values() if d is not None]
-        parts.append(section(name, found, OTHER_DEFAULTS.get(name, {})))
+        parts.append(section(name, found))
     parts.append(section(BATCHES, settings_of(Batches).values()))
     parts.append(section("preparation of rows", settings_of(RowPreparation).values()))
     return "\n".join(parts)
 
 
-def section(
-    title: str, found: Iterable[Declared], defaults: dict[str, object] | None = None
-) -> str:
-    """A title and a table. defaults: where they are not the declared ones."""
+def section(title: str, found: Iterable[Declared]) -> str:
+    """A title and a table."""
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
     for d in found:
-        default = (defaults or {}).get(d.name, d.default_text)
         option = "option" if d.setting.option else ""
-        cells = (f"`{d.name}`", d.must_be, f"`{default}`", d.setting.source, option)
+        cells = (
+            f"`{d.name}`",
+            d.must_be,
+            f"`{d.default_text}`",
+            d.setting.source,
+            option,
+        )
         rows.append((*cells, d.setting.help))
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return f"## {title}\n\n" + "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -141,10 +141,13 @@ NAMES = {
 def settings_of(kind: type) -> dict[str, Declared]:
     """The settings of a dataclass, by name; fields without a `Setting` are none."""
     found = {}
+    as_text = any(isinstance(field.type, str) for field in fields(kind))
+    hints = get_type_hints(kind, include_extras=True) if as_text else {}
     for field in fields(kind):
-        if get_origin(field.type) is not Annotated:
+        annotated = hints.get(field.name, field.type)
+        if get_origin(annotated) is not Annotated:
             continue
-        annotation, *more = get_args(field.type)
+        annotation, *more = get_args(annotated)
         setting = next((a for a in more if isinstance(a, Setting)), None)
         if setting is not None:
             types, choices = _members(annotation)

@@ -99,7 +99,8 @@ def test_the_example_is_a_method_of_the_command_line(angles, tmp_path):
     report = report_of(run)
     assert report["method"]["name"] == "angles"
     assert report["method"]["source"] == "angles 1.0's defaults"
-    assert report["guarantee"]["epsilon"] <= 8 and report["guarantee"]["private"]
+    assert report["guarantee"]["epsilon"] <= 8
+    assert report["guarantee"]["private"]
     assert report["test"]["accuracy"] > 0.8
     assert "angles" in dphead("fit", "--help").out
     sizes = ("--n-rows", 3000, "--n-features", 12, "--n-classes", 3)
@@ -134,7 +135,8 @@ def test_the_example_is_a_method_of_the_benchmarks(angles, monkeypatch):
     job = jobs.Job("digits", "scatternet", "angles", 8.0, settings={}, draws=1)
     row = runner.fit(job, 0)
     assert row["solver"] == "Angles(sharpness=1.0, name='angles')"
-    assert row["accuracy"] > 0.5 and row["exact_epsilon"] <= 8
+    assert row["accuracy"] > 0.5
+    assert row["exact_epsilon"] <= 8
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,8 @@ def test_a_name_that_is_taken_is_refused_and_others_are_not(installed):
         make_method("dp-fc", FACTS, {})
     assert make_method("dp-ls", FACTS, {}).source == "dphead's defaults"
     assert registry.names() == list(registry.OURS)
+    assert "--gram-share" in fitted("fit", "--help").out
+    assert "gram_share" in settable("dp-fc")
 
 
 def test_a_name_of_two_packages_is_refused(angles, installed):
@@ -194,7 +198,15 @@ def test_a_broken_entry_point_is_an_error_once_it_is_asked_for(
         make_method("odd", FACTS, {})
 
 
+def test_annotations_kept_as_text_are_settings_too(installed):
+    source = "from __future__ import annotations\n" + block("python")
+    installed("angles", {"angles": "angles:Angles"}, angles=source)
+    with pytest.raises(ValueError, match="sharpness must be positive"):
+        make_method("angles", FACTS, {"sharpness": -1.0})
+
+
 def test_an_unknown_method_lists_those_that_there_are(angles):
     with pytest.raises(ValueError, match=r"'angles', 'auto'.*got method='dp-magic'"):
         make_method("dp-magic", FACTS, {})
-    assert list(settable("angles")) == ["sharpness"] and not shorthands("angles")
+    assert list(settable("angles")) == ["sharpness"]
+    assert not shorthands("angles")
