@@ -87,7 +87,7 @@ def in_order(
         yield waiting.popleft().result()
 
 
-@dataclass
+@dataclass(frozen=True)
 class LoopSettings:
     """expected_digests: row digests (n, 16) that the images must have, or None."""
 

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,6 +122,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     size, channels = declared_input(options.backbone, source)
     backbone = load_backbone(options.backbone, size, channels == 3)
     check_images(part, options, backbone)
+    identity = identified(options, part, n_rows)
     settings = LoopSettings(
         device,
         _batch_size(options, device),
@@ -129,8 +131,9 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         options.views,
         options.amp,
         options.skip_unreadable,
+        identity.expected_digests,
     )
-    header = make_header(options, part, backbone, n_rows, settings)
+    header = make_header(options, part, backbone, settings, identity)
     check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
         done_before, began = writer.next_row, time.perf_counter()
@@ -269,20 +272,23 @@ def check_images(source: Source, options: ExtractOptions, backbone: Backbone) ->
     return found
 
 
-def make_header(
-    options: ExtractOptions,
-    source: Source,
-    backbone: Backbone,
-    n_rows: int,
-    settings: LoopSettings,
-) -> Header:
-    """Sizes and attributes of the file of `source`, which is one shard of n_rows rows.
+@dataclass(frozen=True)
+class Identity:
+    """Which data set a file's rows are of.
 
-    The configuration holds all that can change a value in the file.
+    n_rows: of the whole data set, all shards together. dataset_id, salt: None makes new
+    ones. expected_digests: (n, 16) that the images must have, or None.
     """
-    import PIL
 
-    dataset_id, salt = options.dataset_id, None
+    n_rows: int
+    dataset_id: str | None
+    salt: Any = None
+    expected_digests: np.ndarray | None = None
+
+
+def identified(options: ExtractOptions, source: Source, n_rows: int) -> Identity:
+    """What `source`, a shard of n_rows rows, shares with other files of its images."""
+    dataset_id = options.dataset_id
     if options.same_data_as is not None:
         with open_features(options.same_data_as) as other:
             if dataset_id not in (None, other.dataset_id) or other.n_rows != n_rows:
@@ -290,14 +296,29 @@ def make_header(
                     "--same-data-as must name a file of the same images, got "
                     f"n_rows={other.n_rows} for {n_rows}. Extract from the same source."
                 )
-            dataset_id, salt = other.dataset_id, other.attrs["salt"]
-            settings.expected_digests = other.row_digest[
-                source.first : source.first + source.n_rows
-            ]
-    elif options.shard.count > 1:
-        dataset_id, salt = shared_identifiers(
-            Path(options.output), source.digest, dataset_id
-        )
+            rows = slice(source.first, source.first + source.n_rows)
+            return Identity(
+                n_rows, other.dataset_id, other.attrs["salt"], other.row_digest[rows]
+            )
+    if options.shard.count > 1:
+        shared = shared_identifiers(Path(options.output), source.digest, dataset_id)
+        return Identity(n_rows, *shared)
+    return Identity(n_rows, dataset_id)
+
+
+def make_header(
+    options: ExtractOptions,
+    source: Source,
+    backbone: Backbone,
+    settings: LoopSettings,
+    identity: Identity,
+) -> Header:
+    """Sizes and attributes of the file of `source`.
+
+    The configuration holds all that can change a value in the file.
+    """
+    import PIL
+
     versions = {
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -329,9 +350,9 @@ def make_header(
             "amp": options.amp,
             "skip_unreadable": options.skip_unreadable,
             **options.views.record(),
-            **options.shard.record(n_rows),
+            **options.shard.record(identity.n_rows),
         },
         block_rows=options.block_rows,
-        dataset_id=dataset_id,
-        salt=salt,
+        dataset_id=identity.dataset_id,
+        salt=identity.salt,
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-NUMBERS = 16  # uniform numbers for each view
+NUMBERS_A_VIEW = 16  # uniform numbers for each view
 GREY = (0.299, 0.587, 0.114)
 
 
@@ -25,17 +25,17 @@ def row_keys(x: np.ndarray) -> np.ndarray:
 
 
 def uniforms(seed: int, step: int, keys: np.ndarray, views: int) -> np.ndarray:
-    """(k, views, NUMBERS) float32 in [0, 1) for row keys (k,), by splitmix64 (Steele et
-    al. 2014).
+    """(k, views, NUMBERS_A_VIEW) float32 in [0, 1) for row keys (k,), by splitmix64
+    (Steele et al. 2014).
     """
     with np.errstate(over="ignore"):
         start = _mixed(_mixed(np.uint64(seed % 2**64)) + np.uint64(step))
         row = _mixed(start + keys.astype(np.uint64))[:, None]
-        bits = _mixed(row + np.arange(views * NUMBERS, dtype=np.uint64))
+        bits = _mixed(row + np.arange(views * NUMBERS_A_VIEW, dtype=np.uint64))
     return (
         ((bits >> np.uint64(40)) * 2.0**-24)
         .astype(np.float32)
-        .reshape(len(keys), views, NUMBERS)
+        .reshape(len(keys), views, NUMBERS_A_VIEW)
     )
 
 

@@ -24,12 +24,13 @@ from dphead.privacy.statistics import Query
 
 Engine = Literal["vmap", "layers", "ghost"]
 ENGINES: tuple[Engine, ...] = ("vmap", "layers", "ghost")
-# numbers that are float64 at a time on a CPU and on a GPU
-CACHED, COLUMNS = 2**18, 2**24
-# a convolution with fewer positions than a FEWth of its fan-in is faster as a matrix
-# product
-FEW = 8
-LENGTH = 2**20  # integers of a gradient of the clip norm
+# numbers that are float64 at a time; chosen, not measured
+CPU_FLOAT64_NUMBERS = 2**18
+GPU_FLOAT64_NUMBERS = 2**24
+# a convolution of at least so many times as much fan-in as positions is faster as a
+# matrix product; chosen, not measured
+FAN_IN_PER_POSITION = 8
+CLIP_INTEGERS = 2**20  # integers of a gradient of the clip norm
 # share of (sum of |a_t||b_t|)^2 that covers the rounding of a float64 ghost norm
 CANCELLATION = 2.0**-40
 
@@ -53,17 +54,17 @@ class ModelGradient(Query):
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """A part of C."""
-        return clip_norm / LENGTH
+        return clip_norm / CLIP_INTEGERS
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
         """C; replaced 2 C."""
-        return LENGTH**2 * (4 if relation == "replace_one" else 1)
+        return CLIP_INTEGERS**2 * (4 if relation == "replace_one" else 1)
 
     def most(self) -> int:
         """An entry."""
-        return LENGTH
+        return CLIP_INTEGERS
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(size,)."""
@@ -109,9 +110,8 @@ class Stored(Part):
 
     def __init__(self, value: Tensor) -> None:
         value = value.detach().flatten(1).float()
-        self.columns = value.split(
-            max(1, (COLUMNS if value.is_cuda else CACHED) // len(value)), dim=1
-        )
+        most = GPU_FLOAT64_NUMBERS if value.is_cuda else CPU_FLOAT64_NUMBERS
+        self.columns = value.split(max(1, most // len(value)), dim=1)
 
     def norm2(self) -> Tensor:
         return torch.stack(
@@ -181,17 +181,19 @@ class Ghost(Part):
 
 def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
     """The sum (size,) over rows of min(1, C / norm) times the gradient, whole numbers
-    of C / LENGTH.
+    of C / CLIP_INTEGERS.
 
-    Rows not kept or not finite add 0. A gradient is brought to LENGTH - 1 and truncated
-    towards zero. That its whole numbers are no longer than LENGTH is checked: a row
+    Rows not kept or not finite add 0. A gradient is brought to CLIP_INTEGERS - 1 and
+    truncated
+    towards zero. That its whole numbers are no longer than CLIP_INTEGERS is checked: a
+    row
     whose are adds 0.
     """
     norm2 = squared_norms(parts)
-    factor = (LENGTH - 1) / norm2.sqrt().clamp(min=clip_norm)
+    factor = (CLIP_INTEGERS - 1) / norm2.sqrt().clamp(min=clip_norm)
     factor = torch.where(keep & torch.isfinite(norm2), factor, 0.0)
     squared = torch.stack([part.squared(factor) for part in parts]).sum(dim=0)
-    factor = torch.where(squared <= float(LENGTH) ** 2, factor, 0.0)
+    factor = torch.where(squared <= float(CLIP_INTEGERS) ** 2, factor, 0.0)
     return torch.cat([part.sum(factor) for part in parts])
 
 
@@ -359,7 +361,7 @@ def _weight_part(module: Any, x: Tensor, b: Tensor, ghost: bool) -> Part:
     q = module.out_channels
     simple = module.groups == 1 and not isinstance(module.padding, str)
     ghost = ghost and simple and type(module) is nn.Conv2d and _cheaper(positions, p, q)
-    if ghost or (simple and FEW * positions <= p):
+    if ghost or (simple and FAN_IN_PER_POSITION * positions <= p):
         sizes: Any = (
             module.kernel_size,
             module.dilation,

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 # Layers whose output for a row depends on the other rows of its batch, or that remember
 # rows from call to call.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
-OURS = ("wrn-", "tb21-")  # how names begin that are not timm's
+OWN_PREFIXES = ("wrn-", "tb21-")  # how names begin that are not timm's
 
 
 class WSConv2d(nn.Conv2d):
@@ -217,7 +217,7 @@ class ModelSpec:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = self._network(n_classes)
-            if self.name.startswith(OURS):
+            if self.name.startswith(OWN_PREFIXES):
                 _initialise(model)
         refuse_mixing(model)
         if self.weights is not None:
@@ -305,7 +305,7 @@ def pixel_scale(
     timm's, else 0.5 and 0.25.
     """
     config: Any = None
-    if not name.startswith(OURS):
+    if not name.startswith(OWN_PREFIXES):
         import timm
 
         config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None

@@ -37,7 +37,7 @@ from dphead.sums.reference import Ask
 
 MOST_ROWS = 256  # of a chunk: more rows than this no longer make it faster
 # numbers that go through the network at a time: 682 images of 3 x 32 x 32
-SCORED = 2**21
+SCORED_NUMBERS = 2**21
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Network:
             self.spec, views=vote, augment=self.spec.augment if vote else "none"
         )
         out = np.empty((len(x), self.spec.n_classes), np.float32)
-        batch = max(1, SCORED // (max(1, vote) * int(np.prod(spec.shape))))
+        batch = max(1, SCORED_NUMBERS // (max(1, vote) * int(np.prod(spec.shape))))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
                 rows = np.ascontiguousarray(x[i : i + batch], np.float32)

@@ -33,7 +33,7 @@ from dphead.runs import report as reports
 from dphead.runs.fit import FitOptions
 from dphead.runs.ledgers import open_ledger
 from dphead.runs.loop import FitResult, Run, check_fit, fit_head
-from dphead.runs.memory import DEFAULT
+from dphead.runs.memory import DEFAULT_BYTES
 from dphead.solvers.base import PublicFacts
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.door import Door
@@ -152,7 +152,7 @@ def finetune(
         None
         if rank
         else TorchSums(
-            network, options.fit.memory or DEFAULT, options.engine, batch=batch
+            network, options.fit.memory or DEFAULT_BYTES, options.engine, batch=batch
         )
     )
     engine, chunk = processes.agreed(None if own is None else (own.engine, own.chunk))
@@ -269,7 +269,7 @@ def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     """Images, or the maps of a features file."""
     if files.is_features_file(path):
         files.check_layout(options.layout, path)
-        rows, file = load_features(path, split, options.fit.memory or DEFAULT)
+        rows, file = load_features(path, split, options.fit.memory or DEFAULT_BYTES)
         with file:
             check_views(file, options.fit.relation)
             if options.shape is None or int(np.prod(options.shape)) != rows.n_features:

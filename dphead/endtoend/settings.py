@@ -71,8 +71,8 @@ class Settings(Step):
 NAMES = {f.name for f in fields(Settings)}
 RENAMED = {"augmentation_multiplicity": "views"}
 # what a preset's table means by leaving them out
-HEADS = {"normalize": False, "average": "last", "momentum": 0.9}
-OF_HEADS = {
+UNSAID_IN_PRESETS = {"normalize": False, "average": "last", "momentum": 0.9}
+HEAD_SETTINGS = {
     "loss",
     "intercept",
     "unit_norm",
@@ -126,7 +126,7 @@ def make_settings(
 def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]:
     base, _, wanted = name.partition("/")
     data = presets.load(base)
-    table = HEADS | data.get("dp-sgd", {})
+    table = UNSAID_IN_PRESETS | data.get("dp-sgd", {})
     columns = data.get("columns", {})
     if "network" not in data:
         raise ValueError(
@@ -149,6 +149,6 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
         table["normalization"] = presets.load(f"tb21-{table['dataset']}")["dp-sgd"][
             "normalization"
         ]
-    own = {str(k): v for k, v in table.items() if k not in OF_HEADS}
+    own = {str(k): v for k, v in table.items() if k not in HEAD_SETTINGS}
     found = {RENAMED.get(name, name): value for name, value in own.items()}
     return found, data["source"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.sampling import within_cap
-from dphead.rows.blocks import BLOCK_ROWS, TOGETHER, padded, rows_of_block
+from dphead.rows.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, padded, rows_of_block
 from dphead.sums.passes import cores
 from extract.format import group_ids
 
@@ -48,7 +48,7 @@ class ArrayRows:
         self._y[~self.within] = -1
         self.group_cap = group_cap
         self._most, self._together = (
-            (block_rows, 1) if block_rows else (BLOCK_ROWS, TOGETHER)
+            (block_rows, 1) if block_rows else (BLOCK_ROWS, BLOCKS_TOGETHER)
         )
         self.n_rows, self.n_features = x.shape
 

@@ -15,7 +15,7 @@ BLOCK_ROWS = 2048
 BLOCK_BYTES = 16 << 20
 # blocks of rows in memory that are one, where there are so many for each core: fewer
 # calls
-TOGETHER = 4
+BLOCKS_TOGETHER = 4
 SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample
 
 

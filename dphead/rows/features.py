@@ -23,8 +23,8 @@ from dphead.rows.blocks import (
 )
 from extract.format import FeaturesFile, FormatError, open_features
 
-AHEAD = 2  # blocks that are read while others are summed
-GAP = 4  # rows that are read and dropped rather than asked for apart
+BLOCKS_AHEAD = 2  # blocks that are read while others are summed
+DROPPED_ROWS = 4  # rows that are read and dropped rather than asked for apart
 
 
 class FeaturesRows:
@@ -120,7 +120,7 @@ class FeaturesRows:
                     ahead.append(unread)
                 else:
                     ahead.append(reader.submit(self._block, part, raw, size))
-                if len(ahead) > AHEAD:
+                if len(ahead) > BLOCKS_AHEAD:
                     yield _read_block(ahead.popleft())
             for block in ahead:
                 yield _read_block(block)
@@ -144,7 +144,7 @@ class FeaturesRows:
         """
         slots = self._slots[index]
         # so that no run is longer than `raw`
-        apart = (np.diff(slots) > GAP) | (np.diff(slots // BLOCK_ROWS) > 0)
+        apart = (np.diff(slots) > DROPPED_ROWS) | (np.diff(slots // BLOCK_ROWS) > 0)
         for start, stop in pairwise(
             [0, *(np.flatnonzero(apart) + 1).tolist(), len(slots)]
         ):

@@ -15,7 +15,7 @@ from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
-KEEP = 2 << 30  # bytes of integer rows kept between passes
+KEPT_ROWS_BYTES = 2 << 30  # bytes of integer rows kept between passes
 Progress = Callable[[int, int, str], None]
 
 
@@ -76,7 +76,7 @@ def fit_head(
     charged = run.charged
     noise = run.noise
     done = run.done
-    summer = run.summer or Door(CpuSums(), memory=KEEP)
+    summer = run.summer or Door(CpuSums(), memory=KEPT_ROWS_BYTES)
     if charged is None:
         check_fit(summer, solver, rows, plan, facts)
         charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
@@ -139,7 +139,7 @@ def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
     """How a fit's rows are summed on this host, tried on hostile rows: to be called
     before the charge.
     """
-    door = Door(CpuSums(), memory=KEEP)
+    door = Door(CpuSums(), memory=KEPT_ROWS_BYTES)
     check_sums(door, solver, plan, facts)
     return door
 

@@ -10,22 +10,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphead.privacy.statistics import ClassSums
-from dphead.rows.blocks import BLOCK_ROWS, TOGETHER, streamed_rows
-from dphead.rows.features import AHEAD
+from dphead.rows.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, streamed_rows
+from dphead.rows.features import BLOCKS_AHEAD
 from dphead.solvers.base import PlannedRelease, PublicFacts
 from dphead.sums.passes import cores
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
-DEFAULT = 2 << 30  # of features and of kept rows together, without a bound
+DEFAULT_BYTES = 2 << 30  # of features and of kept rows together, without a bound
 # modules still to come (numba and what it compiles: 130 MB), threads and allocator
 # space
-LIBRARIES = 192 << 20
-JAX = 300 << 20  # its compiler and buffers
-FEW = 2  # passes that read a file before it pays to load it; chosen, not measured
-COLUMNS = 64  # bytes a row of labels, splits, groups, and counts of used slots
+LIBRARIES_BYTES = 192 << 20
+JAX_BYTES = 300 << 20  # its compiler and buffers
+PASSES_STREAMED = (
+    2  # passes that read a file before it pays to load it; chosen, not measured
+)
+BYTES_A_ROW = 64  # bytes a row of labels, splits, groups, and counts of used slots
 MB = 10**6
-# what is needed is told to so much where n is private: 1.5 million rows of COLUMNS
-COARSE = 100 * MB
+# what is needed is told to so much where n is private: 1.5 million rows of BYTES_A_ROW
+PRIVATE_N_STEP_BYTES = 100 * MB
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def share(
     n_rows: rows that this process reads; n_test: rows to be measured on, already in
     memory; processes: of the run.
     ValueError that says how much is needed if even streaming does not fit, rounded up
-    to COARSE with private_n.
+    to PRIVATE_N_STEP_BYTES with private_n.
     """
     loaded = (
         4 * n_rows * facts.n_features
@@ -64,12 +66,12 @@ def share(
         else 0
     )
     if bound is None:
-        return _divided(DEFAULT, loaded, 0)
+        return _divided(DEFAULT_BYTES, loaded, 0)
     fixed = (
         resident()
-        + LIBRARIES
-        + JAX * (backend == "jax")
-        + COLUMNS * n_rows
+        + LIBRARIES_BYTES
+        + JAX_BYTES * (backend == "jax")
+        + BYTES_A_ROW * n_rows
         + 12 * n_test * facts.n_classes
     )
     sent = (
@@ -79,14 +81,14 @@ def share(
     )
     free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
     if free < 0:
-        step = COARSE if private_n else MB
+        step = PRIVATE_N_STEP_BYTES if private_n else MB
         need = -(-(bound - free) // step) * (step // MB)
         raise ValueError(
             f"memory must hold blocks and sums of n_features={facts.n_features}, "
             f"n_classes={facts.n_classes}, got memory={bound // MB}MB. It needs "
             f"{need}MB: raise it, or use fewer classes or another method."
         )
-    more = made(facts, TOGETHER * BLOCK_ROWS) - made(
+    more = made(facts, BLOCKS_TOGETHER * BLOCK_ROWS) - made(
         facts, streamed_rows(facts.n_features)
     )
     return _divided(free, loaded, more)
@@ -96,7 +98,10 @@ def read_again(releases: list[PlannedRelease]) -> bool:
     """Whether passes read features many times: integer rows serve neither a sample nor
     a sum of squares.
     """
-    return sum(r.sampling_prob < 1 or r.query.kind == "gram" for r in releases) > FEW
+    return (
+        sum(r.sampling_prob < 1 or r.query.kind == "gram" for r in releases)
+        > PASSES_STREAMED
+    )
 
 
 def _divided(room: int, loaded: int, more: int) -> Share:
@@ -104,8 +109,8 @@ def _divided(room: int, loaded: int, more: int) -> Share:
     more; integer rows in the rest.
     """
     if 0 < loaded <= room - more:
-        return Share(loaded, min(room - loaded - more, DEFAULT))
-    return Share(0, min(room, DEFAULT))
+        return Share(loaded, min(room - loaded - more, DEFAULT_BYTES))
+    return Share(0, min(room, DEFAULT_BYTES))
 
 
 def resident() -> int:
@@ -125,7 +130,7 @@ def streaming(facts: PublicFacts) -> int:
     being read; of scores in work.
     """
     rows = streamed_rows(facts.n_features)
-    blocks = 4 * rows * (facts.n_features + 1) * (AHEAD + 2 * cores() + 4)
+    blocks = 4 * rows * (facts.n_features + 1) * (BLOCKS_AHEAD + 2 * cores() + 4)
     # of a piece's scores: predictions, residuals and what numpy makes between them
     arrays = 6
     # float64 arrays of rows that numpy turns to integers

@@ -29,8 +29,8 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.parts import PartAsk, serve
 from dphead.sums.reference import BlockSum, GramAndSums
 
-FOREVER = 10**9  # ms
-LINGER = 2.0  # seconds in which the others read why a run ends
+NO_TIMEOUT_MS = 10**9  # ms
+REASON_READ_SECONDS = 2.0  # seconds in which the others read why a run ends
 QUERIES = {
     name: c
     for name, c in vars(statistics).items()
@@ -109,7 +109,7 @@ class Group:
         )
         for i in range(1, self.count) if self.first else ():
             theirs = json.loads(
-                self._store.blocking_key_value_get(f"facts/{i}", FOREVER)
+                self._store.blocking_key_value_get(f"facts/{i}", NO_TIMEOUT_MS)
             )
             for name, ours in facts.items():
                 if theirs[name] != ours:
@@ -121,7 +121,7 @@ class Group:
                     )
         if self.first:
             self._store.key_value_set("agreed", "")
-        self._store.blocking_key_value_get("agreed", FOREVER)
+        self._store.blocking_key_value_get("agreed", NO_TIMEOUT_MS)
         sys.stdout.flush()
         out = os.dup(1)
         os.dup2(2, 1)  # gloo says on standard output that it has connected
@@ -161,7 +161,9 @@ class Group:
         """`parts.Asked.next`."""
         key = f"ask/{self.index}/{self._asked}"
         self._asked += 1
-        facts, arrays = _unpack(self._store.blocking_key_value_get_bytes(key, FOREVER))
+        facts, arrays = _unpack(
+            self._store.blocking_key_value_get_bytes(key, NO_TIMEOUT_MS)
+        )
         self._store.key_value_delete(key)
         if "loss" in facts:
             self._head = _unpack_head(facts, arrays)
@@ -266,7 +268,7 @@ class Group:
             )
         try:
             self._store.key_value_set("stop", json.dumps([code, text]))
-            time.sleep(LINGER)
+            time.sleep(REASON_READ_SECONDS)
         except Exception:  # another process said it before, or process 0 is gone
             pass
         _die(code, text)
@@ -276,13 +278,15 @@ class Group:
         doing.
         """
         try:
-            said = self._store.blocking_key_value_get("stop", FOREVER)
+            said = self._store.blocking_key_value_get("stop", NO_TIMEOUT_MS)
         except Exception:
             said = json.dumps(
                 [1, f"process 0 of {self.count} ({self.address}) was lost."]
             )
         if said and self._over.acquire(blocking=False):
-            time.sleep(LINGER if self.first else 0)  # the others must read it too
+            time.sleep(
+                REASON_READ_SECONDS if self.first else 0
+            )  # the others must read it too
             _die(*json.loads(said))
 
 
@@ -472,7 +476,7 @@ def launch(count: int, command: list[str]) -> int:
         if bad is None:
             return 0
         # those that know of it end by themselves, the first with a message
-        _wait(running, 3 * LINGER)
+        _wait(running, 3 * REASON_READ_SECONDS)
         code = running[bad].returncode
         if code < 0:
             print(

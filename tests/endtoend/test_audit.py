@@ -13,7 +13,7 @@ from dphead.analysis.audit_bounds import statements
 from dphead.analysis.audit_rows import way_of
 from dphead.cli import cli
 from dphead.endtoend.audit import audited
-from dphead.endtoend.gradients import LENGTH
+from dphead.endtoend.gradients import CLIP_INTEGERS
 from dphead.endtoend.network import TorchSums
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block
@@ -82,7 +82,7 @@ def test_the_audited_sum_is_that_of_the_training():
     # equal to the bit: chunks of one size, and a row is the same at every place of them
     np.testing.assert_array_equal(total, wanted)
     known = len(problem.y) + 1
-    assert 0 < int((total**2).sum()) <= (known * LENGTH) ** 2
+    assert 0 < int((total**2).sum()) <= (known * CLIP_INTEGERS) ** 2
 
 
 def test_the_audit_of_a_network_counts_no_row_without_a_class():

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dphead.endtoend.gradients import (
+    CLIP_INTEGERS,
     ENGINES,
-    LENGTH,
     Ghost,
     ModelGradient,
     PerExample,
@@ -130,7 +130,7 @@ def real(total, clip_norm):
     """A sum in whole numbers as real numbers; each row is within 2e-6 C of its
     gradient, towards zero.
     """
-    return total * (clip_norm / LENGTH)
+    return total * (clip_norm / CLIP_INTEGERS)
 
 
 @pytest.mark.parametrize("views", [1, 3])
@@ -152,8 +152,8 @@ def test_every_engine_equals_a_loop_over_rows(name, engine, views):
     assert torch.equal(found, found.round())
     # float32 gradients of sums over at most 48 positions: a few dozen roundings of
     # 6e-8; and an entry of each row
-    # loses up to 1 to truncation, and as much to the aim at LENGTH - 1
-    atol = 3e-6 + 2 * ROWS * clip_norm / LENGTH
+    # loses up to 1 to truncation, and as much to the aim at CLIP_INTEGERS - 1
+    atol = 3e-6 + 2 * ROWS * clip_norm / CLIP_INTEGERS
     torch.testing.assert_close(
         real(found, clip_norm), clipped_by_hand(rows, clip_norm), rtol=1e-4, atol=atol
     )
@@ -203,9 +203,9 @@ def test_a_rows_part_of_the_sum_is_whole_numbers_of_at_most_the_length(engine):
         whole = [int(v) for v in total.tolist()]  # ValueError for what is not finite
         assert whole == total.tolist()
         squared = sum(v * v for v in whole)
-        assert squared <= LENGTH**2
+        assert squared <= CLIP_INTEGERS**2
         longest = max(longest, squared)
-    assert longest >= (0.999 * LENGTH) ** 2
+    assert longest >= (0.999 * CLIP_INTEGERS) ** 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -235,7 +235,7 @@ def test_truncated_gradients_of_any_size_are_never_longer_than_the_length(
         total = clipped([part], torch.tensor(keep), 1e-3).numpy()
         whole = total.astype(np.int64)
         assert np.array_equal(whole, total)
-        assert int((whole**2).sum()) <= LENGTH**2
+        assert int((whole**2).sum()) <= CLIP_INTEGERS**2
 
 
 def test_sums_of_rows_are_exact_in_any_order_and_grouping():
@@ -287,7 +287,7 @@ def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient(ghost):
     """
     seen = 0
     for columns in range(1000, 1100):
-        entry = (LENGTH - 1) / columns**0.5
+        entry = (CLIP_INTEGERS - 1) / columns**0.5
         if not 0.5 < entry % 1 < 0.6:
             continue
         seen += 1
@@ -301,7 +301,7 @@ def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient(ghost):
             else Stored(value)
         )
         whole = clipped([part], torch.tensor([True]), 1.0).to(torch.int64)
-        assert (0.99 * LENGTH) ** 2 <= int((whole**2).sum()) <= LENGTH**2
+        assert (0.99 * CLIP_INTEGERS) ** 2 <= int((whole**2).sum()) <= CLIP_INTEGERS**2
     assert seen > 3
 
 
@@ -317,7 +317,10 @@ def test_a_gradient_whose_norm_was_too_small_adds_zero():
     found = clipped(
         [Short(torch.tensor([[3.0, 4.0], [3.0, 4.0]]))], torch.tensor([True, True]), 1.0
     )
-    assert found.tolist() == [3 * (LENGTH - 1) // 5, 4 * (LENGTH - 1) // 5]
+    assert found.tolist() == [
+        3 * (CLIP_INTEGERS - 1) // 5,
+        4 * (CLIP_INTEGERS - 1) // 5,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +336,7 @@ def test_a_gradient_whose_norm_was_too_small_adds_zero():
 def test_rows_that_are_not_kept_or_not_finite_add_exactly_zero(part):
     value = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])
     found = clipped([part(value)], torch.tensor([True, True]), 10.0).tolist()
-    assert found == [LENGTH // 10, 2 * (LENGTH - 1) // 10]
+    assert found == [CLIP_INTEGERS // 10, 2 * (CLIP_INTEGERS - 1) // 10]
     assert clipped([part(value)], torch.tensor([False, True]), 10.0).tolist() == [
         0.0,
         0.0,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from endtoend.core import ImageRows, images, tiny, training
 
-from dphead.endtoend.gradients import LENGTH, PerExample, clipped, squared_norms
+from dphead.endtoend.gradients import CLIP_INTEGERS, PerExample, clipped, squared_norms
 from dphead.endtoend.network import StepParams, TorchSums, chunk_rows
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -23,7 +23,9 @@ from dphead.sums.reference import ask_of
 
 
 def exact_sum(network, x, y, step=0, weights=None, clip_norm=1.0):
-    """The clipped sum of all rows in one call, in whole numbers of C / LENGTH."""
+    """The clipped sum of all rows in one call, in whole numbers of C /
+    CLIP_INTEGERS.
+    """
     gradients = PerExample(network.model)
     gradients.set(torch.from_numpy(network.start if weights is None else weights))
     inputs = network.spec.inputs(x.astype(np.float32), step)
@@ -103,8 +105,10 @@ def test_virtual_batches_give_the_sum_of_the_whole_batch(chunk):
 
 def in_units(released, clip_norm=1.0):
     """The whole numbers that a release without noise was made of."""
-    whole = np.rint(released.value * (LENGTH / clip_norm))
-    np.testing.assert_allclose(released.value, whole * (clip_norm / LENGTH), rtol=1e-12)
+    whole = np.rint(released.value * (CLIP_INTEGERS / clip_norm))
+    np.testing.assert_allclose(
+        released.value, whole * (clip_norm / CLIP_INTEGERS), rtol=1e-12
+    )
     return whole
 
 
@@ -202,7 +206,7 @@ def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near(en
         other = total(x, flipped, clip_norm)
         moved, replaced = (int(((with_row - v) ** 2).sum()) for v in (without, other))
         assert (
-            (0.99 * LENGTH) ** 2
+            (0.99 * CLIP_INTEGERS) ** 2
             <= moved
             <= network.query.squared_sensitivity("zero_out", clip_norm)
         )
@@ -279,7 +283,7 @@ def test_under_add_remove_an_image_with_views_moves_the_sum_by_at_most_the_clip_
         for i in (0, 1)
     )
     moved = (whole - less).astype(np.int64)
-    assert 0 < int((moved**2).sum()) <= LENGTH**2
+    assert 0 < int((moved**2).sum()) <= CLIP_INTEGERS**2
 
 
 def test_views_are_averaged_before_the_clip():
@@ -290,14 +294,14 @@ def test_views_are_averaged_before_the_clip():
     for view in views:
         parts = PerExample(network.model).parts(view[None, None], torch.from_numpy(y))
         each.append(
-            clipped(parts, torch.tensor([True]), 100.0).numpy() * (100 / LENGTH)
+            clipped(parts, torch.tensor([True]), 100.0).numpy() * (100 / CLIP_INTEGERS)
         )
-    # truncation takes up to 100 / LENGTH = 1e-4 of each entry
+    # truncation takes up to 100 / CLIP_INTEGERS = 1e-4 of each entry
     np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=0, atol=2e-4)
     small = in_units(one_release(network, x, y, clip_norm=1e-3), 1e-3)
     # one row of four views counts once; truncation takes up to 1 of each of 19,000
     # entries of a million's length
-    assert (1 - 1e-3) * LENGTH <= np.linalg.norm(small) <= LENGTH
+    assert (1 - 1e-3) * CLIP_INTEGERS <= np.linalg.norm(small) <= CLIP_INTEGERS
 
 
 def test_an_empty_batch_still_releases_noise():
@@ -365,7 +369,9 @@ def reference(network, x, y, steps, rate, momentum, decay):
         single = weights.astype(np.float32).astype(np.float64)
         largest = largest_norm(network, x, y, t, single)
         gradient = (
-            exact_sum(network, x, y, t, single, largest) * (largest / LENGTH) / len(x)
+            exact_sum(network, x, y, t, single, largest)
+            * (largest / CLIP_INTEGERS)
+            / len(x)
         )
         buffer = momentum * buffer + gradient
         weights = weights - rate * buffer
@@ -539,7 +545,8 @@ def test_without_privacy_the_largest_gradient_of_the_batch_is_the_clip(prob):
     indices = poisson_sample(40, prob, NoiseSource(9).generator(0, "sample"))
     assert len(indices) > 0 or prob == 1e-9
     expected = (
-        exact_sum(network, x[indices], y[indices], clip_norm=100.0) * (100 / LENGTH)
+        exact_sum(network, x[indices], y[indices], clip_norm=100.0)
+        * (100 / CLIP_INTEGERS)
         if len(indices)
         else 0.0
     )

@@ -171,7 +171,7 @@ def test_a_streamed_fit_gives_the_head_of_one_in_memory(tmp_path, monkeypatch):
     features = features_file(tmp_path / "f.h5", n=300, d=40)
     heads = []
     for memory in (1 << 30, 10000):
-        monkeypatch.setattr("dphead.runs.memory.DEFAULT", memory)
+        monkeypatch.setattr("dphead.runs.memory.DEFAULT_BYTES", memory)
         fitted("fit", features, "-o", tmp_path / str(memory), *FC, "--seed", 2)
         heads.append(load_head(tmp_path / str(memory))[0])
     assert np.array_equal(heads[1].weights, heads[0].weights)
@@ -216,7 +216,7 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
         tmp_path / "test.h5",
     )
     for memory in (1 << 30, 1000):
-        monkeypatch.setattr("dphead.runs.memory.DEFAULT", memory)
+        monkeypatch.setattr("dphead.runs.memory.DEFAULT_BYTES", memory)
         both = ("fit", tmp_path / "both.h5", "--split", "train", "--test-split", "test")
         run = tmp_path / str(memory)
         fitted(*both, "-o", run, *options)

@@ -14,7 +14,7 @@ from dphead.privacy.contract import Block
 from dphead.privacy.statistics import ChannelMoment, Params
 from dphead.privacy.transform import IntegerRows
 from dphead.runs import memory
-from dphead.runs.memory import DEFAULT, share
+from dphead.runs.memory import DEFAULT_BYTES, share
 from dphead.solvers import (
     DPFC,
     GradientDescent,
@@ -69,7 +69,7 @@ def test_features_that_are_read_once_or_twice_are_not_loaded(solver):
     """Later passes use the integer rows, of half the size."""
     found = divided(12_000 * MB, solver)
     assert found.features == 0
-    assert found.kept == DEFAULT
+    assert found.kept == DEFAULT_BYTES
 
 
 def test_features_are_loaded_where_the_backend_keeps_no_rows():
@@ -78,9 +78,9 @@ def test_features_are_loaded_where_the_backend_keeps_no_rows():
 
 
 def test_without_a_bound_two_gigabytes_of_rows_are_kept():
-    assert (divided(None).features, divided(None).kept) == (0, DEFAULT)
+    assert (divided(None).features, divided(None).kept) == (0, DEFAULT_BYTES)
     few = PublicFacts(1000, 64, 10)
-    assert divided(None, POISSON, few).kept == DEFAULT - 4 * 64 * 1000
+    assert divided(None, POISSON, few).kept == DEFAULT_BYTES - 4 * 64 * 1000
 
 
 def test_integer_rows_are_kept_where_features_do_not_fit():

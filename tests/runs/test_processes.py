@@ -322,7 +322,7 @@ def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_
 def test_the_launcher_stops_all_when_one_ends_with_an_error(
     capfd, monkeypatch, script, code, message
 ):
-    monkeypatch.setattr("dphead.runs.processes.LINGER", 0.2)
+    monkeypatch.setattr("dphead.runs.processes.REASON_READ_SECONDS", 0.2)
     start = time.monotonic()
     command = [
         sys.executable,
