@@ -16,8 +16,8 @@ test: install
 	$(PY) -m pytest --numprocesses 2 --dist loadfile
 
 lint: install
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
+	$(PY) -m ruff check --no-cache .
+	$(PY) -m ruff format --no-cache --check .
 	$(PY) -m pyright
 
 bench: install

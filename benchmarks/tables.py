@@ -94,6 +94,9 @@ LAST = """TB21's Figure 10 on CIFAR-10, ScatterNet with group norm (27 groups), 
 1e-5: the best of the settings tried, on a held-out fifth of the training rows, one
 noise draw. The last iterate's guarantee is replace-one and holds for 99 % of the rows
 only, as in the paper's footnote; DP-SGD's is zero-out and holds for all."""
+SUMMARY = """Lines of the papers' tables below by verdict: a printed number has one for
+each way of accounting that it was run with. The last column counts printed numbers that
+need what is not at hand; each has its reason below its paper."""
 TRIED = """<details>
 <summary>TB21: settings tried on a fifth of the training rows, one draw each</summary>
 
@@ -232,10 +235,10 @@ def write(
     end -->` in the README.
     """
     tables = render()
-    parts = [
-        f"## {TITLES.get(name, name)}\n\n{text}\n" for name, text in tables.items()
-    ]
     rows = stored()
+    parts = [f"## Summary of verdicts\n\n{verdicts.summary(rows)}\n\n{SUMMARY}\n"]
+    for name, text in tables.items():
+        parts.append(f"## {TITLES.get(name, name)}\n\n{text}\n")
     parts.append(INTRODUCTION)
     # what has most measured rows comes first
     for paper in sorted(claims.PAPERS, key=lambda p: p != "TB21"):

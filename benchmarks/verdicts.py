@@ -3,7 +3,7 @@ table of a paper.
 """
 
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -16,6 +16,8 @@ from benchmarks.jobs import OWN_EPSILONS, PAPER, Job, jobs_of, own, own_de22, wh
 NOTES = Path(__file__).parent / "claims" / "notes.toml"
 # points within which a number counts as reproduced, whatever the noise draws say
 FLOOR = 0.3
+NOT_RUN = "not run yet"
+VERDICTS = ("reproduced", "above", "below", NOT_RUN)
 HEADER = (
     "| row | ε | claimed | measured | settings | ε exact | ε as the paper counts | "
     "verdict |"
@@ -47,12 +49,8 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
     """A paper's tables that can be measured here, in printed order, and then what
     cannot, folded away.
     """
-    by_key: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_key[row["key"]].append(row)
-    tables: dict[str, list[Claim]] = {}
-    for claim in claims.load(paper):
-        tables.setdefault(claim.table, []).append(claim)
+    by_key = _by_key(rows)
+    tables = _tables(paper)
     parts = [f"## {paper}\n"]
     for table, found in tables.items():
         ours = (
@@ -88,15 +86,55 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
 
 def claims_table(found: list[Claim], by_key: dict[str, list[Row]]) -> str:
     """Runnable claims, a line for each way they were run."""
+    lines = [_joined(cells) for cells in _lines(found, by_key)]
+    return "\n".join([HEADER, "|---" * 8 + "|", *lines])
+
+
+def summary(rows: Iterable[Row]) -> str:
+    """A line a table of a paper: how many of its lines have which verdict, and how many
+    printed numbers cannot be measured here.
+    """
+    by_key = _by_key(rows)
+    lines = [_joined(["table", *VERDICTS, "not measurable here"]), "|---" * 6 + "|"]
+    for paper in claims.PAPERS:
+        for table, found in _tables(paper).items():
+            verdicts = Counter(cells[-1] for cells in _lines(found, by_key))
+            counts = [verdicts[name] for name in VERDICTS]
+            left = sum(1 for claim in found if why_not(claim))
+            numbers = [str(n) if n else "" for n in (*counts, left)]
+            lines.append(_joined([f"{paper}, Table {table}", *numbers]))
+    return "\n".join(lines)
+
+
+def _by_key(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["key"]].append(row)
+    return found
+
+
+def _tables(paper: str) -> dict[str, list[Claim]]:
+    """A paper's claims by their tables, in printed order."""
+    found: dict[str, list[Claim]] = {}
+    for claim in claims.load(paper):
+        found.setdefault(claim.table, []).append(claim)
+    return found
+
+
+def _lines(found: list[Claim], by_key: dict[str, list[Row]]) -> list[list[str]]:
+    """The cells of the lines of runnable claims; the last is the verdict."""
     lines = []
     for claim in (c for c in found if not why_not(c)):
+        jobs = jobs_of(claim)
         if claim.metric in SPREAD:
-            lines.append(_spread_line(claim, jobs_of(claim), by_key))
+            lines.append(_spread_line(claim, jobs, by_key))
         else:
-            lines += [
-                _line(claim, job, by_key.get(job.key, [])) for job in jobs_of(claim)
-            ]
-    return "\n".join([HEADER, "|---" * 8 + "|", *lines])
+            lines += [_line(claim, job, by_key.get(job.key, [])) for job in jobs]
+    return lines
+
+
+def _joined(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def left_table(found: list[Claim]) -> str:
@@ -191,14 +229,16 @@ def notes(paper: str, table: str) -> list[str]:
     return [f"{n['text'].strip()} (`{n['evidence']}`)" for n in found]
 
 
-def _spread_line(claim: Claim, jobs: list[Job], by_key: dict[str, list[Row]]) -> str:
+def _spread_line(
+    claim: Claim, jobs: list[Job], by_key: dict[str, list[Row]]
+) -> list[str]:
     """A statistic over the configurations of a search, one draw each."""
     values = [
         100 * by_key[job.key][0]["accuracy"] for job in jobs if by_key.get(job.key)
     ]
     cells = [f"{claim.dataset}, {claim.metric}", claim.epsilon, claim.value]
     if len(values) < len(jobs):
-        cells += [f"{len(values)} of {len(jobs)} run", "", "—", "—", "not run yet"]
+        cells += [f"{len(values)} of {len(jobs)} run", "", "—", "—", NOT_RUN]
     else:
         found = SPREAD[claim.metric](values)
         how = f"{len(jobs)} of 360 configurations, fixed beforehand; {PAPER} accounting"
@@ -214,22 +254,20 @@ def _spread_line(claim: Claim, jobs: list[Job], by_key: dict[str, list[Row]]) ->
             f"≤ {profile:.3g}",
             verdict(float(claim.value), 0.0, [found]),
         ]
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def _mad(values: Sequence[float]) -> float:
     return median(abs(v - median(values)) for v in values)
 
 
-def _line(claim: Claim, job: Job, rows: list[Row]) -> str:
+def _line(claim: Claim, job: Job, rows: list[Row]) -> list[str]:
     values = [100 * r["accuracy"] for r in rows]
     column = claim.settings.get("normalization") or claim.settings.get("sampling") or ""
     name = " ".join(filter(None, [_name(claim.row), str(column)]))
     cells = [name, "∞" if claim.epsilon == "inf" else claim.epsilon, claimed(claim)]
     if not values:
-        return (
-            "| " + " | ".join([*cells, "—", job.label, "—", "—", "not run yet"]) + " |"
-        )
+        return [*cells, "—", job.label, "—", "—", NOT_RUN]
     profile = rows[0]["profiles"].get(f"paper:{claim.paper.lower()}")
     exact = rows[0]["exact_epsilon"]
     cells += [
@@ -239,7 +277,7 @@ def _line(claim: Claim, job: Job, rows: list[Row]) -> str:
         f"{profile:.3g}" if profile else "—",
         verdict(float(claim.value), float(claim.sd or 0), values),
     ]
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def measured(values: Sequence[float]) -> str:

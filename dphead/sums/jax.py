@@ -10,11 +10,11 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import jax
 from dphead.privacy.contract import Block
 from dphead.privacy.statistics import (
     Chunk,

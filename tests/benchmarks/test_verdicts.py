@@ -110,3 +110,19 @@ def test_every_below_is_explained_with_evidence():
                 not in named.lower()
             ]
             assert not missing, f"explain in notes.toml: {missing}"
+
+
+def test_the_summary_counts_each_line_and_each_reason_once():
+    rows = [
+        fake(job, 0.5)
+        for claim in claims.load("TB21")
+        if claim.table == "1"
+        for job in jobs.jobs_of(claim)
+    ]
+    text = verdicts.summary(rows)
+    line = next(s for s in text.splitlines() if s.startswith("| TB21, Table 1 |"))
+    cells = [int(cell) if cell.strip() else 0 for cell in line.split("|")[2:-1]]
+    found = [c for c in claims.load("TB21") if c.table == "1"]
+    runnable = [job for claim in found for job in jobs.jobs_of(claim)]
+    assert cells[:4] == [0, 0, len(runnable), 0]
+    assert cells[4] == sum(1 for claim in found if jobs.why_not(claim))
