@@ -8,6 +8,7 @@ whole curve may be looked at for the price of its end.
 `python -m benchmarks.curves` runs what is missing.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from benchmarks import features, runner
@@ -62,13 +63,8 @@ class Watched:
 def spent(plan: Plan, gradients: int, accountant: str) -> float | None:
     """Epsilon of the plan's releases up to so many gradients; None without noise."""
     others = [s for s in plan.specs if s.label != "gradient"]
-    prefix = Plan(
-        [*others, *[s for s in plan.specs if s.label == "gradient"][:gradients]],
-        plan.epsilon,
-        plan.delta,
-        plan.relation,
-        plan.accountant,
-    )
+    first = [s for s in plan.specs if s.label == "gradient"][:gradients]
+    prefix = replace(plan, specs=[*others, *first])
     return (
         epsilon_by(accountant, prefix.events(), plan.delta, plan.relation)
         if plan.private

@@ -24,11 +24,11 @@ from dphead.endtoend.images import LabelledImages, load_images
 from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
-from dphead.endtoend.run import FinetuneOptions, make_training
+from dphead.endtoend.run import make_training
 from dphead.endtoend.settings import Settings, make_settings
 from dphead.endtoend.tan import Simulated, predict, simulated_settings
+from dphead.planning.plan import Target
 from dphead.privacy.noise import NoiseSource
-from dphead.runs.fit import FitOptions
 from dphead.runs.loop import Run as FitRun
 from dphead.runs.loop import fit_head
 from dphead.solvers.base import PublicFacts
@@ -97,7 +97,6 @@ def train(run: Run) -> dict[str, Any]:
     fifth.
     """
     start = time.perf_counter()
-    path = features.images(run.dataset, None)
     images = pictures(run.dataset, "train", run.size)
     used = run.rows - run.rows // 5
     x = images.x[:used]
@@ -120,13 +119,12 @@ def train(run: Run) -> dict[str, Any]:
         )
     )
     facts = PublicFacts(len(x), 1, 10)
-    fit = FitOptions(
-        path, path, epsilon=run.epsilon, delta=1e-5, accountant=run.accountant
-    )
-    method, plan, found = make_training(FinetuneOptions(fit, s), facts, network)
+    target = Target(run.epsilon, 1e-5, accountant=run.accountant)
+    training = make_training(s, target, facts, network)
+    plan, found = training.plan, training.schedule
     sums = TorchSums(network, batch=s.batch_size or 256)
     how = FitRun(noise=NoiseSource(run.seed), summer=Door(sums))
-    result: Any = fit_head(method.solver, ImageRows(x, y), facts, plan, how)
+    result: Any = fit_head(training.method.solver, ImageRows(x, y), facts, plan, how)
 
     def accuracy(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
         return float((network.scores(weights, x).argmax(axis=1) == y).mean())

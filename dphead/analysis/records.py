@@ -192,7 +192,7 @@ def _plan(report: dict[str, Any], file: Path) -> Plan:
             g["neighboring_relation"],
             g["calibrated_with"],
         )
-        return Plan(specs, *guarantee, g["group_cap"])
+        return Plan(*guarantee, g["group_cap"], specs=specs)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"a report's releases must be those of a fit, got {error} in {file}. "

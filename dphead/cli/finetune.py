@@ -235,27 +235,21 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
     """
     from rich.console import Console
 
-    from dphead.endtoend.run import FinetuneOptions
+    from dphead.endtoend.options import FinetuneOptions
     from dphead.endtoend.run import finetune as train
     from dphead.endtoend.settings import NAMES, make_settings
-    from dphead.runs.fit import FitOptions
     from extract.images import Classes
 
-    own = {f.name for f in fields(FinetuneOptions)}
-    shared = {f.name for f in fields(FitOptions)} - {"classes", "settings"}
     settings, source = make_settings(
         {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
     )
+    names = {f.name for f in fields(FinetuneOptions)} - NAMES - {"classes"}
     options = FinetuneOptions(
-        fit=FitOptions(
-            features=images,
-            method="finetune",
-            **{k: given[k] for k in shared & set(given)},
-        ),
+        features=images,
         settings=settings,
         source=source,
-        classes=Classes.parse(given.pop("classes"), given["folder_names_are_public"]),
-        **{k: given[k] for k in (own - NAMES) & set(given)},
+        classes=Classes.parse(given["classes"], given["folder_names_are_public"]),
+        **{k: given[k] for k in names & set(given)},
     )
     console = Console(highlight=False)
     errors = Console(stderr=True, highlight=False)
@@ -294,7 +288,7 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
             console.print(
                 f"\ntest accuracy by vote of {options.vote} views: {voted:.2f} %"
             )
-        show(console, options.fit.out, result, "model.safetensors model.json")
+        show(console, options.out, result, "model.safetensors model.json")
 
 
 def so_far(plan: Any) -> Any:

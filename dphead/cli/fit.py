@@ -159,7 +159,8 @@ def fit(
 
     from rich.console import Console
 
-    from dphead.runs.fit import FitOptions, fit_files
+    from dphead.runs.fit import fit_files
+    from dphead.runs.options import FitOptions
     from dphead.runs.processes import Place, launch
 
     if processes is not None and coordinator is None and not dry_run:

@@ -309,13 +309,14 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
     """
     import tempfile
 
-    from dphead.endtoend.run import FinetuneOptions, finetune
-    from dphead.runs.fit import FitOptions
+    from dphead.endtoend.options import FinetuneOptions
+    from dphead.endtoend.run import finetune
     from extract.images import Classes
 
     with tempfile.TemporaryDirectory() as folder:
-        fit = FitOptions(
-            *(images, Path(folder) / "run"),
+        options = FinetuneOptions(
+            features=images,
+            out=Path(folder) / "run",
             epsilon=1e9,
             delta=given["delta"],
             accountant="rdp",
@@ -325,11 +326,8 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
             ledger=Path(folder) / "public.sqlite",
             seed=seed,
             tuning="public data",
-        )
-        options = FinetuneOptions(
-            fit,
-            settings,
-            Classes.parse(given["classes"]),
+            settings=settings,
+            classes=Classes.parse(given["classes"]),
             norm=given["norm"],
             image_size=given["image_size"],
             init_seed=seed,

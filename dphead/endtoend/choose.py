@@ -5,8 +5,7 @@ two. No data is needed.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dphead.planning.calibration import calibrate, epsilon_by
-from dphead.planning.plan import check_budget
+from dphead.planning.plan import Target, check_budget
 from dphead.privacy.accounting import GaussianEvent
 
 MOST_STEPS = 2**20
@@ -26,25 +25,23 @@ class Schedule:
 
 def schedule(
     n_rows: int,
+    target: Target,
     *,
-    epsilon: float,
-    delta: float,
     noise_multiplier: float | None = None,
     batch_size: int | None = None,
     steps: int | None = None,
-    relation: str = "zero_out",
-    accountant: str = "auto",
     others: Sequence[GaussianEvent] = (),
 ) -> Schedule:
     """Complete a schedule: the least noise, the largest batch or the most steps that
-    (epsilon, delta) allows.
+    the target allows.
 
     others: further releases of the same fit. epsilon = inf: no noise, batch size and
         steps must be given.
     Raises ValueError unless exactly two (or all three, within the budget) are given, or
     where none fits.
     """
-    check_budget(epsilon, delta)
+    epsilon = target.epsilon
+    check_budget(epsilon, target.delta)
     given = {
         "noise_multiplier": noise_multiplier,
         "batch_size": batch_size,
@@ -71,9 +68,7 @@ def schedule(
         return GaussianEvent(sigma, batch / n_rows, count)
 
     def cost(sigma: float, batch: int, count: int) -> float:
-        return epsilon_by(
-            accountant, [*others, event(sigma, batch, count)], delta, relation
-        )
+        return target.cost([*others, event(sigma, batch, count)])
 
     if missing == ["noise_multiplier"]:
         assert batch_size is not None
@@ -81,9 +76,7 @@ def schedule(
         if epsilon == float("inf"):
             return Schedule(0.0, batch_size, steps, epsilon)
         events = [*others, event(1.0, batch_size, steps)]
-        sigma = calibrate(
-            events, epsilon, delta, relation, accountant, fixed=range(len(others))
-        )
+        sigma = target.scale(events, fixed=range(len(others)))
         return Schedule(sigma, batch_size, steps, cost(sigma, batch_size, steps))
     assert noise_multiplier is not None
     sigma = noise_multiplier

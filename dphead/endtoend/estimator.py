@@ -16,15 +16,17 @@ from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import ModelSpec, Scale, pixel_scale
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
-from dphead.endtoend.run import FinetuneOptions, check_protection, make_training
+from dphead.endtoend.run import make_training
 from dphead.endtoend.settings import NAMES, make_settings
+from dphead.endtoend.sources import check_protection
 from dphead.estimators.base import confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import column, declared, positions, require_same_kind
 from dphead.estimators.ledger import LedgerMixin
+from dphead.planning.plan import Target
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
-from dphead.runs.fit import FitOptions, public_facts
+from dphead.runs.custody import public_facts
 from dphead.runs.loop import Run, check_fit, fit_head, reserve
 from dphead.sums.door import Door
 
@@ -103,18 +105,9 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         require_same_kind(given_labels, names)
         x = _images(X)
         rows = ImageRows(x, positions(given_labels, names))
-        fit = FitOptions(
-            Path(),
-            Path(),
-            epsilon=self.epsilon,
-            delta=self.delta,
-            relation=self.relation,
-            nominal_n=self.nominal_n,
-            accountant=self.accountant,
-        )
         # From here on the number of rows is facts.n_rows: under add_remove len(x) is
         # private.
-        facts = public_facts(fit, rows, len(names))
+        facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         ungrouped = check_protection(
             groups is not None, self.protect, self.epsilon, "groups", "protect='image'"
         )
@@ -150,23 +143,24 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             self.device,
             self.bf16,
         )
-        options = FinetuneOptions(fit, settings)
-        method, plan, _ = make_training(options, facts, network)
+        target = Target(self.epsilon, self.delta, self.relation, self.accountant)
+        training = make_training(settings, target, facts, network)
+        solver, plan = training.method.solver, training.plan
         sums = TorchSums(
             network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows
         )
         door = Door(sums)
-        check_fit(door, method.solver, rows, plan, facts)
+        check_fit(door, solver, rows, plan, facts)
         ledger = self._open_ledger()
         charged = reserve(
-            method.solver,
+            solver,
             plan,
             ledger,
             seed=seed,
             description=f"finetune {settings.model}",
         )
         run = Run(charged=charged, noise=noise, summer=door)
-        result = fit_head(method.solver, rows, facts, plan, run)
+        result = fit_head(solver, rows, facts, plan, run)
         head: Any = result.head
         self.classes_, self.network_, self.weights_, self._ledger = (
             names,

@@ -103,6 +103,11 @@ class SharedSums:
         return out
 
 
+def shared(sums: TorchSums) -> "TorchSums | SharedSums":
+    """The sums of all processes: this one's own without torchrun."""
+    return SharedSums(sums) if dist.is_initialized() else sums
+
+
 def serve(sums: TorchSums) -> None:
     """Sum what the first process sends until it says that it is done."""
     part = _PartSum(sums)

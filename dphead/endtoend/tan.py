@@ -4,7 +4,6 @@ a constant amount of noise.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from dphead.analysis.tan import (
 )
 from dphead.endtoend.choose import Schedule, schedule
 from dphead.endtoend.settings import Settings
+from dphead.planning.plan import Target
 
 
 def plans(
@@ -40,15 +40,13 @@ def plans(
             f"the flat region begins at sigma = {MIN_SIGMA:g}, got "
             f"{noise_multiplier=}. Use more noise."
         )
+    target = Target(epsilon, delta, accountant=accountant)
     found = []
     for count in steps:
-        options: dict[str, Any] = {
-            "noise_multiplier": noise_multiplier,
-            "steps": count,
-            "accountant": accountant,
-        }
         try:
-            one = schedule(n_rows, epsilon=epsilon, delta=delta, **options)
+            one = schedule(
+                n_rows, target, noise_multiplier=noise_multiplier, steps=count
+            )
         except ValueError:
             continue
         if one.batch_size < n_rows:

@@ -4,6 +4,7 @@ read.
 
 import hashlib
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,17 +19,44 @@ from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The releases of one fit. delta, relation and accountant are those that the noise
-    was calibrated for.
+class Target:
+    """What a fit is to guarantee, and the accountant that its noise is calibrated by.
+
+    accountant: one of `calibration.ACCOUNTANTS` ("auto": exact for full batches, PLD
+    for Poisson ones). group_cap: None protects a row; otherwise a group, of which at
+    most so many rows count.
     """
 
-    specs: list[ReleaseSpec]
     epsilon: float
     delta: float
-    relation: str
-    accountant: str
+    relation: str = "zero_out"
+    accountant: str = "auto"
     group_cap: int | None = None
+
+    def budgeted(self, facts: PublicFacts) -> PublicFacts:
+        """The facts with this budget, as solvers are given them."""
+        moved = 2 if self.relation == "replace_one" else 1
+        rows = moved * (self.group_cap or 1)
+        return replace(facts, mu=mu_from_epsilon(self.epsilon, self.delta) / rows)
+
+    def cost(self, events: Sequence[GaussianEvent]) -> float:
+        """Epsilon of the events at delta, by this accountant."""
+        return epsilon_by(self.accountant, events, self.delta, self.relation)
+
+    def scale(
+        self, events: Sequence[GaussianEvent], fixed: Collection[int] = ()
+    ) -> float:
+        """What noise that is not `fixed` (indices) is multiplied by to meet epsilon."""
+        return calibrate(
+            events, self.epsilon, self.delta, self.relation, self.accountant, fixed
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Target):
+    """The releases of one fit, and the target that their noise was calibrated for."""
+
+    specs: list[ReleaseSpec]
 
     @property
     def private(self) -> bool:
@@ -41,10 +69,6 @@ class Plan:
         if self.group_cap is None:
             return "one image"
         return f"one group with all its images, of which at most {self.group_cap} count"
-
-    def budgeted(self, facts: PublicFacts) -> PublicFacts:
-        """The facts with this plan's budget, as solvers are given them."""
-        return _budgeted(facts, self.epsilon, self.delta, self.relation, self.group_cap)
 
     def events(self) -> list[GaussianEvent]:
         """What the accountant sees, equal releases together."""
@@ -113,13 +137,9 @@ def make_plan(
         raise ValueError(
             f"a group must keep at least one row, got {group_cap=}. Use 1 or more."
         )
-    wanted = solver.plan(_budgeted(facts, epsilon, delta, relation, group_cap))
-    if np.isinf(epsilon):
-        sigmas = [0.0] * len(wanted)
-    else:
-        sigmas = _calibrated(
-            wanted, epsilon, delta, relation, accountant, group_cap or 1
-        )
+    target = Target(epsilon, delta, relation, accountant, group_cap)
+    wanted = solver.plan(target.budgeted(facts))
+    sigmas = [0.0] * len(wanted) if np.isinf(epsilon) else _calibrated(wanted, target)
     specs = [
         ReleaseSpec(
             p.label,
@@ -135,18 +155,7 @@ def make_plan(
     ]
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.query, spec, 0.0)  # refuses what would not fit 64-bit integers
-    return Plan(specs, epsilon, delta, relation, accountant, group_cap)
-
-
-def _budgeted(
-    facts: PublicFacts,
-    epsilon: float,
-    delta: float,
-    relation: str,
-    group_cap: int | None,
-) -> PublicFacts:
-    rows = (group_cap or 1) * (2 if relation == "replace_one" else 1)
-    return replace(facts, mu=mu_from_epsilon(epsilon, delta) / rows)
+    return Plan(**vars(target), specs=specs)
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -204,14 +213,7 @@ def unprotected_groups(
     )
 
 
-def _calibrated(
-    wanted: list[PlannedRelease],
-    epsilon: float,
-    delta: float,
-    relation: str,
-    accountant: str,
-    rows_per_unit: int,
-) -> list[float]:
+def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
     """Noise multipliers: proportional to 1/sqrt(weight), except the fixed ones."""
     kinds: dict[tuple[float, float, bool], list[int]] = {}
     for i, p in enumerate(wanted):
@@ -223,21 +225,21 @@ def _calibrated(
         )
         kinds.setdefault((float(relative), p.sampling_prob, fixed), []).append(i)
     events = [
-        GaussianEvent(relative, prob, len(where), rows_per_unit)
+        GaussianEvent(relative, prob, len(where), target.group_cap or 1)
         for (relative, prob, _), where in kinds.items()
     ]
     frozen = [k for k, (_, _, fixed) in enumerate(kinds) if fixed]
     if len(frozen) == len(kinds):
-        cost = epsilon_by(accountant, events, delta, relation)
+        cost = target.cost(events)
         accounting.require(
-            cost <= epsilon * (1 + 1e-9),
+            cost <= target.epsilon * (1 + 1e-9),
             f"its noise costs {cost:.6g}",
             "epsilon",
-            epsilon,
+            target.epsilon,
             "Raise it.",
         )
         return [float(p.noise_multiplier or 0.0) for p in wanted]
-    scale = calibrate(events, epsilon, delta, relation, accountant, fixed=frozen)
+    scale = target.scale(events, frozen)
     sigmas = [0.0] * len(wanted)
     for (relative, _, fixed), where in kinds.items():
         for i in where:

@@ -5,7 +5,7 @@ The schema is in docs/report.md.
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,24 @@ RELATION_MEANING = {
     "replace_one": "one image replaced by any other, the number of images being public",
 }
 TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a statement calls the thing that was trained, and what it was trained from.
+
+    public: beside class names and settings. private: what may not be published beside
+    timings and memory.
+    """
+
+    name: str
+    source: str
+    public: str
+    private: str
+
+
+HEAD = Words("head", "features file", "the frozen network", "features, row digests")
+NETWORK = Words("network", "source", "the initial weights", "images, row digests")
 
 
 def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
@@ -63,30 +81,31 @@ def statement(
     ledger: dict[str, Any],
     seeded: bool,
     test_is: str | None,
+    words: Words = HEAD,
 ) -> str:
     """The guarantee as a paragraph for a reader who is not an engineer."""
     if np.isinf(g["target_epsilon"]):
         return (
             "Not private: noise and clipping were off (epsilon = inf). Do not publish "
-            "this head if images are private."
+            f"this {words.name} if images are private."
         )
     if seeded:
         return (
             "Reproducible, not private: the noise was drawn from a fixed seed, for "
             "tests. Whoever knows the seed can remove the noise. Do not publish this "
-            "head."
+            f"{words.name}."
         )
     relation = RELATION_MEANING[g["neighboring_relation"]]
     grouped = g["group_cap"] is not None
     unit, people = (
-        "one row (image) of the features file",
+        f"one row (image) of the {words.source}",
         "people with several images have the guarantee for each ",
     )
     people += "image, not for all of them together"
     if grouped:
         relation = relation.replace("one image", "one group")
         unit, people = (
-            f"{g['protected_unit']}, as the features file's group column says",
+            f"{g['protected_unit']}, as the {words.source}'s group column says",
             "nor is a wrong group column",
         )
     count = (
@@ -106,17 +125,18 @@ def statement(
         None: "",
     }[test_is]
     return (
-        f"The head is ({g['epsilon']:.4g}, {g['delta']:g})-differentially private with "
-        f"respect to the training images and their labels. Protected unit: {unit}; "
-        f"neighbouring data sets differ in {relation}. Whoever sees the head and this "
-        "report, with any other knowledge and any computing power, can tell the two "
-        "cases apart only as well as this bound allows. Everything that was computed "
-        "from the training rows was released with Gaussian noise by the releases "
-        f"listed here, and no other number that depends on them leaves the run.{count} "
-        "The class names, the settings and the frozen network are public and are not "
-        f"protected; {people}. Hyper-parameters: see `tuning`. {across}{test} The "
-        "run's noisy releases, head and report may be published; features, row "
-        "digests, timings and the machine's memory may not."
+        f"The {words.name} is ({g['epsilon']:.4g}, {g['delta']:g})-differentially "
+        "private with respect to the training images and their labels. Protected unit: "
+        f"{unit}; neighbouring data sets differ in {relation}. Whoever sees the "
+        f"{words.name} and this report, with any other knowledge and any computing "
+        "power, can tell the two cases apart only as well as this bound allows. "
+        "Everything that was computed from the training rows was released with "
+        "Gaussian noise by the releases listed here, and no other number that depends "
+        f"on them leaves the run.{count} The class names, the settings and "
+        f"{words.public} are public and are not protected; {people}. Hyper-parameters: "
+        f"see `tuning`. {across}{test} The run's noisy releases, {words.name} and "
+        f"report may be published; {words.private}, timings and the machine's memory "
+        "may not."
     )
 
 
@@ -155,6 +175,7 @@ def build(
     test: dict[str, Any] | None,
     test_is: str | None,
     test_rows: str | None = None,
+    words: Words = HEAD,
 ) -> dict[str, Any]:
     """The whole report.
 
@@ -187,6 +208,7 @@ def build(
             ledger=ledger,
             seeded=not result.private_noise,
             test_is=test_is,
+            words=words,
         ),
         "method": method,
         "data": data,

@@ -64,7 +64,7 @@ def planned(method, settings, epsilon=8.0, facts=SMALL, relation="zero_out"):
         )
         for p in solver.plan(facts)
     ]
-    return solver, Plan(specs, epsilon, 1e-5, relation, "pld")
+    return solver, Plan(epsilon, 1e-5, relation, "pld", specs=specs)
 
 
 def audited(

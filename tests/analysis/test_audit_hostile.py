@@ -95,7 +95,7 @@ def test_poisson_batches_of_groups_are_measured():
         )
         for p in solver.plan(FACTS)
     ]
-    plan = Plan(specs, 8.0, 1e-5, "add_remove", "pld", 2)
+    plan = Plan(8.0, 1e-5, "add_remove", "pld", 2, specs=specs)
     found = audit_hostile.measure(solver, plan, FACTS)
     assert found["passed"]
     assert 0.99 < found["largest_share"] <= 1

@@ -33,7 +33,7 @@ def planned(solver, facts):
         )
         for p in solver.plan(facts)
     ]
-    return Plan(specs, 20.0, 1e-5, "zero_out", "rdp")
+    return Plan(20.0, 1e-5, "zero_out", "rdp", specs=specs)
 
 
 def block(rng, rows=256):

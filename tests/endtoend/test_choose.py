@@ -6,10 +6,11 @@ import pytest
 
 from dphead.endtoend.choose import schedule
 from dphead.endtoend.settings import Settings, make_settings
+from dphead.planning.plan import Target
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 
-BUDGET = {"epsilon": 3.0, "delta": 1e-5, "accountant": "rdp"}
+TARGET = Target(3.0, 1e-5, accountant="rdp")
 
 
 def cost(sigma, batch, steps, n=10_000):
@@ -19,20 +20,20 @@ def cost(sigma, batch, steps, n=10_000):
 
 
 def test_steps_are_the_most_that_fit():
-    found = schedule(10_000, noise_multiplier=2.0, batch_size=500, **BUDGET)
+    found = schedule(10_000, TARGET, noise_multiplier=2.0, batch_size=500)
     assert cost(2.0, 500, found.steps) <= 3.0 < cost(2.0, 500, found.steps + 1)
     assert found.epsilon == pytest.approx(cost(2.0, 500, found.steps))
 
 
 def test_the_batch_is_the_largest_that_fits():
-    found = schedule(10_000, noise_multiplier=2.0, steps=200, **BUDGET)
+    found = schedule(10_000, TARGET, noise_multiplier=2.0, steps=200)
     assert (
         cost(2.0, found.batch_size, 200) <= 3.0 < cost(2.0, found.batch_size + 1, 200)
     )
 
 
 def test_the_noise_is_the_least_that_fits():
-    found = schedule(10_000, batch_size=500, steps=200, **BUDGET)
+    found = schedule(10_000, TARGET, batch_size=500, steps=200)
     assert (
         cost(found.noise_multiplier, 500, 200)
         <= 3.0
@@ -41,18 +42,18 @@ def test_the_noise_is_the_least_that_fits():
 
 
 def test_other_releases_of_the_fit_count():
-    alone = schedule(10_000, noise_multiplier=2.0, batch_size=500, **BUDGET)
+    alone = schedule(10_000, TARGET, noise_multiplier=2.0, batch_size=500)
     others = [GaussianEvent(8.0, 1.0, 2)]
     assert (
         schedule(
-            10_000, noise_multiplier=2.0, batch_size=500, others=others, **BUDGET
+            10_000, TARGET, noise_multiplier=2.0, batch_size=500, others=others
         ).steps
         < alone.steps
     )
 
 
 def test_a_full_batch_is_the_most():
-    assert schedule(100, noise_multiplier=50.0, steps=2, **BUDGET).batch_size == 100
+    assert schedule(100, TARGET, noise_multiplier=50.0, steps=2).batch_size == 100
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_a_full_batch_is_the_most():
 )
 def test_what_does_not_fit_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        schedule(10_000, **given, **BUDGET)
+        schedule(10_000, TARGET, **given)
 
 
 def test_de22s_own_schedule_costs_what_its_table_says():
@@ -95,13 +96,10 @@ def test_de22s_own_schedule_costs_what_its_table_says():
         "noise_multiplier": 3.0,
         "batch_size": 4096,
         "steps": 2468,
-        "delta": 1e-5,
-        "accountant": "rdp",
     }
+    target = Target(8.01, 1e-5, accountant="rdp")
     # 7.978: orders and conversion are not exactly the paper's
-    assert schedule(45_000, epsilon=8.01, **given).epsilon == pytest.approx(
-        8.0, abs=0.03
-    )
+    assert schedule(45_000, target, **given).epsilon == pytest.approx(8.0, abs=0.03)
 
 
 def test_presets_of_the_other_papers():

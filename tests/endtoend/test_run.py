@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 from dphead.cli import cli
 from dphead.endtoend import processes
 from dphead.endtoend.models import ModelSpec, trained
-from dphead.endtoend.run import FinetuneOptions, finetune
+from dphead.endtoend.options import FinetuneOptions
+from dphead.endtoend.run import finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
 from dphead.privacy.ledger import Ledger
-from dphead.runs.fit import FitOptions
 from extract.format import write_features
 from extract.images import Classes
 
@@ -75,7 +75,9 @@ def options(folder, out, **fit):
     more |= {"ledger": folder / "ledger.sqlite", "seed": 3} | fit
     path = folder / "images.npz"
     return FinetuneOptions(
-        fit=FitOptions(path, folder / out, method="finetune", **more),
+        **more,
+        features=path,
+        out=folder / out,
         settings=SETTINGS,
         classes=Classes(["a", "b", "c"]),
         groups=4,
@@ -206,15 +208,16 @@ def test_maps_with_groups_are_refused_unless_images_are_to_be_protected(tmp_path
     settings = Settings(
         "tb21-sn-mnist", batch_size=25, steps=2, normalize=False, average="last"
     )
-    fit = FitOptions(
-        tmp_path / "maps.h5",
-        tmp_path / "run",
-        method="finetune",
+    options = FinetuneOptions(
+        features=tmp_path / "maps.h5",
+        out=tmp_path / "run",
         delta=1e-3,
         accountant="rdp",
+        settings=settings,
+        shape=(81, 7, 7),
     )
     with pytest.raises(ValueError, match="Confirm with --protect image"):
-        finetune(FinetuneOptions(fit=fit, settings=settings, shape=(81, 7, 7)))
+        finetune(options)
 
 
 def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
@@ -239,16 +242,16 @@ def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
         normalize=False,
         average="last",
     )
-    fit = FitOptions(
-        tmp_path / "maps.h5",
-        tmp_path / "run",
-        method="finetune",
+    options = FinetuneOptions(
+        features=tmp_path / "maps.h5",
+        out=tmp_path / "run",
         delta=1e-3,
         accountant="rdp",
+        settings=settings,
+        shape=(81, 7, 7),
+        engine="ghost",
     )
-    finetune(
-        FinetuneOptions(fit=fit, settings=settings, shape=(81, 7, 7), engine="ghost")
-    )
+    finetune(options)
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [r["label"] for r in report["guarantee"]["releases"]] == [
         "channel means",
@@ -315,12 +318,10 @@ def test_images_without_splits_are_their_own_training_rows(tmp_path):
         np.savez(tmp_path / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=y)
     alone = {"split": None, "test_split": None}
     chosen = options(tmp_path, "run", **alone)
-    fit = replace(chosen.fit, features=tmp_path / "a.npz")
+    chosen = replace(chosen, features=tmp_path / "a.npz")
     with pytest.raises(ValueError, match="must not be training rows"):
-        finetune(replace(chosen, fit=replace(fit, test=tmp_path / "a.npz")))
-    report = finetune(replace(chosen, fit=replace(fit, test=tmp_path / "b.npz")))[
-        "report"
-    ]
+        finetune(replace(chosen, test=tmp_path / "a.npz"))
+    report = finetune(replace(chosen, test=tmp_path / "b.npz"))["report"]
     assert report["test_rows"] == "another data set"
 
 

@@ -12,10 +12,10 @@ from endtoend.core import images
 from PIL import Image
 
 from dphead.endtoend.augment import row_keys, views_of
-from dphead.endtoend.run import FinetuneOptions, finetune
+from dphead.endtoend.options import FinetuneOptions
+from dphead.endtoend.run import finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
-from dphead.runs.fit import FitOptions
 from extract.format import write_features
 from extract.images import Classes
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     write_features(
         folder / "other.h5", maps, labels, class_names=NAMES, backbone="another"
     )
-    fixed = {"method": "finetune", "epsilon": np.inf}
+    fixed = {"epsilon": np.inf, "classes": Classes(NAMES), "engine": "vmap"}
     small = Settings(
         "wrn-10-1", batch_size=60, steps=6, learning_rate=0.5, average="last"
     )
@@ -53,17 +53,16 @@ def folder(tmp_path_factory):
         augment="crop",
     )
     for name, settings in (("plain", small), ("pixels", moving)):
-        fit = FitOptions(
-            folder / "train.npz",
-            folder / name,
+        options = FinetuneOptions(
+            features=folder / "train.npz",
+            out=folder / name,
             test=folder / "test.npz",
             test_is="public",
+            settings=settings,
+            groups=4,
             **fixed,
         )
-        finetune(
-            FinetuneOptions(fit, settings, Classes(NAMES), groups=4, engine="vmap")
-        )
-    fit = FitOptions(folder / "maps.h5", folder / "maps", **fixed)
+        finetune(options)
     clips = {
         "n_channels": 81,
         "mean_clip": 1.0,
@@ -73,9 +72,14 @@ def folder(tmp_path_factory):
     settings = Settings(
         "tb21-sn-mnist", batch_size=40, steps=10, learning_rate=0.1, normalization=clips
     )
-    finetune(
-        FinetuneOptions(fit, settings, Classes(NAMES), shape=(81, 7, 7), engine="vmap")
+    options = FinetuneOptions(
+        features=folder / "maps.h5",
+        out=folder / "maps",
+        settings=settings,
+        shape=(81, 7, 7),
+        **fixed,
     )
+    finetune(options)
     return folder
 
 
@@ -212,42 +216,39 @@ def test_weights_are_not_given_again(folder):
 
 
 def test_a_vote_without_views_is_refused_before_the_charge(folder, tmp_path):
-    fit = FitOptions(
-        folder / "train.npz",
-        tmp_path / "run",
-        method="finetune",
+    options = FinetuneOptions(
+        features=folder / "train.npz",
+        out=tmp_path / "run",
         delta=1e-3,
         accountant="rdp",
+        # solving for the noise takes seconds
+        settings=Settings("wrn-10-1", batch_size=20, steps=1, noise_multiplier=5.0),
+        classes=Classes(NAMES),
+        groups=4,
+        vote=2,
+        engine="vmap",
+        same_data_as=folder / "maps.h5",
     )
-    # solving for it takes seconds
-    settings = Settings("wrn-10-1", batch_size=20, steps=1, noise_multiplier=5.0)
-    given = {
-        "groups": 4,
-        "vote": 2,
-        "engine": "vmap",
-        "same_data_as": folder / "maps.h5",
-    }
     with pytest.raises(ValueError, match="trained on views"):
-        finetune(FinetuneOptions(fit, settings, Classes(NAMES), **given))
+        finetune(options)
     assert not (tmp_path / "run").exists()
 
 
 def test_check_finds_nothing_in_a_private_run(folder, tmp_path, monkeypatch):
     # they take seconds
     monkeypatch.setattr("dphead.runs.report.all_profiles", lambda *_: {})
-    fixed = {
-        "method": "finetune",
-        "delta": 1e-3,
-        "accountant": "rdp",
-        "tuning": "public data",
-    }
-    fit = FitOptions(
-        folder / "train.npz",
-        tmp_path / "run",
+    options = FinetuneOptions(
+        features=folder / "train.npz",
+        out=tmp_path / "run",
         ledger=tmp_path / "ledger.sqlite",
-        **fixed,
+        delta=1e-3,
+        accountant="rdp",
+        tuning="public data",
+        settings=Settings("wrn-10-1", batch_size=20, steps=2),
+        classes=Classes(NAMES),
+        groups=4,
+        engine="vmap",
     )
-    settings = Settings("wrn-10-1", batch_size=20, steps=2)
-    finetune(FinetuneOptions(fit, settings, Classes(NAMES), groups=4, engine="vmap"))
+    finetune(options)
     done = dphead("check", tmp_path / "run")
     assert done.code == 0 and "nothing found" in done.out, done.out

@@ -375,7 +375,7 @@ def test_plan_ledger_filter_and_spec_see_the_same_events(fits, cap, relation):
             found[e.noise_multiplier, e.sampling_prob, e.rows_per_unit] += e.count
         return found
 
-    events = Plan(specs, 1.0, DELTA, relation, "auto", cap).events()
+    events = Plan(1.0, DELTA, relation, "auto", cap, specs=specs).events()
     assert counted(events) == expected
     assert len(events) == len(expected)
     assert counted(spec.event() for spec in specs) == expected

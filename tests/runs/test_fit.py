@@ -26,9 +26,11 @@ from commands import (
 
 from dphead.estimators import DPLeastSquaresClassifier
 from dphead.privacy.ledger import Ledger
+from dphead.rows.features import load_features
 from dphead.runs.export import load_head
 from dphead.runs.files import is_features_file
-from dphead.runs.fit import FitOptions, fit_files
+from dphead.runs.fit import agreed, fit_files, prepare
+from dphead.runs.options import FitOptions
 from extract.format import FormatError, open_features, write_features
 
 # 8 releases: mean, gram, 6 gradients
@@ -307,7 +309,7 @@ def test_a_ledger_can_be_named(features, run, tmp_path):
 
 def test_what_will_be_released_is_announced_before_the_charge(features, run):
     seen = []
-    options = FitOptions(features, run, method="dp-ls")
+    options = FitOptions(features=features, out=run, method="dp-ls")
     result = fit_files(
         options,
         lambda plan, method: seen.append((charges(), plan.summary(), method.source)),
@@ -329,13 +331,8 @@ def test_a_features_file_is_told_by_its_first_bytes(features, tmp_path):
 
 def test_processes_agree_on_every_block_of_their_features(tmp_path):
     """Ten blocks: a file that differs in one of them is another."""
-    from dphead.planning.methods import make_method
-    from dphead.planning.plan import make_plan
-    from dphead.rows.features import load_features
-    from dphead.runs.fit import _agreed, public_facts
-
     path = features_file(tmp_path / "x.h5", n=160, block_rows=16)
-    options = FitOptions(path, tmp_path / "run", method="dp-ls")
+    options = FitOptions(features=path, out=tmp_path / "run", method="dp-ls")
     found = set()
     for block in (None, *range(10)):
         if block is not None:
@@ -343,8 +340,5 @@ def test_processes_agree_on_every_block_of_their_features(tmp_path):
                 file["block_digest"][block] ^= 1
         rows, file = load_features(path)
         with file:
-            facts = public_facts(options, rows, 3)
-            method = make_method("dp-ls", facts, {})
-            plan = make_plan(method.solver, facts, epsilon=1.0, delta=1e-5)
-            found.add(_agreed(options, file, rows, method, plan)["features"])
+            found.add(agreed(prepare(options, rows, file))["features"])
     assert len(found) == 11

@@ -146,12 +146,13 @@ def test_every_process_ends_with_the_same_head(features, tmp_path):
         from pathlib import Path
         import numpy as np
         from dphead.runs.processes import Place
-        from dphead.runs.fit import FitOptions, fit_files
+        from dphead.runs.fit import fit_files
+        from dphead.runs.options import FitOptions
 
         features, out, address, index = sys.argv[1:]
         options = FitOptions(
-            Path(features),
-            Path(out) / f"run{index}",
+            features=Path(features),
+            out=Path(out) / f"run{index}",
             method="auto",
             seed=1,
             settings={},

@@ -1,0 +1,36 @@
+"""A training's state between its steps: made of noisy releases alone."""
+
+from pathlib import Path
+
+import numpy as np
+
+from dphead.endtoend.solver import Progress
+from dphead.privacy.ledger import write_durably
+
+
+def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
+    """Durably, and whole or not at all.
+
+    Everything in it was computed from noisy releases.
+    """
+    kept = {k: v for k, v in vars(state).items() if v is not None}
+    write_durably(
+        out / "checkpoint.npz",
+        lambda file: np.savez(file, fit_id=np.array(fit_id), **kept),
+    )
+
+
+def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
+    """The last checkpoint of this fit, or None. ValueError for another fit's."""
+    path = out / "checkpoint.npz"
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        values = dict(file)
+    if str(values.pop("fit_id")) != fit_id:
+        raise ValueError(
+            f"a checkpoint must be this fit's, got {path} of another. Choose another "
+            "folder."
+        )
+    step = int(values.pop("step"))
+    return Progress(step, **values)

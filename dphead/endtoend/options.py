@@ -1,0 +1,57 @@
+"""What decides the training of a network: plain data, all of it public."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dphead.endtoend.gradients import Engine
+from dphead.endtoend.models import Scale
+from dphead.endtoend.settings import Settings
+from dphead.runs.options import RunOptions
+from extract.images import Classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions(RunOptions):
+    """Everything that decides a training.
+
+    features: images, or a features file of maps. source: where the settings come from.
+    classes: how they are declared public (images). layout: what the folders of image
+    files are (`extract.layout`), of the test's too; None is split/class with a split,
+    else class. shape: (channels, h, w) of the rows of a features file. layers: regular
+    expressions for the names of the parameters to train; () trains all. same_data_as: a
+    features file of the same images, whose ledger counts. mean, std: of pixels in [0,
+    1], of all channels or one each; public numbers; None takes the model's own. vote:
+    augmented views of each test image that vote. protect: "image" confirms that each
+    image is protected for itself alone although the source has groups; None refuses
+    such a source.
+    checkpoint: steps between checkpoints.
+    """
+
+    settings: Settings
+    classes: Classes = field(default_factory=Classes)
+    layout: str | None = None
+    source: str = "dphead's defaults"
+    weights: str | None = None
+    layers: tuple[str, ...] = ()
+    norm: str = "before"
+    groups: int = 16
+    standardise: bool = True
+    image_size: int | None = None
+    shape: tuple[int, int, int] | None = None
+    mean: Scale | None = None
+    std: Scale | None = None
+    same_data_as: Path | None = None
+    protect: str | None = None
+    init_seed: int = 0
+    vote: int = 0
+    device: str = "cpu"
+    bf16: bool = False
+    engine: Engine | None = None
+    checkpoint: int = 20
+
+    def __post_init__(self) -> None:
+        if self.checkpoint < 1:
+            raise ValueError(
+                "there must be a step or more between checkpoints, got "
+                f"checkpoint={self.checkpoint}. Use 1 or more."
+            )

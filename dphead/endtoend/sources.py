@@ -1,0 +1,199 @@
+"""The rows that a network is trained and measured on: images, or the maps of a features
+file.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dphead.endtoend.images import load_images
+from dphead.endtoend.models import pixel_scale
+from dphead.endtoend.options import FinetuneOptions
+from dphead.endtoend.rows import ImageRows
+from dphead.endtoend.saved import labelled
+from dphead.privacy.contract import Rows
+from dphead.rows.features import check_views, load_features
+from dphead.runs import files
+from dphead.runs.custody import Source
+from dphead.runs.memory import DEFAULT_BYTES
+from extract.format import open_features
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows of one source.
+
+    rows: private rows; x, y: the same as arrays; shape: (channels, h, w); pixels: 8-bit
+    images, not feature maps. split: the one that the rows are, "all" of a source
+    without. source: what the report says of it. grouped: whether the source says which
+    images belong together.
+    """
+
+    rows: Rows
+    x: np.ndarray
+    y: np.ndarray
+    shape: tuple[int, int, int]
+    pixels: bool
+    split: str
+    source: Source
+    grouped: bool
+
+
+class MeasuredRows(NamedTuple):
+    """Rows to measure on, those with a class: x, y; origin: `files.test_origin`."""
+
+    x: np.ndarray
+    y: np.ndarray
+    origin: str
+
+
+def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
+    """Images, or the maps of a features file."""
+    if files.is_features_file(path):
+        return _load_maps(options, path, split)
+    return _load_images(options, path, split)
+
+
+def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
+    files.check_layout(options.layout, path)
+    rows, file = load_features(path, split, options.memory or DEFAULT_BYTES)
+    with file:
+        check_views(file, options.relation)
+        if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
+            raise ValueError(
+                f"feature maps need their shape, got shape={options.shape} for "
+                f"n_features={rows.n_features}. Pass --shape CHANNELS,H,W."
+            )
+        given = tuple(options.classes.names or ()) or None
+        return Data(
+            rows=rows,
+            x=rows.features(),
+            y=rows.labels(),
+            shape=options.shape,
+            pixels=False,
+            split=split or file.split_names[0],
+            source=Source(
+                n_features=rows.n_features,
+                class_names=files.class_names(file, given),
+                dataset_id=file.dataset_id,
+                feature_space=file.feature_space,
+                declared=files.classes_declared(file),
+                extraction=files.extraction(file),
+            ),
+            grouped=file.group is not None,
+        )
+
+
+def _load_images(options: FinetuneOptions, path: Path, split: str | None) -> Data:
+    model = options.settings.model
+    channels = 1 if model == "tb21-mnist" else None
+    images = load_images(
+        path, options.classes, split, options.image_size, channels, options.layout
+    )
+    shape: Any = images.x.shape[1:]
+    mean, std = pixel_scale(model, shape[0], options.mean, options.std)
+    return Data(
+        rows=ImageRows(images.x, images.y),
+        x=images.x,
+        y=images.y,
+        shape=shape,
+        pixels=True,
+        split=images.splits[0],
+        source=Source(
+            n_features=int(np.prod(shape)),
+            class_names=images.classes,
+            dataset_id=_dataset_id(options),
+            feature_space=f"images {shape}",
+            declared=images.declared,
+            extraction={
+                "backbone": "pixels",
+                "transform": {
+                    "mean": np.broadcast_to(mean, 3).tolist(),
+                    "std": np.broadcast_to(std, 3).tolist(),
+                    "image_size": shape[1:],
+                },
+                "normalization": {"kind": "none"},
+            },
+        ),
+        grouped=images.grouped,
+    )
+
+
+def _dataset_id(options: FinetuneOptions) -> str | None:
+    """That of the features file of the same images, or None: then a private training
+    names its ledger.
+    """
+    if options.same_data_as is not None:
+        with open_features(options.same_data_as) as file:
+            return file.dataset_id
+    if options.ledger is None and np.isfinite(options.epsilon):
+        raise ValueError(
+            "a private training on images must name its ledger, got none. Pass "
+            "--ledger FILE, or --same-data-as with a features file of the same images."
+        )
+    return None
+
+
+def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
+    """Test rows from --test or another split of the source, or None.
+
+    Images are the training's own where path and split are; maps where the data set's id
+    and the split are.
+    """
+    if options.test is None and options.test_split is None:
+        return None
+    path = options.test or options.features
+    alone = replace(options, same_data_as=None, epsilon=np.inf)  # it needs no ledger
+    data = load_data(alone, path, options.test_split)
+    same = (
+        path.samefile(options.features)
+        if data.source.dataset_id is None
+        else data.source.dataset_id == train.source.dataset_id
+    )
+    origin = files.test_origin(same, train.split, data.split)
+    files.check_public(origin, options.test_is)
+    if (
+        data.shape != train.shape
+        or data.source.class_names != train.source.class_names
+        or data.source.feature_space != train.source.feature_space
+    ):
+        raise ValueError(
+            "test rows must have the training rows' shape, classes and features, got "
+            f"{data.shape} for {train.shape}. Give the same options."
+        )
+    x, y = labelled(data.x, data.y, len(train.source.class_names), path)
+    return MeasuredRows(x, y, origin)
+
+
+def check_protection(
+    grouped: bool, protect: str | None, epsilon: float, found: str, confirm: str
+) -> list[str]:
+    """A network protects images, not groups of them (people): where the source knows
+    groups this must be confirmed, and then it is a warning in the report.
+
+    found: what knows groups. confirm: what to type. Whether there are groups is a
+        public
+    fact of the source; no group is looked at. ValueError unless confirmed.
+    """
+    if protect not in (None, "image"):
+        raise ValueError(
+            f"a training of a network protects each image for itself, got {protect=}. "
+            f"Use {confirm}, or protect groups with `dphead fit --group-cap` on "
+            "features."
+        )
+    if not grouped or np.isinf(epsilon):
+        return []
+    if protect is None:
+        raise ValueError(
+            "a training of a network protects each image for itself and no group of "
+            f"them (a person with several images has less), got {found}. Confirm with "
+            f"{confirm}, or protect groups with `dphead fit --group-cap` on features."
+        )
+    return [
+        (
+            "the source has groups (people with several images), and each image is "
+            f"protected for itself alone, as {confirm} confirms."
+        )
+    ]

@@ -1,0 +1,212 @@
+"""What every run has in common, of a head or of a network: the decisions before its
+charge, the charge, and the records in its folder.
+
+Nothing here sees a row; nothing may be written that was not released.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dphead.planning.methods import Method
+from dphead.planning.plan import Plan, check_facts, large_delta
+from dphead.privacy.contract import Rows
+from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
+from dphead.runs import report as reports
+from dphead.runs.loop import FitResult, reserve
+from dphead.runs.options import RunOptions
+from dphead.solvers.base import PublicFacts
+
+SLACK_DISK = 64 << 20  # bytes beside the stored releases
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a run says of its source in public.
+
+    n_features: numbers of a row. dataset_id: None for images without one.
+    feature_space: what a row is made of, the same for all rows that a head may be asked
+    about. declared: who declared the classes public. extraction: how a row was made of
+    its image.
+    """
+
+    n_features: int
+    class_names: list[str]
+    dataset_id: str | None
+    feature_space: str
+    declared: str
+    extraction: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run before its charge: all that decides what will be released.
+
+    name, settings: of the method, for the report. space: what a resumed run must find
+    again beside its plan. warnings: for the report.
+    """
+
+    options: RunOptions
+    source: Source
+    facts: PublicFacts
+    method: Method
+    plan: Plan
+    name: str
+    settings: dict[str, Any]
+    space: str
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Metrics on test rows, and where these are from (`files.test_origin`)."""
+
+    metrics: dict[str, Any]
+    origin: str
+
+
+def public_facts(
+    rows: Rows, n_classes: int, relation: str, nominal_n: int | None
+) -> PublicFacts:
+    """n (public, or nominal under add_remove), n_features, n_classes, checked."""
+    if (relation == "add_remove") != (nominal_n is not None):
+        raise ValueError(
+            "nominal_n must be given exactly when relation is add_remove (n is then "
+            f"private), got {relation=!s}, {nominal_n=}. Correct one."
+        )
+    facts = PublicFacts(
+        rows.n_rows if nominal_n is None else nominal_n,
+        rows.n_features,
+        n_classes,
+    )
+    check_facts(facts)
+    return facts
+
+
+def check_delta(options: RunOptions, facts: PublicFacts) -> list[str]:
+    """A delta at or above 1/n must be confirmed; then it is a warning in the report."""
+    text = large_delta(options.epsilon, options.delta, facts.n_rows)
+    if text is not None and not options.allow_large_delta:
+        raise ValueError(
+            text + " Use a smaller delta, or confirm with --allow-large-delta."
+        )
+    return [text] if text else []
+
+
+def check_folder(out: Path, sizes: Iterable[int]) -> None:
+    """Refuse a finished run, an unwritable place, or too little space for stored
+    releases of so many numbers each.
+    """
+    if (out / "report.json").exists():
+        raise ValueError(
+            f"the run folder must be new, got out={out} with a report. Choose another "
+            "folder."
+        )
+    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not parent.is_dir():
+        raise ValueError(
+            f"the run folder must be a folder, got out={out} where {parent} is a file. "
+            "Choose another."
+        )
+    need = SLACK_DISK + 8 * sum(sizes)
+    free = shutil.disk_usage(parent).free
+    if free < need:
+        raise OSError(
+            f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at "
+            f"{parent}. Make room."
+        )
+    if not os.access(parent, os.W_OK):
+        raise OSError(
+            f"the run folder must be writable, got out={out}. Choose another."
+        )
+
+
+def interrupted(out: Path) -> str | None:
+    """The id of the fit that this folder holds unfinished, or None."""
+    marker = out / "fit.json"
+    return json.loads(marker.read_text())["fit_id"] if marker.exists() else None
+
+
+def charge(run: Prepared, ledger: Ledger) -> FitLedger:
+    """Reserve the plan, or continue the interrupted fit that the run's folder holds."""
+    out = run.options.out
+    seed = run.options.seed
+    store = out / "releases" if run.plan.private else None
+    fit_id = interrupted(out)
+    if fit_id is not None:
+        if store is None:
+            raise ValueError(
+                "an interrupted fit continues with its own settings, got epsilon=inf "
+                f"in {out}."
+            )
+        digest = run.plan.digest(run.method.solver, run.space, seed)
+        return ledger.resume(digest, fit_id, store)
+    made = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        charged = reserve(
+            run.method.solver,
+            run.plan,
+            ledger,
+            feature_space=run.space,
+            seed=seed,
+            store=store,
+            description=f"{run.name} {run.options.preset or ''}".strip(),
+        )
+    except LedgerError:
+        if made:
+            out.rmdir()
+        raise
+    # exact sums must not reach the disk: without noise there is nothing to resume from
+    if store is not None:
+        text = json.dumps({"fit_id": charged.fit_id})
+        write_durably(out / "fit.json", lambda file: file.write(text.encode()))
+    return charged
+
+
+def make_report(
+    run: Prepared,
+    result: FitResult,
+    measured: Measured | None,
+    tuning: str,
+    words: reports.Words = reports.HEAD,
+) -> dict[str, Any]:
+    """The report of a run. tuning: what it says where the options do not."""
+    options, source, facts = run.options, run.source, run.facts
+    return reports.build(
+        result,
+        method={
+            "name": run.name,
+            "preset": options.preset,
+            "source": run.method.source,
+            "settings": run.settings,
+        },
+        data={
+            "n_rows": facts.n_rows,
+            "n_features": source.n_features,
+            "n_classes": facts.n_classes,
+            "class_names": source.class_names,
+            "dataset_id": source.dataset_id,
+            "feature_space": source.feature_space,
+            "classes_declared": source.declared,
+            "extraction": source.extraction,
+        },
+        tuning=options.tuning or tuning,
+        warnings=run.warnings,
+        test=None if measured is None else measured.metrics,
+        test_is=None if measured is None else options.test_is,
+        test_rows=None if measured is None else measured.origin,
+        words=words,
+    )
+
+
+def write_records(out: Path, report: dict[str, Any], ledger: Ledger) -> None:
+    """report.json and ledger.json; the stored releases are no longer needed."""
+    reports.write(out / "ledger.json", {"fits": ledger.fits()})
+    reports.write(out / "report.json", report)
+    shutil.rmtree(out / "releases", ignore_errors=True)
+    (out / "fit.json").unlink(missing_ok=True)
