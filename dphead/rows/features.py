@@ -27,6 +27,14 @@ BLOCKS_AHEAD = 2  # blocks that are read while others are summed
 DROPPED_ROWS = 4  # rows that are read and dropped rather than asked for apart
 
 
+def streaming_bytes(n_features: int, threads: int) -> int:
+    """Bytes of float32 blocks of a file that is streamed: read ahead, waiting and in
+    work on each thread, and one being read.
+    """
+    blocks = BLOCKS_AHEAD + 2 * threads + 4
+    return 4 * streamed_rows(n_features) * (n_features + 1) * blocks
+
+
 class FeaturesRows:
     """Rows of one split of a features.h5, streamed from disk with blocks read ahead, or
     loaded if they fit.

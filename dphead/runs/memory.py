@@ -1,5 +1,8 @@
 """What a fit may hold in memory under a bound, from public sizes alone, before anything
 is charged.
+
+Each room says what it holds: `rows.features.streaming_bytes`, `sums.memory` and
+`solvers.base.solving_bytes`. Here their answers are added and the rest is divided.
 """
 
 import os
@@ -7,14 +10,11 @@ import resource
 import sys
 from dataclasses import dataclass
 
-import numpy as np
-
-from dphead.privacy.statistics import ClassSums
 from dphead.rows.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, streamed_rows
-from dphead.rows.features import BLOCKS_AHEAD
-from dphead.solvers.base import PlannedRelease, PublicFacts
+from dphead.rows.features import streaming_bytes
+from dphead.solvers.base import PlannedRelease, PublicFacts, solving_bytes
+from dphead.sums.memory import largest_sum_bytes, row_bytes, sum_bytes, work_bytes
 from dphead.sums.passes import cores
-from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
 DEFAULT_BYTES = 2 << 30  # of features and of kept rows together, without a bound
 # modules still to come (numba and what it compiles: 130 MB), threads and allocator
@@ -74,11 +74,10 @@ def share(
         + BYTES_A_ROW * n_rows
         + 12 * n_test * facts.n_classes
     )
-    sent = (
-        4 * max(_size(r, facts.n_features + 1) for r in releases)
-        if processes > 1
-        else 0
-    )
+    width = facts.n_features + 1
+    sent = 0
+    if processes > 1:
+        sent = 4 * max(sum_bytes(r.query, width) for r in releases)
     free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
     if free < 0:
         step = PRIVATE_N_STEP_BYTES if private_n else MB
@@ -88,9 +87,8 @@ def share(
             f"n_classes={facts.n_classes}, got memory={bound // MB}MB. It needs "
             f"{need}MB: raise it, or use fewer classes or another method."
         )
-    more = made(facts, BLOCKS_TOGETHER * BLOCK_ROWS) - made(
-        facts, streamed_rows(facts.n_features)
-    )
+    small, large = streamed_rows(facts.n_features), BLOCKS_TOGETHER * BLOCK_ROWS
+    more = row_bytes(large, width, cores()) - row_bytes(small, width, cores())
     return _divided(free, loaded, more)
 
 
@@ -126,61 +124,21 @@ def resident() -> int:
 
 
 def streaming(facts: PublicFacts) -> int:
-    """Bytes of float32 blocks: read ahead, waiting and in work on each core, and one
-    being read; of scores in work.
-    """
+    """Bytes of blocks that are read, become integers, and are scored."""
+    threads = cores()
     rows = streamed_rows(facts.n_features)
-    blocks = 4 * rows * (facts.n_features + 1) * (BLOCKS_AHEAD + 2 * cores() + 4)
-    # of a piece's scores: predictions, residuals and what numpy makes between them
-    arrays = 6
-    # float64 arrays of rows that numpy turns to integers
-    pieces = 8 * 8 * CONVERTED_ENTRIES * cores()
-    return (
-        blocks
-        + pieces
-        + made(facts, rows)
-        + arrays * 8 * FACTOR_ROWS * facts.n_classes * cores()
-    )
-
-
-def made(facts: PublicFacts, rows: int) -> int:
-    """Bytes of the integers of so many rows on each core: 2 a number, and 8 of moments
-    while their parts are joined.
-    """
-    return 12 * rows * (facts.n_features + 1) * cores()
+    blocks = streaming_bytes(facts.n_features, threads)
+    integers = row_bytes(rows, facts.n_features + 1, threads)
+    return blocks + integers + work_bytes(facts.n_classes, threads)
 
 
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
-    """Bytes of the largest sum with its copies, of the Gram matrices that a solver
-    keeps, and of what it solves with.
-
-    A sum is int64 and has a copy on each core, as a pass makes them, some where a run
-    of rows is compared, and then noise and what is released. A core that sums by numpy
-    holds some rows in float64, and a product in float64 and in int64, of one class
-    where there is a matrix for each. A solver factors a Gram matrix or brings it to its
-    eigenvectors.
+    """Bytes of the largest sum or of what a solver solves with, and of the matrices
+    that it keeps.
     """
-    width, most = facts.n_features + 1, 0
-    kept = {r.label: _size(r, width) for r in releases if r.query.kind == "gram"}
-    for r, after in zip(releases, [*releases[1:], None], strict=True):
-        size = _size(r, width)
-        if (
-            r.query.kind == "gram"
-            and after is not None
-            and isinstance(after.query, ClassSums)
-        ):
-            # both are made in one pass, and the class sums wait
-            size += _size(after, width)
-        copies = min(cores(), max(1, MAX_SUM_COPY_BYTES // size))
-        work = copies * 8 * FACTOR_ROWS * width
-        if r.query.kind == "gram":
-            work = copies * (16 * width**2 + 24 * FACTOR_ROWS * width)
-        elif r.query.kind == "outer":
-            work += copies * size * (2 if facts.n_features <= facts.n_classes else 1)
-        most = max(most, (max(copies, 4) + 4) * size + work)
-    solver = 6 * 8 * width**2 * bool(kept) + 8 * 8 * width * facts.n_classes
-    return max(most, solver) + sum(kept.values())
-
-
-def _size(release: PlannedRelease, width: int) -> int:
-    return 8 * int(np.prod(release.query.shape(width)))
+    width = facts.n_features + 1
+    grams = {r.label: r.query for r in releases if r.query.kind == "gram"}
+    kept = sum(sum_bytes(query, width) for query in grams.values())
+    queries = [r.query for r in releases]
+    largest = largest_sum_bytes(queries, width, facts.n_classes, cores())
+    return kept + max(largest, solving_bytes(facts, bool(grams)))

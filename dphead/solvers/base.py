@@ -87,3 +87,11 @@ class Solver(Protocol):
     def solve(self, facts: PublicFacts) -> Steps:
         """Ask for each planned release, and return the head."""
         ...
+
+
+def solving_bytes(facts: PublicFacts, by_gram: bool) -> int:
+    """Bytes that the solvers of this folder work in: weights and their copies, and with
+    a Gram matrix its factors, or its eigenvectors.
+    """
+    width = facts.n_features + 1
+    return 8 * width * (8 * facts.n_classes + 6 * width * by_gram)
