@@ -10,7 +10,7 @@ PY := .venv/bin/python
 install: .venv/.ready
 
 demo: install
-	$(PY) -m benchmarks.demo
+	$(PY) -m benchmarks demo
 
 test: install
 	$(PY) -m pytest --numprocesses 2 --dist loadfile
@@ -22,10 +22,10 @@ lint: install
 
 bench: install
 	$(PY) -m pip install --quiet --editable '.[bench]'
-	$(PY) -m benchmarks.peers
-	$(PY) -m benchmarks.scale $(or $(FOLDER),/tmp)
-	$(PY) -m benchmarks.extraction scattering
-	$(PY) -m benchmarks.extraction timm
+	$(PY) -m benchmarks peers
+	$(PY) -m benchmarks scale $(or $(FOLDER),/tmp)
+	$(PY) -m benchmarks extraction scattering
+	$(PY) -m benchmarks extraction timm
 
 tables: install
 	$(PY) -m benchmarks tables

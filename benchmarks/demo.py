@@ -18,7 +18,7 @@ METHODS = ("auto", "dp-fc", "dp-ls")
 EPSILONS = ("1", "8", "inf")
 
 
-def main() -> None:
+def run() -> None:
     """Extract once, fit nine heads, print one table."""
     start = time.perf_counter()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -84,7 +84,3 @@ def print_table(rows: list[tuple[str, str, dict]]) -> None:
         mu = "-" if g["mu"] is None else f"{g['mu']:.4f}"
         accuracy = f"{100 * test['accuracy']:.1f} ± {100 * test['accuracy_se']:.1f} %"
         print(f"{method:<8}{epsilon:>9}{mu:>9}{accuracy:>17}")
-
-
-if __name__ == "__main__":
-    main()

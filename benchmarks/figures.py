@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import curves
-from benchmarks.heads import METHODS, RESULTS, read
+from benchmarks.experiments import curves
+from benchmarks.heads import METHODS
 from benchmarks.jobs import Job, jobs_of, selected
 from benchmarks.runner import stored
+from benchmarks.store import RESULTS, read
 from benchmarks.tables import HEADS
 from dphead.analysis.plots import _figure, _save
 from dphead.planning.calibration import calibrate

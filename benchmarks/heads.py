@@ -9,8 +9,6 @@ those of the `dphead fit` command itself (`cost`).
 import hashlib
 import json
 import os
-import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis.metrics import evaluate_scores
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
@@ -27,11 +26,10 @@ from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.features import FeaturesRows
 from dphead.runs.loop import FitResult, Run, fit_head
-from dphead.runs.report import guarantee, plain
+from dphead.runs.report import guarantee
 from dphead.solvers.base import PublicFacts
 from extract.format import FeaturesFile, open_features
 
-RESULTS = Path(__file__).parent / "results"
 METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
 DELTA = 1e-5
@@ -219,54 +217,3 @@ def describe(file: FeaturesFile, facts: PublicFacts) -> dict[str, Any]:
         "n_features": facts.n_features,
         "n_classes": facts.n_classes,
     }
-
-
-def provenance() -> dict[str, Any]:
-    """Commit, date and machine of a result."""
-    lines = (
-        Path("/proc/cpuinfo").read_text().splitlines()
-        if Path("/proc/cpuinfo").exists()
-        else []
-    )
-    cpu = next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )
-    return {
-        "commit": commit_of("."),
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": (
-            f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy "
-            f"{np.__version__}"
-        ),
-    }
-
-
-def commit_of(folder: str | Path) -> str:
-    """The short name of the commit that is checked out there."""
-    command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-
-def append(path: Path, row: dict[str, Any]) -> None:
-    """Add a JSON line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        file.write(json.dumps(plain(row), sort_keys=True) + "\n")
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file, or none; "inf" becomes a number again."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
-        for key in ("epsilon", "exact_epsilon"):
-            if key in row:
-                row[key] = float(row[key])
-    return rows
-
-
-def peak_memory_mb() -> float:
-    """Peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

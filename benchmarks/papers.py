@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import claims, runner
 from benchmarks.claims import Claim
-from benchmarks.heads import RESULTS, read
+from benchmarks.store import RESULTS, read
 from benchmarks.verdicts import claimed, mean_sd
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu

@@ -18,8 +18,8 @@ from benchmarks import features as f
 from benchmarks import jobs as j
 from benchmarks.features import facts_of
 from benchmarks.fused import FusedSums, Together
-from benchmarks.heads import RESULTS, append, peak_memory_mb, provenance, read
 from benchmarks.shuffled import ShuffledBatches, true_epsilon
+from benchmarks.store import RESULTS, append, peak_memory_mb, provenance, read
 from dphead.analysis.metrics import evaluate_scores
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.noise import NoiseSource

@@ -1,7 +1,7 @@
 """A digest of each seeded head and report: what a change of the code's shape must leave
 as it is.
 
-`python -m benchmarks.seeded > before.txt`, again after the change, then `diff`. Heads
+`python -m benchmarks seeded > before.txt`, again after the change, then `diff`. Heads
 are those of the command line, for each method, relation and backend, full and Poisson
 batches, groups and presets; floats differ between machines, so the digests are of use
 on one machine only and are not stored.
@@ -39,7 +39,7 @@ EXTRA = {
 SETTINGS = {"dp-sgd": "--steps 3", "dp-adam": "--steps 3", "dp-newton": "--steps 2"}
 
 
-def main() -> None:
+def run() -> None:
     """Print one line a head."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DPHEAD_HOME"] = str(Path(folder) / "home")
@@ -131,7 +131,3 @@ def short(content: str | bytes) -> str:
     """The first half of a SHA-1 digest."""
     data = content.encode() if isinstance(content, str) else content
     return hashlib.sha1(data).hexdigest()[:20]
-
-
-if __name__ == "__main__":
-    main()

@@ -8,22 +8,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import (
+from benchmarks import claims, papers, verdicts
+from benchmarks.experiments import (
     audit,
-    claims,
     exact,
     last_iterate,
-    papers,
     peers,
     scale,
     shared_noise,
     tuning,
-    verdicts,
 )
-from benchmarks.heads import METHODS, RESULTS, read
+from benchmarks.heads import METHODS
 from benchmarks.jobs import own
 from benchmarks.prose import wrapped
 from benchmarks.runner import stored
+from benchmarks.store import RESULTS, read
 
 HEADS = {  # what rows in results/heads/ are of
     "mnist-scatternet": "MNIST, ScatterNet as it is (60,000 × 3,969)",

@@ -3,7 +3,7 @@
 No bound may be raised: with a larger one a sum could be wrong. Any other size may be
 changed, and every sum stays the same. Sizes of the processor (registers, tiles) are in
 `processor_numba`. Where "chosen" stands the size was chosen, not measured: no row of
-benchmarks/results compares others. `python -m benchmarks.products` times the compiled
+benchmarks/results compares others. `python -m benchmarks products` times the compiled
 loops after a change.
 """
 

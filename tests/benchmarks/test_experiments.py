@@ -5,7 +5,8 @@ last iterate.
 import numpy as np
 import pytest
 
-from benchmarks import curves, features, last_iterate, tuning
+from benchmarks import features
+from benchmarks.experiments import curves, last_iterate, tuning
 from benchmarks.jobs import Job
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.rows.arrays import ArrayRows

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ablation, compare, papers, tables
+from benchmarks import papers, tables
+from benchmarks.experiments import ablation, compare
 from benchmarks.prose import wrapped
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import claims, features, jobs, runner
-from benchmarks.heads import read
+from benchmarks.store import read
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import PublicFacts
 
@@ -216,7 +216,7 @@ def test_a_dry_run_tells_hours_and_runs_nothing(tiny, tmp_path, capsys):
 
 
 def test_the_command_refuses_an_unknown_selector():
-    from benchmarks.__main__ import main
+    from benchmarks.commands import main
 
     found = CliRunner().invoke(main, ["run", "XY99", "--dry-run"])
     assert found.exit_code == 1

@@ -1,0 +1,387 @@
+"""`python -m benchmarks`: every measurement and everything rendered, as one group of
+commands. An experiment's module is imported when its command runs.
+"""
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import click
+
+PATH = click.Path(path_type=Path, exists=True)
+METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
+METHOD = click.option(
+    "--method",
+    "methods",
+    type=click.Choice(METHODS),
+    multiple=True,
+    default=METHODS,
+    help="One or more; default: all.",
+)
+Kind = Literal["papers", "experiments", "speed", "checks"]
+TITLES = {
+    "papers": "The papers' tables, and every method on a features file",
+    "experiments": "Experiments: what is missing is run, rows are kept under results/",
+    "speed": "Seconds and bytes: run them with nothing else running",
+    "checks": "Checks and the demo: nothing is stored",
+}
+
+
+class Sections(click.Group):
+    """Commands under the titles of their kinds; what a user can correct is one line."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.kinds: dict[str, str] = {}
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write a section a kind."""
+        for kind, title in TITLES.items():
+            found = []
+            for name, command in self.commands.items():
+                if self.kinds.get(name) == kind:
+                    found.append((name, command.get_short_help_str(limit=80)))
+            with formatter.section(title):
+                formatter.write_dl(found)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except (ValueError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Sections)
+def _main() -> None:
+    """Measure on real data, store every row, and render the tables."""
+
+
+main = cast(Sections, _main)
+main.name = "benchmarks"
+
+
+def command(kind: Kind) -> Callable[[Callable[..., None]], click.Command]:
+    """Add a command of this kind; `_` in its name becomes `-`."""
+
+    def add(function: Callable[..., None]) -> click.Command:
+        made = main.command()(function)
+        main.kinds[str(made.name)] = kind
+        return made
+
+    return add
+
+
+def experiment(name: str) -> Any:
+    """The module of an experiment."""
+    return import_module(f"benchmarks.experiments.{name}")
+
+
+# --- papers -------------------------------------------------------------------
+
+
+@command("papers")
+@click.argument("selector")
+@click.option(
+    "--images",
+    type=PATH,
+    help="Folder with mnist/, fashion_mnist/, cifar10/; default: ../shared/data.",
+)
+@click.option(
+    "--processes",
+    default=1,
+    show_default=True,
+    help="Fits at a time, one core each; 1: all cores for one.",
+)
+@click.option(
+    "--max-draws",
+    default=5,
+    show_default=True,
+    help="Noise draws at most: a first look at long tables.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Only tell what would run, and for how many hours."
+)
+def run(
+    selector: str, images: Path | None, processes: int, max_draws: int, dry_run: bool
+) -> None:
+    """Fit what is missing of a paper's tables.
+
+    SELECTOR: PAPER, PAPER/TABLE, PAPER/TABLE/DATASET, quick (ten minutes) or
+    search/DATASET.
+    """
+    from benchmarks import runner
+
+    try:
+        runner.run(selector, images, processes, dry_run, max_draws=max_draws)
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@command("papers")
+def tables() -> None:
+    """Render all tables, READMEs and pictures from the stored rows.
+
+    They are TABLES.md, the README's tables, results/*/README.md and the pictures of
+    results/.
+    """
+    from benchmarks import render
+
+    for path in render.write():
+        click.echo(path)
+
+
+@command("papers")
+@click.argument("name")
+@click.option("--train", type=PATH, required=True)
+@click.option("--test", type=PATH, required=True)
+@METHOD
+@click.option("--draws", default=5, show_default=True)
+@click.option("--newton-draws", default=5, show_default=True)
+@click.option("--epsilon", "epsilons", type=float, multiple=True, help="Default: all.")
+@click.option(
+    "--together",
+    default=1,
+    show_default=True,
+    help="Fits that share passes, with float32 sums: auto alone.",
+)
+def heads(
+    name: str,
+    train: Path,
+    test: Path,
+    methods: tuple[str, ...],
+    draws: int,
+    newton_draws: int,
+    epsilons: tuple[float, ...],
+    together: int,
+) -> None:
+    """Accuracy of every method at every epsilon on a features file."""
+    from benchmarks import heads as h
+
+    per_method = {m: newton_draws if m == "dp-newton" else draws for m in METHODS}
+    h.sweep(name, train, test, methods, per_method, epsilons or h.EPSILONS, together)
+
+
+# --- experiments --------------------------------------------------------------
+
+
+@command("experiments")
+@click.option(
+    "--part",
+    type=click.Choice(["all", "auto", "apart", "least-squares"]),
+    default="all",
+    show_default=True,
+)
+def ablation(part: str) -> None:
+    """What each part of auto, and of least squares, is worth."""
+    module = experiment("ablation")
+    module.run(part)
+    module.write()
+
+
+@command("experiments")
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path),
+    default=Path("/tmp/dphead-audit"),
+    show_default=True,
+    help="Folder for the chunks of unfinished cells.",
+)
+@click.option("--processes", default=2, show_default=True)
+@click.option("--only", default="", help="Cells whose key contains this.")
+def audit(work: Path, processes: int, only: str) -> None:
+    """Every method attacked with a worst-case canary, at three epsilons."""
+    module = experiment("audit")
+    module.run(work, processes, only)
+    module.write()
+
+
+@command("experiments")
+@click.argument("name")
+def compare(name: str) -> None:
+    """auto beside every method's defaults and an oracle, on data set NAME."""
+    module = experiment("compare")
+    module.run(name)
+    module.write()
+
+
+@command("experiments")
+def curves() -> None:
+    """Accuracy against epsilon during one run (TB21, Figures 3 and 11)."""
+    experiment("curves").run()
+
+
+@command("experiments")
+@click.argument(
+    "job",
+    type=click.Choice(["tan", "tb21", "timing", "costs", "figures", "table"]),
+    default="table",
+)
+def endtoend(job: str) -> None:
+    """Whole networks in miniature, and what the papers' own would cost."""
+    experiment("endtoend").run(job)
+
+
+@command("experiments")
+@click.argument("names", nargs=-1)
+def exact(names: tuple[str, ...]) -> None:
+    """Fits of integer sums beside stored ones of float32 sums."""
+    module = experiment("exact")
+    for name in names or module.SETS:
+        module.run(name)
+    click.echo(module.tables())
+
+
+@command("experiments")
+@click.argument("datasets", nargs=-1)
+def expected(datasets: tuple[str, ...]) -> None:
+    """Whether auto knows its accuracy: expected against measured."""
+    module = experiment("expected")
+    for dataset in datasets or module.SETS:
+        module.run(dataset)
+    module.write()
+
+
+@command("experiments")
+@click.option("--most", type=int, help="So many of the missing runs; default: all.")
+def ingredients(most: int | None) -> None:
+    """De22's Table 2 in miniature: what each ingredient adds."""
+    module = experiment("ingredients")
+    module.run(most)
+    click.echo(module.table())
+
+
+@command("experiments")
+def last_iterate() -> None:
+    """Amplification by iteration beside DP-SGD (TB21, Figure 10)."""
+    experiment("last_iterate").run()
+
+
+@command("experiments")
+def prior() -> None:
+    """auto started from the network's own ImageNet head."""
+    experiment("prior").run()
+    experiment("ablation").write()
+
+
+@command("experiments")
+def shared_noise() -> None:
+    """NOT PRIVATE: one noise vector for all classes, as published code has it."""
+    experiment("shared_noise").run()
+
+
+@command("experiments")
+def tuning() -> None:
+    """FC23's search of settings, counted and not."""
+    experiment("tuning").run()
+
+
+# --- speed --------------------------------------------------------------------
+
+
+@command("speed")
+@click.argument("name")
+@click.option("--train", type=PATH, required=True)
+@click.option("--test", type=PATH, required=True)
+@METHOD
+@click.option("--repeats", default=3, show_default=True)
+@click.option("--epsilon", default=1.0, show_default=True)
+def cost(
+    name: str,
+    train: Path,
+    test: Path,
+    methods: tuple[str, ...],
+    repeats: int,
+    epsilon: float,
+) -> None:
+    """Time and memory of `dphead fit`."""
+    from benchmarks import heads as h
+
+    h.cost(name, train, test, methods, repeats, epsilon)
+
+
+@command("speed")
+@click.option(
+    "--patience",
+    type=float,
+    default=float("inf"),
+    show_default=True,
+    help="Leave out what took more seconds a step in the run before.",
+)
+def peers(patience: float) -> None:
+    """One full-batch step, ours and other libraries'."""
+    module = experiment("peers")
+    module.run(patience=patience)
+    module.write()
+    click.echo(module.table())
+
+
+@command("speed")
+@click.argument("folder", type=PATH)
+def scale(folder: Path) -> None:
+    """Time and memory of sums against rows, streamed from a file in FOLDER."""
+    module = experiment("scale")
+    module.run(folder)
+    module.write()
+    click.echo(module.table())
+
+
+@command("speed")
+def scale_gpu() -> None:
+    """DP-FC's releases at ImageNet's size on an accelerator."""
+    experiment("scale").run_gpu()
+
+
+@command("speed")
+@click.argument(
+    "jobs", nargs=-1, type=click.Choice(["scattering", "timm", "gpu"]), default=None
+)
+def extraction(jobs: tuple[str, ...]) -> None:
+    """Extraction beside kymatio and plain timm; JOBS: scattering and timm."""
+    for job in jobs or ("scattering", "timm"):
+        experiment("extraction").run(job)
+
+
+@command("speed")
+def products() -> None:
+    """Exact products of 16-bit integers beside float32; nothing is stored."""
+    experiment("products").run()
+
+
+@main.command(hidden=True)
+@click.argument("contender")
+@click.argument("sizes", nargs=3, type=int)
+def step(contender: str, sizes: tuple[int, int, int]) -> None:
+    """One contender of `peers`, in a process of its own."""
+    click.echo(json.dumps(experiment("peers").one(contender, *sizes)))
+
+
+@main.command(hidden=True)
+@click.argument("path", type=PATH)
+@click.argument("rows", type=int)
+def streamed(path: Path, rows: int) -> None:
+    """One size of `scale`, in a process of its own."""
+    click.echo(json.dumps(experiment("scale").one(path, rows)))
+
+
+# --- checks -------------------------------------------------------------------
+
+
+@command("checks")
+def seeded() -> None:
+    """A digest of each seeded head and report, to compare before and after."""
+    from benchmarks import seeded as module
+
+    module.run()
+
+
+@command("checks")
+def demo() -> None:
+    """Private heads of scikit-learn's digits by the commands a user would type."""
+    from benchmarks import demo as module
+
+    module.run()

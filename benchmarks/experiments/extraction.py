@@ -1,0 +1,273 @@
+"""Extraction beside its peers, taken in turn in one process: `python -m
+benchmarks extraction [scattering timm gpu]`.
+
+Each candidate runs on all cores in two ways, with torch's own threads and as one
+single-threaded worker a core (as `dphead extract` does), at several batch sizes; its
+best median counts. A run is a line of results/extraction.jsonl.
+scattering: ScatterNet beside kymatio. timm: MobileNetV2 as extraction runs it on a CPU,
+beside plain timm. gpu: extraction of ViT-B/16 beside the model's own rate in bfloat16;
+it has not been run yet.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.store import RESULTS, append, provenance
+from extract.backbones import BackboneOptions, load_backbone
+from extract.images import Classes
+from extract.run import ExtractOptions, extract
+from extract.scattering import ScatterNet
+
+OUT = RESULTS / "extraction.jsonl"
+REPEATS = 5
+WEIGHTS = (
+    Path(__file__).parents[3]
+    / "shared"
+    / "weights"
+    / "mobilenetv2_100.in1k.safetensors"
+)
+Network = Callable[[torch.Tensor], torch.Tensor]
+
+
+def run_threads(network: Network, images: torch.Tensor, batch: int) -> None:
+    """One batch after the other, torch's threads inside."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    with torch.inference_mode():
+        for part in images.split(batch):
+            network(part)
+
+
+def run_workers(network: Network, images: torch.Tensor, batch: int) -> None:
+    """Several batches at a time, one thread each."""
+    torch.set_num_threads(1)
+
+    def work(part: torch.Tensor) -> None:
+        with torch.inference_mode():
+            network(part)
+
+    with ThreadPoolExecutor(
+        os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        list(pool.map(work, images.split(batch)))
+
+
+WAYS = {"threads": run_threads, "workers": run_workers}
+
+
+def compare(
+    networks: dict[str, Network],
+    images: torch.Tensor,
+    batches: dict[str, tuple[int, ...]],
+) -> dict[str, Any]:
+    """For each network its best way, batch size and images a second (median, least,
+    most), and all medians.
+    """
+    tries = [
+        (name, way, batch)
+        for name in networks
+        for way in WAYS
+        for batch in batches[name]
+    ]
+    rates: dict[tuple[str, str, int], list[float]] = {key: [] for key in tries}
+    for repeat in range(REPEATS + 1):  # the first warms up
+        for name, way, batch in tries:
+            start = time.perf_counter()
+            WAYS[way](networks[name], images, batch)
+            if repeat:
+                rates[name, way, batch].append(
+                    len(images) / (time.perf_counter() - start)
+                )
+    found = {}
+    for name in networks:
+        medians = {
+            key[1:]: median(values) for key, values in rates.items() if key[0] == name
+        }
+        way, batch = max(medians, key=lambda key: medians[key])
+        best = rates[name, way, batch]
+        found[name] = {
+            "way": way,
+            "batch": batch,
+            "images_per_second": median(best),
+            "least": min(best),
+            "most": max(best),
+            "medians": {
+                f"{way} {batch}": value for (way, batch), value in medians.items()
+            },
+        }
+    return found
+
+
+def store(job: str, found: dict[str, Any], base: str, ours: str, **facts: Any) -> None:
+    """Append the row and print it.
+
+    plain_ratio: to the base as it is usually run, with torch's own threads.
+    """
+    rate = found[ours]["images_per_second"]
+    theirs = found[base]
+    plain = max(
+        (v for key, v in theirs["medians"].items() if key.startswith("threads")),
+        default=None,
+    )
+    ratios = {
+        "ratio": rate / theirs["images_per_second"],
+        "plain_ratio": plain and rate / plain,
+    }
+    append(
+        OUT,
+        {
+            "job": job,
+            **facts,
+            "rates": found,
+            **ratios,
+            "torch": torch.__version__,
+            **provenance(),
+        },
+    )
+    print(f"{job} {facts}")
+    for name, best in found.items():
+        print(
+            f"  {name:<22} {best['images_per_second']:8.0f} images/s ({best['way']}, "
+            f"batches of {best['batch']})"
+        )
+        medians = (f"{key}: {value:.0f}" for key, value in best["medians"].items())
+        print(f"  {'':<22} {', '.join(medians)}")
+    print(f"  {ours} / {base}: {ratios}", flush=True)
+
+
+def scattering() -> None:
+    """ScatterNet, J = 2 and L = 8, beside kymatio 0.3."""
+    # of the extra `bench`
+    from kymatio.scattering2d.frontend import (  # pyright: ignore[reportMissingImports]
+        torch_frontend,
+    )
+
+    for shape, colours, n in (((28, 28), 1, 1024), ((32, 32), 3, 512)):
+        images = torch.rand(
+            n, colours, *shape, generator=torch.Generator().manual_seed(0)
+        )
+        networks: dict[str, Network] = {
+            "kymatio": torch_frontend.ScatteringTorch2D(2, shape),
+            "dphead": ScatterNet(2, shape),
+        }
+        with torch.inference_mode():
+            theirs, ours = (
+                network(images[:32]).flatten(1) for network in networks.values()
+            )
+        difference = float(
+            torch.linalg.vector_norm(ours - theirs) / torch.linalg.vector_norm(theirs)
+        )
+        found = compare(
+            networks, images, {"kymatio": (64, 128, 256), "dphead": (64, 128, 256)}
+        )
+        facts = {
+            "shape": [*shape, colours],
+            "images": n,
+            "relative_difference": difference,
+        }
+        store("scattering", found, "kymatio", "dphead", **facts)
+
+
+def timm() -> None:
+    """MobileNetV2 at 128 pixels: plain timm and extraction's path (batch norms folded,
+    channels last).
+    """
+    from extract.backbones import _timm
+
+    arguments = {"num_classes": 1001, "pad_type": "same"}
+    options = BackboneOptions(
+        "mobilenetv2_100", WEIGHTS, arguments, (0.5,), (0.5,), image_size=128
+    )
+    images = torch.randn(128, 3, 128, 128, generator=torch.Generator().manual_seed(0))
+    plain = _timm(options).module.eval()
+    fast = load_backbone(options, (32, 32), True).module
+
+    networks: dict[str, Network] = {
+        "plain timm": plain,
+        "dphead": lambda part: fast(part.to(memory_format=torch.channels_last)),
+    }
+    with torch.inference_mode():
+        theirs = plain(images[:16])
+        ours = networks["dphead"](images[:16])
+    difference = float((ours - theirs).abs().max() / theirs.abs().max())
+    found = compare(networks, images, {"plain timm": (16, 64), "dphead": (16, 64)})
+    facts = {"model": "mobilenetv2_100", "size": 128, "relative_difference": difference}
+    store("timm", found, "plain timm", "dphead", **facts)
+
+
+def gpu(n: int = 16384, batch: int = 512) -> None:
+    """`extract` of ViT-B/16 on one GPU, from 8-bit images in memory to the file, beside
+    the model's own rate.
+    """
+    import timm as library
+
+    if not torch.cuda.is_available():
+        raise SystemExit(
+            "the job gpu needs a GPU that torch can use, got none. It was not run."
+        )
+    name, size = "vit_base_patch16_224", 224
+    model = library.create_model(name, num_classes=0).cuda().eval()
+    inputs = torch.randn(batch, 3, size, size, device="cuda")
+    rates = []
+    with (
+        torch.inference_mode(),
+        torch.autocast("cuda", torch.bfloat16),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        for _ in range(REPEATS + 1):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(8):
+                model(inputs)
+            torch.cuda.synchronize()
+            rates.append(8 * batch / (time.perf_counter() - start))
+        torch.save(model.state_dict(), f"{folder}/w.pth")
+        images = np.random.default_rng(0).integers(
+            0, 256, (n, size, size, 3), dtype=np.uint8
+        )
+        np.savez(f"{folder}/images.npz", images=images)
+        options = BackboneOptions(
+            name, Path(folder) / "w.pth", {"num_classes": 0}, crop_pct=1.0
+        )
+        choice = {
+            "classes": Classes(ignore_labels=True),
+            "device": "cuda",
+            "amp": True,
+            "batch_size": batch,
+        }
+        done = extract(
+            ExtractOptions(
+                f"{folder}/images.npz", f"{folder}/f.h5", options, check=False, **choice
+            )
+        )
+    found = {
+        "model": {"images_per_second": median(rates[1:])},
+        "dphead": {"images_per_second": done.rows_per_second},
+    }
+    for rate in found.values():
+        rate |= {"way": "one GPU", "batch": batch, "medians": {}}
+    store(
+        "gpu",
+        found,
+        "model",
+        "dphead",
+        model=name,
+        gpu=torch.cuda.get_device_name(),
+        images=n,
+    )
+
+
+JOBS = {"scattering": scattering, "timm": timm, "gpu": gpu}
+
+
+def run(job: str) -> None:
+    """Measure one of JOBS."""
+    JOBS[job]()

@@ -1,0 +1,433 @@
+"""One full-batch step of a linear softmax head, ours and others', on the same arrays,
+each in a process of its own.
+
+`python -m benchmarks peers` runs every contender at every size in one go and writes
+results/peers. A contender that would need more than LIMIT seconds a step or MEMORY
+bytes runs on a twentieth of the rows, and its row says so. The roofline is the larger
+of the multiplications over the rate of a float32 matrix product and the bytes of the
+features over the rate at which memory is read, both measured in the same run. The
+machine is shared: a cell is the median of the last RUNS runs, which are to be an hour
+apart, with the best and the worst in brackets; `... --patience 10` leaves
+out what took more than ten seconds a step in the run before. With
+`DPHEAD_BEFORE=FOLDER`, another commit of this project (its checkout) runs beside it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.prose import wrapped
+from benchmarks.store import RESULTS, append, commit_of, provenance, read
+
+OUT = RESULTS / "peers"
+SIZES = (
+    (50_000, 768, 10),
+    (50_000, 768, 100),
+    (50_000, 1280, 10),
+    (100_000, 1664, 1000),
+)
+RUNS = 3
+BEFORE, BEFORE_VAR = "dphead, another commit", "DPHEAD_BEFORE"
+LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
+# share of the rows where all are too many; steps that are timed at most
+FEWER, TURNS = 20, 31
+WHY = """097c6fb is the last commit with float32 sums. What a step does besides the
+products: noise, the ledger's two entries, the count of used rows, and the secret run of
+rows that is added again by the reference, 2,048 rows of the fast way twice among it.
+Three times the speed of ghost clipping would be, with 100 classes, nearly the roofline
+itself.
+"""
+Step = Callable[[], Any]
+
+
+def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """One `release` of a fit of many: begin, sum, noise, commit.
+
+    Rows are kept as a fit keeps them.
+    """
+    from dphead.privacy.contract import ReleaseSpec
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.release import release
+    from dphead.privacy.statistics import Gradient, Params
+    from dphead.rows.arrays import ArrayRows
+    from dphead.sums.cpu import CpuSums
+    from dphead.sums.door import Door
+
+    query = Gradient(w.shape[1])
+    rows = ArrayRows(x, y)
+    params = Params(weights=w)
+    summer = Door(CpuSums(), memory=1 << 30)
+    spec = ReleaseSpec("step", query.name, 1.0, 1.0, len(x))
+    noise = NoiseSource()
+    plan = [spec.row()] * (TURNS + 1)
+    fit = Ledger().reserve(
+        plan,
+        epsilon=1.0,
+        delta=1e-5,
+        relation=spec.relation,
+        description="steps",
+        plan_hash="",
+        store=None,
+    )
+    return lambda: release(
+        query, params, rows, spec, ledger=fit, noise=noise, summer=summer
+    )
+
+
+def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """A jitted gradient without privacy; data are arguments, on the device."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return -jnp.take_along_axis(jax.nn.log_softmax(x @ w), y[:, None], 1).sum()
+
+    gradient = jax.jit(jax.grad(loss))
+    a = [jnp.asarray(v) for v in (w, x, y)]
+    return lambda: gradient(*a).block_until_ready()
+
+
+def jax_privacy(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """Its clipped_grad in microbatches of 500 rows, and normal noise."""
+    import jax
+    import jax.numpy as jnp
+    from jax_privacy.clipping import clipped_grad  # pyright: ignore[reportMissingImports]
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return -jax.nn.log_softmax(x[0] @ w)[y[0]]
+
+    clipped = clipped_grad(
+        loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=500
+    )
+    noisy = jax.jit(
+        lambda w, x, y, key: clipped(w, x, y) + jax.random.normal(key, w.shape)
+    )
+    a = [jnp.asarray(v) for v in (w, x, y, jax.random.key(0))]
+    return lambda: noisy(*a).block_until_ready()
+
+
+def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
+    """Its hooks (per-example gradients) or its ghost clipping (norms, then a weighted
+    pass), and normal noise.
+    """
+    import torch
+    from opacus.grad_sample import (  # pyright: ignore[reportMissingImports]
+        GradSampleModule,
+        GradSampleModuleFastGradientClipping,
+    )
+    from torch.nn.functional import cross_entropy
+
+    model: Any = torch.nn.Linear(*w.shape, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.from_numpy(w.T))
+    rows = torch.from_numpy(x)
+    labels = torch.from_numpy(y)
+    if ghost:
+        module: Any = GradSampleModuleFastGradientClipping(
+            model, loss_reduction="sum", max_grad_norm=1
+        )
+    else:
+        module = GradSampleModule(model, loss_reduction="sum")
+
+    def step() -> None:
+        module.zero_grad()
+        losses = cross_entropy(module(rows), labels, reduction="none")
+        if ghost:
+            losses.sum().backward(retain_graph=True)
+            factor = module.get_clipping_coef()
+            module.zero_grad()
+            module.disable_hooks()
+            (factor * losses).sum().backward()
+            module.enable_hooks()
+            total = model.weight.grad
+        else:
+            losses.sum().backward()
+            sample: Any = model.weight.grad_sample
+            factor = (1.0 / sample.flatten(1).norm(dim=1)).clamp(max=1.0)
+            total = torch.einsum("i,ijk->jk", factor, sample)
+            model.weight.grad_sample = None
+        total.add_(torch.randn_like(total))
+
+    return step
+
+
+def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """Ten iterations of scikit-learn's L-BFGS without privacy, a tenth of them a
+    step.
+    """
+    import warnings
+
+    from sklearn.linear_model import LogisticRegression
+
+    warnings.filterwarnings("ignore")
+    return lambda: LogisticRegression(max_iter=10, tol=0.0).fit(x, y)
+
+
+CONTENDERS: dict[str, Callable[..., Step]] = {
+    "dphead": dphead,
+    BEFORE: dphead,
+    "jax, not private": jax_plain,
+    "opacus, ghost": lambda *a: opacus(*a, ghost=True),
+    "opacus, hooks": lambda *a: opacus(*a, ghost=False),
+    "jax_privacy": jax_privacy,
+    "scikit-learn, not private": sklearn_plain,
+}
+PART = {"scikit-learn, not private": 10}  # iterations in what is timed
+
+
+def needs(name: str, n: int, d: int, m: int) -> float:
+    """Bytes that a contender is known to need at least: Opacus's hooks hold a gradient
+    for each row.
+    """
+    return 4.0 * n * d * m * 1.3 if name == "opacus, hooks" else 0.0
+
+
+def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, Any]:
+    """Time a contender here.
+
+    The first step warms up; at least one is timed, more while there is patience
+    (seconds).
+    """
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, d), np.float32)
+    y = rng.integers(0, m, n)
+    w = (0.01 * rng.standard_normal((d, m))).astype(np.float32)
+    step = CONTENDERS[name](x, y, w)
+    seconds: list[float] = []
+    first = time.perf_counter()
+    step()
+    while len(seconds) < TURNS and (
+        not seconds or time.perf_counter() - first < patience
+    ):
+        start = time.perf_counter()
+        step()
+        seconds.append((time.perf_counter() - start) / PART.get(name, 1))
+    return {"seconds": seconds, "peak_mb": peak_memory() / 1e6}
+
+
+def peak_memory() -> int:
+    """Bytes that this program has held at most (`ru_maxrss` counts what its parent held
+    when it was started).
+    """
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
+def machine_rates() -> dict[str, float]:
+    """Multiplications and additions a second of a float32 product; bytes a second read
+    from memory on every core.
+    """
+    a = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
+    x = np.ones((1 << 28,), np.float32)
+    cores = len(os.sched_getaffinity(0))
+    flops, read_rate = 0.0, 0.0
+    with ThreadPoolExecutor(cores) as pool:
+        for _ in range(3):
+            start = time.perf_counter()
+            np.matmul(a, a)
+            flops = max(flops, 2 * 4096**3 / (time.perf_counter() - start))
+            start = time.perf_counter()
+            list(pool.map(np.max, np.array_split(x, cores)))
+            read_rate = max(read_rate, x.nbytes / (time.perf_counter() - start))
+    return {"flops": flops, "bytes": read_rate}
+
+
+def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
+    """A contender's time and memory in a new process, on fewer rows where it cannot do
+    all; or why there are none.
+    """
+    for rows in (n, n // FEWER):
+        if needs(name, rows, d, m) > MEMORY:
+            why = f"more than {MEMORY / 1e9:.0f} GB"
+            continue
+        called = "dphead" if name == BEFORE else name
+        where = os.environ[BEFORE_VAR] if name == BEFORE else "."
+        module = ["benchmarks", "step"]
+        if (Path(where) / "benchmarks" / "peers.py").exists():  # an older commit
+            module = ["benchmarks.peers", "one"]
+        sizes = map(str, (rows, d, m))
+        command = [sys.executable, "-m", *module, called, *sizes]
+        try:
+            run = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=2 * LIMIT + 30,
+                cwd=where,
+            )
+        except subprocess.TimeoutExpired:
+            why = f"more than {LIMIT:.0f} s a step"
+            continue
+        if run.returncode == 0:
+            found = json.loads(run.stdout.splitlines()[-1])
+            if median(found["seconds"]) <= LIMIT:
+                return found | {
+                    "rows_timed": rows,
+                    "seconds_a_step": median(found["seconds"]) * n / rows,
+                }
+            why = f"more than {LIMIT:.0f} s a step"
+        else:
+            why = (run.stderr.strip().splitlines() or ["killed"])[-1]
+    return {"not_run": why}
+
+
+def run(
+    sizes: tuple[tuple[int, int, int], ...] = SIZES, patience: float = float("inf")
+) -> None:
+    """Every contender at every size, one after the other.
+
+    patience: those whose last step took longer wait.
+    """
+    OUT.mkdir(parents=True, exist_ok=True)
+    started = time.strftime("%Y-%m-%d %H:%M")
+    before = last_runs()
+    for n, d, m in sizes:
+        rates = machine_rates()
+        roofline = max(4 * n * d * m / rates["flops"], 4 * n * d / rates["bytes"])
+        for name in CONTENDERS:
+            if name == BEFORE and BEFORE_VAR not in os.environ:
+                continue
+            known = before.get((name, n, d, m))
+            if known and known[-1].get("seconds_a_step", np.inf) > patience:
+                continue
+            row = {
+                "contender": name,
+                "n": n,
+                "d": d,
+                "m": m,
+                "roofline_seconds": roofline,
+                "rates": rates,
+            }
+            row |= measure(name, n, d, m)
+            if name == BEFORE:
+                row["other"] = commit_of(os.environ[BEFORE_VAR])
+            append(OUT / "steps.jsonl", row | {"started": started} | provenance())
+            print(
+                name, n, d, m, row.get("seconds_a_step", row.get("not_run")), flush=True
+            )
+
+
+def last_runs() -> dict[tuple[str, int, int, int], list[dict[str, Any]]]:
+    """The rows of the last RUNS runs, by contender and size."""
+    found: dict[tuple[str, int, int, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in read(OUT / "steps.jsonl"):
+        if "started" in row:  # rows before have no run
+            found[row["contender"], row["n"], row["d"], row["m"]].append(row)
+    return {key: rows[-RUNS:] for key, rows in found.items()}
+
+
+def middle(rows: list[dict[str, Any]]) -> float:
+    """Median of the runs' seconds a step."""
+    return median(row["seconds_a_step"] for row in rows)
+
+
+def table() -> str:
+    """Median, best and worst run of each contender and size, with ratios of medians to
+    ours.
+    """
+    runs = last_runs()
+    sizes = [size for size in SIZES if ("dphead", *size) in runs]
+    heads = [f"{n:,} × {d}, {m} classes" for n, d, m in sizes]
+    lines = [
+        "| one step, seconds (best to worst run; times ours) | "
+        + " | ".join(heads)
+        + " |"
+    ]
+    lines.append("|---" * (len(sizes) + 1) + "|")
+    for name in CONTENDERS:
+        if any((name, *size) in runs for size in sizes):
+            cells = [
+                _cell(runs.get((name, *size), []), runs["dphead", *size])
+                for size in sizes
+            ]
+            lines.append(f"| {_title(name, runs)} | " + " | ".join(cells) + " |")
+    cells = []
+    for size in sizes:
+        ours = runs["dphead", *size]
+        roof = median(row["roofline_seconds"] for row in ours)
+        cells.append(f"{roof:.3g} (ours is {middle(ours) / roof:.2g}×)")
+    lines.append("| roofline | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _title(
+    name: str, runs: dict[tuple[str, int, int, int], list[dict[str, Any]]]
+) -> str:
+    others = sorted(
+        {row["other"] for rows in runs.values() for row in rows if "other" in row}
+    )
+    return f"dphead at {', '.join(others)}" if name == BEFORE else name
+
+
+def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
+    if not rows or "not_run" in rows[-1]:
+        return rows[-1]["not_run"] if rows else "not measured"
+    seconds = [row["seconds_a_step"] for row in rows]
+    ratio = middle(rows) / middle(ours)
+    fewer = rows[-1]["rows_timed"] != rows[-1]["n"]
+    mark = f", on {rows[-1]['rows_timed']:,} rows" if fewer else ""
+    spread = f"{min(seconds):.3g} to {max(seconds):.3g}" if len(rows) > 1 else "one run"
+    times = f"{ratio:{'.0f' if ratio >= 10 else '.2g'}}×"
+    memory = max(row["peak_mb"] for row in rows) / 1000
+    return (
+        f"{float(f'{middle(rows):.3g}'):,g} ({spread}; {times}{mark}), {memory:.1f} GB"
+    )
+
+
+def plot(path: Path) -> None:
+    """Seconds a step of each contender, a group of bars a size, and the roofline."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    runs = last_runs()
+    sizes = [size for size in SIZES if ("dphead", *size) in runs]
+    timed = {key: rows for key, rows in runs.items() if "not_run" not in rows[-1]}
+    fig, ax = plt.subplots(figsize=(9, 4.5))
+    width = 0.8 / len(CONTENDERS)
+    for i, name in enumerate(CONTENDERS):
+        values = [
+            middle(timed[name, *size]) if (name, *size) in timed else np.nan
+            for size in sizes
+        ]
+        ax.bar(
+            np.arange(len(sizes)) + (i - len(CONTENDERS) / 2 + 0.5) * width,
+            values,
+            width,
+            label=name,
+        )
+    for j, size in enumerate(sizes):
+        ax.hlines(
+            median(row["roofline_seconds"] for row in runs["dphead", *size]),
+            j - 0.42,
+            j + 0.42,
+            "black",
+            "dashed",
+        )
+    ax.set_yscale("log")
+    ax.set_xticks(range(len(sizes)), [f"{n:,} × {d}\n{m} classes" for n, d, m in sizes])
+    ax.set_ylabel("seconds a step")
+    ax.set_title("One full-batch step of a linear head (dashed: roofline)")
+    ax.legend(fontsize=8)
+    fig.tight_layout()
+    fig.savefig(path, dpi=120)
+    plt.close(fig)
+
+
+def write() -> None:
+    """results/peers/README.md and the plot from the stored rows."""
+    text = f"# {__doc__}\n{table()}\n\n![seconds a step](steps.png)\n\n{WHY}"
+    (OUT / "README.md").write_text(wrapped(text), encoding="utf-8")
+    plot(OUT / "steps.png")

@@ -1,0 +1,385 @@
+"""Time and memory of the sums of DP-LS against the number of rows, streamed from disk,
+beside the roofline.
+
+`python -m benchmarks scale FOLDER` writes synthetic float16 features of ImageNet's size
+(1,664 columns, 1,000 classes) to FOLDER, releases the Gram matrix and the class sums of
+their first n rows in a process of its own, and stores results/scale. Both sums are made
+in one pass, whose time is in the Gram matrix's; a further epsilon is a whole fit of
+DP-LS on the sums that are kept. A few rows come first, to load libraries (a second, as
+a process's first fit takes longer), then three passes, whose medians are here. The
+roofline is the larger of n d² multiplications and additions (half a symmetric product)
+over the rate of a float32 product, and of the features' bytes over the rate at which
+the file is read, both measured in the same run; on a shared machine the last size's
+ratio differs by a tenth between runs (rows.jsonl has them). What the pass is made of is
+measured apart. `python -m benchmarks scale-gpu` times DP-FC's releases at this size on
+an accelerator; it has not been run yet.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from operator import itemgetter
+from pathlib import Path
+from statistics import median
+from timeit import repeat
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiments.peers import machine_rates, peak_memory
+from benchmarks.prose import wrapped
+from benchmarks.store import RESULTS, append, provenance, read
+from extract.format import open_features
+from extract.rows import Header
+from extract.writing import FeaturesWriter
+
+OUT = RESULTS / "scale"
+COLUMNS, CLASSES = 1664, 1000
+ROWS = (10_000, 30_000, 100_000, 300_000, 1_281_167)
+WARM_UP, PASSES = 2_048, 3
+PLAN: dict[str, Any] = {
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "relation": "zero_out",
+    "description": "scale",
+    "plan_hash": "",
+    "store": None,
+}
+
+
+def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
+    """Features whose values do not matter: a block of normal rows, again and again, in
+    another order of columns.
+    """
+    rng = np.random.default_rng(0)
+    names = [f"class {j}" for j in range(CLASSES)]
+    header = Header(
+        n,
+        COLUMNS,
+        "float16",
+        names,
+        "classes-flag",
+        config={"source": "synthetic"},
+        block_rows=8192,
+    )
+    base = rng.standard_normal((header.block_rows, COLUMNS), np.float32).astype(
+        np.float16
+    )
+    with FeaturesWriter(path, header) as writer:
+        while not writer.already_complete and writer.next_row < n:
+            start, stop = writer.next_block()
+            rows = np.roll(base, start // header.block_rows, axis=1)[: stop - start]
+            writer.append(rows, {"labels": rng.integers(0, CLASSES, len(rows))})
+        writer.finish()
+
+
+def one(path: Path, n: int) -> dict[str, Any]:
+    """Release the Gram matrix and the class sums of n rows, streamed, and fit again:
+    median seconds, peak memory.
+
+    The same for WARM_UP rows comes first: it loads libraries and compiled code.
+    """
+    from dphead.rows.features import FeaturesRows
+
+    with open_features(path) as file:
+        rows = FeaturesRows(file, memory=0)
+        warm_up = timed(rows.part(0, WARM_UP, 0))
+        passes = [timed(rows.part(0, n, 0)) for _ in range(PASSES)]
+    seconds = {name: median(p[name] for p in passes) for name in passes[0]}
+    return {
+        "seconds": seconds,
+        "passes": passes,
+        "warm_up_seconds": sum(warm_up.values()),
+        "peak_bytes": peak_memory(),
+    }
+
+
+def timed(rows: Any) -> dict[str, float]:
+    """Seconds of each release, and of a further fit."""
+    from dphead.planning.plan import make_plan
+    from dphead.privacy.contract import ReleaseSpec
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.release import release
+    from dphead.privacy.statistics import ClassSums, Gram, Params
+    from dphead.privacy.transform import RowTransform
+    from dphead.runs.loop import Run, fit_head
+    from dphead.solvers import LeastSquares, PublicFacts
+    from dphead.solvers.centering import Centering
+    from dphead.sums.caches import KeptSums
+    from dphead.sums.cpu import CpuSums
+    from dphead.sums.door import Door
+
+    n = rows.n_rows
+    summer = Door(CpuSums(), KeptSums())
+    params = Params(RowTransform(unit_norm=True))
+    queries = (Gram(CLASSES), ClassSums(CLASSES))
+    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
+    noise = NoiseSource()
+    fit = Ledger().reserve([s.row() for s in specs], **PLAN)
+    seconds = {}
+    for query, spec in zip(queries, specs, strict=True):
+        start = time.perf_counter()
+        release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
+        seconds[type(query).__name__] = time.perf_counter() - start
+    start = time.perf_counter()
+    solver = LeastSquares(centering=Centering(share=0))
+    facts = PublicFacts(n, COLUMNS, CLASSES)
+    plan = make_plan(solver, facts, epsilon=2.0, delta=1e-6)
+    fit_head(solver, rows, facts, plan, Run(summer=summer))
+    return seconds | {"further": time.perf_counter() - start}
+
+
+def parts(path: Path, turns: int = 7) -> dict[str, float]:
+    """Seconds that each part of the pass takes for all rows, if every core does its
+    share: one block's, on one core.
+    """
+    from threadpoolctl import threadpool_limits
+
+    from dphead.privacy.transform import RowTransform
+    from dphead.rows.blocks import BLOCK_ROWS, to_float32
+    from dphead.sums.products_numba import add_class_rows, add_products
+    from dphead.sums.rows_numba import clipped_rows
+
+    transform = RowTransform(unit_norm=True)
+    rng = np.random.default_rng(0)
+    raw = np.empty((BLOCK_ROWS, COLUMNS), np.float16)
+    x = np.empty((BLOCK_ROWS, COLUMNS), np.float32)
+    y = rng.integers(0, CLASSES, BLOCK_ROWS)
+    keep = np.ones(BLOCK_ROWS, bool)
+    gram = np.zeros((COLUMNS, COLUMNS), np.int64)
+    sums = np.zeros((CLASSES, COLUMNS), np.int64)
+    with open_features(path) as file, threadpool_limits(1):
+        file.features.read_direct(raw, np.s_[:BLOCK_ROWS])
+        to_float32(raw, x)
+        q = clipped_rows(transform, x, 1.0).q
+        steps = {
+            "read": lambda: file.features.read_direct(raw, np.s_[:BLOCK_ROWS]),
+            "widen to float32": lambda: to_float32(raw, x),
+            "integer rows of unit norm": lambda: clipped_rows(transform, x, 1.0),
+            "class sums": lambda: add_class_rows(q, y, keep, sums),
+            "Gram matrix": lambda: add_products(q, None, gram),
+        }
+        # blocks of a core
+        shares = ROWS[-1] / BLOCK_ROWS / len(os.sched_getaffinity(0))
+        return {
+            name: shares * median(repeat(step, number=1, repeat=turns + 1)[1:])
+            for name, step in steps.items()
+        }
+
+
+def read_rate(path: Path, most: int = 2 << 30) -> float:
+    """Bytes a second of the file's first gigabytes, read in pieces of 8 MB."""
+    piece = bytearray(8 << 20)
+    done = 0
+    start = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        while done < most and (count := file.readinto(piece)):
+            done += count
+    return done / (time.perf_counter() - start)
+
+
+def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
+    """Measure each size in a process of its own."""
+    path = folder / "synthetic.h5"
+    if not path.exists():
+        write_synthetic(path)
+    for n in sizes:
+        rates = machine_rates() | {"disk": read_rate(path)}
+        roofline = max(n * COLUMNS**2 / rates["flops"], 2 * n * COLUMNS / rates["disk"])
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.experiments.scale",
+            "one",
+            str(path),
+            str(n),
+        ]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        total = found["seconds"]["Gram"] + found["seconds"]["ClassSums"]
+        row = {
+            "n": n,
+            "d": COLUMNS,
+            "m": CLASSES,
+            "rates": rates,
+            "roofline_seconds": roofline,
+            "total_seconds": total,
+        }
+        append(OUT / "rows.jsonl", row | found | provenance())
+        print(
+            f"{n:>9,} rows: {total:.2f} s, {total / roofline:.2f} x the roofline, "
+            f"{found['peak_bytes'] / 1e9:.2f} GB"
+        )
+
+    run_parts(path)
+
+
+def run_parts(path: Path) -> None:
+    """What the pass is made of, beside the roofline's product, into parts.jsonl."""
+    product = {
+        "as many multiplications in one square product": ROWS[-1]
+        * COLUMNS**2
+        / machine_rates()["flops"]
+    }
+    append(
+        OUT / "parts.jsonl",
+        {"n": ROWS[-1], "seconds": parts(path) | product} | provenance(),
+    )
+
+
+def device_seconds(
+    n: int, d: int = COLUMNS, m: int = CLASSES, steps: int = 10
+) -> dict[str, float]:
+    """Seconds of DP-FC's releases, a Gram matrix and so many gradients, on rows that
+    lie on the devices already.
+    """
+    from dphead.privacy.contract import ReleaseSpec
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.release import release
+    from dphead.privacy.statistics import Gradient, Gram, Params
+    from dphead.privacy.transform import RowTransform
+    from dphead.rows.arrays import ArrayRows
+    from dphead.runs.fit import block_sum
+    from dphead.sums.door import Door
+
+    rng = np.random.default_rng(0)
+    x = np.resize(rng.standard_normal((8192, d), np.float32), (n, d))
+    rows = ArrayRows(x, rng.integers(0, m, n))
+    noise = NoiseSource()
+    sums, memory = block_sum("jax", x.nbytes)
+    summer = Door(sums, memory=memory)
+    params = Params(RowTransform(unit_norm=True), np.zeros((d, m), np.float32))
+    queries = [Gram(m), *[Gradient(m, "softmax", "features")] * steps]
+    specs = [ReleaseSpec(q.name, q.name, 1.0, 1.0, n) for q in queries]
+    found = {}
+    for name in ("first", "seconds"):  # the first sends the rows and compiles
+        fit = Ledger().reserve([s.row() for s in specs], **PLAN)
+        start = time.perf_counter()
+        for query, spec in zip(queries, specs, strict=True):
+            release(query, params, rows, spec, ledger=fit, noise=noise, summer=summer)
+        found[name] = time.perf_counter() - start
+    return found
+
+
+def run_gpu() -> None:
+    """DP-FC's releases at ImageNet's size on an accelerator, into gpu.jsonl."""
+    import jax
+
+    if jax.default_backend() == "cpu":
+        raise SystemExit(
+            "the job gpu needs an accelerator that jax can use, got cpu. It was not "
+            "run."
+        )
+    row = {
+        "n": ROWS[-1],
+        "d": COLUMNS,
+        "m": CLASSES,
+        "device": jax.devices()[0].device_kind,
+    }
+    append(OUT / "gpu.jsonl", row | device_seconds(ROWS[-1]) | provenance())
+
+
+def parts_table() -> str:
+    """A line a part of the last run's pass."""
+    last = read(OUT / "parts.jsonl")[-1]
+    lines = [
+        f"| {name} | {seconds:.1f} s |"
+        for name, seconds in sorted(last["seconds"].items(), key=itemgetter(1))
+    ]
+    title = f"One block's time on one core, for {last['n']:,} rows on all cores:"
+    return "\n".join([title, "", "| part of the pass | |", "|---|---|", *lines])
+
+
+def newest() -> list[dict[str, Any]]:
+    """The last row of each size."""
+    return [
+        row for _, row in sorted({r["n"]: r for r in read(OUT / "rows.jsonl")}.items())
+    ]
+
+
+def slope(rows: list[dict[str, Any]], least: int = 100_000) -> float:
+    """Of log seconds against log rows, from `least` rows on."""
+    rows = [r for r in rows if r["n"] >= least]
+    return float(
+        np.polyfit(
+            np.log([r["n"] for r in rows]),
+            np.log([r["total_seconds"] for r in rows]),
+            1,
+        )[0]
+    )
+
+
+def table() -> str:
+    """A line a size, and the slope."""
+    rows = newest()
+    lines = [
+        (
+            "| rows | Gram matrix | class sums | both | roofline | ratio | peak memory "
+            "| a further ε |"
+        ),
+        "|---" * 8 + "|",
+    ]
+    for r in rows:
+        seconds = (
+            *(r["seconds"][q] for q in ("Gram", "ClassSums")),
+            r["total_seconds"],
+            r["roofline_seconds"],
+        )
+        cells = [
+            f"{r['n']:,}",
+            *(f"{s:.2f} s" for s in seconds),
+            f"{seconds[-2] / seconds[-1]:.2f}",
+        ]
+        further = (
+            f"{r['seconds']['further']:.2f} s" if "further" in r["seconds"] else "—"
+        )
+        lines.append(
+            "| "
+            + " | ".join([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB", further])
+            + " |"
+        )
+    return "\n".join(lines) + (
+        "\n\nSlope of log seconds against log rows from 100,000 rows on: "
+        f"{slope(rows):.2f}."
+    )
+
+
+def plot(path: Path) -> None:
+    """Seconds beside the roofline, and peak memory, against rows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = newest()
+    fig, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+    n = [r["n"] for r in rows]
+    left.loglog(
+        n, [r["total_seconds"] for r in rows], "o-", label="Gram matrix and class sums"
+    )
+    left.loglog(n, [r["roofline_seconds"] for r in rows], "k--", label="roofline")
+    left.set_ylabel("seconds")
+    left.set_title(f"slope {slope(rows):.2f} from 100,000 rows on")
+    left.legend()
+    right.semilogx(n, [r["peak_bytes"] / 1e9 for r in rows], "o-")
+    right.set_ylim(0, 1.2 * max(r["peak_bytes"] for r in rows) / 1e9)
+    right.set_ylabel("peak memory, GB")
+    for ax in (left, right):
+        ax.set_xlabel(f"rows of {COLUMNS:,} float16 features, {CLASSES:,} classes")
+    fig.tight_layout()
+    fig.savefig(path, dpi=120)
+    plt.close(fig)
+
+
+def write() -> None:
+    """results/scale/README.md and the plot from the stored rows."""
+    text = (
+        f"# {__doc__}\n{table()}\n\n![seconds and "
+        f"memory](scale.png)\n\n{parts_table()}\n"
+    )
+    (OUT / "README.md").write_text(wrapped(text), encoding="utf-8")
+    plot(OUT / "scale.png")

@@ -1,0 +1,67 @@
+"""Measured rows: JSON lines under results/, each with its commit, date and machine."""
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead.runs.report import plain
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def provenance() -> dict[str, Any]:
+    """Commit, date and machine of a result."""
+    lines = (
+        Path("/proc/cpuinfo").read_text().splitlines()
+        if Path("/proc/cpuinfo").exists()
+        else []
+    )
+    cpu = next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
+    return {
+        "commit": commit_of("."),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": (
+            f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy "
+            f"{np.__version__}"
+        ),
+    }
+
+
+def commit_of(folder: str | Path) -> str:
+    """The short name of the commit that is checked out there."""
+    command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def append(path: Path, row: dict[str, Any]) -> None:
+    """Add a JSON line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        file.write(json.dumps(plain(row), sort_keys=True) + "\n")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file, or none; "inf" becomes a number again."""
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        for key in ("epsilon", "exact_epsilon"):
+            if key in row:
+                row[key] = float(row[key])
+    return rows
+
+
+def peak_memory_mb() -> float:
+    """Peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
