@@ -19,12 +19,13 @@ import torch
 from extract.backbones import Backbone, BackboneOptions, load_backbone
 from extract.disk import check_disk, write_names
 from extract.errors import ExtractError, FormatError, ResumableError
-from extract.images import Classes, Source, open_source
+from extract.images import Classes, Source
 from extract.loop import Loop, LoopSettings, Progress, Survey, survey
 from extract.reading import open_features
 from extract.rows import Header
 from extract.rowwise import RowNorm
 from extract.shards import Shard, shared_identifiers
+from extract.sources import open_source
 from extract.verify import verify
 from extract.views import Views
 from extract.writing import FeaturesWriter

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from extract.images import Classes, UnreadableImage, open_source
+from extract.images import Classes, UnreadableImage
+from extract.sources import open_source
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def load_images(
     channels: int | None = None,
     layout: str | None = None,
 ) -> LabelledImages:
-    """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.images`)
+    """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.sources`)
     into memory.
 
     size: side of the square, or (h, w), that images are resized to; needed for files,

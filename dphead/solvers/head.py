@@ -1,14 +1,11 @@
 """A linear head, the rows that it scores, and its intercept's row of weights."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from dphead.privacy.transform import RowTransform
-
-if TYPE_CHECKING:
-    from dphead.solvers.error_bars import ErrorBars
 
 
 @dataclass(frozen=True)
@@ -20,6 +17,14 @@ class AccuracyEstimate:
     accuracy: float
     low: float
     high: float
+
+
+class StandardErrors(Protocol):
+    """How far the noise moves weights: `solvers.error_bars.ErrorBars`."""
+
+    def std(self, rows: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
+        """Standard errors (k, c) of rows (k, width) @ weights @ classes (m, c)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +44,7 @@ class LinearHead:
     transform: RowTransform = field(default_factory=RowTransform)
     loss: str = "softmax"
     estimate: AccuracyEstimate | None = None
-    error_bars: "ErrorBars | None" = None
+    error_bars: StandardErrors | None = None
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
         """Scores (n, n_classes) float32 of rows x (n, n_features).
@@ -91,7 +96,7 @@ class LinearHead:
             abs(append),
         )
 
-    def _asked_for(self) -> "ErrorBars":
+    def _asked_for(self) -> StandardErrors:
         if self.error_bars is None:
             raise ValueError(
                 "standard errors need a fit with error_bars, got none. Fit dp-ls with "

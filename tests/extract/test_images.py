@@ -19,9 +19,9 @@ from extract.images import (
     canonical_array,
     decode_image,
     image_hash,
-    open_source,
 )
 from extract.layout import Layout
+from extract.sources import open_source
 
 DRAW = np.random.default_rng(0)
 PICTURE = DRAW.integers(0, 256, (6, 9, 3)).astype(np.uint8)

@@ -22,10 +22,11 @@ from dphead.cli import cli
 from extract.backbones import BackboneOptions
 from extract.errors import ExtractError, FormatError
 from extract.format import open_features
-from extract.images import Classes, open_source
+from extract.images import Classes
 from extract.rowwise import RowNorm
 from extract.run import extract
 from extract.shards import Shard, join, shared_identifiers
+from extract.sources import open_source
 from extract.views import Views
 from tests.extract.test_run import CHILD, TEN, options
 
