@@ -152,6 +152,8 @@ class FeaturesWriter:
     def _create(self) -> h5py.File:
         h, n = self.header, self.header.n_rows
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        # rows are private: for the owner alone
+        os.close(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600))
         # The oldest file layout has no "open for writing" mark, so a killed run leaves
         # a file that opens again.
         with h5py.File(

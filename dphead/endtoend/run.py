@@ -36,6 +36,7 @@ from dphead.runs.custody import (
     check_delta,
     check_folder,
     interrupted,
+    locked,
     make_report,
     public_facts,
     write_records,
@@ -106,9 +107,12 @@ def finetune(
     try:
         run = prepare(options, data, facts, sums, ungrouped)
         test = load_test(options, data)
-        result = lead(run, announce, progress)
-        measured = measure(run, result, test)
-        report = write(run, result, measured)
+        stored = options.checkpoint + SLACK_RELEASES
+        check_folder(options.out, [sums.network.query.size] * stored)
+        with locked(options.out):
+            result = lead(run, announce, progress)
+            measured = measure(run, result, test)
+            report = write(run, result, measured)
     finally:
         processes.finish()
     return {
@@ -172,12 +176,9 @@ def lead(
 ) -> FitResult:
     """Try what can fail, charge, and train from the last checkpoint."""
     options, out = run.options, run.options.out
-    stored = options.checkpoint + SLACK_RELEASES
-    check_folder(out, [run.sums.network.query.size] * stored)
     if announce is not None:
         announce(run.plan, run.method, run.schedule)
-    if interrupted(out) is None:  # no fit that a checkpoint could be of
-        load_checkpoint(out, "")
+    load_checkpoint(out, interrupted(out) or "")  # of no other fit
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     solver: Any = run.method.solver
     check_fit(Door(run.sums), solver, run.data.rows, run.plan, run.facts)

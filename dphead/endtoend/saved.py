@@ -16,6 +16,7 @@ from dphead.endtoend.images import load_images
 from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec, network_rows
 from dphead.endtoend.solver import Progress
+from dphead.privacy.ledger import write_durably
 from dphead.rows.features import load_features
 from dphead.runs.files import check_labels, check_layout, is_features_file
 from extract.images import Classes
@@ -29,7 +30,7 @@ def save_network(
     """model.safetensors (all weights, the averaged ones where trained, and the rows'
     transform) and model.json.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
     tensors = {
@@ -39,12 +40,11 @@ def save_network(
     tensors |= {
         k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None
     }
-    save_file(
-        {k: np.ascontiguousarray(v) for k, v in tensors.items()},
-        out / "model.safetensors",
-    )
+    held = save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
+    write_durably(out / "model.safetensors", lambda file: file.write(held))
     meta = {"format": FORMAT, "network": asdict(network.spec), **facts}
-    (out / "model.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
+    text = json.dumps(meta, indent=2, sort_keys=True) + "\n"
+    write_durably(out / "model.json", lambda file: file.write(text.encode()))
 
 
 def load_network(

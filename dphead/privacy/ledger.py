@@ -94,7 +94,7 @@ class Ledger:
             )
         try:
             if self.path != ":memory:":
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                _make_private(Path(path))
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
             self._db.execute("PRAGMA synchronous=EXTRA")
             # Without it REPLACE deletes rows past the triggers.
@@ -182,12 +182,15 @@ class Ledger:
         description: str,
         plan_hash: str,
         store: Path | None = None,
+        fit_id: str | None = None,
     ) -> "FitLedger":
         """Charge a whole fit, durably, or refuse with nothing written.
 
-        specs: `ReleaseSpec.row()` of each release.
+        specs: `ReleaseSpec.row()` of each release. fit_id: of `new_fit_id`; None draws
+        one. Who writes it down before this call finds the charge again after a crash.
 
-        Guarantee: after it returns, the sum of all fits ever reserved is within the
+        Guarantee: a fit_id is charged once: LedgerError where the ledger `holds` it.
+        After it returns, the sum of all fits ever reserved is within the
         budget (epsilon to a relative 1e-9: `_check`), whatever happens next.
         """
         caps = {s["group_cap"] for s in specs}
@@ -196,7 +199,7 @@ class Ledger:
                 "every release must have the fit's relation and unit, got "
                 f"{relation=}, {caps=}. Plan anew."
             )
-        fit_id = uuid.uuid4().hex
+        fit_id = fit_id or new_fit_id()
         fit = {
             "fit_id": fit_id,
             "created": _hour(time.time()),
@@ -211,11 +214,19 @@ class Ledger:
             for i, s in enumerate(specs)
         ]
         with self._transaction():
+            if self.holds(fit_id):
+                raise LedgerError(
+                    f"a fit must be charged once, got {fit_id=} again. Resume it."
+                )
             self._fix_unit(relation, next(iter(caps), None))
             self._check(together(event_of(s) for s in specs), relation)
             self._db.execute(NEW_FIT, fit)
             self._db.executemany(NEW_RELEASE, releases)
         return FitLedger(self, fit_id, store)
+
+    def holds(self, fit_id: str) -> bool:
+        """Whether a fit of this id was charged."""
+        return self._first("SELECT 1 FROM fits WHERE fit_id = ?", fit_id) is not None
 
     def _fix_unit(self, relation: str, cap: int | None) -> None:
         """Refuse a fit that protects something else than the fits before it."""
@@ -354,7 +365,7 @@ class FitLedger:
     def __init__(self, ledger: Ledger, fit_id: str, store: Path | None) -> None:
         self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
         if store is not None:
-            store.mkdir(parents=True, exist_ok=True)
+            store.mkdir(parents=True, exist_ok=True, mode=0o700)
             # held until the process ends
             self._lock = open(store / "lock", "w")  # noqa: SIM115
             try:
@@ -495,6 +506,17 @@ class FitLedger:
         )
 
 
+def _make_private(path: Path) -> None:
+    """A file that its owner alone can read, and its folder, where they are missing."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def new_fit_id() -> str:
+    """A random id of a fit, which tells nothing."""
+    return uuid.uuid4().hex
+
+
 def write_durably(path: Path, write: Callable[[Any], object]) -> None:
     """Have `write` fill a binary file that is on the disk before this returns.
 
@@ -506,9 +528,14 @@ def write_durably(path: Path, write: Callable[[Any], object]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    sync(path.parent)
+
+
+def sync(folder: Path) -> None:
+    """Have the names in a folder on the disk before this returns."""
+    opened = os.open(folder, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
 
 
 def _hour(at: float) -> float:

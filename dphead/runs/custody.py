@@ -4,18 +4,27 @@ charge, the charge, and the records in its folder.
 Nothing here sees a row; nothing may be written that was not released.
 """
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, check_facts, large_delta
 from dphead.privacy.contract import Rows
-from dphead.privacy.ledger import FitLedger, Ledger, LedgerError, write_durably
+from dphead.privacy.ledger import (
+    FitLedger,
+    Ledger,
+    LedgerError,
+    new_fit_id,
+    sync,
+    write_durably,
+)
 from dphead.runs import report as reports
 from dphead.runs.loop import FitResult, reserve
 from dphead.runs.options import RunOptions
@@ -97,15 +106,20 @@ def check_delta(options: RunOptions, facts: PublicFacts) -> list[str]:
     return [text] if text else []
 
 
-def check_folder(out: Path, sizes: Iterable[int]) -> None:
-    """Refuse a finished run, an unwritable place, or too little space for stored
-    releases of so many numbers each.
-    """
+def check_new(out: Path) -> None:
+    """Refuse the folder of a finished run."""
     if (out / "report.json").exists():
         raise ValueError(
             f"the run folder must be new, got out={out} with a report. Choose another "
             "folder."
         )
+
+
+def check_folder(out: Path, sizes: Iterable[int]) -> None:
+    """Refuse a finished run, an unwritable place, or too little space for stored
+    releases of so many numbers each.
+    """
+    check_new(out)
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not parent.is_dir():
         raise ValueError(
@@ -125,47 +139,120 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
         )
 
 
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold a run folder: from before it is looked at until its report is written.
+
+    The folder is made, and is gone again if the run leaves nothing in it. ValueError
+    where another process holds it, or has finished a run in it.
+    """
+    made = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    if made:
+        sync(out.parent)  # a charge whose folder is lost would be made again
+    lock = _lock(out / "lock")
+    try:
+        check_new(out)
+        yield
+    finally:
+        (out / "lock").unlink(missing_ok=True)
+        lock.close()
+        if made:
+            with suppress(OSError):  # it holds a run, or another process came
+                out.rmdir()
+
+
+def _lock(path: Path) -> IO[str]:
+    """A locked file, or ValueError if another process has it.
+
+    Who ends removes the file; so a lock counts if the file of that name is still the
+    one that was locked.
+    """
+    while True:
+        lock = open(path, "w")  # noqa: SIM115 - held by the caller
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise ValueError(
+                f"one process may write a run folder, got a second one for "
+                f"out={path.parent}. Wait for it, or choose another folder."
+            ) from error
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
+                return lock
+        lock.close()
+
+
 def interrupted(out: Path) -> str | None:
     """The id of the fit that this folder holds unfinished, or None."""
-    marker = out / "fit.json"
-    return json.loads(marker.read_text())["fit_id"] if marker.exists() else None
+    marker = _marker(out)
+    return None if marker is None else marker["fit_id"]
+
+
+def _marker(out: Path) -> dict[str, str] | None:
+    path = out / "fit.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def charge(run: Prepared, ledger: Ledger) -> FitLedger:
-    """Reserve the plan, or continue the interrupted fit that the run's folder holds."""
+    """Reserve the plan, or continue the interrupted fit that the run's folder holds.
+
+    The fit's id is in the folder before it is in the ledger: a run that dies between
+    the two is charged when it goes on, and one that dies later is not charged again.
+    """
     out = run.options.out
-    seed = run.options.seed
     store = out / "releases" if run.plan.private else None
-    fit_id = interrupted(out)
-    if fit_id is not None:
-        if store is None:
+    marker = _marker(out)
+    if store is None:
+        # exact sums must not reach the disk: there is nothing to resume from
+        if marker is not None:
             raise ValueError(
                 "an interrupted fit continues with its own settings, got epsilon=inf "
                 f"in {out}."
             )
-        digest = run.plan.digest(run.method.solver, run.space, seed)
-        return ledger.resume(digest, fit_id, store)
-    made = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
+        return _reserved(run, ledger, None, None)
+    if marker is not None:
+        if ledger.holds(marker["fit_id"]):
+            plan = run.plan.digest(run.method.solver, run.space, run.options.seed)
+            return ledger.resume(plan, marker["fit_id"], store)
+        _check_uncharged(marker, ledger, out)
+    fit_id = new_fit_id() if marker is None else marker["fit_id"]
+    text = json.dumps({"fit_id": fit_id, "ledger": ledger.path})
+    write_durably(out / "fit.json", lambda file: file.write(text.encode()))
     try:
-        charged = reserve(
-            run.method.solver,
-            run.plan,
-            ledger,
-            feature_space=run.space,
-            seed=seed,
-            store=store,
-            description=f"{run.name} {run.options.preset or ''}".strip(),
-        )
+        return _reserved(run, ledger, store, fit_id)
     except LedgerError:
-        if made:
-            out.rmdir()
+        (out / "fit.json").unlink()
         raise
-    # exact sums must not reach the disk: without noise there is nothing to resume from
-    if store is not None:
-        text = json.dumps({"fit_id": charged.fit_id})
-        write_durably(out / "fit.json", lambda file: file.write(text.encode()))
-    return charged
+
+
+def _reserved(
+    run: Prepared, ledger: Ledger, store: Path | None, fit_id: str | None
+) -> FitLedger:
+    return reserve(
+        run.method.solver,
+        run.plan,
+        ledger,
+        feature_space=run.space,
+        seed=run.options.seed,
+        store=store,
+        description=f"{run.name} {run.options.preset or ''}".strip(),
+        fit_id=fit_id,
+    )
+
+
+def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
+    """LedgerError unless a fit that the ledger does not hold was never charged: it was
+    to be charged in this ledger, and nothing was released.
+    """
+    released = (out / "releases").exists() and any((out / "releases").glob("*.npy"))
+    if released or marker.get("ledger") != ledger.path:
+        raise LedgerError(
+            "an interrupted fit must continue in the ledger that holds its charge, "
+            f"got ledger={ledger.path} without fit_id={marker['fit_id']!r}. Name "
+            f"{marker.get('ledger', 'its own')}, or start in a new folder."
+        )
 
 
 def make_report(
@@ -205,7 +292,9 @@ def make_report(
 
 
 def write_records(out: Path, report: dict[str, Any], ledger: Ledger) -> None:
-    """report.json and ledger.json; the stored releases are no longer needed."""
+    """ledger.json, then report.json, each durably: a folder with a report is whole. The
+    stored releases are no longer needed.
+    """
     reports.write(out / "ledger.json", {"fits": ledger.fits()})
     reports.write(out / "report.json", report)
     shutil.rmtree(out / "releases", ignore_errors=True)

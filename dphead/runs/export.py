@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dphead.privacy.ledger import write_durably
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
@@ -13,7 +14,7 @@ FORMAT = 1
 
 
 def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> None:
-    """Write a head.
+    """Write a head, durably.
 
     facts: JSON data kept beside it: class_names, feature_space, backbone, ... (all
     public).
@@ -21,7 +22,7 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> No
     Of error bars, the weights' standard errors are written; those of scores need the
     fitted head itself.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     tensors = {"weights": head.weights, "intercept": head.intercept}
     if head.error_bars is not None:
@@ -31,17 +32,16 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> No
         if value is not None:
             tensors[name] = value
     folder = Path(folder)
-    save_file(
-        {k: np.ascontiguousarray(v) for k, v in tensors.items()},
-        folder / "head.safetensors",
-    )
+    held = save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
+    write_durably(folder / "head.safetensors", lambda file: file.write(held))
     meta = {
         "format": FORMAT,
         "loss": head.loss,
         "unit_norm": head.transform.unit_norm,
         **facts,
     }
-    (folder / "head.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
+    text = json.dumps(meta, indent=2, sort_keys=True) + "\n"
+    write_durably(folder / "head.json", lambda file: file.write(text.encode()))
 
 
 def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:

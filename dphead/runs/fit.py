@@ -24,6 +24,7 @@ from dphead.runs.custody import (
     charge,
     check_delta,
     check_folder,
+    locked,
     make_report,
     public_facts,
     write_records,
@@ -111,12 +112,13 @@ def _fit_files(
             head = serve(run, group)
         else:
             test = open_test(run)
-            result = lead(
-                run, group, 0 if test is None else len(test.x), announce, progress
-            )
-            head = result.head
-            measured = measure(run, head, test)
-            report = write(run, result, measured)
+            n_test = 0 if test is None else len(test.x)
+            check_folder(options.out, stored_sizes(run))
+            with locked(options.out):
+                result = lead(run, group, n_test, announce, progress)
+                head = result.head
+                measured = measure(run, head, test)
+                report = write(run, result, measured)
             metrics = None if measured is None else measured.metrics
             seconds = time.perf_counter() - start
             if group is not None:
@@ -176,10 +178,6 @@ def lead(
 ) -> FitResult:
     """Try what can fail, charge, and fit."""
     facts, options = run.facts, run.options
-    width = facts.n_features + 1
-    check_folder(
-        options.out, (int(np.prod(r.query.shape(width))) for r in run.releases)
-    )
     own, sums, memory = own_rows(run, group, n_test)
     if group is not None:
         group.agree(agreed(run))
@@ -197,6 +195,12 @@ def lead(
     )
     rows = own if group is None else run.rows
     return fit_head(run.method.solver, rows, facts, run.plan, how)
+
+
+def stored_sizes(run: PreparedHead) -> list[int]:
+    """How many numbers each release stores for a resume."""
+    width = run.facts.n_features + 1
+    return [int(np.prod(r.query.shape(width))) for r in run.releases]
 
 
 def measure(

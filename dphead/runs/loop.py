@@ -158,9 +158,10 @@ def reserve(
     seed: int | None = None,
     store: Path | None = None,
     description: str | None = None,
+    fit_id: str | None = None,
 ) -> FitLedger:
     """Charge every release of the plan in the ledger, or raise `LedgerError` with
-    nothing charged.
+    nothing charged. fit_id, store: as `Ledger.reserve`.
     """
     if seed is not None and ledger.budget() is not None:
         raise LedgerError(
@@ -176,4 +177,5 @@ def reserve(
         + ("" if seed is None else f" (seed {seed}: not private)"),
         plan_hash=plan.digest(solver, feature_space, seed),
         store=store,
+        fit_id=fit_id,
     )

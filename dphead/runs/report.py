@@ -4,7 +4,6 @@ The schema is in docs/report.md.
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from dphead import __version__
 from dphead.analysis.profiles import all_profiles, plain_sum_epsilon, total_rho
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
+from dphead.privacy.ledger import write_durably
 from dphead.runs.loop import FitResult
 
 SCHEMA = 1
@@ -227,13 +227,10 @@ def build(
 def write(path: Path, report: dict[str, Any]) -> None:
     """Write JSON with `inf` as a string, since JSON has none.
 
-    The file is there whole or not at all.
+    The file is on the disk when this returns, whole or not at all.
     """
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(
-        json.dumps(plain(report), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    )
-    os.replace(partial, path)
+    text = json.dumps(plain(report), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    write_durably(path, lambda file: file.write(text.encode()))
 
 
 def plain(value: Any) -> Any:

@@ -457,7 +457,7 @@ def test_without_privacy_every_place_says_so_and_no_sum_is_stored(
     done = fitted("fit", features, "-o", run, *LS, "--epsilon", "inf")
     # so the spy would have seen them
     assert any(name.endswith(".npy") for name in seen["noisy"])
-    assert seen["run"] == set()
+    assert seen["run"] == {"lock"}
     g = report_of(run)["guarantee"]
     assert (g["private"], g["epsilon"], g["mu"], g["rho"], g["profiles"]) == (
         False,

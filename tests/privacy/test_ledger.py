@@ -755,3 +755,24 @@ def test_only_committed_releases_can_be_forgotten_and_none_is_made_twice(tmp_pat
     again.forget(1)  # it never goes back
     assert again.begin(planned[3]) == (3, None)
     assert len(ledger.fits()[0]["releases"]) == 4
+
+
+def test_a_fit_id_is_charged_once(path):
+    """Also when two processes take it from copies of one folder."""
+    fit_id = ledger_module.new_fit_id()
+    given = {
+        "epsilon": 1.0,
+        "delta": DELTA,
+        "relation": "zero_out",
+        "description": "",
+        "plan_hash": "",
+        "fit_id": fit_id,
+    }
+    rows = [spec.row() for spec in specs()]
+    ledger = Ledger(path)
+    assert not ledger.holds(fit_id)
+    assert ledger.reserve(rows, **given).fit_id == fit_id
+    assert ledger.holds(fit_id)
+    with pytest.raises(LedgerError, match="charged once"):
+        Ledger(path).reserve(rows, **given)
+    assert len(ledger.fits()) == 1

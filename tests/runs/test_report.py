@@ -3,6 +3,7 @@ guarantee.
 """
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -124,13 +125,11 @@ def test_the_report_is_strict_json(tmp_path):
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """A half report would make its folder look like a finished run."""
-    write_text = Path.write_text
 
-    def full_disk(path, text):
-        write_text(path, text[: len(text) // 2])
+    def full_disk(descriptor):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="no space"):
         report.write(tmp_path / "report.json", {"a": 1})
     assert not (tmp_path / "report.json").exists()

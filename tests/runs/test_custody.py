@@ -1,0 +1,173 @@
+"""A run's folder and its charge, through crashes, other ledgers and other processes."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from commands import charges, dphead, features_file, fitted, ledger_of, refused
+
+from dphead.privacy.ledger import Ledger
+from dphead.runs import custody, fit
+
+LS = ("--method", "dp-ls", "--backend", "numpy")
+
+
+class Crash(BaseException):
+    """What nothing catches."""
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "f.h5")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "run"
+
+
+def crashed(monkeypatch, name, when, *command, module=custody):
+    """A command that dies before or after the first call of a function of a module."""
+    whole = getattr(module, name)
+
+    def dying(*args, **more):
+        if when == "after":
+            whole(*args, **more)
+        raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(module, name, dying)
+        dphead(*command)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_dies_at_its_charge_is_charged_once(
+    when, features, run, monkeypatch
+):
+    """Its id is on the disk before the ledger has it."""
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "reserve", when, *command)
+    assert (run / "fit.json").exists()
+    held = json.loads((run / "fit.json").read_text())["fit_id"]
+    assert charges() == (when == "after")
+    fitted(*command)
+    assert [fit["fit_id"] for fit in ledger_of(features).fits()] == [held]
+    assert json.loads((run / "report.json").read_text())["ledger"]["fit_id"] == held
+
+
+def test_a_charge_that_came_before_a_change_of_mind_is_not_lost(
+    features, run, monkeypatch
+):
+    """Not yet charged, other settings are another fit; charged, they are refused."""
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "reserve", "before", *command)
+    crashed(monkeypatch, "reserve", "after", *command, "--epsilon", 2)
+    assert charges() == 1
+    refused(dphead(*command))
+    fitted(*command, "--epsilon", 2)
+    assert charges() == 1
+
+
+def test_an_interrupted_fit_is_not_charged_again_in_another_ledger(
+    features, run, tmp_path, monkeypatch
+):
+    command = ("fit", features, "-o", run, *LS)
+    other = tmp_path / "other.sqlite"
+    crashed(monkeypatch, "reserve", "before", *command)
+    said = refused(dphead(*command, "--ledger", other))
+    assert "must continue in the ledger that holds its charge" in said
+    assert Ledger(other).fits() == []
+    fitted(*command)
+    assert charges() == 1
+
+
+def test_what_was_released_is_not_drawn_again_for_a_ledger_that_forgot_it(
+    features, run, tmp_path
+):
+    """A ledger that was put back from before the charge: the folder's releases answer
+    a charge that it does not hold.
+    """
+    (run / "releases").mkdir(parents=True)
+    (run / "releases" / "000000.npy").write_bytes(b"released")
+    book = tmp_path / "book.sqlite"
+    text = json.dumps({"fit_id": "a" * 32, "ledger": str(book)})
+    (run / "fit.json").write_text(text)
+    said = refused(dphead("fit", features, "-o", run, *LS, "--ledger", book))
+    assert "must continue in the ledger" in said
+    assert Ledger(book).fits() == []
+
+
+def test_a_refused_charge_leaves_neither_folder_nor_marker(features, run):
+    fitted("ledger", "budget", features, "--epsilon", 0.5, "--delta", 1e-5)
+    refused(dphead("fit", features, "-o", run, *LS))
+    assert not run.exists()
+    run.mkdir()
+    refused(dphead("fit", features, "-o", run, *LS))
+    assert list(run.iterdir()) == []
+
+
+def test_one_process_writes_a_run_folder(features, run):
+    with custody.locked(run):
+        said = refused(dphead("fit", features, "-o", run, *LS))
+        assert "one process may write a run folder" in said
+        assert charges() == 0
+    assert not run.exists()
+    fitted("fit", features, "-o", run, *LS)
+    assert not (run / "lock").exists()
+    with pytest.raises(ValueError, match="must be new"), custody.locked(run):
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_no_obstacle(features, run):
+    run.mkdir()
+    (run / "lock").touch()
+    fitted("fit", features, "-o", run, *LS)
+
+
+def test_a_lock_that_was_removed_while_it_was_taken_does_not_count(run, monkeypatch):
+    """Its holder ended between the open and the lock: the next one has a new file."""
+    run.mkdir()
+    flock = custody.fcntl.flock
+    names = []
+
+    def late(lock, how):
+        if not names:
+            (run / "lock").unlink()
+        names.append(lock.fileno())
+        flock(lock, how)
+
+    monkeypatch.setattr(custody.fcntl, "flock", late)
+    with custody.locked(run):
+        assert len(names) == 2
+        assert (run / "lock").exists()
+
+
+def test_a_folder_with_a_report_is_whole(features, run, monkeypatch):
+    """The report is written last."""
+    write = custody.reports.write
+    written = []
+
+    def spy(path, value):
+        assert (run / "head.safetensors").exists()
+        written.append(path.name)
+        write(path, value)
+
+    monkeypatch.setattr(custody.reports, "write", spy)
+    fitted("fit", features, "-o", run, *LS)
+    assert written == ["ledger.json", "report.json"]
+
+
+def test_what_is_private_is_the_owners_alone(features, run, monkeypatch):
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "write", "before", *command, module=fit)
+
+    def mode(path):
+        return stat.S_IMODE(os.stat(path).st_mode)
+
+    book = Path(ledger_of(features).path)
+    assert mode(book) == 0o600
+    assert mode(book.parent) == 0o700
+    assert mode(features) == 0o600
+    assert mode(run / "releases") == 0o700
