@@ -46,10 +46,16 @@ APPEND_ONLY = "".join(
     for table in ("meta", "fits", "releases", "progress")
     for verb in ("UPDATE", "DELETE")
 )
-NEW_FIT = (
-    "INSERT INTO fits VALUES "
-    "(:fit_id, :created, :epsilon, :delta, :relation, :plan_hash, :description)"
+FIT = (
+    "fit_id",
+    "created",
+    "epsilon",
+    "delta",
+    "relation",
+    "plan_hash",
+    "description",
 )
+NEW_FIT = f"INSERT INTO fits VALUES ({', '.join(f':{name}' for name in FIT)})"
 NEW_RELEASE = (
     "INSERT INTO releases VALUES "
     "(:fit_id, :sequence, :label, :noise_multiplier, :sampling_prob, :spec)"
@@ -125,12 +131,35 @@ class Ledger:
 
     def _set_once(self, key: str, value: str) -> str:
         """The fact, which is `value` where it was not fixed before."""
-        self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
+        self._execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
         return self.meta(key) or value
+
+    def _execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
+        """Run a statement. LedgerError, in one line, where the file or disk fails."""
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise self._unsound(error) from error
+
+    def _unsound(self, error: Exception) -> LedgerError:
+        return LedgerError(
+            "the ledger must be a sound SQLite file on a disk with room, got "
+            f"path={self.path} ({error}). Make room, or look at the file before you "
+            "use a copy of it: a copy does not know later fits."
+        )
+
+    def _all(self, query: str, *values: Any) -> list[Any]:
+        """The rows that a query finds."""
+        try:
+            return self._execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._unsound(error) from error
 
     def _first(self, query: str, *values: Any) -> Any:
         """The first row that a query finds, or None."""
-        return self._db.execute(query, values).fetchone()
+        return next(iter(self._all(query, *values)), None)
 
     def _has_fits(self) -> bool:
         return self._first("SELECT 1 FROM fits") is not None
@@ -167,7 +196,7 @@ class Ledger:
 
     def events(self) -> list[GaussianEvent]:
         """Every release ever reserved: all of them count as spent."""
-        rows = self._db.execute("SELECT spec, COUNT(*) FROM releases GROUP BY spec")
+        rows = self._all("SELECT spec, COUNT(*) FROM releases GROUP BY spec")
         return together(
             replace(event_of(json.loads(spec)), count=count) for spec, count in rows
         )
@@ -220,8 +249,9 @@ class Ledger:
                 )
             self._fix_unit(relation, next(iter(caps), None))
             self._check(together(event_of(s) for s in specs), relation)
-            self._db.execute(NEW_FIT, fit)
-            self._db.executemany(NEW_RELEASE, releases)
+            self._execute(NEW_FIT, fit)
+            for one in releases:
+                self._execute(NEW_RELEASE, one)
         return FitLedger(self, fit_id, store)
 
     def holds(self, fit_id: str) -> bool:
@@ -304,25 +334,23 @@ class Ledger:
         Guarantee: no finer time leaves a ledger, also of fits charged before hours were
         stored.
         """
-        rows = self._db.execute("SELECT * FROM fits ORDER BY rowid")
-        names = [column[0] for column in rows.description]
+        rows = self._all(f"SELECT {', '.join(FIT)} FROM fits ORDER BY rowid")
         fits: list[dict[str, Any]] = []
         for row in rows:
-            fits.append(dict(zip(names, row, strict=True)))
+            fits.append(dict(zip(FIT, row, strict=True)))
         for fit in fits:
             fit["created"] = _hour(fit["created"])
             fit["releases"] = self._releases(fit["fit_id"])
         return fits
 
     def _releases(self, fit_id: str) -> list[dict[str, Any]]:
-        progress = self._db.execute(
-            "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id",
-            (fit_id,),
+        progress = self._all(
+            "SELECT sequence, state FROM progress WHERE fit_id = ? ORDER BY id", fit_id
         )
         states = dict(progress)
-        specs = self._db.execute(
+        specs = self._all(
             "SELECT sequence, spec FROM releases WHERE fit_id = ? ORDER BY sequence",
-            (fit_id,),
+            fit_id,
         )
         return [
             {"sequence": i, "state": states.get(i, "reserved"), **json.loads(spec)}
@@ -342,13 +370,14 @@ class Ledger:
                 f"process={os.getpid()}. Process {self._process[0]} opened it: open a "
                 "file again here, and make no fork of a ledger in memory."
             )
-        self._db.execute("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._db.execute("COMMIT")
+            self._execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # the first error is the one to be seen
+                    self._db.execute("ROLLBACK")
             raise
 
     def close(self) -> None:
@@ -392,9 +421,10 @@ class FitLedger:
             )
         # Nobody commits between the look and the removal.
         with self.ledger._transaction():
-            progress = self.ledger._db.execute(
+            progress = self.ledger._all(
                 "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
-                (self.fit_id, sequence),
+                self.fit_id,
+                sequence,
             )
             states = dict(progress)
             if "committed" not in states:
@@ -499,7 +529,7 @@ class FitLedger:
             self._file(sequence).unlink(missing_ok=True)
 
     def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
-        self.ledger._db.execute(
+        self.ledger._execute(
             "INSERT INTO progress (fit_id, sequence, state, at, digest) "
             "VALUES (?, ?, ?, ?, ?)",
             (self.fit_id, sequence, state, _hour(time.time()), digest),

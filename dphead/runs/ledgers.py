@@ -8,12 +8,35 @@ from dphead.privacy.ledger import Ledger, LedgerError
 
 
 def ledger_home() -> Path:
-    """$DPHEAD_HOME, else $XDG_DATA_HOME/dphead, else ~/.local/share/dphead."""
-    home = os.environ.get("DPHEAD_HOME")
-    if home:
-        return Path(home)
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "dphead"
+    """$DPHEAD_HOME, else $XDG_DATA_HOME/dphead, else ~/.local/share/dphead.
+
+    LedgerError where that is relative: each folder would have ledgers of its own, and
+    none would count the fits of another.
+    """
+    home = os.environ.get("HOME", _home_of_user())
+    for variable, value, below in (
+        ("DPHEAD_HOME", os.environ.get("DPHEAD_HOME"), ""),
+        ("XDG_DATA_HOME", os.environ.get("XDG_DATA_HOME"), "dphead"),
+        ("HOME", home, ".local/share/dphead"),
+    ):
+        if not value and variable != "HOME":
+            continue
+        if not Path(value or "").is_absolute():
+            raise LedgerError(
+                f"{variable} must be an absolute path, got {variable}={value!r}: "
+                "ledgers would follow the folder that you stand in. Correct it, or "
+                "name a --ledger."
+            )
+        return Path(value or "") / below
+    raise AssertionError("unreachable")
+
+
+def _home_of_user() -> str:
+    """Of a user without $HOME; "" if the system knows none."""
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return ""
 
 
 def default_ledger_path(dataset_id: str) -> Path:
@@ -39,4 +62,6 @@ def open_ledger(
     """
     if path is None:
         path = ":memory:" if dataset_id is None else default_ledger_path(dataset_id)
+    if path != ":memory:":
+        path = Path(path).absolute()  # what a run notes of it must not follow a cd
     return Ledger(path, dataset_id)

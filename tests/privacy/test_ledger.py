@@ -776,3 +776,27 @@ def test_a_fit_id_is_charged_once(path):
     with pytest.raises(LedgerError, match="charged once"):
         Ledger(path).reserve(rows, **given)
     assert len(ledger.fits()) == 1
+
+
+def test_a_file_that_is_damaged_is_one_error(path):
+    """Of SQLite's own; the first one is seen, whatever the rollback meets."""
+    ledger = Ledger(path)
+    for _ in range(50):
+        reserve(specs(20), ledger)
+    ledger.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    with pytest.raises(LedgerError, match="sound SQLite file"):
+        Ledger(path).fits()
+    with pytest.raises(LedgerError, match="sound SQLite file"):
+        reserve(specs(), Ledger(path))
+
+
+def test_a_full_disk_is_one_error_and_nothing_is_charged(path):
+    ledger = Ledger(path)
+    pages = ledger._first("PRAGMA page_count")[0]
+    ledger._db.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(LedgerError, match="full"):
+        reserve(specs(500), ledger)
+    assert ledger.fits() == []
+    reserve(specs(), ledger)
