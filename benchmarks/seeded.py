@@ -33,7 +33,7 @@ EXTRA = {
     "class grams": "--method dp-ls --class-grams",
     "error bars": "--method dp-ls --error-bars",
     "preset fc23": "--method dp-fc --preset fc23 --ridge 1 --learning-rate 1",
-    "no privacy": "--method auto --epsilon inf",
+    "no privacy": "--method auto --epsilon inf --i-know-this-is-not-private",
     "small epsilon": "--method auto --epsilon 0.2",
 }
 SETTINGS = {"dp-sgd": "--steps 3", "dp-adam": "--steps 3", "dp-newton": "--steps 2"}

@@ -37,6 +37,24 @@ ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
 TUNING = KeptChoice("dphead.runs.report:TUNING")
 
 
+NOT_PRIVATE = click.option(
+    "--i-know-this-is-not-private",
+    "not_private",
+    is_flag=True,
+    help="Confirm --epsilon inf: no noise, charged as infinite for ever.",
+)
+
+
+def check_private(epsilon: float, not_private: bool) -> None:
+    """ValueError for a fit without noise that nobody confirmed: it cannot be undone."""
+    if epsilon == float("inf") and not not_private:
+        raise ValueError(
+            "a fit needs a finite epsilon, got epsilon=inf: without noise the head "
+            "shows its training rows, and the data set's ledger holds an infinite "
+            "epsilon from then on. Confirm with --i-know-this-is-not-private."
+        )
+
+
 class WithSettings(click.Command):
     """A command that has the settings of all methods as options, before `--dry-run`."""
 

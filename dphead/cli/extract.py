@@ -314,6 +314,8 @@ def extract(**given: Any) -> None:
             f"when all shards are there: dphead features join {pattern} -o "
             f"{options.output}"
         )
+    elif summary.class_names is not None:
+        _print_budget(summary.path)
     _print_problems(summary.problems)
 
 
@@ -417,6 +419,14 @@ class _bar:
         self._progress.stop()
 
 
+def _print_budget(features: Path) -> None:
+    """A limit can only be fixed before the first fit, which is now."""
+    click.echo(
+        "before the first fit, fix what all fits together may spend: dphead ledger "
+        f"budget {features} --epsilon E --delta D"
+    )
+
+
 def _print_problems(problems: list[str]) -> None:
     if not problems:
         click.echo("no problems found")
@@ -486,6 +496,8 @@ def join(shards: tuple[Path, ...], output: Path) -> None:
             click.echo(
                 f"backbone: {file.attrs['backbone']}; dataset_id: {file.dataset_id}"
             )
+            if file.class_names is not None:
+                _print_budget(output)
         _print_problems(check(output))
     except (FormatError, OSError) as error:
         raise _Unusable(error) from error

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dphead.cli.choices import RELATIONS, TUNING
+from dphead.cli.choices import NOT_PRIVATE, RELATIONS, TUNING, check_private
 from dphead.cli.extract import LAYOUT, _numbers
 from dphead.cli.fit import _bytes, progress_bar, releases_table, show
 
@@ -217,8 +217,9 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     show_default=True,
     help="Steps between them.",
 )
+@NOT_PRIVATE
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
-def finetune(images: Path, dry_run: bool, **given: Any) -> None:
+def finetune(images: Path, dry_run: bool, not_private: bool, **given: Any) -> None:
     """Train a network on IMAGES (or the maps of a features file) and write it, its
     guarantee and a copy of the ledger.
 
@@ -240,6 +241,8 @@ def finetune(images: Path, dry_run: bool, **given: Any) -> None:
     from dphead.endtoend.settings import NAMES, make_settings
     from extract.images import Classes
 
+    if not dry_run:
+        check_private(given["epsilon"], not_private)
     settings, source = make_settings(
         {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
     )

@@ -9,10 +9,12 @@ import click
 from dphead.cli.choices import (
     ACCOUNTANTS,
     METHODS,
+    NOT_PRIVATE,
     PATH,
     RELATIONS,
     TUNING,
     WithSettings,
+    check_private,
 )
 
 
@@ -139,6 +141,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     show_default=True,
     help="Seconds for all to connect.",
 )
+@NOT_PRIVATE
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
 def fit(
     dry_run: bool,
@@ -147,6 +150,7 @@ def fit(
     num_processes: int | None,
     process_id: int | None,
     connect_timeout: float,
+    not_private: bool,
     **given: Any,
 ) -> None:
     """Train a private head on FEATURES and write it, its guarantee and a copy of the
@@ -163,6 +167,8 @@ def fit(
     from dphead.runs.options import FitOptions
     from dphead.runs.processes import Place, launch
 
+    if not dry_run:
+        check_private(given["epsilon"], not_private)
     if processes is not None and coordinator is None and not dry_run:
         sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))
     if coordinator is None and (num_processes, process_id) != (None, None):

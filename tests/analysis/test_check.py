@@ -101,9 +101,12 @@ def test_each_finding_is_one_line_of_what_why_and_what_to_do(run):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("--epsilon inf", ["no privacy"]),
+        ("--epsilon inf --i-know-this-is-not-private", ["no privacy"]),
         ("--seed 0", ["fixed seed"]),
-        ("--epsilon inf --seed 0", ["no privacy", "fixed seed"]),
+        (
+            "--epsilon inf --seed 0 --i-know-this-is-not-private",
+            ["no privacy", "fixed seed"],
+        ),
         # n = 240: 1/n = 0.004167
         ("--delta 0.00417 --allow-large-delta", ["delta >= 1/n"]),
         ("--delta 0.00416 --relation replace_one", []),

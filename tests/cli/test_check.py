@@ -36,7 +36,7 @@ def test_a_clean_run_exits_with_0(run):
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ("--epsilon inf", {"no privacy"}),
+        ("--epsilon inf --i-know-this-is-not-private", {"no privacy"}),
         ("--seed 3", {"fixed seed"}),
         ("--delta 0.01 --allow-large-delta", {"delta >= 1/n"}),
         ("--ridge 0.1", {"unaccounted tuning"}),

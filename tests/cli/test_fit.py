@@ -432,6 +432,8 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
     copied.write_bytes(features.read_bytes())
     named = test.format(features).replace("copy", str(copied)).split()
     fixed = ("fit", features, "-o", run, *LS, "--epsilon", epsilon, *named)
+    if epsilon == "inf":
+        fixed += ("--i-know-this-is-not-private",)
     assert "must not be training rows" in refused(dphead(*fixed, "--test-is", "public"))
     assert charges() == 0
     assert not run.exists()
@@ -454,7 +456,10 @@ def test_without_privacy_every_place_says_so_and_no_sum_is_stored(
 
     monkeypatch.setattr(module, "save_head", spy)
     fitted("fit", features, "-o", tmp_path / "noisy", *LS)
-    done = fitted("fit", features, "-o", run, *LS, "--epsilon", "inf")
+    command = ("fit", features, "-o", run, *LS, "--epsilon", "inf")
+    assert "Confirm with --i-know-this-is-not-private" in refused(dphead(*command))
+    assert not run.exists()
+    done = fitted(*command, "--i-know-this-is-not-private")
     # so the spy would have seen them
     assert any(name.endswith(".npy") for name in seen["noisy"])
     assert seen["run"] == {"lock"}

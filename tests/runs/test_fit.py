@@ -137,7 +137,7 @@ def test_a_killed_fit_continues_with_its_own_settings_only(features, run, tmp_pa
         "--ridge 0.1",
         "--steps 5",
         "--seed 1",
-        "--epsilon inf",
+        "--epsilon inf --i-know-this-is-not-private",
     ):
         refused(dphead("fit", features, "-o", run, *FC, *change.split()))
     refused(dphead("fit", other, "-o", run, *FC))

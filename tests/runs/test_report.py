@@ -85,7 +85,7 @@ def documented():
     "options",
     [
         "",
-        "--method dp-fc --steps 3 --epsilon inf",
+        "--method dp-fc --steps 3 --epsilon inf --i-know-this-is-not-private",
         "--test-is public",
         "--method dp-sgd --batch-size 60 --steps 3",
     ],
@@ -113,7 +113,15 @@ def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
 def test_the_report_is_strict_json(tmp_path):
     features = features_file(tmp_path / "f.h5")
     fitted(
-        "fit", features, "-o", tmp_path / "run", "--method", "dp-ls", "--epsilon", "inf"
+        "fit",
+        features,
+        "-o",
+        tmp_path / "run",
+        "--method",
+        "dp-ls",
+        "--epsilon",
+        "inf",
+        "--i-know-this-is-not-private",
     )
 
     def constant(name):
