@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
-from dphead.privacy.statistics import Params, Query
+from dphead.privacy.statistics import Params, Query, check_whole
 
 # whether a pass knows the rows of a block's slots (`Rows.blocks`)
 Known = Callable[[np.ndarray], bool]
@@ -90,6 +90,18 @@ class ReleaseSpec:
                 f"relation must be one of {RELATIONS}, got relation={self.relation!r}. "
                 "Choose one."
             )
+        for name in ("clip_norm", "noise_multiplier", "sampling_prob"):
+            value = getattr(self, name)
+            if not isinstance(value, float | int) or isinstance(value, bool):
+                raise ValueError(
+                    f"{name} must be a Python float, got {name}={value!r} of "
+                    f"{type(value).__name__}. Convert it."
+                )
+        if not self.clip_norm > 0:
+            raise ValueError(
+                f"clip_norm must be positive, got clip_norm={self.clip_norm}. "
+                "Correct it."
+            )
         if not 0 <= self.noise_multiplier < np.inf:
             raise ValueError(
                 "noise_multiplier must be finite and >= 0, got "
@@ -100,11 +112,7 @@ class ReleaseSpec:
                 f"clip_norm must be in [1e-6, 1e6], got clip_norm={self.clip_norm}. "
                 "Rescale the features."
             )
-        if not isinstance(self.n_rows, int | np.integer) or self.n_rows < 0:
-            raise ValueError(
-                f"n_rows must be a whole number of at least 0, got {self.n_rows=}. "
-                "Correct it."
-            )
+        check_whole("n_rows", self.n_rows, 0)
         self.event()  # refuses a sampling_prob or a group_cap that cannot be charged
         groups = self.group_cap is not None and self.group_cap > 1
         if groups and self.sampling_prob < 1 and self.relation == "replace_one":

@@ -23,7 +23,7 @@ from dphead.privacy.ledger import FitLedger
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
 from dphead.privacy.sampling import poisson_sample
-from dphead.privacy.statistics import Params, Query, root
+from dphead.privacy.statistics import Params, Query, check_whole, root
 
 MAX_SUM = 2**62  # sums stay below it in int64
 
@@ -93,6 +93,7 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
         return query.unit(spec.clip_norm, append) if known else 1.0, 0.0
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
     squared = query.squared_sensitivity(relation, spec.clip_norm, append)
+    check_whole("squared_sensitivity", squared, 1)
     product = spec.noise_multiplier * root(squared)
     sd = float(np.nextafter(product, np.inf))
     if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:  # twice: off a diagonal it is halved

@@ -99,6 +99,17 @@ def integer_weights(weights: np.ndarray) -> IntegerWeights:
     return IntegerWeights(w.astype(np.int16), step)
 
 
+def check_whole(name: str, value: Any, least: int) -> None:
+    """ValueError unless a number is Python's own int: those of numpy come round, and a
+    sensitivity made of them could be too small.
+    """
+    if type(value) is not int or value < least:
+        raise ValueError(
+            f"{name} must be a whole number (int) of at least {least}, got "
+            f"{name}={value!r} of {type(value).__name__}. Convert it."
+        )
+
+
 @dataclass(frozen=True)
 class Query:
     """A sum over rows.
@@ -115,6 +126,9 @@ class Query:
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
     single: ClassVar[int]
     replaced: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        check_whole("n_classes", self.n_classes, 1)
 
     @property
     def symmetric(self) -> bool:
@@ -281,6 +295,11 @@ class Gradient(Query):
     clip: Literal["rows", "features"] = "rows"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip not in ("rows", "features"):
+            raise ValueError(
+                f"clip must be rows or features, got clip={self.clip!r}. Choose one."
+            )
         if self.loss not in get_args(Loss):
             raise ValueError(
                 f"loss must be one of {get_args(Loss)}, got loss={self.loss!r}. "
@@ -508,6 +527,16 @@ class ChannelMoment(Query):
     power: Literal[1, 2] = 1
     n_channels: int = 0
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("power", self.power, 1)
+        check_whole("n_channels", self.n_channels, 0)
+        if self.power > 2:
+            raise ValueError(
+                "moments are means or means of squares, got "
+                f"power={self.power}. Use 1 or 2."
+            )
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(n_channels, 1)."""

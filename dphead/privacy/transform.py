@@ -1,7 +1,8 @@
 """A row becomes integers, once and alone: transform, norm, clip, integer inequality.
 
-Numbers of a head's path that are not integers are here and in four places of
-`statistics`: moments, predictions, a Hessian's weights, residuals' factors. Each
+Numbers of a head's path that are not integers are here and in five places of
+`statistics`: moments, a score's unit, predictions, a Hessian's weights, residuals'
+factors. Each
 operation on a row is one IEEE operation on one of its numbers, or a sum of integers,
 which is the same in any order: so a row's integers are a function of that row and of
 public numbers, wherever it stands and whatever stands beside it (proofs/exactness.md
@@ -41,10 +42,11 @@ class RowTransform:
     append: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.append == 0 or 1e-6 <= abs(self.append) <= 1e6):
+        known = isinstance(self.append, float | int)
+        if not (known and (self.append == 0 or 1e-6 <= abs(self.append) <= 1e6)):
             raise ValueError(
-                "append must be 0 or have a size in [1e-6, 1e6], got "
-                f"append={self.append}. Rescale it."
+                "append must be a Python float, 0 or of a size in [1e-6, 1e6], got "
+                f"append={self.append!r}. Rescale it."
             )
         for name in ("center", "scale"):
             values = getattr(self, name)

@@ -4,6 +4,7 @@ told, return a head.
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from operator import index
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,11 @@ class PublicFacts:
     n_features: int
     n_classes: int
     mu: float = float("inf")
+
+    def __post_init__(self) -> None:
+        for name in ("n_rows", "n_features", "n_classes"):
+            whole = index(getattr(self, name))  # numpy's integers come round: Python's
+            object.__setattr__(self, name, whole)  # the class is frozen
 
 
 @dataclass(frozen=True)

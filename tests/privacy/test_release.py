@@ -221,6 +221,16 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
         {"relation": "add_one"},
         {"n_rows": -1},
         {"n_rows": math.nan},
+        {"n_rows": True},
+        {"n_rows": np.int64(5)},
+        {"n_rows": 5.0},
+        {"clip_norm": np.float32(1)},
+        {"noise_multiplier": np.float32(1)},
+        {"noise_multiplier": True},
+        {"sampling_prob": np.float32(0.5)},
+        {"noise_multiplier": 0.0, "clip_norm": math.nan},
+        {"noise_multiplier": 0.0, "clip_norm": -1.0},
+        {"group_cap": np.int64(3)},
         {"group_cap": 3, "sampling_prob": 0.1, "relation": "replace_one"},
     ],
     ids=str,
@@ -263,6 +273,14 @@ class Broken(Query):
 def test_no_sensitivity_turns_the_noise_off(value):
     Broken.value = value
     with np.errstate(all="ignore"), pytest.raises((ValueError, OverflowError)):
+        release_one(Broken(M), Params(), ArrayRows(*toy(20)))
+
+
+@pytest.mark.parametrize("value", [np.int64(4), 4.0, True, np.float64(4)])
+def test_a_sensitivity_that_came_round_is_refused(value):
+    """A whole number of numpy may be the rest of a larger one."""
+    Broken.value = value
+    with pytest.raises(ValueError, match="squared_sensitivity must be a whole number"):
         release_one(Broken(M), Params(), ArrayRows(*toy(20)))
 
 

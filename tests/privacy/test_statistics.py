@@ -955,3 +955,43 @@ def test_a_clip_norm_for_fits_without_noise_clips_no_row(query, append):
 def test_the_root_of_a_squared_sensitivity_is_not_below_it(squared):
     assert Fraction(root(squared)) ** 2 >= squared
     assert root(squared) <= math.sqrt(squared) * (1 + 1e-15)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@pytest.mark.parametrize("n", [np.int64(17), np.int32(17), 17.0, True, 0, -1, None])
+def test_numbers_that_come_round_are_refused(query, n):
+    """Of numpy's int64, 17 * 2**12 * 4095**4 is 5 % of itself."""
+    others = {k: v for k, v in vars(query).items() if k != "n_classes"}
+    with pytest.raises(ValueError, match="n_classes must be a whole number"):
+        type(query)(n_classes=n, **others)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"power": 3},
+        {"power": 0},
+        {"power": np.int64(2)},
+        {"power": 1.0},
+        {"n_channels": -1},
+        {"n_channels": np.int64(4)},
+    ],
+    ids=str,
+)
+def test_moments_are_means_or_means_of_squares(given):
+    """A third power can be negative: its rows are up to twice as far apart."""
+    with pytest.raises(ValueError, match=r"power|n_channels"):
+        ChannelMoment(M, **given)
+
+
+def test_a_clip_is_of_rows_or_of_features():
+    with pytest.raises(ValueError, match="clip must be rows or features"):
+        Gradient(M, clip="x")
+
+
+@pytest.mark.parametrize("m", [*range(2, 40), 100, 1000, 2**20])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_hessians_sensitivity_is_that_of_its_number_of_classes(m, relation):
+    times = 2 if relation == "replace_one" else 1
+    found = SigmoidHessians(m).squared_sensitivity(relation, 1.0)
+    assert found == times * m * 2**12 * 4095**4

@@ -256,3 +256,28 @@ def test_small_helpers():
     assert np.array_equal(weights, value[:1])
     assert np.array_equal(intercept, value[1] * 0.5)
     assert np.array_equal(split_intercept(value, 0.0)[0], value)
+
+
+def test_sizes_of_numpys_integers_are_pythons():
+    """Such as y.max() + 1: with 17 classes of int64, Newton's Hessian had a quarter of
+    its noise.
+    """
+    sizes = [np.int64(2000), np.int32(20), np.uint8(17)]
+    facts = PublicFacts(*sizes)
+    assert facts == PublicFacts(2000, 20, 17)
+    assert {type(v) for v in (facts.n_rows, facts.n_features, facts.n_classes)} == {int}
+    assert [r.query for r in Newton().plan(facts)] == [
+        r.query for r in Newton().plan(PublicFacts(2000, 20, 17))
+    ]
+    with pytest.raises(TypeError):
+        PublicFacts(2000.0, 20, 17)
+
+
+def test_a_fit_of_numpys_sizes_is_that_of_pythons():
+    x, y = toy(300, 6, 17)
+    heads = []
+    for kind in (int, np.int64):
+        facts = PublicFacts(kind(300), kind(6), kind(17))
+        result = plan_and_fit(Newton(), ArrayRows(x, y), facts, noise=NoiseSource(0))
+        heads.append(result.head.weights.tobytes())
+    assert heads[0] == heads[1]
