@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -108,11 +109,15 @@ class Source:
 class Classes:
     """How the classes were declared: as names, or by making the folder names public, or
     not at all.
+
+    allow_unlabelled: rows whose label is no declared class stay, without a class; else
+    they are refused.
     """
 
     names: list[str] | None = None
     folder_names_public: bool = False
     ignore_labels: bool = False
+    allow_unlabelled: bool = False
 
     @classmethod
     def parse(
@@ -120,6 +125,7 @@ class Classes:
         text: str | None,
         folder_names_public: bool = False,
         ignore_labels: bool = False,
+        allow_unlabelled: bool = False,
     ) -> Classes:
         """From the command line: "a,b,c", "10" (names "0" to "9") or "@file" with a
         name a line.
@@ -128,7 +134,7 @@ class Classes:
         both ways.
         """
         if text is None:
-            return cls(None, folder_names_public, ignore_labels)
+            return cls(None, folder_names_public, ignore_labels, allow_unlabelled)
         if folder_names_public:
             raise ExtractError(
                 "classes must be declared in one way, got --classes and "
@@ -155,7 +161,7 @@ class Classes:
                 f"class names must be distinct and not empty, got --classes={text!r}. "
                 "Correct the list."
             )
-        return cls(names, False, ignore_labels)
+        return cls(names, False, ignore_labels, allow_unlabelled)
 
     def encode(
         self, labels: Sequence[str] | np.ndarray | None, n_rows: int
@@ -169,11 +175,9 @@ class Classes:
         if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
             codes = labels.astype(np.int64)
             high = len(self.names) if self.names is not None else np.iinfo(np.int32).max
-            return (
-                np.where((codes >= 0) & (codes < high), codes, -1).astype(np.int32),
-                self.names,
-                declared,
-            )
+            self.check_known({str(code) for code in codes if code >= high})
+            known = (codes >= 0) & (codes < high)
+            return np.where(known, codes, -1).astype(np.int32), self.names, declared
         texts, names = [str(label) for label in labels], self.names
         if names is None and self.folder_names_public:
             names, declared = (
@@ -187,10 +191,24 @@ class Classes:
                 "--ignore-labels."
             )
         index = {name: code for code, name in enumerate(names or [])}
-        return (
-            np.array([index.get(text, -1) for text in texts], np.int32),
-            names,
-            declared,
+        self.check_known({text for text in texts if text and text not in index})
+        labels = np.array([index.get(text, -1) for text in texts], np.int32)
+        return labels, names, declared
+
+    def check_known(self, others: set[str]) -> None:
+        """ExtractError if rows have labels that are no declared class: a typing error
+        there would cost a budget for a head that has learnt nothing.
+        """
+        if not others or self.allow_unlabelled:
+            return
+        first = min(others)
+        near = get_close_matches(first, self.names or [], 1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise ExtractError(
+            "every label must be a declared class or empty, got "
+            f"label={first!r}{more}.{hint} Correct --classes, "
+            "or keep such rows without a class by --allow-unlabelled."
         )
 
 

@@ -125,11 +125,19 @@ def _laid_out(
             f"({EXAMPLES}), or leave --split out."
         )
     rows = [(name, size, *layout.read(name), "") for name, size in members]
+    anything = replace(classes, allow_unlabelled=True)  # until the layout is checked
     source = replace(
-        _listed(kind, path, rows, read, classes, split, splits=layout.has_splits),
+        _listed(kind, path, rows, read, anything, split, splits=layout.has_splits),
         layout=str(layout),
     )
     _check_found_classes(source, classes, declared)
+    others = [
+        layout.read(name)[0]
+        for name, label in zip(source.names, source.labels, strict=True)
+        if label < 0
+    ]
+    if source.class_names is not None and not classes.ignore_labels:
+        classes.check_known({label for label in others if label})
     return source
 
 

@@ -73,6 +73,11 @@ def _arguments(
     return found
 
 
+UNLABELLED = click.option(
+    "--allow-unlabelled",
+    is_flag=True,
+    help="Keep rows whose label is no declared class, without a class.",
+)
 LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
@@ -109,6 +114,7 @@ LAYOUT = click.option(
     help="Declare the folder (or label) names public: they are the classes.",
 )
 @click.option("--ignore-labels", is_flag=True, help="Store no labels (for prediction).")
+@UNLABELLED
 @click.option(
     "--split",
     default="all",
@@ -367,7 +373,10 @@ def _options(given: dict[str, Any]) -> Any:
             given["backbone"], **{name: given[name] for name in network}
         ),
         classes=Classes.parse(
-            given["classes"], given["folder_names_are_public"], given["ignore_labels"]
+            given["classes"],
+            given["folder_names_are_public"],
+            given["ignore_labels"],
+            given["allow_unlabelled"],
         ),
         normalize=RowNorm(normalize, given["groups"]),
         views=Views(given["views"], given["flip"]),

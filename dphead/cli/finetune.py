@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dphead.cli.choices import NOT_PRIVATE, RELATIONS, TUNING, check_private
-from dphead.cli.extract import LAYOUT, _numbers
+from dphead.cli.extract import LAYOUT, UNLABELLED, _numbers
 from dphead.cli.fit import _bytes, progress_bar, releases_table, show
 
 PATH = click.Path(path_type=Path)
@@ -130,6 +130,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     is_flag=True,
     help="Take the class names from the folders.",
 )
+@UNLABELLED
 @click.option("--image-size", type=int, help="Side that images are resized to.")
 @click.option(
     "--shape", callback=shape_of, help="CHANNELS,H,W of the maps in a features file."
@@ -251,7 +252,11 @@ def finetune(images: Path, dry_run: bool, not_private: bool, **given: Any) -> No
         features=images,
         settings=settings,
         source=source,
-        classes=Classes.parse(given["classes"], given["folder_names_are_public"]),
+        classes=Classes.parse(
+            given["classes"],
+            given["folder_names_are_public"],
+            allow_unlabelled=given["allow_unlabelled"],
+        ),
         **{k: given[k] for k in names & set(given)},
     )
     console = Console(highlight=False)

@@ -131,7 +131,7 @@ def open_rows(
         )
     if spec.pixels:
         channels, *size = spec.shape
-        classes = Classes(names, ignore_labels=not measured)
+        classes = Classes(names, ignore_labels=not measured, allow_unlabelled=True)
         images = load_images(
             source, classes, split, (size[0], size[1]), channels, layout
         )

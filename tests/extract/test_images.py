@@ -134,18 +134,42 @@ def test_classes_from_the_command_line(tmp_path):
 
 
 def test_labels_outside_the_classes_are_minus_one():
-    codes, names, how = Classes.parse("2").encode(
+    codes, names, how = Classes(["0", "1"], allow_unlabelled=True).encode(
         np.array([0, 1, 2, -5, 300]),
         5,
     )
     assert codes.tolist() == [0, 1, -1, -1, -1]
     assert names == ["0", "1"]
     assert how == "classes-flag"
-    assert Classes.parse("cat,dog").encode(["dog", "cow", ""], 3)[0].tolist() == [
-        1,
-        -1,
-        -1,
-    ]
+    both = Classes(["cat", "dog"], allow_unlabelled=True)
+    assert both.encode(["dog", "cow", ""], 3)[0].tolist() == [1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "message"),
+    [
+        ("cat,dog", ["cat", "dgo"], "label='dgo'.*Did you mean 'dog'.*--allow"),
+        ("cat,dog", ["cats", "dogs"], "label='cats' and 1 more.*mean 'cat'"),
+        ("cat,dog", ["cat", "zebra"], r"label='zebra'\. Correct"),
+        ("3", np.array([0, 3]), "label='3'"),
+    ],
+)
+def test_a_label_that_is_no_class_is_refused_with_the_nearest(classes, labels, message):
+    """A budget would be spent on a head that has learnt nothing."""
+    with pytest.raises(ExtractError, match=message):
+        Classes.parse(classes).encode(labels, 2)
+    kept = Classes.parse(classes, allow_unlabelled=True).encode(labels, 2)[0]
+    assert kept[1] == -1
+
+
+@pytest.mark.parametrize("kind", ["", ".zip", ".tar"])
+def test_a_folder_that_is_no_class_is_refused(tmp_path, kind):
+    path = add(tmp_path / f"a{kind}", ["cat/1.png", "dgo/2.png", "3.png"])
+    with pytest.raises(ExtractError, match="Did you mean 'dog'"):
+        open_source(path, Classes.parse("cat,dog"))
+    for kept in (Classes(["cat", "dog"], allow_unlabelled=True), Classes(None, True)):
+        assert (open_source(path, kept).labels < 0).any()
+    assert (open_source(path, Classes(ignore_labels=True)).labels < 0).all()
 
 
 def test_class_names_stay_private_until_declared(tmp_path):
@@ -214,7 +238,8 @@ def add(path, names):
 
 def said(path, layout, split="all", classes="cat,dog"):
     """Name -> (label, name of the split) of each row, and the names of the splits."""
-    source = open_source(path, Classes.parse(classes), split, layout)
+    declared = Classes.parse(classes, allow_unlabelled=True)
+    source = open_source(path, declared, split, layout)
     splits = [source.split_names[code] for code in source.split]
     return dict(
         zip(source.names, zip(source.labels.tolist(), splits, strict=True), strict=True)
@@ -522,15 +547,13 @@ def test_idx_pairs_plain_and_gz(tmp_path):
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[:2])))
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels[:2])))
-    source = open_source(tmp_path, Classes.parse("4"))
+    declared = Classes.parse("4", allow_unlabelled=True)
+    source = open_source(tmp_path, declared)
     assert source.labels.tolist() == [0, 1, 2, 3, -1, 0, 1]
     assert source.split.tolist() == [0] * 5 + [1] * 2
     np.testing.assert_array_equal(source.image(4), images[4])
-    assert open_source(tmp_path, Classes.parse("4"), "test").n_rows == 2
-    assert (
-        open_source(tmp_path / "train-images-idx3-ubyte", Classes.parse("4")).n_rows
-        == 5
-    )
+    assert open_source(tmp_path, declared, "test").n_rows == 2
+    assert open_source(tmp_path / "train-images-idx3-ubyte", declared).n_rows == 5
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images)[:-1])
     with pytest.raises(ExtractError, match="as long as its header"):
         open_source(tmp_path, Classes.parse("4"))

@@ -494,14 +494,16 @@ def test_command_line(digits_npz, tmp_path):
         "nothing was done"
         in run.invoke(command, [*arguments, "--classes", "10"]).output
     )
-    other = run.invoke(command, [*arguments, "--classes", "9"])
+    other = run.invoke(command, [*arguments, "--classes", "11"])
     assert other.exit_code == 2
     assert "got class_names=" in other.output
     assert "Traceback" not in other.output
     assert run.invoke(check, [out]).exit_code == 0
     assert run.invoke(check, [str(digits_npz)]).exit_code == 2
     Path(out).unlink()
-    run.invoke(command, [*arguments, "--classes", "9"])
+    assert run.invoke(command, [*arguments, "--classes", "9"]).exit_code == 2
+    assert not Path(out).exists()
+    run.invoke(command, [*arguments, "--classes", "9", "--allow-unlabelled"])
     problems = run.invoke(check, [out])
     assert problems.exit_code == 1
     assert "outside the classes" in problems.output
