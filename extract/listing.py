@@ -12,7 +12,7 @@ import stat
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -167,16 +167,11 @@ def _check_found_classes(
 def open_folder(path: Path, classes: Classes, split: str, layout: str | None) -> Source:
     """Images below a folder, sorted by path."""
     found: list[tuple[str, int]] = []
-    for folder, _, files in os.walk(path):
+    for folder, _, files in os.walk(path, onerror=_unreadable):
         for file in files:
             name = (Path(folder) / file).relative_to(path).as_posix()
             if _is_image(name):
-                found.append(
-                    (
-                        name,
-                        os.stat(path / name).st_size if (path / name).exists() else -1,
-                    )
-                )
+                found.append((name, _size(path / name)))
     found.sort(key=lambda item: os.fsencode(item[0]))
     return _laid_out(
         "folder",
@@ -187,6 +182,29 @@ def open_folder(path: Path, classes: Classes, split: str, layout: str | None) ->
         split,
         layout,
     )
+
+
+def _unreadable(error: OSError) -> None:
+    """A folder that cannot be listed would take its rows away in silence."""
+    raise ExtractError(
+        f"every folder of a source must be readable, got {error.filename!r} "
+        f"({error.strerror}). Give yourself the right to read it, or move it away."
+    ) from error
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file, -1 if it is gone. ExtractError for what is not a file: reading
+    it could wait for ever.
+    """
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return -1
+    if not stat.S_ISREG(found.st_mode):
+        raise ExtractError(
+            f"images must be plain files, got {str(file)!r} that is none. Move it away."
+        )
+    return found.st_size
 
 
 def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
@@ -262,6 +280,17 @@ def _check_member(name: str, link: bool, archive: Path) -> None:
         )
 
 
+def _check_new(name: str, index: Collection[str], archive: Path) -> None:
+    """ExtractError for a second member of one name: it would take the first one's
+    place, and one image would decide what another's row is.
+    """
+    if name in index:
+        raise ExtractError(
+            f"the members of an archive must have names of their own, got {name!r} "
+            f"twice in {str(archive)!r}. Pack the images again."
+        )
+
+
 def _limited(name: str, size: int, archive: Path) -> int:
     if size > MAX_FILE_BYTES:
         raise ExtractError(
@@ -318,12 +347,13 @@ Archive = tuple[str, list[tuple[str, int]], Callable[[str], bytes]]
 def _open_zip(path: Path) -> Archive:
     archive = zipfile.ZipFile(path)
     lock = threading.Lock()
-    # of several members of one name the last counts, as when unpacked
     index: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         _check_member(info.filename, stat.S_ISLNK(info.external_attr >> 16), path)
-        if not info.is_dir() and _is_image(info.filename):
-            index[info.filename.removeprefix("./")] = info
+        name = info.filename.removeprefix("./")
+        if not info.is_dir() and _is_image(name):
+            _check_new(name, index, path)
+            index[name] = info
 
     def read(name: str) -> bytes:
         with lock, archive.open(index[name]) as file:
@@ -338,13 +368,12 @@ def _open_zip(path: Path) -> Archive:
 def _open_tar(path: Path) -> Archive:
     archive = tarfile.open(path)  # noqa: SIM115  (open as long as the source)
     lock = threading.Lock()
-    # of several members of one name the last counts, as when unpacked
     index: dict[str, tarfile.TarInfo] = {}
     for info in archive:
         _check_member(info.name, info.issym() or info.islnk() or info.isdev(), path)
         name = info.name.removeprefix("./")
         if info.isfile() and _is_image(name):
-            index.pop(name, None)  # its place is the last one's too
+            _check_new(name, index, path)
             index[name] = info
 
     def read(name: str) -> bytes:

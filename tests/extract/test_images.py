@@ -1,6 +1,7 @@
 import contextlib
 import gzip
 import io
+import os
 import struct
 import tarfile
 import zipfile
@@ -415,42 +416,49 @@ def test_archives_read_in_place(tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate")
+@pytest.mark.parametrize("again", ["a/1.png", "./a/1.png"])
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_of_two_members_of_one_name_the_last_is_the_only_row(tmp_path, kind):
-    """Otherwise both rows would hold the last one's image."""
+def test_two_members_of_one_name_are_refused(tmp_path, kind, again):
+    """One would be lost, and an image would decide what another's row is."""
     path = tmp_path / f"a.{kind}"
-    pictures = [
-        encoded(
-            np.full(
-                (4, 4),
-                level,
-                np.uint8,
-            )
-        )
-        for level in (1, 2, 3)
-    ]
-    with (
-        zipfile.ZipFile(path, "w")
-        if kind == "zip"
-        else tarfile.open(path, "w") as archive
-    ):
-        for name, data in zip(("a/1.png", "a/2.png", "a/1.png"), pictures, strict=True):
-            if isinstance(archive, zipfile.ZipFile):
-                with (
-                    pytest.warns(UserWarning, match="Duplicate")
-                    if data == pictures[2]
-                    else contextlib.nullcontext()
-                ):
-                    archive.writestr(name, data)
-            else:
+    data = encoded(PICTURE)
+    names = ("a/1.png", "a/2.png", again)
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.writestr(name, data)
+    else:
+        with tarfile.open(path, "w") as archive:
+            for name in names:
                 info = tarfile.TarInfo(name)
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
-    source = open_source(path, Classes.parse("a"))
-    assert {
-        name: int(source.image(row)[0, 0]) for row, name in enumerate(source.names)
-    } == {"a/1.png": 3, "a/2.png": 2}
-    assert source.n_rows == 2
+    with pytest.raises(ExtractError, match=r"got 'a/1.png' twice"):
+        open_source(path, Classes.parse("a"))
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    """Its rows would be missing in silence."""
+    add(tmp_path / "images", ["cat/1.png", "dog/2.png"])
+    scandir = os.scandir
+
+    def forbidden(folder):
+        if str(folder).endswith("dog"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(ExtractError, match=r"dog' \(Permission denied\)"):
+        open_source(tmp_path / "images", Classes.parse("cat,dog"))
+
+
+def test_a_pipe_with_an_images_name_is_refused(tmp_path):
+    """Reading it would wait for ever."""
+    add(tmp_path / "images", ["cat/1.png"])
+    os.mkfifo(tmp_path / "images" / "cat" / "2.png")
+    with pytest.raises(ExtractError, match="images must be plain files"):
+        open_source(tmp_path / "images", Classes.parse("cat,dog"))
 
 
 @pytest.mark.parametrize("name", ["a.tar", "archive"])
