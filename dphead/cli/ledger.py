@@ -1,6 +1,6 @@
-"""`dphead ledger show|budget`: what was charged, and the limit on it.
+"""`dphead ledger show|budget|verify`: what was charged, and the limit on it.
 
-Neither may change what was charged.
+None may change what was charged.
 """
 
 from pathlib import Path
@@ -110,6 +110,22 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
         f"{book.path}: all fits together stay within epsilon {epsilon:g} at delta "
         f"{delta:g}"
     )
+
+
+@ledger.command()
+@click.argument("which", type=PATH)
+def verify(which: Path) -> None:
+    """Hold every charge and fixed fact against its digests.
+
+    Exit code 0: nothing found; 1: damage, listed; 2: the file cannot be used.
+    """
+    book = _open(which)
+    problems = book.verify()
+    for problem in problems:
+        click.echo(f"damaged: {problem}")
+    if problems:
+        raise SystemExit(1)
+    click.echo(f"{book.path}: nothing found, {len(book.fits())} fits")
 
 
 def _open(which: Path, create: bool = False):

@@ -37,13 +37,16 @@ CREATE TABLE IF NOT EXISTS releases (
 CREATE TABLE IF NOT EXISTS progress (
     id INTEGER PRIMARY KEY, fit_id TEXT NOT NULL, sequence INTEGER NOT NULL,
     state TEXT NOT NULL, at REAL NOT NULL, digest TEXT);
+CREATE TABLE IF NOT EXISTS seals (
+    id INTEGER PRIMARY KEY, fits INTEGER NOT NULL, meta TEXT NOT NULL,
+    digest TEXT NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS one_commit
     ON progress (fit_id, sequence) WHERE state = 'committed';
 """
 APPEND_ONLY = "".join(
     f"CREATE TRIGGER IF NOT EXISTS {table}_{verb.lower()} BEFORE {verb} ON {table} "
     f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;"
-    for table in ("meta", "fits", "releases", "progress")
+    for table in ("meta", "fits", "releases", "progress", "seals")
     for verb in ("UPDATE", "DELETE")
 )
 FIT = (
@@ -188,6 +191,7 @@ class Ledger:
                     f"the budget is fixed once, got {epsilon=}, {delta=}. It is "
                     f"{self.budget()}."
                 )
+            self._seal()
 
     def budget(self) -> dict[str, float] | None:
         """Epsilon, delta and the RDP order of the filter, or None without a budget."""
@@ -247,12 +251,85 @@ class Ledger:
                 raise LedgerError(
                     f"a fit must be charged once, got {fit_id=} again. Resume it."
                 )
+            for problem in self.verify():
+                raise LedgerError(
+                    f"a ledger must be undamaged to be charged, got {problem} in "
+                    f"path={self.path}. Put back a copy that holds all its fits."
+                )
             self._fix_unit(relation, next(iter(caps), None))
             self._check(together(event_of(s) for s in specs), relation)
             self._execute(NEW_FIT, fit)
             for one in releases:
                 self._execute(NEW_RELEASE, one)
+            self._seal()
         return FitLedger(self, fit_id, store)
+
+    def _seal(self) -> None:
+        """Put a digest on all that was fixed and charged since the last seal, and on
+        that seal.
+        """
+        last = self._first("SELECT fits, digest FROM seals ORDER BY id DESC")
+        before, digest = last or (0, "")
+        count = self._first("SELECT COUNT(*) FROM fits")[0]
+        meta = json.dumps(self._meta(), sort_keys=True)
+        digest = _chained(digest, meta, self._charged(before, count))
+        self._execute(
+            "INSERT INTO seals (fits, meta, digest) VALUES (?, ?, ?)",
+            (count, meta, digest),
+        )
+
+    def _meta(self) -> dict[str, str]:
+        return dict(self._all("SELECT key, value FROM meta"))
+
+    def _charged(self, first: int, stop: int) -> str:
+        """Fits first to stop - 1, in the order of their charges, and their releases."""
+        fits = self._all(
+            f"SELECT {', '.join(FIT)} FROM fits ORDER BY rowid LIMIT ? OFFSET ?",
+            stop - first,
+            first,
+        )
+        releases = [
+            self._all(
+                "SELECT sequence, label, noise_multiplier, sampling_prob, spec "
+                "FROM releases WHERE fit_id = ? ORDER BY sequence",
+                fit[0],
+            )
+            for fit in fits
+        ]
+        return json.dumps([fits, releases], default=repr)
+
+    def verify(self) -> list[str]:
+        """What is damaged, in words; [] if nothing is.
+
+        Charges and fixed facts are under a chain of digests, and a release's columns
+        say what its spec says. This finds damage, not a forger, who can make the chain
+        anew, nor a file whose last fits are gone with their seals.
+        """
+        try:
+            return self._damage()
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, LedgerError):
+                raise
+            return [f"text that cannot be read ({error!r})"]
+
+    def _damage(self) -> list[str]:
+        meta = self._meta()
+        done, digest = 0, ""
+        for fits, fixed, kept in self._all(
+            "SELECT fits, meta, digest FROM seals ORDER BY id"
+        ):
+            digest = _chained(digest, fixed, self._charged(done, fits))
+            if digest != kept:
+                return [f"a change in fits {done + 1} to {fits}, or in their seal"]
+            if any(meta.get(k) != v for k, v in json.loads(fixed).items()):
+                return [f"a change in what was fixed before fit {fits + 1}"]
+            done = fits
+        columns = "SELECT noise_multiplier, sampling_prob, spec FROM releases"
+        for noise, prob, spec in self._all(columns):
+            said = json.loads(spec)
+            if (noise, prob) != (said["noise_multiplier"], said["sampling_prob"]):
+                return ["a release whose columns are not its spec's"]
+        return []
 
     def holds(self, fit_id: str) -> bool:
         """Whether a fit of this id was charged."""
@@ -427,6 +504,11 @@ class FitLedger:
                 sequence,
             )
             states = dict(progress)
+            if set(states) - {"started", "redrawn", "committed"}:
+                raise LedgerError(
+                    f"a release's states must be known ones, got {sorted(states)}. "
+                    "The ledger is damaged: nothing was read."
+                )
             if "committed" not in states:
                 self._log(sequence, "redrawn" if states else "started")
                 self._remove(sequence)
@@ -575,6 +657,11 @@ def _hour(at: float) -> float:
 
 def _digest(value: np.ndarray) -> str:
     return hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).hexdigest()
+
+
+def _chained(before: str, meta: str, charged: str) -> str:
+    text = json.dumps([before, meta, charged])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _canonical(spec: dict[str, Any]) -> str:

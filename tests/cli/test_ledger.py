@@ -198,3 +198,20 @@ def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path, command):
     for name in ("notes.txt", "cut.h5", "missing.sqlite", "."):
         refused(dphead("ledger", command[0], tmp_path / name, *command[1:]))
     assert contents(tmp_path) == before
+
+
+def test_verify_finds_damage(tmp_path):
+    import sqlite3
+
+    features = features_file(tmp_path / "f.h5")
+    book = tmp_path / "book.sqlite"
+    fitted("fit", features, "-o", tmp_path / "run", "--ledger", book, "--seed", 1)
+    assert "nothing found, 1 fits" in fitted("ledger", "verify", book).out
+    with sqlite3.connect(book) as db:
+        db.execute("DROP TRIGGER releases_update")
+        db.execute("UPDATE releases SET noise_multiplier = 1e6 WHERE sequence = 0")
+    done = dphead("ledger", "verify", book)
+    assert done.code == 1
+    assert "damaged: a change in fits 1 to 1" in done.out
+    again = dphead("fit", features, "-o", tmp_path / "again", "--ledger", book)
+    assert "must be undamaged" in refused(again)
