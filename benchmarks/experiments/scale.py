@@ -189,14 +189,7 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
     for n in sizes:
         rates = machine_rates() | {"disk": read_rate(path)}
         roofline = max(n * COLUMNS**2 / rates["flops"], 2 * n * COLUMNS / rates["disk"])
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.experiments.scale",
-            "one",
-            str(path),
-            str(n),
-        ]
+        command = [sys.executable, "-m", "benchmarks", "streamed", str(path), str(n)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
         total = found["seconds"]["Gram"] + found["seconds"]["ClassSums"]
