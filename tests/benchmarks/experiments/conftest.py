@@ -1,11 +1,19 @@
-"""Commands that a benchmark runs in processes of their own, run in this one."""
+"""A few fake rows, and a benchmark's child processes answered in this one."""
 
 import subprocess
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import features
 from benchmarks.commands import main
+from dphead.rows.arrays import ArrayRows
+from dphead.solvers import PublicFacts
+
+D = 6
+M = 3
+N = 384
 
 
 @pytest.fixture
@@ -25,3 +33,25 @@ def children_here(monkeypatch):
         return subprocess.CompletedProcess(command, done.exit_code, done.stdout, error)
 
     monkeypatch.setattr(subprocess, "run", run)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Rows (N, D) and labels of M classes, which every data set has."""
+    rng = np.random.default_rng(0)
+    y = np.arange(N) % M
+    x = rng.normal(size=(N, D)) + 3 * np.eye(D)[y]
+    x = x.astype(np.float32)
+
+    def load(dataset, name, held_out=False):
+        n = N - 128 if held_out else N
+        return features.Loaded(
+            ArrayRows(x[:n], y[:n], 128),
+            x[-128:],
+            y[-128:],
+            PublicFacts(n, D, M),
+            {"digest": "0"},
+        )
+
+    monkeypatch.setattr(features, "load", load)
+    return x, y
