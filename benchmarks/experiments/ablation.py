@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -458,7 +459,7 @@ with noise allowed to move a weight by 1.6 as well: +0.21, +0.56 and -0.42.
 
 
 def readme() -> str:
-    """results/ablation/README.md."""
+    """results/ablation/README.md from the stored rows."""
     parts = [INTRODUCTION]
     for title, name, base, note in SECTIONS:
         rows = read(OUT / f"{name}.jsonl")
@@ -524,6 +525,8 @@ def run(part: str = "all") -> None:
             run_part()
 
 
-def write() -> None:
-    """results/ablation/README.md from the stored rows."""
-    (OUT / "README.md").write_text(readme())
+def write() -> list[Path]:
+    """Write it; returns its path."""
+    path = OUT / "README.md"
+    path.write_text(readme(), encoding="utf-8")
+    return [path]
