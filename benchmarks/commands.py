@@ -223,7 +223,7 @@ def curves() -> None:
 @command("experiments")
 @click.argument(
     "job",
-    type=click.Choice(["tan", "tb21", "timing", "costs", "figures", "table"]),
+    type=click.Choice(["tan", "tb21", "timing", "costs", "table"]),
     default="table",
 )
 def endtoend(job: str) -> None:
