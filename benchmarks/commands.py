@@ -252,7 +252,9 @@ def expected(datasets: tuple[str, ...]) -> None:
 
 
 @command("experiments")
-@click.option("--most", type=int, help="So many of the missing runs; default: all.")
+@click.option(
+    "--most", type=click.IntRange(0), help="So many of the missing runs; default: all."
+)
 def ingredients(most: int | None) -> None:
     """De22's Table 2 in miniature: what each ingredient adds."""
     module = experiment("ingredients")
