@@ -1,19 +1,30 @@
-"""Plots that need no data: TB21's Figure 9, and the trade-off curve of its CIFAR-10
-row.
+"""Plots that need no data: TB21's Figure 9 and the trade-off curve of its CIFAR-10 row,
+and TAN23's Figures 2 and 3.
 """
 
 from pathlib import Path
 
+from benchmarks.store import RESULTS
 from dphead.analysis.plots import figure9, tradeoff_plot
+from dphead.analysis.tan_plot import draw
 from dphead.privacy.accounting import GaussianEvent
 
-FOLDER = Path(__file__).parent / "results" / "accounting"
 # linear head, epsilon = 3
 TB21_CIFAR10 = [GaussianEvent(5.67, 8192 / 50_000, 360), GaussianEvent(8.0, count=2)]
+# of a whole training, by epsilon; eta of a step, delta and steps are those of all
+TAN23_ETA = {1: 0.13, 8: 0.95}
+TAN23_ETA_STEP = 3.9e-3
+TAN23_DELTA = 1 / 1.2e6
+TAN23_STEPS = (1800, 7200, 18_000, 72_000)
 
 
-def write(folder: Path = FOLDER) -> list[Path]:
-    """Write figure9.png and tradeoff.png to `folder`; returns their paths."""
+def write(folder: Path = RESULTS) -> list[Path]:
+    """Write the plots to folders of `folder`; returns their paths."""
+    return [*tb21(folder / "accounting"), *tan23(folder / "endtoend")]
+
+
+def tb21(folder: Path) -> list[Path]:
+    """Figure 9 and the trade-off curve; returns their paths."""
     paths = [folder / "figure9.png", folder / "tradeoff.png"]
     figure9(paths[0])
     title = (
@@ -21,4 +32,14 @@ def write(folder: Path = FOLDER) -> list[Path]:
         "(zero_out)"
     )
     tradeoff_plot(paths[1], TB21_CIFAR10, title=title)
+    return paths
+
+
+def tan23(folder: Path) -> list[Path]:
+    """Figures 2 and 3 at each epsilon; returns their paths."""
+    paths = []
+    for epsilon, eta in TAN23_ETA.items():
+        path = folder / f"tan23-epsilon{epsilon}.png"
+        draw(path, eta, TAN23_DELTA, TAN23_STEPS, TAN23_ETA_STEP)
+        paths.append(path)
     return paths

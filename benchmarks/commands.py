@@ -81,6 +81,12 @@ def experiment(name: str) -> Any:
     return import_module(f"benchmarks.experiments.{name}")
 
 
+def show(paths: list[Path]) -> None:
+    """Say what was written."""
+    for path in paths:
+        click.echo(path)
+
+
 # --- papers -------------------------------------------------------------------
 
 
@@ -131,8 +137,7 @@ def tables() -> None:
     """
     from benchmarks import render
 
-    for path in render.write():
-        click.echo(path)
+    show(render.write())
 
 
 @command("papers")
@@ -180,7 +185,7 @@ def ablation(part: str) -> None:
     """What each part of auto, and of least squares, is worth."""
     module = experiment("ablation")
     module.run(part)
-    module.write()
+    show(module.write())
 
 
 @command("experiments")
@@ -197,7 +202,7 @@ def audit(work: Path, processes: int, only: str) -> None:
     """Every method attacked with a worst-case canary, at three epsilons."""
     module = experiment("audit")
     module.run(work, processes, only)
-    module.write()
+    show(module.write())
 
 
 @command("experiments")
@@ -206,7 +211,7 @@ def compare(name: str) -> None:
     """auto beside every method's defaults and an oracle, on data set NAME."""
     module = experiment("compare")
     module.run(name)
-    module.write()
+    show(module.write())
 
 
 @command("experiments")
@@ -218,7 +223,7 @@ def curves() -> None:
 @command("experiments")
 @click.argument(
     "job",
-    type=click.Choice(["tan", "tb21", "timing", "costs", "figures", "table"]),
+    type=click.Choice(["tan", "tb21", "timing", "costs", "table"]),
     default="table",
 )
 def endtoend(job: str) -> None:
@@ -243,11 +248,13 @@ def expected(datasets: tuple[str, ...]) -> None:
     module = experiment("expected")
     for dataset in datasets or module.SETS:
         module.run(dataset)
-    module.write()
+    show(module.write())
 
 
 @command("experiments")
-@click.option("--most", type=int, help="So many of the missing runs; default: all.")
+@click.option(
+    "--most", type=click.IntRange(0), help="So many of the missing runs; default: all."
+)
 def ingredients(most: int | None) -> None:
     """De22's Table 2 in miniature: what each ingredient adds."""
     module = experiment("ingredients")
@@ -265,7 +272,7 @@ def last_iterate() -> None:
 def prior() -> None:
     """auto started from the network's own ImageNet head."""
     experiment("prior").run()
-    experiment("ablation").write()
+    show(experiment("ablation").write())
 
 
 @command("experiments")
@@ -316,7 +323,7 @@ def peers(patience: float) -> None:
     """One full-batch step, ours and other libraries'."""
     module = experiment("peers")
     module.run(patience=patience)
-    module.write()
+    show(module.write())
     click.echo(module.table())
 
 
@@ -326,7 +333,7 @@ def scale(folder: Path) -> None:
     """Time and memory of sums against rows, streamed from a file in FOLDER."""
     module = experiment("scale")
     module.run(folder)
-    module.write()
+    show(module.write())
     click.echo(module.table())
 
 

@@ -12,10 +12,8 @@ import hashlib
 import io
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 
@@ -94,23 +92,21 @@ def fitted(folder: Path, features: Path, options: str) -> str:
     """Digests of a head's arrays, of its report and of what was printed, or how it
     ended.
     """
-    from dphead.cli import main as command
+    from dphead.cli import cli
 
     run = Path(tempfile.mkdtemp(dir=folder)) / "run"
     extra = "--nominal-n 700" if "add_remove" in options else ""
-    words = f"dphead fit {features} -o {run} --ledger {run}.sqlite --seed 1".split()
+    words = f"fit {features} -o {run} --ledger {run}.sqlite --seed 1"
     out = io.StringIO()
     error = io.StringIO()
-    with (
-        patch.object(sys, "argv", [*words, *extra.split(), *options.split()]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(error),
-    ):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         try:
-            command()
+            cli.main(f"{words} {extra} {options}".split(), "dphead")
         except SystemExit as stop:
             if stop.code:
                 return "refused " + short(error.getvalue().replace(str(folder), ""))
+        except (ValueError, OSError) as wrong:
+            return "refused " + short(str(wrong).replace(str(folder), ""))
     report = json.loads((run / "report.json").read_text())
     del report["ledger"]["fit_id"], report["ledger"]["path"]  # of this run alone
     return f"{short(head_bytes(run))} {short(json.dumps(report, sort_keys=True))}"

@@ -249,7 +249,9 @@ def write(
         "# Measured results\n\n`make tables` writes this file from "
         "`benchmarks/results/`.\n\n"
     )
-    out.write_text(wrapped(head + "\n".join(parts)))
+    page = head + "\n".join(parts)
+    # links are relative to the README, which is a folder above
+    out.write_text(wrapped(page.replace("](benchmarks/", "](")))
     text = readme.read_text()
     for name, table in tables.items():
         pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -458,7 +459,7 @@ with noise allowed to move a weight by 1.6 as well: +0.21, +0.56 and -0.42.
 
 
 def readme() -> str:
-    """results/ablation/README.md."""
+    """results/ablation/README.md from the stored rows."""
     parts = [INTRODUCTION]
     for title, name, base, note in SECTIONS:
         rows = read(OUT / f"{name}.jsonl")
@@ -491,8 +492,8 @@ that looks at nothing (0.6 of the noise's edge) are alike, so the rule stays the
 and the criterion an option; the plug-in loss takes the least λ that it is offered and
 loses at every ε."""
 PRIOR_NOTE = """MobileNetV2's own rows for ImageNet's classes, averaged to CIFAR-10's
-classes by their names (`benchmarks/prior.py`, `--prior`): worth most where noise is
-large. Both took 60 and 78 steps at ε = 0.5 and 1, where `auto` takes 84 and 100
+classes by their names (`python -m benchmarks prior`, `--prior`): worth most where noise
+is large. Both took 60 and 78 steps at ε = 0.5 and 1, where `auto` takes 84 and 100
 today."""
 APART_NOTE = """Random training rows, accuracy on other training rows. Longer: noise may
 move a weight by 1.6 instead of 0.9. Ten classes hold 11 % of the variance of CIFAR-10's
@@ -524,6 +525,8 @@ def run(part: str = "all") -> None:
             run_part()
 
 
-def write() -> None:
-    """results/ablation/README.md from the stored rows."""
-    (OUT / "README.md").write_text(readme())
+def write() -> list[Path]:
+    """Write it; returns its path."""
+    path = OUT / "README.md"
+    path.write_text(readme(), encoding="utf-8")
+    return [path]

@@ -1,9 +1,10 @@
 """The audit's table: every method at three epsilons, in chunks that a killed run
 resumes; one JSON line a cell.
 
-`python -m benchmarks audit` runs what is missing in results/audit/audit.jsonl, draws
-the plots and writes the table. The number of fits of a cell is fixed here, before any
-of them: an audit that stopped when it liked what it saw would have no confidence level.
+`python -m benchmarks audit` runs what is missing in results/audit/audit.jsonl, writes
+the table and draws a picture a cell, which git ignores. The number of fits of a cell is
+fixed here, before any of them: an audit that stopped when it liked what it saw would
+have no confidence level.
 """
 
 import multiprocessing
@@ -317,9 +318,16 @@ def run(folder: Path, processes: int = 2, only: str = "") -> None:
                 finish(missing[key], str(folder), source)
 
 
-def write() -> None:
+def readme() -> str:
     """results/audit/README.md from the stored rows."""
-    (OUT / "README.md").write_text(wrapped(table(read(OUT / "audit.jsonl"))))
+    return wrapped(table(read(OUT / "audit.jsonl")))
+
+
+def write() -> list[Path]:
+    """Write it, and draw the pictures beside it; returns their paths."""
+    path = OUT / "README.md"
+    path.write_text(readme(), encoding="utf-8")
+    return [path, *draw()]
 
 
 def draw(folder: Path = OUT) -> list[Path]:

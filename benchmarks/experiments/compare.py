@@ -12,6 +12,7 @@ random splits, they are run here.
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -331,7 +332,7 @@ PARTIAL = (
 
 
 def readme() -> str:
-    """results/auto/README.md."""
+    """results/auto/README.md from the stored rows."""
     counts = ", ".join(
         f"{len(grid)} settings of {method}" for method, grid in GRIDS.items()
     )
@@ -343,6 +344,8 @@ def readme() -> str:
     return wrapped("\n".join(parts))
 
 
-def write() -> None:
-    """results/auto/README.md from the stored rows."""
-    (OUT / "README.md").write_text(readme())
+def write() -> list[Path]:
+    """Write it; returns its path."""
+    path = OUT / "README.md"
+    path.write_text(readme(), encoding="utf-8")
+    return [path]

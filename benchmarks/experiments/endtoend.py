@@ -4,8 +4,7 @@ benchmarks endtoend JOB`.
 Every finished run is a line of results/endtoend/rows.jsonl; a job runs what is missing,
 so it can be stopped.
 Jobs: tan (a prediction, stored before its large runs), tb21 (its CNN), timing, costs,
-    figures, table. De22's
-Table 2 is in `ingredients.py`.
+table. De22's Table 2 is in `ingredients.py`.
 """
 
 import time
@@ -311,20 +310,6 @@ def costs(views_a_second: float = 20_000.0) -> None:
             )
 
 
-def figures() -> None:
-    """TAN23's Figures 2 and 3, at its own eta, eta of a step and delta."""
-    from dphead.analysis.tan_plot import draw
-
-    for epsilon, eta in ((1, 0.13), (8, 0.95)):
-        draw(
-            OUT.parent / f"tan23-epsilon{epsilon}.png",
-            eta,
-            1 / 1.2e6,
-            (1800, 7200, 18_000, 72_000),
-            3.9e-3,
-        )
-
-
 def table() -> str:
     """What was measured, as Markdown."""
     rows = read(OUT)
@@ -373,6 +358,5 @@ JOBS = {
     "tb21": lambda: do(tb21_runs()),
     "timing": timing,
     "costs": costs,
-    "figures": figures,
     "table": lambda: print(table()),
 }

@@ -7,6 +7,7 @@ line a fit in results/expected/, and the README there.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,11 +145,13 @@ def table(rows: list[Row]) -> str:
 
 
 def readme() -> str:
-    """results/expected/README.md."""
-    rows = [r for dataset in SETS for r in read(OUT / f"{dataset}.jsonl")]
-    return f"{INTRODUCTION}\n{table(rows)}\n"
-
-
-def write() -> None:
     """results/expected/README.md from the stored rows."""
-    (OUT / "README.md").write_text(wrapped(readme()))
+    rows = [r for dataset in SETS for r in read(OUT / f"{dataset}.jsonl")]
+    return wrapped(f"{INTRODUCTION}\n{table(rows)}\n")
+
+
+def write() -> list[Path]:
+    """Write it; returns its path."""
+    path = OUT / "README.md"
+    path.write_text(readme(), encoding="utf-8")
+    return [path]

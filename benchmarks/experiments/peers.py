@@ -426,8 +426,15 @@ def plot(path: Path) -> None:
     plt.close(fig)
 
 
-def write() -> None:
-    """results/peers/README.md and the plot from the stored rows."""
-    text = f"# {__doc__}\n{table()}\n\n![seconds a step](steps.png)\n\n{WHY}"
-    (OUT / "README.md").write_text(wrapped(text), encoding="utf-8")
-    plot(OUT / "steps.png")
+def readme() -> str:
+    """results/peers/README.md from the stored rows."""
+    picture = "![seconds a step](steps.png)"
+    return wrapped(f"# {__doc__}\n{table()}\n\n{picture}\n\n{WHY}")
+
+
+def write() -> list[Path]:
+    """Write it, and draw its picture; returns their paths."""
+    paths = [OUT / "README.md", OUT / "steps.png"]
+    paths[0].write_text(readme(), encoding="utf-8")
+    plot(paths[1])
+    return paths

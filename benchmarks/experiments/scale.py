@@ -189,14 +189,7 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
     for n in sizes:
         rates = machine_rates() | {"disk": read_rate(path)}
         roofline = max(n * COLUMNS**2 / rates["flops"], 2 * n * COLUMNS / rates["disk"])
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.experiments.scale",
-            "one",
-            str(path),
-            str(n),
-        ]
+        command = [sys.executable, "-m", "benchmarks", "streamed", str(path), str(n)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
         total = found["seconds"]["Gram"] + found["seconds"]["ClassSums"]
@@ -375,11 +368,15 @@ def plot(path: Path) -> None:
     plt.close(fig)
 
 
-def write() -> None:
-    """results/scale/README.md and the plot from the stored rows."""
-    text = (
-        f"# {__doc__}\n{table()}\n\n![seconds and "
-        f"memory](scale.png)\n\n{parts_table()}\n"
-    )
-    (OUT / "README.md").write_text(wrapped(text), encoding="utf-8")
-    plot(OUT / "scale.png")
+def readme() -> str:
+    """results/scale/README.md from the stored rows."""
+    picture = "![seconds and memory](scale.png)"
+    return wrapped(f"# {__doc__}\n{table()}\n\n{picture}\n\n{parts_table()}\n")
+
+
+def write() -> list[Path]:
+    """Write it, and draw its picture; returns their paths."""
+    paths = [OUT / "README.md", OUT / "scale.png"]
+    paths[0].write_text(readme(), encoding="utf-8")
+    plot(paths[1])
+    return paths

@@ -75,7 +75,7 @@ class Auto:
     least twice their number and they turn out to differ in size. Steps are longer where
     classes turn out to lie far apart (`Lengthening`), unless `move` is given or there
     is a prior. Its numbers: `auto_rules`. Fields beside estimate and prior are for
-    measuring what each part is worth (benchmarks/ablation.py).
+    measuring what each part is worth (benchmarks/experiments/ablation.py).
     """
 
     estimate: Annotated[bool, ESTIMATE] = True

@@ -1,0 +1,42 @@
+"""Both searches, counted and not, on a few fake rows."""
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments import tuning
+from dphead.privacy.accounting import epsilon_from_mu
+
+
+@pytest.mark.parametrize("method", tuning.METHODS)
+def test_remembered_sums_change_no_head(tiny, method):
+    trials = tuning.Trials()
+    settings = dict.fromkeys(tuning.square(method), 1e-3)
+    first = trials.head(method, settings, 8.0, 1, trials.kept)
+    trials.head(method, settings, 1.0, 2, trials.kept)
+    again = trials.head(method, settings, 8.0, 1, trials.kept)
+    fresh = tuning.Trials().head(method, settings, 8.0, 1, trials.kept)
+    assert np.array_equal(first.weights, again.weights)
+    assert np.array_equal(first.weights, fresh.weights)
+
+
+def test_a_counted_search_spends_less_on_each_trial():
+    mu = tuning.trial_mu(1.0)
+    assert epsilon_from_mu(mu, tuning.DELTA) < 0.5
+    assert tuning.trial_mu(8.0) > mu
+
+
+def test_both_searches_give_a_row_a_draw(tiny, monkeypatch):
+    monkeypatch.setattr(tuning, "TRIALS", 2)
+    monkeypatch.setattr(tuning, "DRAWS", 2)
+    trials = tuning.Trials()
+    for search in (tuning.not_accounted, tuning.accounted):
+        rows = list(search(trials, "dp-fc", 8.0))
+        assert [r["seed"] for r in rows] == [0, 1]
+        assert all(0 <= r["accuracy"] <= 1 for r in rows)
+    fake = [
+        {"method": "dp-fc", "way": tuning.FREE, "epsilon": 8.0, "accuracy": a}
+        for a in (0.5, 0.6)
+    ]
+    text = tuning.table(fake, {("dp-fc", 8.0): [85.0]})
+    assert "55.00 ± 7.07 (2 draws)" in text
+    assert "85.00 (1 draw)" in text
