@@ -181,6 +181,7 @@ def test_without_noise_the_pipeline_learns_more(made, tmp_path):
             *options,
             "--test-is",
             "public",
+            "--i-know-this-is-not-private",  # of a finite epsilon it says nothing
         )
         accuracy[epsilon] = report_of(tmp_path / epsilon)["test"]["accuracy"]
     assert accuracy["inf"] > 0.85

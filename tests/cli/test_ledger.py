@@ -99,10 +99,11 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
     )
     for i in range(3):
         fitted("fit", features, "-o", tmp_path / f"run{i}", *LS)
+    confirmed = "--i-know-this-is-not-private"
     for epsilon in (1, "inf"):
-        refused(
-            dphead("fit", features, "-o", tmp_path / "run3", *LS, "--epsilon", epsilon)
-        )
+        third = ("fit", features, "-o", tmp_path / "run3", *LS, confirmed)
+        said = refused(dphead(*third, "--epsilon", epsilon))
+        assert "budget" in said
     refused(dphead("fit", features, "-o", tmp_path / "run3", *LS, "--seed", 1))
     assert charges() == 3
     assert not (tmp_path / "run3").exists()
