@@ -2,7 +2,6 @@
 rows.
 """
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from dphead.endtoend.images import load_images
 from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec, network_rows
 from dphead.endtoend.solver import Progress
-from dphead.privacy.ledger import write_durably
 from dphead.rows.features import load_features
+from dphead.runs.export import read_sealed, write_sealed
 from dphead.runs.files import check_labels, check_layout, is_features_file
 from extract.images import Classes
-
-FORMAT = 1
 
 
 def save_network(
@@ -30,8 +27,6 @@ def save_network(
     """model.safetensors (all weights, the averaged ones where trained, and the rows'
     transform) and model.json.
     """
-    from safetensors.numpy import save
-
     PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
     tensors = {
         f"model.{k}": v.detach().cpu().numpy()
@@ -40,11 +35,7 @@ def save_network(
     tensors |= {
         k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None
     }
-    held = save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
-    write_durably(out / "model.safetensors", lambda file: file.write(held))
-    meta = {"format": FORMAT, "network": asdict(network.spec), **facts}
-    text = json.dumps(meta, indent=2, sort_keys=True) + "\n"
-    write_durably(out / "model.json", lambda file: file.write(text.encode()))
+    write_sealed(out, "model", tensors, {"network": asdict(network.spec), **facts})
 
 
 def load_network(
@@ -53,32 +44,11 @@ def load_network(
     """(network, its weights and transform, model.json) of a run folder; `scores`
     predicts. device: "auto" takes a GPU.
 
-    Raises ValueError if the folder does not hold a network of this format.
+    Raises ValueError if the folder does not hold a network of this format, or one that
+    was changed.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    folder = Path(folder)
-    try:
-        facts = json.loads((folder / "model.json").read_text())
-        tensors = load_file(folder / "model.safetensors")
-        if facts["format"] != FORMAT:
-            raise ValueError(
-                f"the model's format must be {FORMAT}, got format={facts['format']}. "
-                "Update dphead."
-            )
-        spec = dict(facts["network"])
-    except (
-        OSError,
-        KeyError,
-        TypeError,
-        json.JSONDecodeError,
-        SafetensorError,
-    ) as error:
-        raise ValueError(
-            "a run folder must hold model.json and model.safetensors, got "
-            f"path={folder} ({error!r}). Train first."
-        ) from error
+    tensors, facts = read_sealed(Path(folder), "model")
+    spec = dict(facts["network"])
     model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
     # shape, mean, std
     spec |= {

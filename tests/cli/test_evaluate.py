@@ -158,7 +158,7 @@ def test_a_damaged_head_is_refused(made, tmp_path):
         (copy / name).write_bytes(data)
     truncated_head = copy / "head.safetensors"
     truncated_head.write_bytes(truncated_head.read_bytes()[:-8])
-    assert "run folder must hold" in refused(dphead("evaluate", copy, test))
+    assert "must be as they were written" in refused(dphead("evaluate", copy, test))
 
 
 def test_predict_that_is_refused_writes_no_file(made, tmp_path):
