@@ -22,7 +22,7 @@ from dphead.privacy.accounting import (
     rdp_curve,
     total_mu,
 )
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger import SCHEMA, Ledger, LedgerError
 from dphead.privacy.loss_distribution import loss_distribution
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
@@ -322,7 +322,10 @@ def test_a_ledger_from_before_groups_protects_rows():
     reserve(specs(None), ledger)
     ledger._db.executescript(
         "DROP TRIGGER meta_delete; DELETE FROM meta WHERE key = 'group_cap';"
+        "DROP TABLE seals;"
     )
+    ledger._db.executescript(SCHEMA)  # what opening a file does
+    assert ledger.verify() == []
     with pytest.raises(LedgerError, match="group_cap=2"):
         reserve(specs(2), ledger)
     reserve(specs(None), ledger)
