@@ -21,7 +21,11 @@ An unreadable image keeps its row so that n stays public. A label of -1 is none,
 outside the classes; the split ``none`` is that of a row without one. Near-equal images
 have near-equal hashes. A block's digest is of all columns above it.
 
-Attributes: ``schema_version``, ``complete``, ``block_rows``, ``dataset_id``, ``salt``,
+The file begins with 2,048 bytes of its own (`extract.seal`), which say whether it is
+complete and hold a digest of all that is no column. HDF5's tools skip them. Each column
+lies in one piece.
+
+Attributes: ``schema_version``, ``block_rows``, ``dataset_id``, ``salt``,
 ``class_names`` (JSON or ""), ``classes_public``, ``classes_declared`` ("classes-flag",
 "folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``, ``weights_sha256``,
 ``transform``, ``normalization``, ``library_versions``, ``config`` (JSON),
@@ -36,8 +40,8 @@ disk.
 from extract.errors import ExtractError, FormatError, ResumableError
 from extract.reading import SCHEMA_VERSION, FeaturesFile, open_features
 from extract.rows import Header, group_ids, row_digest
-from extract.verify import near_equal, verify
-from extract.writing import FeaturesWriter, write_features
+from extract.verify import check_blocks, near_equal, verify
+from extract.writing import FeaturesWriter, digests_of, write_features
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -47,6 +51,8 @@ __all__ = [
     "FormatError",
     "Header",
     "ResumableError",
+    "check_blocks",
+    "digests_of",
     "group_ids",
     "near_equal",
     "open_features",

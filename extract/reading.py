@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from extract.errors import FormatError
+from extract.seal import read_seal
 
 SCHEMA_VERSION = 1
 JSON_ATTRIBUTES = (
@@ -28,7 +29,6 @@ FEATURE_SPACE = (
 ATTRIBUTES = (
     *FEATURE_SPACE,
     *(
-        "complete",
         "block_rows",
         "dataset_id",
         "salt",
@@ -38,15 +38,17 @@ ATTRIBUTES = (
     ),
     *("library_versions", "config", "config_hash"),
 )
-ROW_COLUMNS = (
-    "features",
-    "labels",
-    "valid",
-    "split",
-    "group",
-    "row_digest",
-    "image_hash",
-)
+# in the order of a block's digest; None: as the file says
+COLUMN_TYPES = {
+    "features": None,
+    "labels": "int32",
+    "valid": "bool",
+    "split": "uint8",
+    "group": "int64",
+    "row_digest": "uint8",
+    "image_hash": "uint64",
+}
+ROW_COLUMNS = tuple(COLUMN_TYPES)
 
 
 def canonical_json(value: Any) -> str:
@@ -209,8 +211,8 @@ def read_attributes(file: h5py.File) -> dict[str, Any]:
 
 
 def open_h5(path: str | Path, mode: str = "r") -> h5py.File:
-    """Open an HDF5 file, without locks; FormatError where it is missing, not HDF5, or
-    truncated.
+    """Open an HDF5 file, without locks; FormatError where it is missing, not HDF5,
+    truncated, or not under its seal.
     """
     path = Path(path)
     if not path.is_file():
@@ -224,36 +226,35 @@ def open_h5(path: str | Path, mode: str = "r") -> h5py.File:
             f"a features file must exist, got path={str(path)!r}. Check the path.{hint}"
         )
     try:
+        read_seal(path)
         return h5py.File(path, mode, locking=False)
     except OSError as error:
-        what = "damaged or cut short" if h5py.is_hdf5(path) else "not an HDF5 file"
-        raise FormatError(
-            "a features file must be HDF5 written by `dphead extract`, got "
-            f"path={str(path)!r}, which is {what}. Extract it again."
-        ) from error
+        raise FormatError(_damaged(path)) from error
 
 
 def open_features(path: str | Path) -> FeaturesFile:
     """Open a complete features file for reading.
 
-    FormatError if it is missing, not HDF5, truncated, of another schema, or was never
-    finished.
+    FormatError if it is missing, not HDF5, not as it was written, of another schema, or
+    was never finished. Rows are not read: `extract.verify.check_blocks` does.
     """
     file = open_h5(path)
     try:
-        check_schema(path, file)
-        return FeaturesFile(path, file)
-    except (KeyError, OSError, RuntimeError, json.JSONDecodeError) as error:
-        file.close()
-        raise FormatError(_damaged(Path(path))) from error
-    except BaseException:
+        _check_schema(path, file)
+        opened = FeaturesFile(path, file)
+        _check_config(path, opened.attrs)
+        return opened
+    except FormatError:
         file.close()
         raise
+    except Exception as error:  # whatever a damaged or hostile file leads HDF5 to
+        file.close()
+        raise FormatError(_damaged(Path(path))) from error
 
 
-def check_schema(path: str | Path, file: h5py.File, complete: bool = True) -> None:
-    """FormatError unless the datasets and attributes are those of this schema version
-    (and the file is finished).
+def _check_schema(path: str | Path, file: h5py.File) -> None:
+    """FormatError unless the datasets and attributes are those of this schema version,
+    the rows are in this file, and it is finished.
     """
     version = file.attrs.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -262,11 +263,16 @@ def check_schema(path: str | Path, file: h5py.File, complete: bool = True) -> No
             f"a features file must have schema_version={SCHEMA_VERSION}, got {got} in "
             f"{str(path)!r}. Write it with this version of `dphead extract`."
         )
-    needed = set(ROW_COLUMNS) - {"group"} | {"block_digest"}
+    known = [name for name in (*COLUMN_TYPES, "block_digest") if name in file]
+    outside = [name for name in known if not _is_stored(file, name)]
+    if outside:
+        raise FormatError(
+            "every column of a features file must be in it, whole and uncompressed, "
+            f"got columns={outside} of {str(path)!r}. Extract it again."
+        )
     datasets: Any = file
-    known = needed | ({"group"} & set(file))
-    shapes = {name: datasets[name].shape for name in known if name in file}
-    missing = sorted(needed - set(shapes)) + [
+    shapes = {name: datasets[name].shape for name in known}
+    missing = sorted({*COLUMN_TYPES, "block_digest"} - {"group"} - set(shapes)) + [
         name for name in ATTRIBUTES if name not in file.attrs
     ]
     n = shapes.get("features", (0,))[0]
@@ -277,14 +283,47 @@ def check_schema(path: str | Path, file: h5py.File, complete: bool = True) -> No
             f"a row, got missing={missing}, wrong_length={wrong} in {str(path)!r}. "
             "Extract it again."
         )
-    dtype = file["features"].dtype  # type: ignore[union-attr]
+    dtype = datasets["features"].dtype
     if dtype not in (np.float16, np.float32):
         raise FormatError(
             f"features must be float16 or float32, got {dtype=} in {str(path)!r}. "
             "Extract it again."
         )
-    if complete and not bool(file.attrs.get("complete", False)):
+    sealed = read_seal(Path(path))
+    if not (file.attrs.get("complete", False) if sealed is None else sealed):
         raise FormatError(
             f"a features file must be finished, got complete=False in {str(path)!r}. "
             "Run the same extract command again: it resumes."
+        )
+
+
+def _is_stored(file: h5py.File, name: str) -> bool:
+    """Whether a column is in this file with as many bytes as its shape says, so that
+    reading it takes no more.
+    """
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        return False
+    column: Any = file[name]
+    made = column.id.get_create_plist()
+    if made.get_external_count() or made.get_nfilters():
+        return False
+    whole = column.nbytes <= column.id.get_storage_size()
+    return whole and COLUMN_TYPES.get(name) in (None, column.dtype)
+
+
+def _check_config(path: str | Path, attrs: dict[str, Any]) -> None:
+    """FormatError unless the attributes are those of the configuration, and it is the
+    one of its digest.
+    """
+    config = attrs["config"]
+    if sha256_json(config) != attrs["config_hash"]:
+        raise FormatError(_damaged(Path(path)))
+    names = attrs["class_names"]
+    said = {key: attrs[key] for key in (*FEATURE_SPACE, "block_rows")}
+    said["class_names"] = json.loads(names) if names else None
+    changed = [key for key, value in said.items() if config.get(key) != value]
+    if changed:
+        raise FormatError(
+            "a features file must say what its configuration says, got "
+            f"changed={changed} in {str(path)!r}. Extract it again."
         )

@@ -6,10 +6,12 @@ the list, never publish it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from extract.errors import FormatError
 from extract.reading import FeaturesFile, open_features
 from extract.rows import block_digest
 
@@ -46,24 +48,48 @@ def _show(ordinals: np.ndarray) -> str:
     return f"{len(ordinals)} (rows {', '.join(first)})"
 
 
-def _blocks(file: FeaturesFile) -> list[str]:
-    size, problems = int(file.attrs["block_rows"]), []
-    digests = file.block_digest
-    if len(digests) != -(-file.n_rows // size):
-        return [
-            (
-                f"number of block digests: {len(digests)} for {file.n_rows} rows in "
-                f"blocks of {size}"
+def check_blocks(file: FeaturesFile) -> None:
+    """FormatError unless every row is as it was written.
+
+    Before a charge: a damaged row would be in the head, and nobody would know.
+    """
+    for start, stop, _, sound in blocks(file):
+        if not sound:
+            raise FormatError(
+                "rows of a features file must be as they were written, got rows "
+                f"{start} to {stop - 1} of {str(file.path)!r} damaged. Extract it "
+                "again."
             )
-        ]
-    infinite, nonzero = [], []
+
+
+def blocks(
+    file: FeaturesFile,
+) -> Iterator[tuple[int, int, dict[str, np.ndarray], bool]]:
+    """(first row, row after the last, columns, whether they are under their digest) of
+    each block. FormatError without a digest for each.
+    """
+    size, digests = int(file.attrs["block_rows"]), file.block_digest
+    if len(digests) != -(-file.n_rows // size):
+        raise FormatError(
+            f"a features file must have a digest for each block, got {len(digests)} "
+            f"for {file.n_rows} rows in blocks of {size} in {str(file.path)!r}. "
+            "Extract it again."
+        )
     for index, start in enumerate(range(0, file.n_rows, size)):
         stop = min(start + size, file.n_rows)
         block = file.block(start, stop)
-        if not np.array_equal(block_digest(block), digests[index]):
+        sound = np.array_equal(block_digest(block), digests[index])
+        yield start, stop, block, sound
+
+
+def _blocks(file: FeaturesFile) -> list[str]:
+    problems = []
+    infinite, nonzero = [], []
+    for start, stop, block, sound in blocks(file):
+        if not sound:
             problems.append(
-                f"digest of block {index} (rows {start} to {stop - 1}) does not match "
-                "its content"
+                f"rows {start} to {stop - 1} are not as they were written (their "
+                "digest does not match)"
             )
         finite = np.isfinite(block["features"]).all(axis=1)
         infinite.append(start + np.flatnonzero(~finite))

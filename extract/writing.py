@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from extract.errors import FormatError, ResumableError
 from extract.reading import (
+    ROW_COLUMNS,
     SCHEMA_VERSION,
     canonical_json,
     open_h5,
@@ -29,8 +30,7 @@ from extract.reading import (
     sha256_json,
 )
 from extract.rows import Header, block_digest, group_ids, prepare_block, row_digest
-
-_CHUNK_BYTES = 1 << 20  # of the small columns; chosen, not measured
+from extract.seal import BYTES, Extents, write_seal
 
 
 class FeaturesWriter:
@@ -60,15 +60,8 @@ class FeaturesWriter:
             self._lock()
             self._file = open_h5(self.part, "r+")
             self._take_identifiers(self._file)
-            done = self._file["block_digest"][:].any(axis=1)  # type: ignore[index]
-            self.next_row = (
-                min(
-                    int(done.argmin()) if not done.all() else self.n_blocks,
-                    self.n_blocks,
-                )
-                * header.block_rows
-            )
-            self.next_row = min(self.next_row, header.n_rows)
+            done = sound_blocks(self._file) * header.block_rows
+            self.next_row = min(done, header.n_rows)
         else:
             self.dataset_id = header.dataset_id or uuid.uuid4().hex
             self.salt = header.salt or secrets.token_hex(16)
@@ -154,27 +147,30 @@ class FeaturesWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # rows are private: for the owner alone
         os.close(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600))
-        # The oldest file layout has no "open for writing" mark, so a killed run leaves
-        # a file that opens again.
+        # The oldest file layout does not look at its "open for writing" mark, so a
+        # killed run leaves a file that opens again.
         with h5py.File(
             self.part,
             "w",
             libver=("earliest", "v108"),
             locking=False,
             track_order=False,
+            userblock_size=BYTES,
         ) as file:
             for key, value in self._attributes().items():
                 file.attrs[key] = value
-            _allocate(file, "features", (n, h.n_features), h.dtype, h.block_rows)
-            _allocate(file, "labels", (n,), "int32", h.block_rows)
-            _allocate(file, "valid", (n,), "bool", h.block_rows)
-            _allocate(file, "split", (n,), "uint8", h.block_rows)
+            _allocate(file, "features", (n, h.n_features), h.dtype)
+            _allocate(file, "labels", (n,), "int32")
+            _allocate(file, "valid", (n,), "bool")
+            _allocate(file, "split", (n,), "uint8")
             file["split"].attrs["split_names"] = canonical_json(list(h.split_names))
             if h.has_group:
-                _allocate(file, "group", (n,), "int64", h.block_rows)
-            _allocate(file, "row_digest", (n, 16), "uint8", h.block_rows)
-            _allocate(file, "image_hash", (n,), "uint64", h.block_rows)
-            _allocate(file, "block_digest", (self.n_blocks, 32), "uint8", self.n_blocks)
+                _allocate(file, "group", (n,), "int64")
+            _allocate(file, "row_digest", (n, 16), "uint8")
+            _allocate(file, "image_hash", (n,), "uint64")
+            _allocate(file, "block_digest", (self.n_blocks, 32), "uint8")
+            columns = extents(file)
+        write_seal(self.part, columns, complete=False)
         _sync(self.part)
         self._lock()
         return open_h5(self.part, "r+")
@@ -183,7 +179,6 @@ class FeaturesWriter:
         h = self.header
         return {
             "schema_version": SCHEMA_VERSION,
-            "complete": False,
             "block_rows": h.block_rows,
             "dataset_id": self.dataset_id,
             "salt": self.salt,
@@ -247,8 +242,10 @@ class FeaturesWriter:
                 f"all rows must be written before the end, got rows={self.next_row} of "
                 f"{self.header.n_rows}. Append the missing blocks."
             )
-        self._file.attrs.modify("complete", True)
+        columns = extents(self._file)
         self.close()
+        _sync(self.part)
+        write_seal(self.part, columns, complete=True)
         _sync(self.part)
         os.replace(self.part, self.path)
         _sync(self.path.parent)
@@ -272,24 +269,41 @@ class FeaturesWriter:
         self.close()
 
 
-def _allocate(
-    file: h5py.File, name: str, shape: tuple[int, ...], dtype: str, block_rows: int
-) -> None:
-    """A dataset whose place in the file is fixed now; chunks of whole rows, at most
-    about a mebibyte.
+def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    """A dataset that lies in one piece, whose place in the file is fixed now.
 
-    Features lie in one piece: any range of rows is then one read into the caller's
-    array, twice as fast as chunks.
+    Any range of rows is then one read into the caller's array, twice as fast as chunks.
     """
-    entries = np.prod(shape[1:], dtype=int)
-    row_bytes = max(1, int(np.dtype(dtype).itemsize * entries))
-    rows = max(1, min(shape[0], block_rows, _CHUNK_BYTES // row_bytes))
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    chunks = None if name == "features" else (rows, *shape[1:])
-    file.create_dataset(
-        name, shape, dtype, chunks=chunks, track_times=False, dcpl=early
-    )
+    file.create_dataset(name, shape, dtype, track_times=False, dcpl=early)
+
+
+def extents(file: h5py.File) -> Extents:
+    """Where the columns' bytes lie in a file that `FeaturesWriter` made."""
+    columns: Any = file
+    return [(columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)]
+
+
+def digests_of(file: h5py.File) -> Iterator[np.ndarray]:
+    """The digest, uint8 (32,), that each block of a file should have."""
+    columns: Any = file
+    attributes: Any = file.attrs
+    size = int(attributes["block_rows"])
+    names = [name for name in ROW_COLUMNS if name in file]
+    for start in range(0, len(columns["features"]), size):
+        yield block_digest(
+            {name: columns[name][start : start + size] for name in names}
+        )
+
+
+def sound_blocks(file: h5py.File) -> int:
+    """Blocks of an unfinished file before the first that is missing or damaged."""
+    kept: Any = file["block_digest"]
+    for index, digest in enumerate(digests_of(file)):
+        if not np.array_equal(kept[index], digest):
+            return index
+    return len(kept)
 
 
 def _sync(path: Path) -> None:

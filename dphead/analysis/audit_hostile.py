@@ -41,7 +41,7 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import BlockSum
-from extract.format import open_features, write_features
+from extract.format import digests_of, open_features, write_features
 
 # Chosen, not measured.
 WORLD_SLOTS = 3 * CHUNK + 5  # of a world: several blocks, the last of them padded
@@ -186,7 +186,9 @@ class Ways:
         )
         # the writer refuses what is not finite: others may not
         with h5py.File(path, "r+", locking=False) as file:
-            file["features"][:] = x  # type: ignore[index]
+            columns: Any = file
+            columns["features"][:] = x
+            columns["block_digest"][:] = list(digests_of(file))
         self._file = open_features(path)
 
     def __enter__(self) -> "Ways":

@@ -1,6 +1,7 @@
 """Rows of a features file: streamed in order, read ahead, or loaded where they fit.
 
-A file is checked by its public attributes; no check looks at a row's values.
+Every row is held against its digest when a file is opened; no other check looks at a
+row's values.
 """
 
 from collections import deque
@@ -21,7 +22,7 @@ from dphead.rows.blocks import (
     streamed_rows,
     to_float32,
 )
-from extract.format import FeaturesFile, FormatError, open_features
+from extract.format import FeaturesFile, FormatError, check_blocks, open_features
 
 BLOCKS_AHEAD = 2  # blocks that are read while others are summed
 DROPPED_ROWS = 4  # rows that are read and dropped rather than asked for apart
@@ -43,6 +44,8 @@ class FeaturesRows:
         take; beyond it they are streamed.
     group_cap: only the first so many rows of each of the file's groups count;
         FormatError if it has none.
+
+    FormatError if a row is not as it was written.
     Unreadable images are rows that count zero, so n_rows stays the public number of
     images.
     """
@@ -54,6 +57,7 @@ class FeaturesRows:
         memory: int = 2 << 30,
         group_cap: int | None = None,
     ) -> None:
+        check_blocks(file)
         self._file = file
         self._slots = split_slots(file, split)
         self.n_rows, self.n_features = len(self._slots), file.n_features

@@ -12,14 +12,15 @@ from dphead.rows.features import FeaturesRows, load_features
 from dphead.runs.export import load_head
 from dphead.solvers.head import LinearHead
 from extract.format import FeaturesFile
+from extract.seal import HDF5, MAGIC
 
 
 def is_features_file(path: Path) -> bool:
-    """Whether a path is an HDF5 file."""
+    """Whether a path is one, by its first bytes."""
     if not path.is_file():
         return False
     with open(path, "rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+        return file.read(len(MAGIC)).startswith((MAGIC, HDF5))
 
 
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:

@@ -7,7 +7,6 @@ import shutil
 from collections import namedtuple
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from commands import (
@@ -22,6 +21,7 @@ from commands import (
     report_of,
     rows,
 )
+from features import edited
 
 from dphead.runs.export import load_head
 from dphead.runs.ledgers import ledger_home
@@ -53,13 +53,11 @@ def no_hdf5(path):
 
 
 def other_schema(path):
-    with h5py.File(path, "r+") as file:
-        file.attrs["schema_version"] = 99
+    edited(path, lambda file: file.attrs.modify("schema_version", 99))
 
 
 def unfinished(path):
-    with h5py.File(path, "r+") as file:
-        file.attrs["complete"] = False
+    edited(path, lambda file: None, complete=False)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def unfinished(path):
     [
         (Path.unlink, "must exist"),
         (truncated, "cut short"),
-        (no_hdf5, "not an HDF5 file"),
+        (no_hdf5, "another kind of file"),
         (other_schema, "schema_version=99"),
         (unfinished, "must be finished"),
     ],
@@ -145,8 +143,7 @@ def test_classes_must_be_public_and_distinct(tmp_path, run):
 
 def test_class_names_that_were_not_declared_public_are_not_used(tmp_path, run):
     path = features_file(tmp_path / "f.h5")
-    with h5py.File(path, "r+") as file:
-        file.attrs["classes_public"] = False
+    edited(path, lambda file: file.attrs.modify("classes_public", False))
     text = refused(dphead("fit", path, "-o", run, *LS))
     assert "public" in text
     assert "owl" not in text

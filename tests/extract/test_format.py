@@ -8,6 +8,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from features import edited, of_before_seals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -17,12 +18,16 @@ from extract.format import (
     FeaturesWriter,
     FormatError,
     Header,
+    check_blocks,
     near_equal,
     open_features,
     row_digest,
     verify,
     write_features,
 )
+from extract.reading import open_h5
+from extract.seal import read_seal
+from extract.writing import extents
 
 
 def sample(n=50, d=7, seed=0):
@@ -135,10 +140,13 @@ def test_written_arrays_come_back(tmp_path):
 def test_a_file_of_before_the_views_attribute_opens_and_says_slot(tmp_path, views):
     x, y = sample()
     write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"])
-    with h5py.File(tmp_path / "f.h5", "r+") as file:
+
+    def as_before(file):
         del file.attrs["views"]
         config = json.loads(file.attrs["config"]) | views
         file.attrs["config"] = json.dumps(config)
+
+    of_before_seals(edited(tmp_path / "f.h5", as_before))
     wanted = {"count": 4, "flip": True, "keyed_by": "slot"} if views else {}
     with open_features(tmp_path / "f.h5") as file:
         assert "views" not in file.attrs
@@ -276,23 +284,24 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
     ("change", "message"),
     [
         (lambda p: p.unlink(), "must exist"),
-        (lambda p: p.write_text("no"), "not an HDF5 file"),
+        (lambda p: p.write_text("no"), "another kind of file"),
         (
             lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
             "damaged or cut short",
         ),
-        (lambda p: p.write_bytes(p.read_bytes()[:300]), "damaged|not an HDF5"),
-        (lambda p: _edit(p, lambda f: f.attrs.modify("complete", False)), "finished"),
+        (lambda p: p.write_bytes(p.read_bytes()[:300]), "damaged or cut short"),
+        (lambda p: edited(p, lambda f: None, complete=False), "finished"),
+        (lambda p: of_before_seals(p, complete=False), "finished"),
         (
-            lambda p: _edit(p, lambda f: f.attrs.modify("schema_version", 99)),
+            lambda p: edited(p, lambda f: f.attrs.modify("schema_version", 99)),
             "schema_version=1, got schema_version=99",
         ),
         (
-            lambda p: _edit(p, lambda f: f.__delitem__("labels")),
+            lambda p: edited(p, lambda f: f.__delitem__("labels")),
             r"missing=\['labels'\]",
         ),
         (
-            lambda p: _edit(p, lambda f: f.attrs.__delitem__("backbone")),
+            lambda p: edited(p, lambda f: f.attrs.__delitem__("backbone")),
             r"missing=\['backbone'\]",
         ),
     ],
@@ -303,11 +312,6 @@ def test_files_that_cannot_be_used(tmp_path, change, message):
     change(path)
     with pytest.raises(FormatError, match=message), open_features(path) as file:
         file.fingerprint()
-
-
-def _edit(path, change):
-    with h5py.File(path, "r+") as file:
-        change(file)
 
 
 def test_another_hdf5_file_is_refused(tmp_path):
@@ -324,7 +328,7 @@ def test_verify_finds_a_changed_value(tmp_path):
     with h5py.File(tmp_path / "f.h5", "r+") as file:
         file["features"][20, 0] = np.inf
     problems = verify(tmp_path / "f.h5")
-    assert problems[0].startswith("digest of block 1 (rows 16 to 31)")
+    assert problems[0].startswith("rows 16 to 31 are not as they were written")
     assert "rows with non-finite features: 1 (rows 20)" in problems
 
 
@@ -410,7 +414,7 @@ def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
                 bool(np.any(file["features"][i : i + 16])) for i in range(0, 50, 16)
             )
             digests = int(file["block_digest"][:].any(axis=1).sum())
-            events.append((name, rows, digests, bool(file.attrs["complete"])))
+            events.append((name, rows, digests, read_seal(part)))
 
     def watched_sync(where):
         if where == part:
@@ -431,7 +435,12 @@ def test_nothing_counts_before_it_is_on_the_disk(tmp_path, monkeypatch):
         fill(writer, x, y)
         writer.finish()
     blocks = [("sync", i + 1, i, False) for i in range(4)]
-    end = [("sync", 4, 4, True), ("rename", 4, 4, True), ("sync folder", True)]
+    end = [
+        ("sync", 4, 4, False),
+        ("sync", 4, 4, True),
+        ("rename", 4, 4, True),
+        ("sync folder", True),
+    ]
     assert events == [("sync", 0, 0, False), *blocks, *end]
 
 
@@ -445,3 +454,136 @@ def test_a_file_that_lacks_rows_is_not_finished(tmp_path):
             ):
                 writer.finish()
         assert not (tmp_path / "a.h5").exists()
+
+
+# --- damage ---------------------------------------------------------------------------
+
+MARK = range(2068, 2072)
+
+
+def damage(path, at, bit=1):
+    held = bytearray(path.read_bytes())
+    held[at] ^= bit
+    path.write_bytes(held)
+
+
+def columns_of(path):
+    with open_h5(path) as file:
+        return extents(file)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flipped_bit_anywhere_is_found_before_hdf5_or_a_fit_sees_it(tmp_path, seed):
+    """In each part of the file: the seal and its padding, what HDF5 reads, and rows.
+
+    Of HDF5's mark of a file that is open it refuses some values, and others change
+    nothing.
+    """
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"], block_rows=16)
+    columns = columns_of(path)
+    size = path.stat().st_size
+    rng = np.random.default_rng(seed)
+    inside = [int(rng.integers(first, first + n)) for first, n in columns]
+    places = [0, 15, 16, 100, 2047, 2048, *MARK, size - 1, *inside]
+    places += rng.integers(0, size, 40).tolist()
+    for at in places:
+        bit = 1 << int(rng.integers(8))
+        damage(path, at, bit)
+        assert not sound(path) or at in MARK
+        damage(path, at, bit)
+    assert sound(path)
+
+
+def sound(path):
+    try:
+        with open_features(path) as file:
+            check_blocks(file)
+    except FormatError:
+        return False
+    return True
+
+
+def test_a_file_of_before_seals_has_its_rows_and_attributes_checked(tmp_path):
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"], block_rows=16)
+    of_before_seals(path)
+    with open_features(path) as file:
+        check_blocks(file)
+    held = path.read_bytes()
+    names = held.index(b'["a","b","c"]')
+    damage(path, names + 2)  # of the attribute
+    with pytest.raises(FormatError, match=r"changed=|damaged"):
+        open_features(path)
+    path.write_bytes(held)
+    with h5py.File(path, "r+") as file:
+        file["labels"][3] = 2
+    with open_features(path) as file, pytest.raises(FormatError, match="rows 0 to 15"):
+        check_blocks(file)
+
+
+def test_a_resumed_file_goes_on_from_its_first_damaged_block(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y, blocks=3)
+        part = writer.part
+    with h5py.File(part, "r+") as file:
+        file["features"][20, 0] += 1
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.next_row == 16
+        fill(writer, x, y)
+        writer.finish()
+    with open_features(tmp_path / "a.h5") as file:
+        np.testing.assert_array_equal(file.rows(0, 50), x)
+    assert verify(tmp_path / "a.h5") == []
+
+
+def test_an_unfinished_file_whose_build_is_damaged_starts_again(tmp_path):
+    x, y = sample()
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        fill(writer, x, y, blocks=3)
+        part = writer.part
+    damage(part, 2100)
+    with FeaturesWriter(tmp_path / "a.h5", header()) as writer:
+        assert writer.next_row == 0
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda f: f.__setitem__("features", h5py.ExternalLink("other.h5", "x")),
+        lambda f: f.__setitem__("features", h5py.SoftLink("/labels")),
+        lambda f: f.create_dataset("features", (10**9, 10**5), "float32"),
+        lambda f: f.create_dataset("features", (50, 4), "f4", compression="gzip"),
+        lambda f: f.create_dataset(
+            "features", (50, 4), "f4", external=[("rows.bin", 0, h5py.h5f.UNLIMITED)]
+        ),
+        lambda f: f.create_group("features"),
+    ],
+)
+def test_columns_that_are_not_in_the_file_are_refused_unread(tmp_path, hostile):
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"])
+
+    def change(file):
+        del file["features"]
+        hostile(file)
+
+    with h5py.File(path, "r+") as file:
+        change(file)
+    path.write_bytes(path.read_bytes()[2048:])
+    with pytest.raises(FormatError):
+        open_features(path)
+
+
+@pytest.mark.parametrize("name", ["labels", "valid", "split"])
+def test_columns_of_another_type_are_refused(tmp_path, name):
+    path = tmp_path / "f.h5"
+    write_features(path, *sample(), ["a", "b", "c"])
+
+    def change(file):
+        del file[name]
+        file[name] = np.zeros(50, np.float64)
+
+    with pytest.raises(FormatError, match=f"columns=.*{name}"):
+        open_features(edited(path, change, digests=False))

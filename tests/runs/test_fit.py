@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 
-import h5py
 import numpy as np
 import pytest
 from commands import (
@@ -23,6 +22,7 @@ from commands import (
     report_of,
     rows,
 )
+from features import edited
 
 from dphead.estimators import DPLeastSquaresClassifier
 from dphead.privacy.ledger import Ledger
@@ -239,14 +239,14 @@ def test_views_that_followed_the_slot_are_refused_under_add_remove(tmp_path):
     """
     old, new = (features_file(tmp_path / name) for name in ("old.h5", "new.h5"))
     how = {"count": 2, "flip": True, "keyed_by": "image"}
-    with h5py.File(old, "r+") as file:
-        config = json.loads(file.attrs["config"]) | {
-            "views": {"count": 2, "flip": True}
-        }
-        file.attrs["config"] = json.dumps(config)
+
+    def as_before(file):
+        views = {"views": {"count": 2, "flip": True}}
+        file.attrs["config"] = json.dumps(json.loads(file.attrs["config"]) | views)
         del file.attrs["views"]
-    with h5py.File(new, "r+") as file:
-        file.attrs["views"] = json.dumps(how)
+
+    edited(old, as_before)
+    edited(new, lambda file: file.attrs.create("views", json.dumps(how)))
     add_remove = ("--relation", "add_remove", "--nominal-n", 250)
     message = refused(dphead("fit", old, "-o", tmp_path / "a", *FC, *add_remove))
     assert "views must follow its image" in message
@@ -339,8 +339,7 @@ def test_processes_agree_on_every_block_of_their_features(tmp_path):
     found = set()
     for block in (None, *range(10)):
         if block is not None:
-            with h5py.File(path, "r+") as file:
-                file["block_digest"][block] ^= 1
+            edited(path, lambda f, row=16 * block: f["features"].__setitem__(row, 0))
         rows, file = load_features(path)
         with file:
             found.add(agreed(prepare(options, rows, file))["features"])
