@@ -118,6 +118,35 @@ def test_delta_in_sixty_digits(mu, t):
     assert quick <= slow * (1 + 1e-10) or (mu == 1e-9 and quick <= slow * (1 + 1e-4))
 
 
+@pytest.mark.parametrize(
+    "mu, delta",
+    [
+        (6.659410502708683e-4, 5.790053058653329e-06),
+        (1.12e-11, 3.146e-12),
+        (1.4e5, 0.5),  # t is near 0, and rounded as a difference of large numbers
+        *((10.0 ** (i % 17 - 11), 0.4 + 0.2 * i / 40) for i in range(40)),
+        *((10.0 ** (i % 17 - 11), 10.0**-i) for i in range(1, 300, 7)),
+    ],
+)
+def test_epsilon_is_never_below_by_a_single_bit(mu, delta):
+    """No tolerance: sixty digits at the epsilon that is charged."""
+    mpmath = pytest.importorskip("mpmath")
+    eps = epsilon_from_mu(mu, delta)
+    with mpmath.workdps(60):
+        m = mpmath.mpf(mu)
+        t = m / 2 - mpmath.mpf(eps) / m
+        root = mpmath.sqrt(2)
+        beyond = mpmath.exp(mpmath.mpf(eps)) * mpmath.erfc((m - t) / root)
+        assert mpmath.erfc(-t / root) / 2 - beyond / 2 <= mpmath.mpf(delta)
+
+
+@pytest.mark.parametrize("sigma", [1e100, 1e160, 1e170, 1e300])
+def test_noise_whose_divergence_is_no_float_is_charged(sigma):
+    rdp = rdp_curve([GaussianEvent(sigma)], [2.0])
+    assert rdp[0] > 0
+    assert epsilon([GaussianEvent(sigma)], 1e-300, accountant="rdp") > 0
+
+
 @given(mus, deltas)
 @fast
 def test_epsilon_is_the_smallest_and_never_below(mu, delta):
