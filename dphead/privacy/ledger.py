@@ -13,6 +13,7 @@ import os
 import sqlite3
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -63,7 +64,9 @@ NEW_RELEASE = (
     "INSERT INTO releases VALUES "
     "(:fit_id, :sequence, :label, :noise_multiplier, :sampling_prob, :spec)"
 )
-
+STATES = ("started", "redrawn", "committed")  # of a release that is not only reserved
+# what SQLite raises for a file or disk that fails; the last for damaged names
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 _forks = [0]  # from the first process to this one
 os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
@@ -109,7 +112,7 @@ class Ledger:
             # Without it REPLACE deletes rows past the triggers.
             self._db.execute("PRAGMA recursive_triggers=ON")
             self._db.executescript(SCHEMA + APPEND_ONLY)
-        except (sqlite3.Error, OSError) as error:
+        except (*FAULTS, OSError) as error:
             raise LedgerError(
                 "the ledger must be a readable, writable SQLite file, got "
                 f"path={self.path} ({error})."
@@ -143,7 +146,7 @@ class Ledger:
             return self._db.execute(statement, values)
         except sqlite3.IntegrityError:
             raise
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise self._unsound(error) from error
 
     def _unsound(self, error: Exception) -> LedgerError:
@@ -157,7 +160,7 @@ class Ledger:
         """The rows that a query finds."""
         try:
             return self._execute(query, values).fetchall()
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise self._unsound(error) from error
 
     def _first(self, query: str, *values: Any) -> Any:
@@ -181,6 +184,7 @@ class Ledger:
         order = accounting.filter_order(epsilon, delta)
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self._transaction():
+            self._check_undamaged()
             if self.budget() is None and self._has_fits():
                 raise LedgerError(
                     "a budget must be set before the first fit, got a ledger with "
@@ -246,23 +250,25 @@ class Ledger:
             {**s, "fit_id": fit_id, "sequence": i, "spec": _canonical(s)}
             for i, s in enumerate(specs)
         ]
-        with self._transaction():
-            if self.holds(fit_id):
-                raise LedgerError(
-                    f"a fit must be charged once, got {fit_id=} again. Resume it."
-                )
-            for problem in self.verify():
-                raise LedgerError(
-                    f"a ledger must be undamaged to be charged, got {problem} in "
-                    f"path={self.path}. Put back a copy that holds all its fits."
-                )
-            self._fix_unit(relation, next(iter(caps), None))
-            self._check(together(event_of(s) for s in specs), relation)
-            self._execute(NEW_FIT, fit)
-            for one in releases:
-                self._execute(NEW_RELEASE, one)
-            self._seal()
-        return FitLedger(self, fit_id, store)
+        # Its folder can be another process's: that is found before the charge.
+        reserved = FitLedger(self, fit_id, store)
+        try:
+            with self._transaction():
+                self._check_undamaged()
+                if self.holds(fit_id):
+                    raise LedgerError(
+                        f"a fit must be charged once, got {fit_id=} again. Resume it."
+                    )
+                self._fix_unit(relation, next(iter(caps), None))
+                self._check(together(event_of(s) for s in specs), relation)
+                self._execute(NEW_FIT, fit)
+                for one in releases:
+                    self._execute(NEW_RELEASE, one)
+                self._seal()
+        except BaseException:
+            reserved.leave()
+            raise
+        return reserved
 
     def _seal(self) -> None:
         """Put a digest on all that was fixed and charged since the last seal, and on
@@ -272,7 +278,7 @@ class Ledger:
         before, digest = last or (0, "")
         count = self._first("SELECT COUNT(*) FROM fits")[0]
         meta = json.dumps(self._meta(), sort_keys=True)
-        digest = _chained(digest, meta, self._charged(before, count))
+        digest = _chained(digest, count, meta, self._charged(before, count))
         self._execute(
             "INSERT INTO seals (fits, meta, digest) VALUES (?, ?, ?)",
             (count, meta, digest),
@@ -301,9 +307,11 @@ class Ledger:
     def verify(self) -> list[str]:
         """What is damaged, in words; [] if nothing is.
 
-        Charges and fixed facts are under a chain of digests, and a release's columns
-        say what its spec says. This finds damage, not a forger, who can make the chain
-        anew, nor a file whose last fits are gone with their seals.
+        The file is what SQLite wrote (an index that does not hold its table's rows
+        would hide a budget), charges and fixed facts are under a chain of digests, a
+        release's columns say what its spec says, and releases were begun and committed
+        in their order. This finds damage, not a forger, who can make the chain anew,
+        nor a file whose last fits are gone with their seals.
         """
         try:
             return self._damage()
@@ -312,13 +320,23 @@ class Ledger:
                 raise
             return [f"text that cannot be read ({error!r})"]
 
+    def _check_undamaged(self) -> None:
+        for problem in self.verify():
+            raise LedgerError(
+                f"a ledger must be undamaged to be used, got {problem} in "
+                f"path={self.path}. Put back a copy that holds all its fits."
+            )
+
     def _damage(self) -> list[str]:
+        (found,) = self._first("PRAGMA integrity_check(1)")
+        if found != "ok":
+            return [f"a file that is not as SQLite wrote it ({found})"]
         meta = self._meta()
         done, digest = 0, ""
         for fits, fixed, kept in self._all(
             "SELECT fits, meta, digest FROM seals ORDER BY id"
         ):
-            digest = _chained(digest, fixed, self._charged(done, fits))
+            digest = _chained(digest, fits, fixed, self._charged(done, fits))
             if digest != kept:
                 return [f"a change in fits {done + 1} to {fits}, or in their seal"]
             if any(meta.get(k) != v for k, v in json.loads(fixed).items()):
@@ -329,6 +347,27 @@ class Ledger:
             said = json.loads(spec)
             if (noise, prob) != (said["noise_multiplier"], said["sampling_prob"]):
                 return ["a release whose columns are not its spec's"]
+        return self._disorder()
+
+    def _disorder(self) -> list[str]:
+        """Releases are begun, once or again, and committed, one after another."""
+        counts = self._all("SELECT fit_id, COUNT(*) FROM releases GROUP BY fit_id")
+        reserved = dict(counts)
+        done = Counter[str]()
+        begun = set()
+        for fit_id, sequence, state in self._all(
+            "SELECT fit_id, sequence, state FROM progress ORDER BY id"
+        ):
+            release = (fit_id, sequence)
+            known = state in STATES and sequence < reserved.get(fit_id, 0)
+            if (
+                not known
+                or sequence != done[fit_id]
+                or (state == "started") == (release in begun)
+            ):
+                return [f"a release that was {state!r} out of turn"]
+            begun.add(release)
+            done[fit_id] += state == "committed"
         return []
 
     def holds(self, fit_id: str) -> bool:
@@ -353,7 +392,12 @@ class Ledger:
             )
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "FitLedger":
-        """Continue an interrupted fit of the same plan, without a new charge."""
+        """Continue an interrupted fit of the same plan, without a new charge.
+
+        LedgerError for another plan, or a damaged ledger: it could forget what was
+        returned.
+        """
+        self._check_undamaged()
         row = self._first("SELECT plan_hash FROM fits WHERE fit_id = ?", fit_id)
         if row is None or row[0] != plan_hash:
             raise LedgerError(
@@ -482,6 +526,14 @@ class FitLedger:
                     "for it, or use another folder."
                 ) from error
 
+    def leave(self) -> None:
+        """Give up the folder, before anything was stored."""
+        if self.store is not None:
+            (self.store / "lock").unlink()
+            self._lock.close()
+            with suppress(OSError):  # another program's files are there
+                self.store.rmdir()
+
     def begin(self, spec: dict[str, Any]) -> tuple[int, np.ndarray | None]:
         """The next release's number, and its value if an earlier run committed it.
 
@@ -504,7 +556,7 @@ class FitLedger:
                 sequence,
             )
             states = dict(progress)
-            if set(states) - {"started", "redrawn", "committed"}:
+            if set(states) - set(STATES):
                 raise LedgerError(
                     f"a release's states must be known ones, got {sorted(states)}. "
                     "The ledger is damaged: nothing was read."
@@ -659,8 +711,8 @@ def _digest(value: np.ndarray) -> str:
     return hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).hexdigest()
 
 
-def _chained(before: str, meta: str, charged: str) -> str:
-    text = json.dumps([before, meta, charged])
+def _chained(before: str, fits: int, meta: str, charged: str) -> str:
+    text = json.dumps([before, fits, meta, charged])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

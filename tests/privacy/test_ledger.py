@@ -788,7 +788,7 @@ def test_a_file_that_is_damaged_is_one_error(path):
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
     with pytest.raises(LedgerError, match="sound SQLite file"):
         Ledger(path).fits()
-    with pytest.raises(LedgerError, match="sound SQLite file"):
+    with pytest.raises(LedgerError, match="not as SQLite wrote it"):
         reserve(specs(), Ledger(path))
 
 
@@ -890,8 +890,12 @@ def test_a_release_of_an_unknown_state_is_not_drawn_again(path, tmp_path):
     fit = reserve(specs(), Ledger(path), store)
     run_release(fit)
     fit._lock.close()
+    again = Ledger(path).resume("hash", fit.fit_id, store)
     query = "UPDATE progress SET state = 'comlitted' WHERE state = 'committed'"
-    again = damaged(path, query).resume("hash", fit.fit_id, store)
+    other = damaged(path, query)
     with pytest.raises(LedgerError, match="states must be known"):
         run_release(again)
+    again._lock.close()
+    with pytest.raises(LedgerError, match="out of turn"):
+        other.resume("hash", fit.fit_id, store)
     assert (store / "000000.npy").exists()
