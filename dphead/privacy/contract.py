@@ -90,9 +90,16 @@ class ReleaseSpec:
                 f"relation must be one of {RELATIONS}, got relation={self.relation!r}. "
                 "Choose one."
             )
+        for name in ("label", "query"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(
+                    f"{name} must be a text, got {name}={getattr(self, name)!r}. "
+                    "Name it."
+                )
         for name in ("clip_norm", "noise_multiplier", "sampling_prob"):
             value = getattr(self, name)
-            if not isinstance(value, float | int) or isinstance(value, bool):
+            whole = type(value) is int and abs(value) <= 2**53
+            if not whole and not isinstance(value, float):
                 raise ValueError(
                     f"{name} must be a Python float, got {name}={value!r} of "
                     f"{type(value).__name__}. Convert it."
@@ -134,7 +141,8 @@ class ReleaseSpec:
 class Released:
     """A value that carries noise.
 
-    value: float64, the query's shape. noise_sd: its standard deviation per entry.
+    value: float64, the query's shape. noise_sd: the standard deviation of its noise, of
+        each entry; off the diagonal of a symmetric query its root of a half.
     """
 
     value: np.ndarray

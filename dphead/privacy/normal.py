@@ -7,8 +7,9 @@ and the rounding of Φ⁻¹ and of the product. Elsewhere more bits are drawn an
 with Φ at the boundary in integer arithmetic, until the side is certain. So the law is
 the ideal one, at distance zero, and no tail is cut. Proof: proofs/noise.md.
 
-The trusted library functions are + - * and rounding of float64 arrays, Python integers
-and `decimal`. scipy's Φ⁻¹ is a first guess, which is corrected or checked.
+The trusted library functions are + - * /, the square root, ldexp and rounding of
+float64, Python integers and their division, and `decimal`. scipy's Φ⁻¹ is a first
+guess, which is corrected or checked.
 """
 
 import math

@@ -28,9 +28,10 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
     Guarantee: at most `cap` rows of a group are kept, and which of them depends on that
     group's slots alone.
     """
-    if cap < 1:
+    if cap < 1 or cap != int(cap):
         raise ValueError(
-            f"a group must keep at least one row, got group_cap={cap}. Use 1 or more."
+            "a group must keep a whole number of rows, at least one, got "
+            f"group_cap={cap}. Use 1 or more."
         )
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]

@@ -52,8 +52,17 @@ class RowTransform:
             values = getattr(self, name)
             if values is not None:
                 own = np.array(values)
+                if own.dtype.kind not in "fiu":
+                    raise ValueError(
+                        f"{name} must be an array of numbers, got dtype={own.dtype}. "
+                        "Convert it."
+                    )
                 own.flags.writeable = False
                 object.__setattr__(self, name, own)  # the class is frozen
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and unpickled transforms are made, and checked, like this one."""
+        return type(self), (self.unit_norm, self.center, self.scale, self.append)
 
     def width(self, n_features: int) -> int:
         """Number of columns after the transform. ValueError if it cannot be applied."""

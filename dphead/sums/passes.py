@@ -83,7 +83,7 @@ def checked_sum(
 
     def checked() -> Iterator[tuple[Block, np.ndarray]]:
         for block in rows.blocks(indices, known):
-            _check_block(block)
+            _check_block(ask, block, rows.n_features)
             yield block, count.add(block.index)
 
     def add(item: tuple[Block, np.ndarray], out: Any) -> Any:
@@ -151,14 +151,20 @@ def _secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
     return i if indices is None else int(indices[i])
 
 
-def _check_block(block: Block) -> None:
-    """TypeError unless a block's arrays are what they should be."""
-    fits = len(block.x) == len(block.index) == len(block.y)
+def _check_block(ask: Ask, block: Block, n_features: int) -> None:
+    """TypeError unless a block's arrays are what they should be; one of fewer columns
+    than the sum has would be added to all of them.
+    """
+    k = len(block.index)
+    fits = block.index.shape == block.y.shape == block.x.shape[:1] == (k,)
+    fits = fits and block.x.ndim == 2
+    if fits and block.x.shape[1] != 0:
+        fits = ask.shape(block.x.shape[1]) == ask.shape(n_features)
     if not fits or block.x.dtype != np.float32 or block.y.dtype.kind != "i":
         raise TypeError(
-            "a block must be float32 with a slot and a whole number a row, got "
-            f"{block.x.dtype}, {block.y.dtype}, {block.x.shape=}. "
-            "This is a defect in the row source."
+            "a block must be float32 with a number for each feature, a slot and a "
+            f"whole number a row, got {block.x.dtype}, {block.y.dtype}, "
+            f"{block.x.shape=}, {block.y.shape=}. This is a defect in the row source."
         )
 
 
@@ -266,12 +272,16 @@ def _on_every_core(
     with blas, ExitStack() as stack:
         if not several:  # a thread takes longer to start than a block to sum
             return reduce(lambda out, item: add(item, out), items, sums[0])
+
+        def step(k: int, item: Any) -> None:
+            sums[k] = add(item, sums[k])
+
         # threads of this pass alone: those of an interrupted one could add to the next
         workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in sums]
         running: deque[Future[Any]] = deque()
         for i, item in enumerate(items):
             k = i % len(sums)
-            running.append(workers[k].submit(add, item, sums[k]))
+            running.append(workers[k].submit(step, k, item))
             if len(running) > 2 * len(sums):
                 running.popleft().result()
         for future in running:
