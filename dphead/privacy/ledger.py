@@ -518,13 +518,21 @@ class FitLedger:
             store.mkdir(parents=True, exist_ok=True, mode=0o700)
             # held until the process ends
             self._lock = open(store / "lock", "w")  # noqa: SIM115
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            if not self._holds(store / "lock"):
                 raise LedgerError(
                     f"one process may run a fit, got a second one for {store}. Wait "
                     "for it, or use another folder."
-                ) from error
+                )
+
+    def _holds(self, lock: Path) -> bool:
+        """Take the lock; False if another process has it, or removed it by `leave`
+        after it was opened here: the next one would lock another file.
+        """
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(lock))
+        except OSError:
+            return False
 
     def leave(self) -> None:
         """Give up the folder, before anything was stored."""

@@ -62,6 +62,7 @@ def test_what_is_kept_of_a_group_does_not_depend_on_other_groups(groups, others,
 def test_a_cap_below_one_is_refused():
     for make in (
         lambda: within_cap(np.zeros(3, int), 0),
+        lambda: within_cap(np.zeros(3, int), 1.5),
         lambda: make_plan(
             LeastSquares(), PublicFacts(99, D, M), epsilon=1.0, delta=1e-5, group_cap=0
         ),

@@ -899,3 +899,83 @@ def test_a_release_of_an_unknown_state_is_not_drawn_again(path, tmp_path):
     with pytest.raises(LedgerError, match="out of turn"):
         other.resume("hash", fit.fit_id, store)
     assert (store / "000000.npy").exists()
+
+
+def test_an_index_that_hides_a_row_is_found(path):
+    """A budget is read through the primary key's index, which is a copy."""
+    filled(path)
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("CREATE TABLE other (key TEXT PRIMARY KEY, value TEXT)")
+        root = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (empty,) = db.execute(root, ("sqlite_autoindex_other_1",)).fetchone()
+        change = "UPDATE sqlite_master SET rootpage = ? WHERE name = ?"
+        db.execute(change, (empty, "sqlite_autoindex_meta_1"))
+    ledger = Ledger(path)
+    assert ledger.budget() is None  # it was fixed
+    assert any("not as SQLite wrote it" in found for found in ledger.verify())
+    with pytest.raises(LedgerError, match="must be undamaged"):
+        reserve(specs(1, 50.0), ledger)
+    with pytest.raises(LedgerError, match="must be undamaged"):
+        ledger.set_budget(100.0, DELTA)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM progress WHERE state = 'started'",
+        "UPDATE progress SET state = 'redrawn' WHERE state = 'started'",
+        "UPDATE progress SET sequence = 1 WHERE state = 'committed'",
+        "UPDATE progress SET sequence = 9",
+        "UPDATE progress SET fit_id = 'x'",
+        "INSERT INTO progress (fit_id, sequence, state, digest, at) "
+        "SELECT fit_id, sequence, 'started', digest, at FROM progress LIMIT 1",
+    ],
+)
+def test_a_ledger_that_forgot_what_was_returned_continues_nothing(
+    path, tmp_path, statement
+):
+    """Else a release could be drawn a second time under one charge."""
+    store = tmp_path / "store"
+    fit = reserve(specs(2), Ledger(path), store)
+    run_release(fit)
+    fit._lock.close()
+    assert Ledger(path).verify() == []
+    ledger = damaged(path, statement)
+    assert any("out of turn" in found for found in ledger.verify())
+    with pytest.raises(LedgerError, match="must be undamaged"):
+        ledger.resume("hash", fit.fit_id, store)
+
+
+def test_a_folder_that_another_process_holds_is_found_before_the_charge(path, tmp_path):
+    store = tmp_path / "store"
+    ledger = Ledger(path)
+    held = reserve(specs(), ledger, store)
+    with pytest.raises(LedgerError, match="one process may run a fit"):
+        reserve(specs(), ledger, store)
+    assert [fit["fit_id"] for fit in ledger.fits()] == [held.fit_id]
+
+
+def test_a_refused_charge_leaves_its_folder(path, tmp_path):
+    store = tmp_path / "store"
+    ledger = Ledger(path)
+    ledger.set_budget(0.001, DELTA)
+    with pytest.raises(LedgerError, match="budget"):
+        reserve(specs(), ledger, store)
+    assert not store.exists()
+
+
+def test_a_lock_that_was_removed_after_it_was_opened_is_not_held(
+    path, tmp_path, monkeypatch
+):
+    """The next process would lock a file of its own, and both would write there."""
+    store = tmp_path / "store"
+    flock = ledger_module.fcntl.flock
+
+    def late(*args):
+        (store / "lock").unlink()
+        flock(*args)
+
+    monkeypatch.setattr(ledger_module.fcntl, "flock", late)
+    with pytest.raises(LedgerError, match="one process may run a fit"):
+        reserve(specs(), Ledger(path), store)

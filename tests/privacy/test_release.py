@@ -228,6 +228,9 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
         {"noise_multiplier": np.float32(1)},
         {"noise_multiplier": True},
         {"sampling_prob": np.float32(0.5)},
+        {"label": None},
+        {"query": 3},
+        {"noise_multiplier": 2**53 + 1},  # float64 has no such number
         {"noise_multiplier": 0.0, "clip_norm": math.nan},
         {"noise_multiplier": 0.0, "clip_norm": -1.0},
         {"group_cap": np.int64(3)},

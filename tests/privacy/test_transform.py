@@ -2,6 +2,9 @@
 stands.
 """
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -355,3 +358,24 @@ def test_the_grid_and_the_bound_of_clipped_rows(clip_norm, append):
     assert bound * step**2 <= clip_norm**2 * (1 + 1e-12)
     # what products of 128 rows may add up to in int32
     assert module.RADIUS**2 * 128 < 2**31
+
+
+@pytest.mark.parametrize("name", ["center", "scale"])
+@pytest.mark.parametrize("values", [["1", "2"], [None, 1.0], [1j, 2.0], [True, False]])
+def test_a_transform_of_what_are_no_numbers_is_refused(name, values):
+    """Objects' own code could otherwise decide what a row becomes."""
+    with pytest.raises(ValueError, match="must be an array of numbers"):
+        RowTransform(**{name: np.array(values)})
+
+
+@pytest.mark.parametrize(
+    "of", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))]
+)
+def test_a_copy_of_a_transform_keeps_its_numbers(of):
+    """Numpy would copy the center as an array that can be changed after the check."""
+    made = RowTransform(True, np.ones(3), np.full(3, 2.0), 0.5)
+    again = of(made)
+    assert repr(again) == repr(made)
+    for values in (again.center, again.scale):
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 7.0

@@ -185,6 +185,27 @@ def test_blocks_of_another_precision_are_refused(dtype):
         )
 
 
+def of_shapes(x, y, index):
+    return Block(np.arange(index), np.ones(x, np.float32), np.zeros(y, np.int32))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        of_shapes((4, 1), 4, 4),  # would be added to each column
+        of_shapes((4, D + 1), 4, 4),
+        of_shapes(4, 4, 4),
+        of_shapes((4, D), (4, 1), 4),
+        of_shapes((4, D), 3, 4),
+        of_shapes((3, D), 4, 4),
+    ],
+)
+def test_blocks_of_another_shape_are_refused(bad):
+    with pytest.raises(Exception) as refused:
+        release_one(ClassSums(M), Params(), Custom(4, bad))
+    assert "a number for each feature" in str(refused.value)
+
+
 class OffByOne(CpuSums):
     """A kernel that is wrong by one in one entry of one row's statistic, wherever the
     row is.
@@ -267,6 +288,21 @@ def test_sums_do_not_depend_on_cores_blocks_or_the_order_of_rows(monkeypatch, qu
                 assert np.array_equal(
                     wanted, integer_sum(query, params, a, b, block_rows=rows)
                 )
+
+
+def test_a_kernel_may_return_another_array_than_the_one_it_was_given(monkeypatch):
+    class Pure(CpuSums):
+        def add(self, ask, rows, y, used, out):
+            return super().add(ask, rows, y, used, out.copy())
+
+    x, y = toy(700)
+    wanted = integer_sum(ClassSums(M), Params(), x, y)
+    for cores in (1, 3):
+        monkeypatch.setattr(passes, "cores", lambda cores=cores: cores)
+        found = integer_sum(
+            ClassSums(M), Params(), x, y, block_sum=Pure(), block_rows=128
+        )
+        assert np.array_equal(found, wanted)
 
 
 def test_large_sums_are_held_by_fewer_cores(monkeypatch):
