@@ -61,7 +61,7 @@ class FusedSums:
         self._exact = CpuSums()
         self._known: dict[tuple, np.ndarray] = {}
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """Never: `door` is not to compare."""
         return False
 
@@ -328,7 +328,7 @@ class _OfFit:
     def __init__(self, together: Together, fit: int) -> None:
         self._together, self._fit = together, fit
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """Never."""
         return False
 

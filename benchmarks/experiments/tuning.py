@@ -61,7 +61,7 @@ class RememberedSums:
         self._fused = FusedSums()
         self._known: dict[tuple, np.ndarray] = {}
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """Never."""
         return False
 

@@ -142,7 +142,7 @@ class Sums:
             id(block.x) for block in source.blocks()
         }  # they live as long as the rows; Poisson batches do not
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """Whether to compare with the reference: an audit tries rows in its own
         ways.
         """

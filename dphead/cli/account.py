@@ -271,8 +271,12 @@ def _events(given: dict[str, Any], noise: float) -> list[Any]:
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """The plan of a method, as `dphead fit` would charge it."""
     from dphead.planning.methods import make_method
-    from dphead.planning.plan import check_facts, large_delta, make_plan
-    from dphead.solvers.base import PublicFacts
+    from dphead.planning.plan import (
+        PublicFacts,
+        check_facts,
+        large_delta,
+        make_plan,
+    )
 
     facts = PublicFacts(given["n_rows"], given["n_features"], given["n_classes"])
     check_facts(facts)

@@ -234,7 +234,8 @@ def _rows(
     """(public facts, None or public rows (x, y)) from sizes or from a file whose rows
     are declared public.
     """
-    from dphead.solvers.base import PublicFacts
+    from dphead.planning.plan import PublicFacts
+    from dphead.runs.files import load_features
 
     if features is None:
         if n_rows is None or n_features is None or n_classes is None:
@@ -250,8 +251,6 @@ def _rows(
             "without --public-rows. An audit releases the rows a thousand times: give "
             "--n-rows, --n-features and --n-classes instead, or declare them."
         )
-    from dphead.rows.features import load_features
-
     rows, file = load_features(features, split)
     classes = n_classes or len(file.class_names or [])
     return PublicFacts(rows.n_rows, rows.n_features, classes), (

@@ -25,7 +25,7 @@ class UsedRows:
     def __init__(self, sums: TorchSums) -> None:
         self.sums = sums
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """As `TorchSums`."""
         return False
 

@@ -242,7 +242,7 @@ class TorchSums:
                 "engine out."
             ) from error
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """Heads' queries are; a network's rows have no second way that gives the same
         bits.
         """
@@ -250,11 +250,11 @@ class TorchSums:
 
     def rows(self, ask: Ask, block: Block) -> Any:
         """The block itself, for a network."""
-        return self._heads.rows(ask, block) if self.is_exact(ask.query) else block
+        return self._heads.rows(ask, block) if self.is_compared(ask.query) else block
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
         """Norms (k,) of what is clipped."""
-        if self.is_exact(ask.query):
+        if self.is_compared(ask.query):
             return self._heads.norms(ask, block)
         self._take(ask)
         found = []
@@ -268,7 +268,7 @@ class TorchSums:
         self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Add the rows' clipped gradients to `out` (size,) int64."""
-        if self.is_exact(ask.query):
+        if self.is_compared(ask.query):
             return self._heads.add(ask, rows, y, used, out)
         self._take(ask)
         for i, part in enumerate(self._chunks(ask, rows)):

@@ -59,9 +59,9 @@ class SharedSums:
     def __init__(self, sums: TorchSums) -> None:
         self._part, self._sent = _PartSum(sums), None
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """As `TorchSums`."""
-        return self._part.sums.is_exact(query)
+        return self._part.sums.is_compared(query)
 
     def rows(self, ask: Ask, block: Block) -> Any:
         """As `TorchSums`."""
@@ -78,7 +78,7 @@ class SharedSums:
     ) -> np.ndarray:
         """Add the block's clipped gradients to `out` (size,) int64."""
         sums = self._part.sums
-        if sums.is_exact(ask.query):
+        if sums.is_compared(ask.query):
             return sums.add(ask, rows, y, used, out)
         params = ask.params
         if (

@@ -1,4 +1,5 @@
-"""The audited folder: all that touches private rows, adds noise or decides a charge.
+"""The audited folder: all that lets out what private rows say, adds noise to it, or
+decides a charge.
 
 It may import nothing else of the project. READING.md says where to begin.
 """

@@ -1,5 +1,6 @@
 """Rows in memory. What a row holds is read for that row alone."""
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -7,7 +8,6 @@ import numpy as np
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.sampling import within_cap
 from dphead.rows.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, padded, rows_of_block
-from dphead.sums.passes import cores
 from extract.format import group_ids
 
 
@@ -65,7 +65,8 @@ class ArrayRows:
             return
         large = self._together * size
         # each core has as many large blocks
-        end = self.n_rows // (large * cores()) * large * cores()
+        round_of_cores = large * (os.cpu_count() or 1)
+        end = self.n_rows // round_of_cores * round_of_cores
         for first, last, rows in ((0, end, large), (end, self.n_rows, size)):
             for i in range(first, last, rows):
                 part = slice(i, min(i + rows, last))  # views, but for the last block

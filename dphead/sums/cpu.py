@@ -44,7 +44,7 @@ class CpuSums:
     def __init__(self, compiled_from: int = COMPILED_ENTRIES) -> None:
         self._least = compiled_from
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """Always."""
         return True
 

@@ -29,9 +29,9 @@ class Door:
     block_sum: how blocks are summed. next_sum: `KeptSums` for further fits on the same
     rows. parts: None, or `SumOfParts` where the rows lie with several processes.
     memory: bytes of integer rows to keep between passes, where the block sum has them.
-    Guarantee: for queries that the block sum `is_exact` for, in each pass a secret run
-    of rows gives the reference's integers (`checked_sum`), and `check` tries rows made
-    to break the block sum before the charge.
+    Guarantee: for queries whose block sum `is_compared`, in each pass a secret run of
+    rows gives the reference's integers (`checked_sum`), and `check` tries rows made to
+    break the block sum before the charge.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Door:
 
         To be called before anything is charged. What was tried is not tried again.
         """
-        exact = {(q, n_features) for q in queries if self.block_sum.is_exact(q)}
-        untried = {q for q, _ in exact - self._checked}
+        compared = {(q, n_features) for q in queries if self.block_sum.is_compared(q)}
+        untried = {q for q, _ in compared - self._checked}
         known_answers(self.block_sum, untried, n_features)
-        self._checked |= exact
+        self._checked |= compared
 
     def __call__(self, request: SumRequest) -> np.ndarray:
         """The sum, int64, in units of the query."""

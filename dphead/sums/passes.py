@@ -70,11 +70,11 @@ def checked_sum(
     kept: rows of earlier passes; features are read where they are not kept.
     Guarantee: each slot counts once, or RuntimeError. What a run of rows that nobody
     can foresee added to the sum is compared with the reference's integers, where the
-    block sum `is_exact`, and RuntimeError raised unless they are equal: that a fit
+    block sum `is_compared`, and RuntimeError raised unless they are equal: that a fit
     stops tells of a defect, in one bit.
     """
     count = SlotCount.of(rows.n_rows, indices)
-    exact = block_sum.is_exact(ask.query)
+    exact = block_sum.is_compared(ask.query)
     tested = _secret_slot(rows.n_rows, indices) if exact else None
     key = rows_key(ask)
 

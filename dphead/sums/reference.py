@@ -60,8 +60,8 @@ class BlockSum(Protocol):
 
     parallel: bool
 
-    def is_exact(self, query: Query) -> bool:
-        """Whether `door` holds it equal to the reference."""
+    def is_compared(self, query: Query) -> bool:
+        """Whether `door` compares it with the reference."""
         ...
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
@@ -116,7 +116,7 @@ class ReferenceSums:
 
     parallel = True
 
-    def is_exact(self, query: Query) -> bool:
+    def is_compared(self, query: Query) -> bool:
         """It is the reference."""
         return False
 

@@ -66,7 +66,7 @@ def test_rows_in_memory_come_in_few_blocks_of_which_each_core_has_as_many(
     """Four blocks together, as views; what is left, and a sample, in blocks of the
     usual size.
     """
-    monkeypatch.setattr("dphead.rows.arrays.cores", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     x, y = data(n, 2)
     rows = ArrayRows(x, y)
     index, out, labels, shapes = collect(rows)
