@@ -109,18 +109,17 @@ def integer_sum(
     clip_norm=1.0,
     block_rows=CHUNK,
     block_sum=None,
-    indices=None,
-    kept=NO_ROWS,
+    **of_pass,
 ):
     """The int64 sum without noise, as `release` computes it.
 
-    x: rows (n, d), or a row source.
+    x: rows (n, d), or a row source. of_pass: `checked_sum`'s indices and kept rows.
     """
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
     ask = ask_of(query, params, clip_norm, rows)
-    return checked_sum(
-        ask, rows, indices, CpuSums() if block_sum is None else block_sum, kept
-    )
+    indices = of_pass.get("indices")
+    kept = of_pass.get("kept", NO_ROWS)
+    return checked_sum(ask, rows, indices, block_sum or CpuSums(), kept)
 
 
 def clipped_sum(query, params, x, y=None, clip_norm=1.0, **more):

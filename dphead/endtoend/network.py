@@ -284,20 +284,9 @@ class TorchSums:
 
     def _take(self, ask: Ask) -> None:
         """Give the network the weights that are asked at."""
-        params = ask.params
-        if (
-            ask.query != self.network.query
-            or not isinstance(params, StepParams)
-            or params.weights is None
-        ):
-            raise ValueError(
-                f"the query must be the network's own, got {ask.query}. This is a "
-                "defect in the solver."
-            )
+        params, weights = own_step(self.network, ask)
         if params is not self._params:
-            self._gradients.set(
-                torch.from_numpy(params.weights).to(self.network.device)
-            )
+            self._gradients.set(torch.from_numpy(weights).to(self.network.device))
             self._params = params
 
     def _chunks(self, ask: Ask, block: Block) -> Iterator[Block]:
@@ -331,6 +320,21 @@ class TorchSums:
         labels = np.where(keep, part.y, 0).astype(np.int64)
         parts = self._gradients.parts(inputs, torch.from_numpy(labels).to(device))
         return parts, keep
+
+
+def own_step(network: Network, ask: Ask) -> tuple[StepParams, np.ndarray]:
+    """A step and its weights; ValueError unless it is one of this network's."""
+    params = ask.params
+    if (
+        ask.query != network.query
+        or not isinstance(params, StepParams)
+        or params.weights is None
+    ):
+        raise ValueError(
+            f"the query must be the network's own, got {ask.query}. This is a defect "
+            "in the solver."
+        )
+    return params, params.weights
 
 
 def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:

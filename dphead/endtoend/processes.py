@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from dphead.endtoend.network import StepParams, TorchSums, network_rows
+from dphead.endtoend.network import StepParams, TorchSums, network_rows, own_step
 from dphead.privacy.contract import Block
 from dphead.privacy.statistics import Query
 from dphead.privacy.transform import RowTransform
@@ -80,18 +80,9 @@ class SharedSums:
         sums = self._part.sums
         if sums.is_compared(ask.query):
             return sums.add(ask, rows, y, used, out)
-        params = ask.params
-        if (
-            ask.query != sums.network.query
-            or not isinstance(params, StepParams)
-            or params.weights is None
-        ):
-            raise ValueError(
-                f"the query must be the network's own, got {ask.query}. This is a "
-                "defect in the solver."
-            )
+        params, weights = own_step(sums.network, ask)
         x = network_rows(params.transform, rows.x)
-        weights = None if params is self._sent else params.weights
+        weights = None if params is self._sent else weights
         self._sent = params
         slots = np.array_split(np.arange(len(x)), dist.get_world_size())
         known = (weights, params.step, ask.clip_norm)

@@ -264,6 +264,9 @@ def make_report(
 ) -> dict[str, Any]:
     """The report of a run. tuning: what it says where the options do not."""
     options, source, facts = run.options, run.source, run.facts
+    tested = reports.NOT_TESTED
+    if measured is not None:
+        tested = reports.Tested(measured.metrics, options.test_is, measured.origin)
     return reports.build(
         result,
         method={
@@ -284,9 +287,7 @@ def make_report(
         },
         tuning=options.tuning or tuning,
         warnings=run.warnings,
-        test=None if measured is None else measured.metrics,
-        test_is=None if measured is None else options.test_is,
-        test_rows=None if measured is None else measured.origin,
+        tested=tested,
         words=words,
     )
 

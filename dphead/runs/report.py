@@ -6,7 +6,7 @@ The schema is in docs/report.md.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -165,6 +165,19 @@ def _across_fits(ledger: dict[str, Any]) -> str:
     )
 
 
+class Tested(NamedTuple):
+    """Metrics on test rows, whether these are "public" or "private", and where they are
+    from; all None where nothing was tested.
+    """
+
+    metrics: dict[str, Any] | None
+    test_is: str | None
+    origin: str | None
+
+
+NOT_TESTED = Tested(None, None, None)
+
+
 def build(
     result: FitResult,
     *,
@@ -172,15 +185,12 @@ def build(
     data: dict[str, Any],
     tuning: str,
     warnings: list[str],
-    test: dict[str, Any] | None,
-    test_is: str | None,
-    test_rows: str | None = None,
+    tested: Tested = NOT_TESTED,
     words: Words = HEAD,
 ) -> dict[str, Any]:
     """The whole report.
 
-    test: metrics on the test rows, kept only if they are public; test_rows: their
-    origin.
+    tested: kept only if the test rows are public.
     """
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
@@ -207,7 +217,7 @@ def build(
             n_rows=data["n_rows"],
             ledger=ledger,
             seeded=not result.private_noise,
-            test_is=test_is,
+            test_is=tested.test_is,
             words=words,
         ),
         "method": method,
@@ -218,9 +228,9 @@ def build(
         else asdict(result.head.estimate),
         "tuning": tuning,
         "warnings": warnings,
-        "test": test if test_is == "public" else None,
-        "test_is": test_is,
-        "test_rows": test_rows,
+        "test": tested.metrics if tested.test_is == "public" else None,
+        "test_is": tested.test_is,
+        "test_rows": tested.origin,
     }
 
 

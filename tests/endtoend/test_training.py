@@ -55,17 +55,25 @@ def one_release(
     x,
     y,
     *,
-    sigma=0.0,
-    prob=1.0,
-    relation="zero_out",
     seed=0,
     chunk=7,
     step=0,
     clip_norm=1.0,
+    **of_spec,
 ):
-    """What `release` returns for one step at the start."""
+    """What `release` returns for one step at the start.
+
+    of_spec: sigma, prob and relation.
+    """
+    relation = of_spec.get("relation", "zero_out")
     spec = ReleaseSpec(
-        "gradient", network.query.name, clip_norm, sigma, len(x), prob, relation
+        "gradient",
+        network.query.name,
+        clip_norm,
+        of_spec.get("sigma", 0.0),
+        len(x),
+        of_spec.get("prob", 1.0),
+        relation,
     )
     charged = Ledger().reserve(
         [spec.row()],

@@ -317,8 +317,7 @@ def test_private_test_figures_stay_out_of_the_report(test_is):
         data={"n_rows": N},
         tuning="none",
         warnings=[],
-        test=figures,
-        test_is=test_is,
+        tested=report.Tested(figures, test_is, None),
     )
     assert ("0.123456" in repr(built)) == (test_is == "public")
 
@@ -335,8 +334,6 @@ def test_the_report_counts_the_ledger_that_was_charged():
         data={"n_rows": N},
         tuning="none",
         warnings=[],
-        test=None,
-        test_is=None,
     )
     assert built["ledger"]["fits"] == 2
     assert built["guarantee"]["epsilon"] <= 1.0

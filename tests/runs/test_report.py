@@ -53,8 +53,7 @@ def built(
         data={"n_rows": 400},
         tuning=tuning,
         warnings=[],
-        test=test,
-        test_is=test_is,
+        tested=report.Tested(test, test_is, None),
     )
 
 

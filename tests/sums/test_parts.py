@@ -121,8 +121,7 @@ def parts(x, y, count, groups=None, cap=None, change=lambda i, rows: rows):
 def shared_release(
     query,
     params,
-    x,
-    y,
+    rows,
     count,
     seed=1,
     cap=None,
@@ -130,9 +129,10 @@ def shared_release(
     change=lambda i, rows: rows,
     **spec,
 ):
-    """`core.release_one` with the rows in `count` parts: the released value and the
-    Threads.
+    """`core.release_one` with the rows (x, y) in `count` parts: the released value and
+    the Threads.
     """
+    x, y = rows
     with parts(x, y, count, groups, cap, change) as (whole, threads, own):
         s = spec_of(query, len(x), group_cap=cap, **spec)
         summer = Door(CpuSums(), parts=SumOfParts(threads, own))
@@ -171,7 +171,7 @@ def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(query, co
     if query.name.startswith("ChannelMoment"):  # of features alone
         params = Params(RowTransform())
     alone = release_one(query, params, ArrayRows(x, y, 128), 1).value
-    value, threads = shared_release(query, params, x, y, count)
+    value, threads = shared_release(query, params, (x, y), count)
     assert np.array_equal(value, alone)
     assert len(threads.sent) == count - 1  # one sum of each other process, once
 
@@ -207,7 +207,7 @@ def test_only_the_first_process_draws_noise():
     """
     x, y = toy(300)
     value, threads = shared_release(
-        ClassCounts(M), Params(), x, y, 4, sigma=5.0, seed=None
+        ClassCounts(M), Params(), (x, y), 4, sigma=5.0, seed=None
     )
     counted = []
     for i in (75, 150, 225):
@@ -228,7 +228,7 @@ def test_every_sampled_row_is_asked_of_one_process_that_holds_it(n, count, prob)
     x, y = toy(n)
     query = ClassSums(M)
     spec = {"sigma": 0.0, "clip_norm": float("inf"), "sampling_prob": prob}
-    value, threads = shared_release(query, Params(), x, y, count, **spec)
+    value, threads = shared_release(query, Params(), (x, y), count, **spec)
     alone = release_one(query, Params(), ArrayRows(x, y, 128), 1, **spec).value
     assert np.array_equal(value, alone)
     at = bounds(n, count)
@@ -246,8 +246,7 @@ def test_a_group_that_lies_in_several_parts_keeps_its_cap():
         value, _ = shared_release(
             ClassCounts(M),
             Params(),
-            x,
-            y,
+            (x, y),
             3,
             cap=2,
             groups=groups,
@@ -282,8 +281,7 @@ def test_each_process_checks_that_it_uses_each_slot_of_its_part_once(cheater, ti
         shared_release(
             ClassSums(M),
             Params(),
-            x,
-            y,
+            (x, y),
             3,
             change=lambda i, rows: _Cheating(rows, times) if i == cheater else rows,
         )
@@ -296,8 +294,7 @@ def test_a_process_that_holds_another_part_raises(process):
         shared_release(
             ClassSums(M),
             Params(),
-            x,
-            y,
+            (x, y),
             2,
             change=lambda i, rows: ArrayRows(x[:9], y[:9]) if i == process else rows,
         )
