@@ -311,14 +311,28 @@ class Ledger:
         would hide a budget), charges and fixed facts are under a chain of digests, a
         release's columns say what its spec says, and releases were begun and committed
         in their order. This finds damage, not a forger, who can make the chain anew,
-        nor a file whose last fits are gone with their seals.
+        nor a file that lacks its last fits with their seals, or a fit's last commit.
         """
+        with self._snapshot():
+            try:
+                return self._damage()
+            except (ValueError, KeyError, TypeError) as error:
+                if isinstance(error, LedgerError):
+                    raise
+                return [f"text that cannot be read ({error!r})"]
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """One state of the file for all queries: another process may charge it."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._execute("BEGIN")
         try:
-            return self._damage()
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, LedgerError):
-                raise
-            return [f"text that cannot be read ({error!r})"]
+            yield
+        finally:
+            with suppress(sqlite3.Error):  # nothing was written
+                self._db.rollback()
 
     def _check_undamaged(self) -> None:
         for problem in self.verify():
@@ -394,8 +408,7 @@ class Ledger:
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "FitLedger":
         """Continue an interrupted fit of the same plan, without a new charge.
 
-        LedgerError for another plan, or a damaged ledger: it could forget what was
-        returned.
+        LedgerError for another plan, or a ledger that is seen to be damaged.
         """
         self._check_undamaged()
         row = self._first("SELECT plan_hash FROM fits WHERE fit_id = ?", fit_id)
@@ -546,8 +559,9 @@ class FitLedger:
         """The next release's number, and its value if an earlier run committed it.
 
         Guarantee: a release that is not the next reserved one raises before any row is
-        read. One that was in flight at a crash was never observed; it is drawn afresh,
-        and logged as "redrawn". One that was returned is never redrawn.
+        read, and so does one after a release that failed. One that was in flight at a
+        crash was never observed; it is drawn afresh, and logged as "redrawn". One that
+        was returned is never redrawn.
         """
         sequence = self._next
         if self._reserved(sequence) != _canonical(spec):
@@ -568,6 +582,17 @@ class FitLedger:
                 raise LedgerError(
                     f"a release's states must be known ones, got {sorted(states)}. "
                     "The ledger is damaged: nothing was read."
+                )
+            before = self.ledger._first(
+                "SELECT COUNT(*) FROM progress "
+                "WHERE fit_id = ? AND sequence < ? AND state = 'committed'",
+                self.fit_id,
+                sequence,
+            )
+            if before != (sequence,):
+                raise LedgerError(
+                    f"a release must follow returned ones, got {sequence=} after "
+                    f"{before[0]} of them. The last one failed: resume the fit."
                 )
             if "committed" not in states:
                 self._log(sequence, "redrawn" if states else "started")

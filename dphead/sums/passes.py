@@ -83,7 +83,7 @@ def checked_sum(
 
     def checked() -> Iterator[tuple[Block, np.ndarray]]:
         for block in rows.blocks(indices, known):
-            _check_block(ask, block, rows.n_features)
+            _check_block(block, rows.n_features)
             yield block, count.add(block.index)
 
     def add(item: tuple[Block, np.ndarray], out: Any) -> Any:
@@ -151,15 +151,13 @@ def _secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
     return i if indices is None else int(indices[i])
 
 
-def _check_block(ask: Ask, block: Block, n_features: int) -> None:
-    """TypeError unless a block's arrays are what they should be; one of fewer columns
-    than the sum has would be added to all of them.
+def _check_block(block: Block, n_features: int) -> None:
+    """TypeError unless a block's arrays are what they should be: one of a single column
+    would be added to all of them. A block that is known has no columns.
     """
     k = len(block.index)
-    fits = block.index.shape == block.y.shape == block.x.shape[:1] == (k,)
-    fits = fits and block.x.ndim == 2
-    if fits and block.x.shape[1] != 0:
-        fits = ask.shape(block.x.shape[1]) == ask.shape(n_features)
+    fits = block.index.shape == block.y.shape == (k,)
+    fits = fits and block.x.shape in ((k, n_features), (k, 0))
     if not fits or block.x.dtype != np.float32 or block.y.dtype.kind != "i":
         raise TypeError(
             "a block must be float32 with a number for each feature, a slot and a "

@@ -449,3 +449,21 @@ def test_conversions_at_one_order_are_the_minimum_over_orders():
         == min(each)
         == epsilon(TB21, 1e-5, accountant="rdp")
     )
+
+
+def test_a_divergence_and_its_epsilon_are_rounded_up():
+    mpmath = pytest.importorskip("mpmath")
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        sigma = float(10 ** rng.uniform(-2, 6))
+        order = float(1 + 10 ** rng.uniform(-1, 3))
+        delta = float(10 ** rng.uniform(-12, -1))
+        count = int(rng.integers(1, 2000))
+        found = rdp_curve([GaussianEvent(sigma, count=count)], [order])[0]
+        with mpmath.workdps(60):
+            exact = mpmath.mpf(order) * count / (2 * mpmath.mpf(sigma) ** 2)
+            logs = mpmath.log(mpmath.mpf(delta)) + mpmath.log(mpmath.mpf(order))
+            gain = mpmath.log1p(-1 / mpmath.mpf(order))
+            wanted = mpmath.mpf(found) + gain - logs / (mpmath.mpf(order) - 1)
+            assert found >= exact
+            assert rdp_epsilon(order, found, delta) >= wanted
