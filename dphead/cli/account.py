@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli.choices import ACCOUNTANTS, METHODS, RELATIONS
+from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
 PATH = click.Path(path_type=Path, dir_okay=False)
@@ -123,7 +124,8 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
 
     _check_together(given, plot)
     try:
-        found, events = _account(given)
+        with shown("computing epsilon"):
+            found, events = _account(given)
         if plot is not None:
             from dphead.analysis.plots import tradeoff_plot
 

@@ -10,6 +10,7 @@ import click
 
 from dphead.cli.choices import METHODS, RELATIONS
 from dphead.cli.finetune import shape_of
+from dphead.cli.progress import shown
 
 PATH = click.Path(path_type=Path)
 
@@ -119,12 +120,11 @@ def audit(out: Path | None, **given: Any) -> None:
     import json
 
     from rich.console import Console
-    from rich.progress import Progress
 
     console = Console(highlight=False)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("fits", total=None if given["one_run"] else given["fits"])
-        result, claim = _audit(lambda done: bar.update(task, completed=done), **given)
+    fits = None if given["one_run"] else given["fits"]
+    with shown("auditing") as progress:
+        result, claim = _audit(lambda done: progress(done, fits, "fits"), **given)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "audit.json").write_text(json.dumps(result, indent=2) + "\n")

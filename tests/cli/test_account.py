@@ -39,7 +39,7 @@ def test_budget_to_noise_meets_it_from_below():
         "--epsilon 3 --delta 1e-5 --sampling-prob 0.16384 --steps 360 --gaussian 8 "
         "--json"
     )
-    found = json.loads(result.output)
+    found = json.loads(result.stdout)
     assert found["noise_multiplier"] > 4.4
     assert 2.997 <= found["epsilon"] <= 3
     assert found["mu"] is None
@@ -47,7 +47,7 @@ def test_budget_to_noise_meets_it_from_below():
 
 
 def test_full_batch_has_mu_and_rho():
-    found = json.loads(run("--epsilon 1 --delta 1e-5 --steps 11 --json").output)
+    found = json.loads(run("--epsilon 1 --delta 1e-5 --steps 11 --json").stdout)
     assert found["mu"] == pytest.approx(0.26805112321)
     assert found["rho"] == pytest.approx(found["mu"] ** 2 / 2)
     assert found["noise_multiplier"] == pytest.approx(math.sqrt(11) / found["mu"])
@@ -56,17 +56,17 @@ def test_full_batch_has_mu_and_rho():
 
 
 def test_relation_accountant_and_shuffled_batches():
-    double = json.loads(run(TB21 + " --relation replace_one --json").output)
+    double = json.loads(run(TB21 + " --relation replace_one --json").stdout)
     assert double["epsilon"] > 4
     assert double["profiles"]["rdp"]["epsilon"] is None
-    assert json.loads(run(TB21 + " --accountant rdp --json").output)[
+    assert json.loads(run(TB21 + " --accountant rdp --json").stdout)[
         "epsilon"
     ] == pytest.approx(2.591, abs=1e-3)
     shuffled = run(TB21 + " --shuffled-epochs 60").output
     assert "6.371" in shuffled
     assert "not a guarantee" in shuffled
     assert (
-        json.loads(run("--delta 1e-5 --epsilon inf --json").output)["epsilon"] == "inf"
+        json.loads(run("--delta 1e-5 --epsilon inf --json").stdout)["epsilon"] == "inf"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_methods_plan_is_the_one_that_a_fit_charges(options, expected):
         relation=relation,
         accountant=accountant,
     )
-    found = json.loads(run(f"{METHOD} {options} --json").output)
+    found = json.loads(run(f"{METHOD} {options} --json").stdout)
     assert found["releases"] == plan.summary()
     assert found["epsilon"] == plan.epsilon_spent()
     assert found["relation"] == relation
@@ -132,7 +132,7 @@ def test_a_methods_delta_is_held_against_its_rows():
 def test_the_limit_on_any_attack_is_printed_and_drawn(tmp_path):
     """For mu-GDP it is Phi(Phi^-1(fpr) + mu); mu = 0.268 at epsilon = 1."""
     arguments = f"--epsilon 1 --delta 1e-5 --plot {tmp_path / 'curve.png'}"
-    found = json.loads(run(arguments + " --json").output)
+    found = json.loads(run(arguments + " --json").stdout)
     for rate in (0.001, 0.01, 0.1):
         assert found["tpr_at_fpr"][f"{rate:g}"] == pytest.approx(
             ndtr(ndtri(rate) + 0.26805112321), rel=1e-6
@@ -143,7 +143,7 @@ def test_the_limit_on_any_attack_is_printed_and_drawn(tmp_path):
     )
     assert (tmp_path / "curve.png").stat().st_size > 10_000
     assert set(
-        json.loads(run("--delta 1e-5 --epsilon inf --json").output)[
+        json.loads(run("--delta 1e-5 --epsilon inf --json").stdout)[
             "tpr_at_fpr"
         ].values()
     ) == {1.0}
@@ -151,8 +151,8 @@ def test_the_limit_on_any_attack_is_printed_and_drawn(tmp_path):
 
 def test_a_choice_among_runs_shows_its_total():
     trial = "--delta 1e-5 --noise-multiplier 40 --steps 100 --gaussian 100"
-    found = json.loads(run(trial + " --select-mean 10 --json").output)
-    alone = json.loads(run(trial + " --json").output)
+    found = json.loads(run(trial + " --select-mean 10 --json").stdout)
+    alone = json.loads(run(trial + " --json").stdout)
     assert found["epsilon"] == pytest.approx(2.15541, abs=1e-4)
     assert found["epsilon"] > 2 * alone["epsilon"]
     assert found["every_run"]["runs"] == 10

@@ -1,0 +1,99 @@
+"""How far a command is, on standard error: a bar on a terminal, plain lines elsewhere.
+
+Nothing is shown of what takes less than two seconds, and no control character where no
+terminal reads it. Nothing here may be told a private value.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any
+
+import click
+
+SHOWN_AFTER = 2.0  # seconds; chosen, not measured
+LINE_EVERY = 15.0  # seconds between lines where there is no terminal; chosen
+
+
+class Progress:
+    """What is being done, and how much of it is done.
+
+    Calling it with (done, total, label) is what `fit_files` and `extract` want of a
+    callback: label may be left out, and total None is unknown.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.done = 0
+        self.total: int | None = None
+
+    def __call__(self, done: int, total: int | None, label: str | None = None) -> None:
+        """Told by whoever does the work."""
+        self.done = done
+        self.total = total
+        self.label = label or self.label
+
+    def begin(self, label: str) -> None:
+        """Something else is being done, of which nothing is counted yet."""
+        self(0, None, label)
+
+    def line(self, seconds: float) -> str:
+        """As a line of text."""
+        counted = "" if self.total is None else f" {self.done} of {self.total}"
+        return f"{self.label}{counted} ({seconds:.0f} s)"
+
+
+@contextmanager
+def shown(label: str) -> Iterator[Progress]:
+    """Show the progress that this gives, from the third second on, until the block
+    ends. label: what is being done at first.
+    """
+    from rich.console import Console
+
+    state = Progress(label)
+    console = Console(stderr=True, highlight=False)
+    show = _bar if console.is_terminal else _lines
+    ended = Event()
+    thread = Thread(target=show, args=(state, ended, console), daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _lines(state: Progress, ended: Event, _: Any) -> None:
+    began = time.monotonic()
+    wait = SHOWN_AFTER
+    while not ended.wait(wait):
+        click.echo(state.line(time.monotonic() - began), err=True)
+        wait = LINE_EVERY
+
+
+def _bar(state: Progress, ended: Event, console: Any) -> None:
+    from rich import progress as rich
+
+    if ended.wait(SHOWN_AFTER):
+        return
+    columns = (
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.TextColumn("{task.fields[counted]}"),
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(),
+    )
+    with rich.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(state.label, total=None, counted="")
+        while True:
+            counted = "" if state.total is None else f"{state.done}/{state.total}"
+            bar.update(
+                task,
+                description=state.label,
+                completed=state.done,
+                total=state.total,
+                counted=counted,
+            )
+            if ended.wait(0.1):
+                return
