@@ -52,3 +52,15 @@ def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
         table.writerow(["row", "name"])
         table.writerows(enumerate(names, first))
     return path
+
+
+def read_names(features: Path, n_rows: int) -> list[str] | None:
+    """The names of a features file's rows; None where their table is not there or is
+    another's.
+    """
+    path = names_path(features)
+    if not path.is_file():
+        return None
+    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+        names = [row[1] for row in csv.reader(file) if len(row) == 2][1:]
+    return names if len(names) == n_rows else None

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from extract.disk import read_names
 from extract.errors import FormatError
 from extract.reading import FeaturesFile, open_features
 from extract.rows import block_digest
 
-_SHOWN_ORDINALS = 5  # with each problem; chosen, not measured
+_SHOWN_ROWS = 5  # with each problem; chosen, not measured
 # images whose 64-bit hashes differ in at most so many bits are near-equal; chosen, not
 # measured, and `near_equal` counts on it
 _NEAR_BITS = 2
@@ -29,7 +31,7 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     near-equal images in two splits, groups in two splits. `against` is a second file
     (the test set, say) whose rows are then counted as one more split; equal images are
     found there by their coarse hash only, since each file has its own salt. FormatError
-    if a file cannot be opened.
+    if a file cannot be opened. Rows are named where the table of names is beside it.
     """
     with open_features(path) as file:
         problems = _blocks(file)
@@ -38,14 +40,27 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
         if against is not None:
             with open_features(against) as other:
                 problems += _between(file, other)
-    return problems
+        names = read_names(file.path, file.n_rows)
+    return [_told(problem, names) for problem in problems]
 
 
-def _show(ordinals: np.ndarray) -> str:
-    first = [str(int(i)) for i in ordinals[:_SHOWN_ORDINALS]]
-    if len(ordinals) > _SHOWN_ORDINALS:
+class Problem(NamedTuple):
+    """What is wrong; rows: ordinals of the rows where it is, if it is in some."""
+
+    text: str
+    rows: np.ndarray | None = None
+
+
+def _told(problem: Problem, names: list[str] | None) -> str:
+    """In words, with the first rows by name where names are known."""
+    if problem.rows is None:
+        return problem.text
+    rows = problem.rows.tolist()
+    first = [str(row) if names is None else names[row] for row in rows[:_SHOWN_ROWS]]
+    if len(rows) > _SHOWN_ROWS:
         first.append("...")
-    return f"{len(ordinals)} (rows {', '.join(first)})"
+    lead = "rows " if names is None else ""
+    return f"{problem.text}: {len(rows)} ({lead}{', '.join(first)})"
 
 
 def check_blocks(file: FeaturesFile) -> None:
@@ -82,15 +97,16 @@ def blocks(
         yield start, stop, block, sound
 
 
-def _blocks(file: FeaturesFile) -> list[str]:
+def _blocks(file: FeaturesFile) -> list[Problem]:
     problems = []
     infinite, nonzero = [], []
     for start, stop, block, sound in blocks(file):
         if not sound:
-            problems.append(
+            text = (
                 f"rows {start} to {stop - 1} are not as they were written (their "
                 "digest does not match)"
             )
+            problems.append(Problem(text))
         finite = np.isfinite(block["features"]).all(axis=1)
         infinite.append(start + np.flatnonzero(~finite))
         nonzero.append(
@@ -101,37 +117,35 @@ def _blocks(file: FeaturesFile) -> list[str]:
         (np.concatenate(nonzero), "masked rows that are not zero"),
     ):
         if len(rows):
-            problems.append(f"{text}: {_show(rows)}")
+            problems.append(Problem(text, rows))
     return problems
 
 
-def _labels(file: FeaturesFile) -> list[str]:
+def _labels(file: FeaturesFile) -> list[Problem]:
     problems = []
     unreadable = np.flatnonzero(~file.valid)
     if len(unreadable) == file.n_rows:
-        problems.append("no row is valid")
+        problems.append(Problem("no row is valid"))
     elif len(unreadable):
-        problems.append(f"unreadable images kept as masked rows: {_show(unreadable)}")
+        problems.append(Problem("unreadable images kept as masked rows", unreadable))
     if file.class_names is None:
         if (file.labels >= 0).any():
-            problems.append(
-                "labels are there but the classes were not declared (--classes)"
-            )
+            text = "labels are there but the classes were not declared (--classes)"
+            problems.append(Problem(text))
         return problems
     if (file.labels == -1).all():
-        return [*problems, "no row has a label"]
+        return [*problems, Problem("no row has a label")]
     outside = np.flatnonzero((file.labels < 0) | (file.labels >= len(file.class_names)))
     if len(outside):
-        problems.append(
-            f"rows without a label, or with one outside the classes: {_show(outside)}"
-        )
+        text = "rows without a label, or with one outside the classes"
+        problems.append(Problem(text, outside))
     return problems
 
 
-def _across_splits(file: FeaturesFile) -> list[str]:
+def _across_splits(file: FeaturesFile) -> list[Problem]:
     problems = []
     if len(file.split) and int(file.split.max(initial=0)) >= len(file.split_names):
-        problems.append("split codes beyond split_names")
+        problems.append(Problem("split codes beyond split_names"))
     if len(np.unique(file.split)) < 2:
         return problems
     digests = np.ascontiguousarray(file.row_digest).view("V16").ravel()
@@ -139,20 +153,19 @@ def _across_splits(file: FeaturesFile) -> list[str]:
     real = file.valid & file.row_digest.any(axis=1)
     equal = _in_two(keys, file.split, real)
     if len(equal):
-        problems.append(f"equal images in two splits: {_show(equal)}")
+        problems.append(Problem("equal images in two splits", equal))
     near = np.setdiff1d(near_equal(file.image_hash, file.split, file.valid), equal)
     if len(near):
-        problems.append(
-            f"near-equal images (by a coarse hash) in two splits: {_show(near)}"
-        )
+        text = "near-equal images (by a coarse hash) in two splits"
+        problems.append(Problem(text, near))
     if file.group is not None:
         shared = _in_two(file.group, file.split, file.group >= 0)
         if len(shared):
-            problems.append(f"rows whose group is in two splits: {_show(shared)}")
+            problems.append(Problem("rows whose group is in two splits", shared))
     return problems
 
 
-def _between(file: FeaturesFile, other: FeaturesFile) -> list[str]:
+def _between(file: FeaturesFile, other: FeaturesFile) -> list[Problem]:
     hashes = np.concatenate([file.image_hash, other.image_hash])
     valid = np.concatenate([file.valid, other.valid])
     side = np.concatenate(
@@ -160,16 +173,8 @@ def _between(file: FeaturesFile, other: FeaturesFile) -> list[str]:
     )
     near = near_equal(hashes, side, valid)
     near = near[near < file.n_rows]
-    return (
-        [
-            (
-                f"images near-equal (by a coarse hash) to one of {other.path.name}: "
-                f"{_show(near)}"
-            )
-        ]
-        if len(near)
-        else []
-    )
+    text = f"images near-equal (by a coarse hash) to one of {other.path.name}"
+    return [Problem(text, near)] if len(near) else []
 
 
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:

@@ -54,6 +54,15 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
 }
 
 
+# packages that a base installation lacks, and the extra that brings them
+EXTRAS = {
+    "torch": "extract",
+    "timm": "extract",
+    "PIL": "extract",
+    "matplotlib": "plots",
+}
+
+
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -84,6 +93,16 @@ def main() -> None:
     """
     try:
         cli()
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        click.echo(
+            f"Error: this needs {error.name}, got none installed. Type pip install "
+            f"'dphead[{extra}]'.",
+            err=True,
+        )
+        sys.exit(2)
     except (ValueError, OSError) as error:
         text = " ".join(str(error).split())
         click.echo(f"Error: {text}", err=True)

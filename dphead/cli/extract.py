@@ -5,10 +5,14 @@ Everything heavy may be imported only when a command runs.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
+
+from dphead.cli.paragraphs import section, tied
+from dphead.cli.progress import shown
 
 
 class _Unusable(click.ClickException):
@@ -282,47 +286,65 @@ def extract(**given: Any) -> None:
     Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead
     features join` makes one file.
     """
-    from contextlib import nullcontext
-
     from extract.errors import FormatError
-    from extract.run import extract as run
 
     try:
+        _check_source(given)
+        from extract.run import extract as run
+
         options = _options(given)
-        with (
-            _bar()
-            if options.shard.index == 0 or given["shard"]
-            else nullcontext() as progress
-        ):
-            summary = run(options, progress)
+        with shown("looking at all images") as progress:
+
+            def told(done: int, total: int) -> None:
+                progress(done, total, "extracting features")
+
+            summary = run(options, told)
     except (FormatError, OSError) as error:
         raise _Unusable(error) from error
-    if summary.already_complete:
-        click.echo(f"{summary.path} is already complete; nothing was done.")
-    names = (
-        "not declared"
-        if summary.class_names is None
-        else f"{len(summary.class_names)} classes"
-    )
-    click.echo(
-        f"wrote {summary.path}: {summary.n_rows} rows x {summary.n_features} features, "
-        f"{names}"
-    )
-    click.echo(
-        f"backbone: {summary.backbone}; dataset_id: {summary.dataset_id}; "
-        f"{summary.rows_per_second:.0f} rows/s"
-    )
+    _print_summary(summary)
     if options.shard.count > 1:
-        pattern = options.output.with_name(
-            f"{options.output.stem}.shard-*-of-{options.shard.count}{options.output.suffix}"
-        )
-        click.echo(
-            f"when all shards are there: dphead features join {pattern} -o "
-            f"{options.output}"
-        )
+        name = options.output.stem
+        shards = f"{name}.shard-*-of-{options.shard.count}{options.output.suffix}"
+        pattern = options.output.with_name(shards)
+        join = f"dphead features join {pattern} -o {options.output}"
+        click.echo(section("Next", ["when all shards are there:", join]))
     elif summary.class_names is not None:
         _print_budget(summary.path)
     _print_problems(summary.problems)
+
+
+def _check_source(given: dict[str, Any]) -> None:
+    """Refuse what needs no network to be refused, before one is loaded: a source that
+    is not there, or labels whose classes nobody declared.
+    """
+    from extract.images import Classes
+    from extract.sources import open_source
+
+    declared = (
+        *("classes", "folder_names_are_public"),
+        *("ignore_labels", "allow_unlabelled"),
+    )
+    classes = Classes.parse(*(given[name] for name in declared))
+    if not given["source"].exists() or not any(given[name] for name in declared):
+        open_source(given["source"], classes, given["split"], given["layout"])
+
+
+def _print_summary(summary: Any) -> None:
+    """What was written, of what, and how quickly."""
+    names = (
+        "classes not declared"
+        if summary.class_names is None
+        else f"{len(summary.class_names)} classes"
+    )
+    size = f"{summary.n_rows:,} rows x {summary.n_features:,} features"
+    wrote = f"{summary.path}: {tied(size)}, {tied(names)}"
+    speed = f"{summary.rows_per_second:.0f} rows a second"
+    if summary.already_complete:
+        wrote = f"{wrote}; it was complete, nothing was done"
+    else:
+        wrote = f"{wrote}, by {tied(summary.backbone)} ({tied(speed)})"
+    click.echo(section("Wrote", [wrote]))
+    click.echo(section("Data set", [summary.dataset_id]))
 
 
 def _options(given: dict[str, Any]) -> Any:
@@ -385,64 +407,30 @@ def _options(given: dict[str, Any]) -> Any:
     )
 
 
-class _bar:
-    """A progress bar on stderr with rows/s and time left; used as a context manager
-    that gives the callback.
-    """
-
-    def __enter__(self) -> Any:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        columns = (
-            TextColumn("rows"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-        )
-        self._progress, self._task = (
-            Progress(*columns, console=Console(stderr=True)),
-            None,
-        )
-        self._progress.start()
-        return self._tell
-
-    def _tell(self, done: int, total: int) -> None:
-        if self._task is None:
-            self._task = self._progress.add_task(
-                "rows", total=total, completed=done, rate=""
-            )
-        speed = self._progress.tasks[0].speed
-        self._progress.update(
-            self._task, completed=done, rate=f"{speed:.0f} rows/s" if speed else ""
-        )
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-
 def _print_budget(features: Path) -> None:
     """A limit can only be fixed before the first fit, which is now."""
-    click.echo(
-        "before the first fit, fix what all fits together may spend: dphead ledger "
-        f"budget {features} --epsilon E --delta D"
+    from extract.format import open_features
+
+    with open_features(features) as file:
+        several = len(file.split_names) > 1
+    split = " --split train" if several else ""
+    name = shlex.quote(str(features))
+    lines = (
+        "before the first fit, fix what all fits together may spend:",
+        f"dphead ledger budget {name} --epsilon 3 --delta 1e-5",
+        f"dphead fit {name}{split} --epsilon 1 -o run",
     )
+    click.echo(section("Next", lines))
 
 
 def _print_problems(problems: list[str]) -> None:
     if not problems:
-        click.echo("no problems found")
+        click.echo(section("Problems", ["none found"]))
         return
-    click.echo("problems (private: for the data holder only):", err=True)
+    title = "private, for the data holder only:"
+    click.echo(section("Problems", [title]), err=True)
     for problem in problems:
-        click.echo(f"  - {problem}", err=True)
+        click.echo(section("", [f"! {problem}"]), err=True)
 
 
 @click.command()
@@ -462,7 +450,8 @@ def verify(file: Path, against: Path | None) -> None:
     from extract.format import verify as check
 
     try:
-        problems = check(file, against)
+        with shown("checking rows"):
+            problems = check(file, against)
     except (FormatError, OSError) as error:
         raise _Unusable(error) from error
     _print_problems(problems)
@@ -496,17 +485,16 @@ def join(shards: tuple[Path, ...], output: Path) -> None:
     from extract.shards import join as run
 
     try:
-        run(shards, output)
+        with shown("joining and checking shards"):
+            run(shards, output)
+            problems = check(output)
         with open_features(output) as file:
-            click.echo(
-                f"wrote {output}: {file.n_rows} rows x {file.n_features} features of "
-                f"{len(shards)} shards"
-            )
-            click.echo(
-                f"backbone: {file.attrs['backbone']}; dataset_id: {file.dataset_id}"
-            )
+            size = f"{file.n_rows:,} rows x {file.n_features:,} features"
+            wrote = f"{output}: {tied(size)} of {len(shards)} shards"
+            click.echo(section("Wrote", [f"{wrote}, by {file.attrs['backbone']}"]))
+            click.echo(section("Data set", [file.dataset_id]))
             if file.class_names is not None:
                 _print_budget(output)
-        _print_problems(check(output))
+        _print_problems(problems)
     except (FormatError, OSError) as error:
         raise _Unusable(error) from error
