@@ -5,6 +5,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -186,6 +188,58 @@ def test_without_noise_the_pipeline_learns_more(made, tmp_path):
         accuracy[epsilon] = report_of(tmp_path / epsilon)["test"]["accuracy"]
     assert accuracy["inf"] > 0.85
     assert accuracy["0.2"] < 0.6
+
+
+def test_images_are_measured_like_their_features_and_named_in_predictions(
+    made, tmp_path
+):
+    run = tmp_path / "run"
+    options = ("--method", "prototypes", "--split", "train")
+    fitted("fit", made / "f.h5", "-o", run, *options)
+    by_rows = fitted("evaluate", run, made / "f.h5", "--split", "test", "--json").out
+    images = fitted("evaluate", run, made / "digits.npz", "--split", "test", "--json")
+    theirs, ours = json.loads(by_rows), json.loads(images.out)
+    for key in ("n", "accuracy", "per_class_accuracy", "top5"):
+        assert ours[key] == theirs[key]
+    assert "needs labels" not in images.err
+    assert "labels" in refused(dphead("evaluate", run, made / "new.npz"))
+    found = list(
+        csv.DictReader(io.StringIO(fitted("predict", run, made / "new.npz").out))
+    )
+    assert [row["image"] for row in found[:2]] == ["npz:0", "npz:1"]
+
+
+def test_a_source_without_declared_classes_is_refused_before_a_network_is_loaded(
+    tmp_path,
+):
+    """In a fresh interpreter: torch takes seconds to import."""
+    script = (
+        "import sys\nfrom dphead.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n"
+        "    assert stop.code == 2 and 'torch' not in sys.modules"
+    )
+    image = tmp_path / "images" / "cat" / "1.png"
+    image.parent.mkdir(parents=True)
+    Image.new("L", (8, 8)).save(image)
+    for source, message in (("images", "--classes"), ("nothing", "must exist")):
+        out = tmp_path / "f.h5"
+        command = ["extract", tmp_path / source, "-o", out, "--backbone", "scatternet"]
+        done = subprocess.run(
+            [sys.executable, "-c", script, *command], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert message in done.stderr
+        assert not out.exists()
+
+
+def test_without_torch_extract_says_what_to_install(made, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("extract.")]:
+        monkeypatch.delitem(sys.modules, name)
+    command = ("extract", made / "digits.npz", "-o", tmp_path / "f.h5")
+    network = ("--backbone", "scatternet", "--classes", 10)
+    assert "pip install 'dphead[extract]'" in refused(dphead(*command, *network))
+    assert not (tmp_path / "f.h5").exists()
 
 
 def test_images_that_the_heads_network_sees_differently_are_refused(made, tmp_path):

@@ -1,19 +1,60 @@
 """`dphead evaluate` and `dphead predict`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dphead.cli.extract import LAYOUT
+from dphead.cli.paragraphs import section, tied
+from dphead.cli.progress import Progress, shown
 
 PATH = click.Path(path_type=Path)
+SHOWN_CLASSES = 20  # the weakest, in the text; chosen, not measured
 VOTE = click.option(
     "--vote",
     type=click.IntRange(min=0),
     default=0,
     help="A network trained on views: so many views of an image vote.",
 )
+WEIGHTS = click.option(
+    "--weights",
+    type=PATH,
+    help="A head's backbone's weights file, to turn images into features.",
+)
+DEVICE = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu or cuda."
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run folder, and the rows that it is asked about."""
+
+    run: Path
+    source: Path
+    split: str | None
+    layout: str | None
+    vote: int
+    weights: Path | None
+    device: str
+
+    @property
+    def of_network(self) -> bool:
+        """Whether the run is of a whole network, not of a head."""
+        return (self.run / "model.json").exists()
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """probabilities: (n, n_classes); names: of the rows, or None; classes: their
+    names.
+    """
+
+    probabilities: Any
+    names: Any
+    classes: list[str]
 
 
 @click.command(short_help="Measure a head or a network on labelled rows.")
@@ -22,56 +63,65 @@ VOTE = click.option(
 @click.option("--split", help="Split of SOURCE, if it has several.")
 @LAYOUT
 @VOTE
-@click.option("--device", default="auto", show_default=True, help="Of a network.")
+@WEIGHTS
+@DEVICE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def evaluate(
-    run: Path,
-    source: Path,
-    split: str | None,
-    layout: str | None,
-    vote: int,
-    device: str,
-    as_json: bool,
-) -> None:
+def evaluate(as_json: bool, **given: Any) -> None:
     """Accuracy, its standard error, top-5, per-class accuracy and calibration of what
     RUN holds, on SOURCE.
 
-    SOURCE is a features file for a head, and what the training took, images or a
-    features file, for a network.
+    SOURCE is images in any form `extract` reads, or a features file.
     The numbers are exact functions of those rows and are not covered by the guarantee
     of RUN: nothing is stored.
     """
     from dphead.runs.report import plain
 
-    metrics, names = _measured(run, source, split, layout, vote, device)
+    asked = Asked(**given)
+    with shown("reading rows") as progress:
+        metrics, names = _measured(asked, progress)
     if as_json:
         import json
 
         click.echo(json.dumps(plain(metrics)))
         return
-    click.echo(f"rows            {metrics['n']}")
-    click.echo(
-        f"accuracy        {100 * metrics['accuracy']:.2f} ± "
-        f"{100 * metrics['accuracy_se']:.2f} %"
-    )
+    what = "network" if asked.of_network else "head"
+    for label, lines in _shown_metrics(metrics, names, asked.vote).items():
+        click.echo(section(label, lines))
+    note = f"exact functions of these rows: the {what}'s guarantee does not cover them."
+    click.echo(section("Note", [f"These figures are {note}"]))
+
+
+def _shown_metrics(
+    metrics: dict[str, Any], names: list[str], vote: int
+) -> dict[str, list[str]]:
+    """The figures as labelled lines."""
+    accuracy = f"{100 * metrics['accuracy']:.2f} ± {100 * metrics['accuracy_se']:.2f} %"
+    parts = {
+        "Rows": [f"{metrics['n']:,} with a label of the classes"],
+        "Accuracy": [f"{tied(accuracy)} (± one standard error)"],
+    }
     if vote:
-        click.echo(
-            f"by vote         {100 * metrics['vote_accuracy']:.2f} % ({vote} views an "
-            "image)"
-        )
-    click.echo(
-        f"worst class     {100 * metrics['worst_class_accuracy']:.2f} % "
-        f"({names[metrics['worst_class']]})"
-    )
-    what = "network" if _is_network(run) else "head"
-    click.echo(
-        f"These figures are exact functions of the rows above: the {what}'s guarantee "
-        "does not cover them."
-    )
+        voted = f"{100 * metrics['vote_accuracy']:.2f} %"
+        parts["By vote"] = [f"{tied(voted)} ({vote} views an image)"]
+    if metrics["top5"] is not None:
+        parts["Top 5"] = [f"{100 * metrics['top5']:.2f} %"]
+    gap = f"{100 * metrics['calibration_error']:.2f} %"
+    parts["Confidence"] = [f"off by {tied(gap)} in the mean (calibration error)"]
+    parts["Classes"] = _shown_classes(metrics, names)
+    return parts
 
 
-def _is_network(run: Path) -> bool:
-    return (run / "model.json").exists()
+def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
+    """Accuracy of each class that has rows, the weakest first."""
+    each, counts = metrics["per_class_accuracy"], metrics["per_class_n"]
+    there = [k for k, count in enumerate(counts) if count]
+    there.sort(key=lambda k: (each[k], k))
+    lines = [
+        tied(f"{100 * each[k]:6.2f} % of {counts[k]:,}: {names[k]}")
+        for k in there[:SHOWN_CLASSES]
+    ]
+    rest = len(there) - len(lines)
+    return [*lines, f"and {rest:,} others, all with --json"] if rest else lines
 
 
 def _heads_do_not_vote(vote: int) -> None:
@@ -82,124 +132,133 @@ def _heads_do_not_vote(vote: int) -> None:
         )
 
 
-def _measured(
-    run: Path,
-    source: Path,
-    split: str | None,
-    layout: str | None,
-    vote: int,
-    device: str,
-) -> tuple[dict[str, Any], list[str]]:
+def _networks_have_weights(weights: Path | None) -> None:
+    if weights is not None:
+        raise ValueError(
+            f"a network's weights are in its run folder, got {weights=}. Leave "
+            "--weights out."
+        )
+
+
+def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """(metrics, class names)."""
-    if _is_network(run):
+    if asked.of_network:
         from dphead.endtoend import saved
 
-        network, state, facts = saved.load_network(run, device)
-        x, y = saved.open_rows(network, facts, source, split, layout, measured=True)
-        return saved.evaluate(network, state, x, y, vote), facts["class_names"]
+        _networks_have_weights(asked.weights)
+        network, state, facts = saved.load_network(asked.run, asked.device)
+        rows = saved.open_rows(
+            network, facts, asked.source, asked.split, asked.layout, measured=True
+        )
+        progress.begin("measuring")
+        found = saved.evaluate(network, state, rows.x, rows.y, asked.vote)
+        return found, facts["class_names"]
+    import tempfile
+
     from dphead.runs import files
 
-    _heads_do_not_vote(vote)
-    files.check_layout(layout, source)
-    head, facts, x, y = files.open_matching(run, source, split, labelled=True)
+    _heads_do_not_vote(asked.vote)
+    with tempfile.TemporaryDirectory() as folder:
+        source = _features(asked, Path(folder), progress, labelled=True)
+        split = asked.split if source == asked.source else None
+        head, facts, x, y = files.open_matching(asked.run, source, split, labelled=True)
     return files.evaluate(head, (x, y), len(facts["class_names"])), facts["class_names"]
+
+
+def _features(
+    asked: Asked, folder: Path, progress: Progress, labelled: bool = False
+) -> Path:
+    """The features file that a head is asked about: the source, or one that is made of
+    images in `folder`.
+    """
+    from dphead.runs import files
+
+    if files.is_features_file(asked.source):
+        files.check_layout(asked.layout, asked.source)
+        return asked.source
+    progress.begin("loading the frozen network")
+    images = files.Images(
+        asked.source, asked.split, asked.layout, labelled, asked.weights, asked.device
+    )
+
+    def told(done: int, total: int) -> None:
+        progress(done, total, "extracting features")
+
+    return files.extract_like(asked.run, images, folder / "features.h5", told)
 
 
 @click.command(short_help="Predict classes for a features file or images.")
 @click.argument("run", type=PATH)
 @click.argument("source", type=PATH)
 @click.option(
-    "-o", "--output", type=PATH, help="CSV to write (default: standard output)."
+    "-o", "--output", type=PATH, help="File to write (default: standard output)."
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="The so many most likely classes of each image.",
+)
+@click.option(
+    "--format",
+    "asked_format",
+    type=click.Choice(["csv", "json", "parquet"]),
+    help="Default: by the file's name, else csv.",
 )
 @click.option("--split", help="Split of SOURCE, if it has several.")
 @LAYOUT
 @VOTE
-@click.option(
-    "--weights",
-    type=PATH,
-    help="A head's backbone's weights file, to turn images into features.",
-)
-@click.option("--device", default="auto", show_default=True)
+@WEIGHTS
+@DEVICE
 def predict(
-    run: Path,
-    source: Path,
-    output: Path | None,
-    split: str | None,
-    layout: str | None,
-    vote: int,
-    weights: Path | None,
-    device: str,
+    output: Path | None, top: int, asked_format: str | None, **given: Any
 ) -> None:
-    """Write row, class and probability for each row of SOURCE: a features file, or
-    images in any form `extract` reads.
+    """Write row, file name and the most likely classes with their probabilities for
+    each row of SOURCE: a features file, or images in any form `extract` reads.
 
-    Images go through the network and settings that the run folder records. With a vote,
-    the probability is the share of the views.
+    Images go through the network and settings that the run folder records. A features
+    file's rows have names where the table that `extract` wrote is beside it. With a
+    vote, the probability is the share of the views.
     """
-    import csv
-    import sys
+    from dphead.cli.predictions import format_of, table, write
 
-    p, names = _predicted(run, source, split, layout, vote, weights, device)
-    stream: Any = open(output, "w", newline="") if output else sys.stdout  # noqa: SIM115
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["row", "class", "probability"])
-    for i, row in enumerate(p):
-        k = int(row.argmax())
-        writer.writerow([i, names[k], f"{row[k]:.4f}"])
-    if output:
-        stream.close()
+    kind = format_of(output, asked_format)
+    with shown("reading rows") as progress:
+        found = _predicted(Asked(**given), progress)
+    write(table(found.probabilities, found.classes, found.names, top), output, kind)
+    if output is not None:
+        click.echo(f"wrote {output}: {len(found.probabilities):,} rows")
 
 
-def _predicted(
-    run: Path,
-    source: Path,
-    split: str | None,
-    layout: str | None,
-    vote: int,
-    weights: Path | None,
-    device: str,
-) -> tuple[Any, list[str]]:
-    """(probabilities (n, n_classes), class names)."""
+def _predicted(asked: Asked, progress: Progress) -> Predicted:
+    if asked.of_network:
+        return _predicted_by_network(asked, progress)
     import tempfile
 
     from dphead.analysis.metrics import probabilities
-
-    if _is_network(run):
-        from dphead.endtoend import saved
-
-        if weights is not None:
-            raise ValueError(
-                f"a network's weights are in its run folder, got {weights=}. Leave "
-                "--weights out."
-            )
-        network, state, facts = saved.load_network(run, device)
-        scores = saved.scores(
-            network,
-            state,
-            saved.open_rows(network, facts, source, split, layout)[0],
-            vote,
-        )
-        p = (
-            scores / scores.sum(axis=1, keepdims=True)
-            if vote
-            else probabilities(scores)
-        )
-        return p, facts["class_names"]
     from dphead.runs import files
 
-    _heads_do_not_vote(vote)
+    _heads_do_not_vote(asked.vote)
     with tempfile.TemporaryDirectory() as folder:
-        if files.is_features_file(source):
-            files.check_layout(layout, source)
-        else:
-            source = files.extract_like(
-                run,
-                source,
-                Path(folder) / "features.h5",
-                weights,
-                device,
-                split,
-                layout,
-            )
-        head, facts, x, _ = files.open_matching(run, source, split)
-    return probabilities(head.scores(x), head.loss), facts["class_names"]
+        source = _features(asked, Path(folder), progress)
+        # images were taken of the split alone
+        split = asked.split if source == asked.source else None
+        head, facts, x, _ = files.open_matching(asked.run, source, split)
+        names = files.row_names(source, split)
+    p = probabilities(head.scores(x), head.loss)
+    return Predicted(p, names, facts["class_names"])
+
+
+def _predicted_by_network(asked: Asked, progress: Progress) -> Predicted:
+    from dphead.analysis.metrics import probabilities
+    from dphead.endtoend import saved
+
+    _networks_have_weights(asked.weights)
+    network, state, facts = saved.load_network(asked.run, asked.device)
+    rows = saved.open_rows(network, facts, asked.source, asked.split, asked.layout)
+    progress.begin("predicting")
+    scores = saved.scores(network, state, rows.x, asked.vote)
+    shares = scores / scores.sum(axis=1, keepdims=True) if asked.vote else None
+    p = probabilities(scores) if shares is None else shares
+    return Predicted(p, rows.names, facts["class_names"])

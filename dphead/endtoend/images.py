@@ -2,6 +2,7 @@
 rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ class LabelledImages:
     ones; declared: how.
 
     grouped: whether the source says which images belong together (a group column).
+    names: the private name of each image.
     """
 
     x: np.ndarray
@@ -26,6 +28,7 @@ class LabelledImages:
     declared: str
     splits: list[str]
     grouped: bool = False
+    names: Sequence[str] = ()
 
 
 def load_images(
@@ -73,6 +76,7 @@ def load_images(
             source.classes_declared,
             source.split_names,
             grouped,
+            source.names,
         )
     if size is None and source.arrays is None:
         raise ValueError(
@@ -103,4 +107,5 @@ def load_images(
         source.classes_declared,
         source.split_names,
         grouped,
+        source.names,
     )

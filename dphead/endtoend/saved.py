@@ -2,9 +2,10 @@
 rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec, network_rows
 from dphead.endtoend.solver import Progress
 from dphead.rows.features import load_features
+from dphead.runs import files
 from dphead.runs.export import read_sealed, write_sealed
 from dphead.runs.files import check_labels, check_layout, is_features_file
 from extract.images import Classes
@@ -73,6 +75,16 @@ def load_network(
     return network, progress, facts
 
 
+class Opened(NamedTuple):
+    """Rows for a network: x (n, ...), y (n,) class positions, and their private names
+    or None.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    names: Sequence[str] | None
+
+
 def open_rows(
     network: Network,
     facts: dict[str, Any],
@@ -80,9 +92,8 @@ def open_rows(
     split: str | None,
     layout: str | None = None,
     measured: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(x (n, ...), y (n,)) of images, brought to the network's size and channels, or of
-    a features file, its maps.
+) -> Opened:
+    """Images, brought to the network's size and channels, or a features file's maps.
 
     facts: model.json. measured: only rows with a label of the network's classes;
         ValueError if there are none.
@@ -105,7 +116,7 @@ def open_rows(
         images = load_images(
             source, classes, split, (size[0], size[1]), channels, layout
         )
-        x, y = images.x, images.y
+        x, y, row_names = images.x, images.y, images.names
     else:
         check_layout(layout, source)
         rows, file = load_features(source, split, memory=0)
@@ -119,7 +130,11 @@ def open_rows(
                 check_labels(file, rows, names, source)
             x = rows.features()
             y = rows.labels()
-    return labelled(x, y, len(names), source) if measured else (x, y)
+            row_names = files.row_names(source, split)
+    if measured:
+        x, y = labelled(x, y, len(names), source)
+        row_names = None  # of all rows
+    return Opened(x, y, row_names)
 
 
 def labelled(

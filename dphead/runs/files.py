@@ -2,16 +2,19 @@
 into the same features.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dphead.analysis.metrics import evaluate_scores
-from dphead.rows.features import FeaturesRows, load_features
+from dphead.rows.features import FeaturesRows, load_features, split_slots
 from dphead.runs.export import load_head
 from dphead.solvers.head import LinearHead
-from extract.format import FeaturesFile
+from extract.disk import read_names
+from extract.format import FeaturesFile, open_features
 from extract.seal import HDF5, MAGIC
 
 
@@ -152,14 +155,38 @@ def check_layout(layout: str | None, path: Path) -> None:
         )
 
 
+def row_names(features: Path, split: str | None) -> list[str] | None:
+    """The private names of a split's rows, from the table that an extraction wrote
+    beside the file; None where it is not there.
+    """
+    with open_features(features) as file:
+        names = read_names(features, file.n_rows)
+        slots = split_slots(file, split)
+    return None if names is None else [names[slot] for slot in slots]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images for a head: their source, which of them, and what turns them into
+    features.
+
+    labelled: whether labels are read, of the head's classes. weights: of the network,
+    where they are not the hub's.
+    """
+
+    source: Path
+    split: str | None = None
+    layout: str | None = None
+    labelled: bool = False
+    weights: Path | None = None
+    device: str = "auto"
+
+
 def extract_like(
     run: Path,
-    source: Path,
+    images: Images,
     output: Path,
-    weights: Path | None,
-    device: str,
-    split: str | None = None,
-    layout: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Turn images into a features file with the network and settings that the head in
     `run` belongs to.
@@ -168,25 +195,27 @@ def extract_like(
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions, extract
 
-    facts = load_head(run)[1]["extraction"]
-    if not source.exists():
+    _, facts = load_head(run)
+    made = facts["extraction"]
+    if not images.source.exists():
         raise ValueError(
-            f"images or a features file must exist, got {source}. Check the path."
+            f"images or a features file must exist, got {images.source}. Check the "
+            "path."
         )
-    normalization = facts["normalization"]
-    extract(
-        ExtractOptions(
-            source,
-            output,
-            _network(facts, weights),
-            classes=Classes.parse(None, False, True),
-            split=split or "all",
-            layout=layout,
-            normalize=RowNorm(normalization["kind"], normalization.get("groups", 0)),
-            device=device,
-            check=False,
-        )
+    normalization = made["normalization"]
+    names = facts["class_names"] if images.labelled else None
+    options = ExtractOptions(
+        images.source,
+        output,
+        _network(made, images.weights),
+        classes=Classes(names, False, not images.labelled, allow_unlabelled=True),
+        split=images.split or "all",
+        layout=images.layout,
+        normalize=RowNorm(normalization["kind"], normalization.get("groups", 0)),
+        device=images.device,
+        check=False,
     )
+    extract(options, progress)
     return output
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from commands import (
 
 from dphead.analysis.metrics import probabilities
 from dphead.runs.export import load_head
+from extract.disk import write_names
 from extract.format import write_features
 
 
@@ -62,9 +64,13 @@ def test_evaluate_measures_the_head_on_the_rows(made):
     assert found["n"] == 90
     assert found["per_class_n"] == np.bincount(y).tolist()
     assert found["top5"] is None
-    text = fitted("evaluate", run, test).out
+    text = " ".join(fitted("evaluate", run, test).out.split())
     assert f"{100 * found['accuracy']:.2f}" in text
-    assert CLASSES[found["worst_class"]] in text
+    assert f"{100 * found['calibration_error']:.2f} % in the mean" in text
+    for share, count, name in zip(
+        found["per_class_accuracy"], found["per_class_n"], CLASSES, strict=True
+    ):
+        assert f"{100 * share:.2f} % of {count}: {name}" in text
     assert "guarantee does not cover them" in text
 
 
@@ -110,6 +116,60 @@ def test_predict_needs_no_labels_or_classes(made, tmp_path):
     found = table(fitted("predict", run, tmp_path / "bare.h5").out)
     best = scores(run)[0].argmax(1)
     assert [r["class"] for r in found] == [CLASSES[k] for k in best]
+
+
+def test_predict_names_rows_where_names_are_known_and_gives_the_top_classes(
+    made, tmp_path
+):
+    run, test = made
+    z, _ = scores(run)
+    order = np.argsort(-z, axis=1)
+    found = table(fitted("predict", run, test, "--top", 2).out)
+    assert list(found[0]) == ["row", "class", "probability", "class_2", "probability_2"]
+    assert [r["class_2"] for r in found] == [CLASSES[k] for k in order[:, 1]]
+    copy = tmp_path / "named.h5"
+    copy.write_bytes(test.read_bytes())
+    names = [f"ward, {i}.png" for i in range(90)]
+    write_names(copy, names)
+    for kind, read in (
+        ("csv", lambda path: table(path.read_text())),
+        ("json", lambda path: json.loads(path.read_text())),
+        ("parquet", read_parquet),
+    ):
+        if kind == "parquet":
+            pytest.importorskip("pyarrow")
+        path = tmp_path / f"out.{kind}"
+        assert f"wrote {path}: 90 rows" in fitted("predict", run, copy, "-o", path).out
+        found = read(path)
+        assert [r["image"] for r in found] == names
+        assert [r["class"] for r in found] == [CLASSES[k] for k in order[:, 0]]
+        assert float(found[0]["probability_3"]) == pytest.approx(
+            np.sort(probabilities(z[:1]))[0, 0], abs=1e-4
+        )
+    write_names(copy, names[1:])  # of another file
+    assert "image" not in table(fitted("predict", run, copy).out)[0]
+
+
+def read_parquet(path):
+    from pyarrow.parquet import read_table
+
+    return read_table(path).to_pylist()
+
+
+def test_parquet_needs_a_file_and_pyarrow(made, tmp_path, monkeypatch):
+    run, test = made
+    assert "Add -o" in refused(dphead("predict", run, test, "--format", "parquet"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = dphead("predict", run, test, "-o", tmp_path / "out.parquet")
+    assert "pip install pyarrow" in refused(done)
+    assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_head_of_arrays_refuses_images(made, tmp_path, command):
+    (tmp_path / "images").mkdir()
+    done = dphead(command, made[0], tmp_path / "images")
+    assert "extracted from images" in refused(done)
 
 
 def truncated(path):

@@ -1,0 +1,95 @@
+"""Predictions as a table of rows, names and the k most likely classes: CSV, JSON or
+Parquet.
+"""
+
+import csv
+import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMATS = ("csv", "json", "parquet")
+INSTALL_PARQUET = "pip install pyarrow"
+
+
+def format_of(output: Path | None, asked: str | None) -> str:
+    """The format that was asked for, or the one of the file's name; CSV for others.
+
+    ValueError where it cannot be written.
+    """
+    suffix = "" if output is None else output.suffix.lstrip(".").lower()
+    kind = asked or (suffix if suffix in FORMATS else "csv")
+    if kind == "parquet":
+        if output is None:
+            raise ValueError(
+                "Parquet must go to a file, got format=parquet and no output. Add -o "
+                "predictions.parquet."
+            )
+        _parquet()
+    return kind
+
+
+def table(
+    probabilities: np.ndarray, classes: list[str], names: Any, top: int
+) -> list[dict[str, Any]]:
+    """A dict a row: row, image (where names are known), class, probability, class_2,
+    probability_2, ...
+
+    probabilities: (n, n_classes). names: (n,) or None. top: at most so many classes.
+    """
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+    found = []
+    for row, best in enumerate(order):
+        entry: dict[str, Any] = {"row": row}
+        if names is not None:
+            entry["image"] = names[row]
+        for place, position in enumerate(best, 1):
+            more = "" if place == 1 else f"_{place}"
+            entry[f"class{more}"] = classes[position]
+            entry[f"probability{more}"] = round(float(probabilities[row, position]), 4)
+        found.append(entry)
+    return found
+
+
+def write(rows: list[dict[str, Any]], output: Path | None, kind: str) -> None:
+    """Write them to a file, or to standard output."""
+    if kind == "parquet":
+        arrow, parquet = _parquet()
+        parquet.write_table(arrow.Table.from_pylist(rows), output)
+        return
+    # names of files are bytes, and may be no UTF-8
+    text: Any = nullcontext(sys.stdout)
+    if output is not None:
+        text = open(  # noqa: SIM115 - closed below
+            output, "w", newline="", encoding="utf-8", errors="surrogateescape"
+        )
+    with text as stream:
+        if kind == "json":
+            json.dump(rows, stream, indent=1)
+            stream.write("\n")
+            return
+        columns = list(rows[0]) if rows else ["row", "class", "probability"]
+        writer = csv.DictWriter(stream, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: _cell(v) for k, v in row.items()})
+
+
+def _cell(value: Any) -> Any:
+    return f"{value:.4f}" if isinstance(value, float) else value
+
+
+def _parquet() -> tuple[Any, Any]:
+    """pyarrow and its Parquet module. ValueError without them."""
+    try:
+        import pyarrow  # type: ignore[import-not-found]
+        from pyarrow import parquet  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise ValueError(
+            f"Parquet needs pyarrow, got none installed. Type `{INSTALL_PARQUET}`, or "
+            "write .csv or .json."
+        ) from error
+    return pyarrow, parquet
