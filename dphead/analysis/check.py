@@ -22,7 +22,7 @@ PUBLIC_MEANS = (
     (0.0, 0.0, 0.0),
     (0.48145466, 0.4578275, 0.40821073),
 )
-RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json"}
+RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json", "run.toml"}
 RUN_FILES |= {
     f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
 }
@@ -47,9 +47,6 @@ class Finding:
     what: str
     why: str
     todo: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.what}. {self.why}. {self.todo}."
 
 
 def check(run: Run) -> list[Finding]:

@@ -1,8 +1,12 @@
 """`dphead check`: what the guarantee of a finished run does not cover."""
 
 from pathlib import Path
+from typing import Any
 
 import click
+
+from dphead.cli.paragraphs import section
+from dphead.cli.progress import shown
 
 PATH = click.Path(path_type=Path)
 
@@ -16,8 +20,8 @@ PATH = click.Path(path_type=Path)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(run: Path, ledger: Path | None, as_json: bool) -> None:
-    """List what the guarantee of RUN (a run folder or a report.json) does not cover;
-    one line each.
+    """List what the guarantee of RUN (a run folder or a report.json) does not cover,
+    each with what mends it and why it matters.
 
     The report's epsilon is computed again from its releases and held against the head
     and the ledger. Exit code 0: nothing found; 1: findings; 2: no report, or one that
@@ -27,34 +31,69 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
     from dphead.analysis.check import notes
     from dphead.analysis.records import read_run
 
-    finished = read_run(run, ledger)
-    findings, remarks, g = find(finished), notes(finished), finished.report["guarantee"]
+    with shown("computing epsilon again"):
+        finished = read_run(run, ledger)
+        findings = find(finished)
+        remarks = notes(finished)
+        total = spent_now(finished)
     if as_json:
-        import json
-        from dataclasses import asdict
-
-        from dphead.runs.report import plain
-
-        found = {
-            "findings": [asdict(f) for f in findings],
-            "notes": remarks,
-            "epsilon": g["epsilon"],
-        }
-        click.echo(json.dumps(plain(found), indent=2, allow_nan=False))
+        click.echo(as_text(finished.report["guarantee"], findings, remarks))
     else:
-        private = "" if g["private"] else " (NOT PRIVATE)"
-        click.echo(
-            f"epsilon {g['epsilon']:.5g}{private} at delta {g['delta']:g}, "
-            f"{g['neighboring_relation']}: recomputed"
-        )
-        for finding in findings:
-            click.echo(f"not covered  {finding}")
+        click.echo(section("Data set", [total]))
+        click.echo(section("This run", [recomputed(finished.report["guarantee"])]))
+        for number, finding in enumerate(findings, 1):
+            click.echo(f"\n{listed(number, finding)}")
         for remark in remarks:
-            click.echo(f"note: {remark}")
+            click.echo(section("Note", [remark]))
         if not findings:
-            click.echo(
+            nothing = (
                 "nothing found that the guarantee does not cover; what left no record "
                 "cannot be seen here"
             )
+            click.echo(section("Findings", [nothing]))
     if findings:
         raise SystemExit(1)
+
+
+def spent_now(run: Any) -> str:
+    """The total of the data set, as its ledger is now, and its limit."""
+    book = run.report["ledger"]
+    fits = book["fits"] if run.fits is None else len(run.fits)
+    limit = book["budget"]
+    of = f" of {limit['epsilon']:g}" if limit else ""
+    unlimited = "" if limit else "; no limit was fixed before the first fit"
+    return (
+        f"epsilon {run.total_now():.4g}{of} spent (delta {book['delta']:g}) in {fits} "
+        f"fit{'s' if fits != 1 else ''}{unlimited}"
+    )
+
+
+def recomputed(g: dict[str, Any]) -> str:
+    """What was computed again."""
+    private = "" if g["private"] else " (NOT PRIVATE)"
+    return (
+        f"epsilon {g['epsilon']:.5g}{private} at delta {g['delta']:g}, "
+        f"{g['neighboring_relation']}, for {g['protected_unit']}: recomputed"
+    )
+
+
+def listed(number: int, finding: Any) -> str:
+    """A finding with its number, its mending and its reason."""
+    first = section(f"{number}", [f"{finding.name}: {finding.what}."])
+    fix = section("   Fix", [f"{finding.todo}."])
+    return f"{first}\n{fix}\n{section('   Why', [f'{finding.why}.'])}"
+
+
+def as_text(g: dict[str, Any], findings: list[Any], remarks: list[str]) -> str:
+    """The same as JSON."""
+    import json
+    from dataclasses import asdict
+
+    from dphead.runs.report import plain
+
+    found = {
+        "findings": [asdict(f) for f in findings],
+        "notes": remarks,
+        "epsilon": g["epsilon"],
+    }
+    return json.dumps(plain(found), indent=2, allow_nan=False)

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from dphead.cli.command import Sectioned
+
+SETTINGS = "Settings of methods"
 PATH = click.Path(path_type=Path)
 
 
@@ -55,8 +58,16 @@ def check_private(epsilon: float, not_private: bool) -> None:
         )
 
 
-class WithSettings(click.Command):
-    """A command that has the settings of all methods as options, before `--dry-run`."""
+class WithSettings(Sectioned):
+    """A command that has the settings of all methods as options, before `--dry-run`, in
+    a section of their own.
+    """
+
+    def heading(self, option: click.Parameter) -> str:
+        """As declared; a method's setting is in none."""
+        found = super().heading(option)
+        own = option in self.params or "--help" in option.opts
+        return found if own else SETTINGS
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The command's own, and the settings' where they are declared."""

@@ -1,5 +1,6 @@
 """`dphead finetune`."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,33 @@ from typing import Any
 import click
 
 from dphead.cli.choices import NOT_PRIVATE, RELATIONS, TUNING, check_private
+from dphead.cli.command import CONFIG, Sectioned, write_config
 from dphead.cli.extract import LAYOUT, UNLABELLED, _numbers
-from dphead.cli.fit import _bytes, progress_bar, releases_table, show
+from dphead.cli.fit import _bytes, print_releases
+from dphead.cli.progress import Progress, shown
+
+SECTIONS = {
+    "Images and files": (
+        *("out", "classes", "folder_names_are_public", "allow_unlabelled", "split"),
+        *("layout", "image_size", "shape", "mean", "std", "test", "test_split"),
+        *("test_is", "vote", "config"),
+    ),
+    "Guarantee": (
+        *("epsilon", "delta", "relation", "nominal_n", "protect", "ledger"),
+        *("same_data_as", "tuning", "accountant", "allow_large_delta", "not_private"),
+        "seed",
+    ),
+    "Network": (
+        *("model", "weights", "layers", "norm", "groups", "standardise", "init_seed"),
+    ),
+    "Training": (
+        *("preset", "noise_multiplier", "batch_size", "steps", "epochs"),
+        *("learning_rate", "optimizer", "momentum", "clip_norm", "weight_decay"),
+        *("decoupled", "average", "ema_decay", "views", "augment"),
+    ),
+    "Memory and devices": ("memory", "device", "bf16", "engine", "checkpoint"),
+    "What is printed": ("verbose", "dry_run", "--help"),
+}
 
 PATH = click.Path(path_type=Path)
 
@@ -29,7 +55,9 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 
 
 @click.command(
-    short_help="Train a whole network, or some layers of it, with a guarantee."
+    cls=Sectioned,
+    sections=SECTIONS,
+    short_help="Train a whole network, or some layers of it, with a guarantee.",
 )
 @click.argument("images", type=PATH)
 @click.option(
@@ -219,14 +247,19 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     help="Steps between them.",
 )
 @NOT_PRIVATE
+@CONFIG
+@click.option("-v", "--verbose", is_flag=True, help="Print every release and number.")
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
-def finetune(images: Path, dry_run: bool, not_private: bool, **given: Any) -> None:
+def finetune(
+    images: Path, dry_run: bool, verbose: bool, not_private: bool, **given: Any
+) -> None:
     """Train a network on IMAGES (or the maps of a features file) and write it, its
     guarantee and a copy of the ledger.
 
     Of noise, batch size and steps, one may be left out: the budget decides it. All that
-    the training will release is printed, and charged in the data set's ledger, before
-    an image is used. The same command continues an interrupted run. With many GPUs:
+    the training will release is planned, and charged in the data set's ledger, before
+    an image is used; --dry-run or -v prints it. The same command continues an
+    interrupted run. With many GPUs:
     torchrun --nproc-per-node N -m dphead finetune ... --device cuda
 
     \b
@@ -235,20 +268,53 @@ def finetune(images: Path, dry_run: bool, not_private: bool, **given: Any) -> No
     dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1 \\
       --ledger l.sqlite
     """
-    from rich.console import Console
-
-    from dphead.endtoend.options import FinetuneOptions
+    from dphead.cli.outcome import details, outcome
     from dphead.endtoend.run import finetune as train
-    from dphead.endtoend.settings import NAMES, make_settings
-    from extract.images import Classes
 
     if not dry_run:
         check_private(given["epsilon"], not_private)
+    options = _options(images, given)
+    planned: Any = None
+
+    with shown("reading images") as progress:
+
+        def announce(plan: Any, method: Any, found: Any) -> None:
+            nonlocal planned
+            planned = plan
+            if dry_run or verbose:
+                print_releases(plan.summary(), f"To be released ({method.source})")
+                click.echo(
+                    f"\n{options.settings.model}: noise multiplier "
+                    f"{found.noise_multiplier:.5g}, batches of {found.batch_size}, "
+                    f"{found.steps} steps: epsilon {found.epsilon:.5g}"
+                )
+            if dry_run:
+                raise click.exceptions.Exit(0)
+            progress.begin("charging")
+
+        result = train(options, announce, _spending(progress, lambda: planned))
+        if result is None:
+            return
+        write_config(options.out / "run.toml")
+        progress.begin("computing the limit on attackers")
+        files = "model.safetensors model.json"
+        text = outcome(options.out, result, planned, files)
+    click.echo(text)
+    if verbose:
+        click.echo(details(result))
+
+
+def _options(images: Path, given: dict[str, Any]) -> Any:
+    """`FinetuneOptions` of the command's options."""
+    from dphead.endtoend.options import FinetuneOptions
+    from dphead.endtoend.settings import NAMES, make_settings
+    from extract.images import Classes
+
     settings, source = make_settings(
         {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
     )
     names = {f.name for f in fields(FinetuneOptions)} - NAMES - {"classes"}
-    options = FinetuneOptions(
+    return FinetuneOptions(
         features=images,
         settings=settings,
         source=source,
@@ -259,44 +325,21 @@ def finetune(images: Path, dry_run: bool, not_private: bool, **given: Any) -> No
         ),
         **{k: given[k] for k in names & set(given)},
     )
-    console = Console(highlight=False)
-    errors = Console(stderr=True, highlight=False)
-    bar, task = progress_bar(errors, 24)
+
+
+def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
+    """A callback that tells what was spent so far beside what is being done.
+
+    plan: gives the plan once it was announced.
+    """
     spent: Any = None
 
-    def announce(plan: Any, method: Any, found: Any) -> None:
+    def told(done: int, total: int, label: str) -> None:
         nonlocal spent
-        title = f"To be released ({method.source})"
-        console.print(releases_table(plan.summary(), title))
-        console.print(
-            f"\n{settings.model}: noise multiplier {found.noise_multiplier:.5g}, "
-            f"batches of {found.batch_size}, {found.steps} steps: epsilon "
-            f"{found.epsilon:.5g}"
-        )
-        if dry_run:
-            raise click.exceptions.Exit(0)
-        spent = so_far(plan)
-        bar.start()
+        spent = spent or so_far(plan())
+        progress(done, total, f"{label}, epsilon < {spent(done):.3g}")
 
-    def progress(done: int, total: int, label: str) -> None:
-        bar.update(
-            task,
-            completed=done,
-            total=total,
-            description=f"{label}, epsilon < {spent(done):.3g}",
-        )
-
-    try:
-        result = train(options, announce, progress)
-    finally:
-        bar.stop()
-    if result is not None:
-        if options.vote and result["test"] is not None:
-            voted = 100 * result["test"]["vote_accuracy"]
-            console.print(
-                f"\ntest accuracy by vote of {options.vote} views: {voted:.2f} %"
-            )
-        show(console, options.out, result, "model.safetensors model.json")
+    return told
 
 
 def so_far(plan: Any) -> Any:

@@ -1,7 +1,6 @@
 """`dphead fit`."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,10 +11,30 @@ from dphead.cli.choices import (
     NOT_PRIVATE,
     PATH,
     RELATIONS,
+    SETTINGS,
     TUNING,
     WithSettings,
     check_private,
 )
+from dphead.cli.command import CONFIG, write_config
+from dphead.cli.progress import shown
+
+SECTIONS = {
+    "Rows and files": (
+        *("out", "split", "classes", "test", "test_split", "test_is", "config"),
+    ),
+    "Guarantee": (
+        *("epsilon", "delta", "relation", "nominal_n", "group_cap", "ledger"),
+        *("tuning", "accountant", "allow_large_delta", "not_private", "seed"),
+    ),
+    "Method": ("method", "preset"),
+    SETTINGS: (),
+    "Memory, processes and hosts": (
+        *("memory", "backend", "processes", "coordinator", "num_processes"),
+        *("process_id", "connect_timeout"),
+    ),
+    "What is printed": ("verbose", "dry_run", "--help"),
+}
 
 
 def _classes(_: Any, __: Any, text: str | None) -> tuple[str, ...] | None:
@@ -36,13 +55,21 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 
 
 @click.command(
-    cls=WithSettings, short_help="Train a private head from a features file."
+    cls=WithSettings,
+    sections=SECTIONS,
+    short_help="Train a private head from a features file.",
 )
 @click.argument("features", type=PATH)
 @click.option(
     "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
 )
-@click.option("--method", type=METHODS, default="auto", show_default=True)
+@click.option(
+    "--method",
+    type=METHODS,
+    default="auto",
+    show_default=True,
+    help="auto has nothing to choose.",
+)
 @click.option(
     "--preset",
     help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...",
@@ -52,10 +79,22 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     type=float,
     default=1.0,
     show_default=True,
-    help="inf: no noise, no clipping, no privacy.",
+    help="The budget of this fit; inf: no noise, no clipping, no privacy.",
 )
-@click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--relation", type=RELATIONS, default="zero_out", show_default=True)
+@click.option(
+    "--delta",
+    type=float,
+    default=1e-5,
+    show_default=True,
+    help="Below one over the number of images.",
+)
+@click.option(
+    "--relation",
+    type=RELATIONS,
+    default="zero_out",
+    show_default=True,
+    help="What is compared: an image counting zero, left out, or another in its place.",
+)
 @click.option(
     "--nominal-n",
     type=int,
@@ -69,6 +108,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 @click.option(
     "--accountant",
     type=ACCOUNTANTS,
+    help="Solves for the noise (default: the method's, exact where it can be).",
 )
 @click.option(
     "--classes",
@@ -83,6 +123,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     type=click.Choice(["private", "public"]),
     default="private",
     show_default=True,
+    help="public: what is measured on the test rows goes into the report.",
 )
 @click.option(
     "--ledger",
@@ -142,9 +183,12 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     help="Seconds for all to connect.",
 )
 @NOT_PRIVATE
+@CONFIG
+@click.option("-v", "--verbose", is_flag=True, help="Print every release and number.")
 @click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
 def fit(
     dry_run: bool,
+    verbose: bool,
     processes: int | None,
     coordinator: str | None,
     num_processes: int | None,
@@ -156,74 +200,78 @@ def fit(
     """Train a private head on FEATURES and write it, its guarantee and a copy of the
     ledger to a run folder.
 
-    Everything that the fit will release is printed, and charged in the data set's
-    ledger, before a row is used.
+    Everything that the fit will release is planned, and charged in the data set's
+    ledger, before a row is used; --dry-run or -v prints it.
     """
-    from dataclasses import fields
-
-    from rich.console import Console
-
+    from dphead.cli.outcome import details, outcome
     from dphead.runs.fit import fit_files
-    from dphead.runs.options import FitOptions
-    from dphead.runs.processes import Place, launch
+    from dphead.runs.processes import launch
 
     if not dry_run:
         check_private(given["epsilon"], not_private)
     if processes is not None and coordinator is None and not dry_run:
         sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))
-    if coordinator is None and (num_processes, process_id) != (None, None):
+    place = _place(coordinator, num_processes, process_id, connect_timeout)
+    options = _options(given, None if dry_run else place)
+    planned: Any = None
+
+    with shown("reading and checking rows") as progress:
+
+        def announce(plan: Any, method: Any) -> None:
+            nonlocal planned
+            planned = plan
+            if dry_run or verbose:
+                print_releases(plan.summary(), f"To be released ({method.source})")
+            if dry_run:
+                raise click.exceptions.Exit(0)
+            progress.begin("charging")
+
+        result = fit_files(options, announce, progress)
+        if result["report"] is None:
+            return
+        write_config(options.out / "run.toml")
+        progress.begin("computing the limit on attackers")
+        text = outcome(options.out, result, planned)
+    click.echo(text)
+    if verbose:
+        click.echo(details(result))
+
+
+def _place(
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    connect_timeout: float,
+) -> Any:
+    """Where this process is among several, or None."""
+    from dphead.runs.processes import Place
+
+    if coordinator is not None:
+        return Place(coordinator, num_processes, process_id, connect_timeout)
+    if (num_processes, process_id) != (None, None):
         raise click.UsageError("--num-processes and --process-id need --coordinator.")
-    place = None
-    if coordinator is not None and not dry_run:
-        place = Place(coordinator, num_processes, process_id, connect_timeout)
+    return None
+
+
+def _options(given: dict[str, Any], place: Any) -> Any:
+    """`FitOptions` of the command's options; the rest of them are the method's."""
+    from dataclasses import fields
+
+    from dphead.runs.options import FitOptions
+
     names = {f.name for f in fields(FitOptions)}
-    options = FitOptions(
+    return FitOptions(
         **{k: v for k, v in given.items() if k in names},
         settings={k: v for k, v in given.items() if k not in names},
         processes=place,
     )
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    bar, task = progress_bar(errors, 14)
-
-    def announce(plan: Any, method: Any) -> None:
-        console.print(
-            releases_table(plan.summary(), f"To be released ({method.source})")
-        )
-        if dry_run:
-            raise click.exceptions.Exit(0)
-        bar.start()
-
-    def progress(done: int, total: int, label: str) -> None:
-        bar.update(task, completed=done, total=total, description=label)
-
-    try:
-        result = fit_files(options, announce, progress)
-    finally:
-        bar.stop()
-    if result["report"] is not None:
-        show(console, options.out, result)
 
 
-def progress_bar(console: Any, width: int) -> tuple[Any, Any]:
-    """A bar of releases, not started, and its task. width: of the label."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+def print_releases(rows: list[dict[str, Any]], title: str) -> None:
+    """Print a table of releases."""
+    from rich.console import Console
 
-    label = TextColumn(f"{{task.description:<{width}}}")
-    bar = Progress(
-        label,
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    return bar, bar.add_task("charging", total=None)
+    Console(highlight=False).print(releases_table(rows, title))
 
 
 def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
@@ -251,56 +299,3 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
             mu,
         )
     return table
-
-
-def show(
-    console: Any,
-    out: Path,
-    result: dict[str, Any],
-    files: str = "head.safetensors head.json",
-) -> None:
-    """What a fit prints at its end."""
-    report, test = result["report"], result["test"]
-    g = report["guarantee"]
-    mu = "-" if g["mu"] is None else f"{g['mu']:.5g}"
-    rho = "-" if g["rho"] is None else f"{g['rho']:.4g}"
-    label = "epsilon" if g["private"] else "epsilon (NOT PRIVATE)"
-    console.print(
-        f"\n{label} {g['epsilon']:.5g}   delta {g['delta']:g}   mu {mu}   rho {rho}   "
-        f"relation {g['neighboring_relation']}   protects {g['protected_unit']}"
-    )
-    others = [f"{k} {v:.4g}" for k, v in g["profiles"].items() if isinstance(v, float)]
-    if others:
-        console.print("the same run under other accountants: " + ", ".join(others))
-    if report["expected_accuracy"] is not None:
-        percent = {k: f"{100 * v:.1f}" for k, v in report["expected_accuracy"].items()}
-        console.print(
-            f"expected accuracy on new data {percent['accuracy']} % (90 %: "
-            f"{percent['low']} to {percent['high']} %), from what was released alone"
-        )
-    if test is not None:
-        scope = (
-            "public"
-            if report["test_is"] == "public"
-            else "private: for you alone, not in the report"
-        )
-        worst = report["data"]["class_names"][test["worst_class"]]
-        console.print(
-            f"test accuracy {100 * test['accuracy']:.2f} ± "
-            f"{100 * test['accuracy_se']:.2f} %   worst class "
-            f"{100 * test['worst_class_accuracy']:.1f} % ({worst})   ({scope})"
-        )
-    book = report["ledger"]
-    budget = (
-        f"budget of all fits: epsilon {book['budget']['epsilon']:g}"
-        if book["budget"]
-        else "no budget"
-    )
-    console.print(
-        f"tuning: {report['tuning']}   plain sum of the ledger's fits: epsilon "
-        f"{book['total_epsilon']:.5g}   {budget}"
-    )
-    for warning in report["warnings"]:
-        console.print(f"warning: {warning}")
-    console.print(f"\n{report['statement']}\n", soft_wrap=True)
-    console.print(f"{out}: {files} report.json ledger.json   {result['seconds']:.1f} s")

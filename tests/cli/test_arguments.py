@@ -35,8 +35,9 @@ BAD = {
     "num_processes": ("2", "dp-ls"),
     "process_id": ("1", "dp-ls"),
     "connect_timeout": ("x", "dp-ls"),
+    "config": ("{file}", "dp-ls"),
 }
-FLAGS = {"allow_large_delta", "not_private", "dry_run"}
+FLAGS = {"allow_large_delta", "not_private", "dry_run", "verbose"}
 
 
 def options():

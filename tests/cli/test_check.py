@@ -1,4 +1,4 @@
-"""`dphead check` as a user runs it: exit codes, one line a finding, JSON."""
+"""`dphead check` as a user runs it: exit codes, findings, JSON."""
 
 import json
 import shutil
@@ -24,9 +24,11 @@ def test_a_clean_run_exits_with_0(run):
     before = contents(run)
     done = dphead("check", run)
     assert done.code == 0
-    assert done.out.startswith("epsilon 1 at delta 1e-05, zero_out: recomputed")
+    first, _, third, *_ = done.out.splitlines()
+    assert first.startswith("Data set   epsilon 1 spent (delta 1e-05) in 1 fit;")
+    assert third.startswith("This run   epsilon 1 at delta 1e-05, zero_out, for one")
     assert "nothing found" in done.out
-    assert "not covered" not in done.out
+    assert "Fix" not in done.out
     assert contents(run) == before
     alone = dphead("check", run / "report.json")
     assert alone.code == 0
@@ -47,13 +49,18 @@ def test_a_clean_run_exits_with_0(run):
         ),
     ],
 )
-def test_findings_are_listed_one_a_line_and_exit_with_1(
+def test_findings_are_numbered_with_what_mends_them_and_exit_with_1(
     features, tmp_path, options, names
 ):
     fitted("fit", features, "-o", tmp_path / "run", *LS, *options.split())
     done = dphead("check", tmp_path / "run")
-    lines = [line for line in done.out.splitlines() if line.startswith("not covered")]
-    assert {line.removeprefix("not covered  ").split(":")[0] for line in lines} == names
+    lines = [line.split(None, 1) for line in done.out.splitlines() if line]
+    numbered = [line for line in lines if line[0].isdigit()]
+    assert {text.split(":")[0] for _, text in numbered} == names
+    assert [int(n) for n, _ in numbered] == list(range(1, len(names) + 1))
+    for word in ("Fix", "Why"):
+        assert [line[0] for line in lines].count(word) == len(names)
+    assert max(map(len, done.out.splitlines())) <= 80
     assert done.code == (1 if names else 0)
     assert ("NOT PRIVATE" in done.out) == ("inf" in options or "seed" in options)
     found = json.loads(dphead("check", tmp_path / "run", "--json").out)

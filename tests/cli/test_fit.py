@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import tomllib
 from collections import namedtuple
 from pathlib import Path
 
@@ -154,7 +155,7 @@ def test_a_large_delta_needs_its_flag_and_leaves_a_warning(features, run):
     done = fitted(
         "fit", features, "-o", run, *LS, "--delta", 0.01, "--allow-large-delta"
     )
-    assert "warning: delta must be below 1/n" in done.out
+    assert "! delta must be below 1/n" in " ".join(done.out.split())
     assert any("below 1/n" in text for text in report_of(run)["warnings"])
 
 
@@ -274,32 +275,99 @@ def test_a_dry_run_prints_the_releases_and_touches_nothing(features, run):
     assert not ledger_home().exists()
 
 
-def test_a_fit_prints_its_guarantee(features, run, tmp_path):
+ORDER = ("Trained", "Privacy", "Accuracy", "Budget", "Saved", "Next")
+
+
+def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
+    features, run, tmp_path
+):
     test = features_file(tmp_path / "test.h5", n=90, seed=5)
+    fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
     done = fitted("fit", features, "-o", run, *LS, "--test", test)
+    lines = done.out.splitlines()
+    assert tuple(line.split()[0] for line in lines if line[0].isalpha()) == ORDER
+    # a path is never broken, however long
+    assert all(len(line) <= 80 for line in lines if str(tmp_path) not in line)
     text = " ".join(done.out.split())
     for part in (
-        "To be released",
-        "gram",
-        "class sums",
-        "epsilon 1 ",
-        "delta 1e-05",
-        "mu 0.268",
-        "relation zero_out",
-        "paper:fc23",
-        "test accuracy",
-        "worst class",
-        "differentially private",
-        "report.json",
+        "a head (the last layer) by dp-ls, on 240 images x 12 features, 3 classes",
+        "epsilon 1, delta 1e-05 for one image (relation zero_out); charged to",
+        "An attacker with 1 % false alarms recognises a training image at most 1.98 %",
+        "! Not protected: class names, settings, the number of images; several",
+        "on 90 test images: for your eyes, not in the report",
+        "epsilon 1 of 3 spent (delta 1e-05) in 1 fit",
+        f"{run}/: head.safetensors head.json report.json ledger.json run.toml",
+        f"dphead check {run}",
+        "dphead predict",
     ):
         assert part in text, part
-    assert text.index("To be released") < text.index("test accuracy")
+    assert "\x1b" not in done.out + done.err
+
+
+def test_details_are_printed_with_v(features, run):
+    done = fitted("fit", features, "-o", run, *LS, "-v")
+    text = " ".join(done.out.split())
+    for part in (
+        "gram",
+        "class sums",
+        "mu 0.268",
+        "paper:fc23",
+        report_of(run)["statement"],
+    ):
+        assert part in text, part
+    assert text.index("To be released") < text.index("Trained")
+
+
+def test_classes_below_half_of_the_mean_are_named(features, run, tmp_path):
+    x, y = rows(90, seed=5)
+    test = tmp_path / "test.h5"
+    write_features(test, x, (2 - y) % 3, CLASSES)  # cats are owls here
+    done = fitted("fit", features, "-o", run, *LS, "--epsilon", 8, "--test", test)
+    assert "! below half of the classes' mean: " in done.out
+    write_features(tmp_path / "right.h5", x, y, CLASSES)
+    options = (*LS, "--epsilon", 8, "--test", tmp_path / "right.h5")
+    done = fitted("fit", features, "-o", tmp_path / "second", *options)
+    assert "below half" not in done.out
+
+
+def test_a_run_writes_what_was_typed_and_a_configuration_repeats_it(
+    features, run, tmp_path
+):
+    options = (
+        "--seed",
+        3,
+        "--delta",
+        "1e-6",
+        "--no-unit-norm",
+        "--classes",
+        "cat,dog,owl",
+    )
+    fitted("fit", features, "-o", run, *LS, *options)
+    again = tmp_path / "again"
+    fitted("fit", "--config", run / "run.toml", "-o", again)
+    head = "head.safetensors"
+    assert (again / head).read_bytes() == (run / head).read_bytes()
+    typed, repeated = (
+        tomllib.loads((folder / "run.toml").read_text()) for folder in (run, again)
+    )
+    assert typed == repeated
+    assert typed["delta"] == 1e-6
+    # what is typed goes before it
+    third = tmp_path / "third"
+    fitted("fit", "--config", run / "run.toml", "-o", third, "--seed", 4)
+    assert (third / head).read_bytes() != (run / head).read_bytes()
+    (tmp_path / "wrong.toml").write_text("epsilom = 1\n")
+    text = refused(
+        dphead("fit", features, "-o", run, "--config", tmp_path / "wrong.toml")
+    )
+    assert "epsilom" in text
 
 
 def test_the_run_folder_holds_a_head_a_report_and_a_ledger_and_no_pickle(features, run):
     fitted("fit", features, "-o", run, *LS)
     files = contents(run)
-    assert set(files) == {"head.json", "head.safetensors", "report.json", "ledger.json"}
+    records = {"report.json", "ledger.json", "run.toml"}
+    assert set(files) == {"head.json", "head.safetensors"} | records
     for name in ("head.json", "report.json", "ledger.json"):
         json.loads(files[name])
     # pickle's, zip's mark
@@ -480,7 +548,7 @@ def test_a_seeded_run_repeats_and_says_that_it_is_not_private(features, tmp_path
     heads = []
     for name in ("one", "two"):
         done = fitted("fit", features, "-o", tmp_path / name, *LS, "--seed", 3)
-        assert "Reproducible, not private" in " ".join(done.out.split())
+        assert "! Reproducible, not private" in done.out
         assert "NOT PRIVATE" in done.out
         report = report_of(tmp_path / name)
         assert not report["guarantee"]["private"]

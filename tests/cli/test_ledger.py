@@ -154,7 +154,7 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
     fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5)
     for source in (features, other):
         done = fitted("fit", source, "-o", tmp_path / f"run {source.stem}", *LS).out
-        assert "plain sum of the ledger's fits: epsilon 1 " in done
+        assert "spent (delta 1e-05) in 1 fit" in done
     kept, free = (fitted("ledger", "show", source).out for source in (features, other))
     for text in (kept, free):
         assert "plain sum: epsilon 1 at delta 1e-05" in text

@@ -1,0 +1,128 @@
+"""A command with its options in groups, and its settings from and to a TOML file."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
+# of one process, or of this call alone
+NOT_KEPT = {
+    "config",
+    "out",
+    "dry_run",
+    "verbose",
+    "not_private",
+    "processes",
+    "coordinator",
+    "num_processes",
+    "process_id",
+    "connect_timeout",
+}
+Sections = Mapping[str, tuple[str, ...]]
+
+
+class Sectioned(click.Command):
+    """sections: headings of the help, each with the names of its options; what has none
+    comes at the end.
+    """
+
+    def __init__(self, *args: Any, sections: Sections, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.sections = sections
+
+    def heading(self, option: click.Parameter) -> str:
+        """Which section of the help an option is in."""
+        for title, names in self.sections.items():
+            if {option.name, *option.opts} & set(names):
+                return title
+        return "Other"
+
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """The options by section, in the sections' order."""
+        found: dict[str, list[tuple[str, str]]] = {title: [] for title in self.sections}
+        found["Other"] = []
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if record is not None and isinstance(option, click.Option):
+                found[self.heading(option)].append(record)
+        for title, records in found.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, and what was given is kept for `write_config`."""
+        given: Mapping[str, Any] = {}
+        if not ctx.resilient_parsing:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        rest = super().parse_args(ctx, args)
+        typed = {k: v for k, v in given.items() if isinstance(v, str | bool)}
+        ctx.meta[GIVEN] = dict(ctx.default_map or {}) | typed
+        return rest
+
+
+def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    """Take what a TOML file says as the command's defaults: an option that is typed
+    goes before it. UsageError for a name that is no option.
+    """
+    if path is None:
+        return
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(
+            f"a configuration must be a TOML file, got {str(path)!r} ({error}). One "
+            "that a run wrote is run.toml in its folder."
+        ) from error
+    names = {}
+    for option in ctx.command.get_params(ctx):
+        words = [word.lstrip("-").replace("-", "_") for word in option.opts]
+        names |= dict.fromkeys([*words, option.name], option.name)
+    unknown = sorted(key for key in values if key.replace("-", "_") not in names)
+    if unknown:
+        raise click.BadParameter(
+            f"each name must be an option, got {unknown} in {str(path)!r}. dphead "
+            f"{ctx.info_name} --help lists them."
+        )
+    ctx.default_map = {names[k.replace("-", "_")]: v for k, v in values.items()}
+
+
+CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=read_config,
+    help="TOML file of options, such as a run's run.toml; typed ones go before it.",
+)
+
+
+def write_config(path: Path) -> None:
+    """Write what was given to the current command, but for its output and what concerns
+    one call alone; `--config` reads it.
+    """
+    ctx = click.get_current_context()
+    lines = [f"# dphead {ctx.info_name} --config {path.name} -o NEW_FOLDER"]
+    for name, value in ctx.meta[GIVEN].items():
+        if name not in NOT_KEPT:
+            lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _toml(value: Any) -> str:
+    """A number as it was typed, true or false, or a string."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    try:
+        number = tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        number = None
+    plain = isinstance(number, int | float) and not isinstance(number, bool)
+    return text if plain else json.dumps(text, ensure_ascii=False)

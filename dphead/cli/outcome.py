@@ -1,0 +1,228 @@
+"""What `dphead fit` and `dphead finetune` print at their end, of a report and a plan.
+
+Every number is the report's, or follows from the plan's releases; a figure on private
+test rows goes to the screen and nowhere else.
+"""
+
+import math
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead.cli.paragraphs import section, tied
+
+NETWORK = "finetune "  # before the name of a network that was trained
+FALSE_ALARMS = 0.01  # of the attacker in the sentence on recognition
+NAMED_CLASSES = 4  # weak ones that are named; chosen, not measured
+
+
+def outcome(
+    out: Path,
+    result: dict[str, Any],
+    plan: Any,
+    files: str = "head.safetensors head.json",
+) -> str:
+    """What was trained, Privacy, Accuracy, Budget, Saved and Next, as text.
+
+    result: of `fit_files` or `finetune`; plan: as it was announced. The limit on an
+    attacker takes seconds where batches are sampled.
+    """
+    report, test = result["report"], result["test"]
+    parts = {
+        "Trained": [trained(report)],
+        "Privacy": privacy(report, plan),
+        "Accuracy": accuracy(report, test),
+        "Budget": budget(report["ledger"]),
+        "Saved": [f"{out}/: {files} report.json ledger.json run.toml"],
+        "Next": next_commands(out, report),
+    }
+    return "\n".join(section(label, lines) for label, lines in parts.items())
+
+
+def details(result: dict[str, Any]) -> str:
+    """What `-v` adds: the exact parameters, other accountants, and the statement."""
+    report = result["report"]
+    g = report["guarantee"]
+    exact = [f"epsilon {g['epsilon']:.6g}"]
+    exact += [f"{name} {g[name]:.5g}" for name in ("mu", "rho") if g[name] is not None]
+    lines = [", ".join(exact)]
+    others = [
+        f"{name} {value:.4g}"
+        for name, value in g["profiles"].items()
+        if isinstance(value, float)
+    ]
+    if others:
+        lines.append("epsilon by other accountants: " + ", ".join(others))
+    lines.append(f"tuning: {report['tuning']}; {result['seconds']:.1f} s")
+    return section("Details", [*lines, report["statement"]])
+
+
+def trained(report: dict[str, Any]) -> str:
+    """What was trained, on how many images."""
+    data = report["data"]
+    name = str(report["method"]["name"]).removeprefix(NETWORK)
+    private_n = report["guarantee"]["neighboring_relation"] == "add_remove"
+    rows = ("about " if private_n else "") + tied(f"{data['n_rows']:,} images")
+    if is_network(report):
+        return f"the network {name}, on {rows}, {data['n_classes']} classes"
+    features = tied(f"{data['n_features']:,} features")
+    return (
+        f"a head (the last layer) by {name}, on {rows} x {features}, "
+        f"{data['n_classes']} classes"
+    )
+
+
+def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
+    """The guarantee, what it means to an attacker, and what it leaves out."""
+    g = report["guarantee"]
+    if not g["private"]:
+        yield f"NOT PRIVATE: epsilon {g['epsilon']:.4g}"
+        yield f"! {report['statement']}"
+    else:
+        yield guarantee(report)
+        yield recognition(plan)
+        yield f"! {unprotected(g)}"
+    for warning in report["warnings"]:
+        yield f"! {warning}"
+    if report["tuning"] == "NOT ACCOUNTED":
+        yield (
+            "! How the settings were chosen is not accounted for; say how with "
+            f"{tied('--tuning.')}"
+        )
+
+
+def guarantee(report: dict[str, Any]) -> str:
+    """Epsilon, delta, the unit, the relation, and where it was charged."""
+    g = report["guarantee"]
+    amount = [
+        tied(f"epsilon {g['epsilon']:.4g}"),
+        tied(f"delta {g['delta']:g}"),
+    ]
+    kept = report["ledger"]["path"] != ":memory:"
+    counted = "charged to the data set's ledger" if kept else "counted alone"
+    relation = tied(f"relation {g['neighboring_relation']}")
+    return f"{', '.join(amount)} for {g['protected_unit']} ({relation}); {counted}"
+
+
+def recognition(plan: Any) -> str:
+    """The limit on an attacker, from the exact trade-off curve of the releases, rounded
+    up.
+    """
+    from dphead.analysis.tradeoff import tpr_bound
+
+    limit = tpr_bound(plan.events(), FALSE_ALARMS, plan.relation)
+    unit = "image" if plan.group_cap is None else "group"
+    return (
+        f"An attacker with {tied(f'{100 * FALSE_ALARMS:g} %')} false alarms recognises "
+        f"a training {unit} at most {tied(rounded_up(100 * limit) + ' %')} of the time."
+    )
+
+
+def rounded_up(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, never below its value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    # 1e-9: a value that was printed with so few digits is not rounded further
+    return f"{math.ceil(value / unit - 1e-9) * unit:.{digits}g}"
+
+
+def unprotected(g: dict[str, Any]) -> str:
+    """What is public, and whom the unit leaves out."""
+    private_n = g["neighboring_relation"] == "add_remove"
+    number = "" if private_n else ", the number of images"
+    whom = (
+        "several images of one person taken together (--group-cap)"
+        if g["group_cap"] is None
+        else "whoever the group column names wrongly"
+    )
+    return f"Not protected: class names, settings{number}; {whom}."
+
+
+def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
+    """The expected accuracy, and the one on test rows with its weak classes."""
+    expected = report["expected_accuracy"]
+    if expected is not None:
+        low, high, middle = (100 * expected[k] for k in ("low", "high", "accuracy"))
+        between = tied(f"{low:.1f} to {high:.1f} %")
+        yield (
+            f"{tied(f'{middle:.1f} %')} expected on new images (90 % interval: "
+            f"{between}), from released numbers alone: may be published"
+        )
+    if test is None:
+        if expected is None:
+            yield "not measured: give test rows with --test or --test-split"
+        return
+    scope = (
+        "declared public, in the report"
+        if report["test_is"] == "public"
+        else "for your eyes, not in the report"
+    )
+    yield f"{measured(test)} on {test['n']:,} test images: {scope}"
+    if "vote_accuracy" in test:
+        yield f"{tied(percent(test['vote_accuracy']))} by vote of the views"
+    names = report["data"]["class_names"]
+    weak = weak_classes(test)
+    named = [
+        tied(f"{names[position]} {percent(test['per_class_accuracy'][position])}")
+        for position in weak[:NAMED_CLASSES]
+    ]
+    if weak:
+        rest = len(weak) - len(named)
+        more = f" and {rest} more" if rest else ""
+        yield f"! below half of the classes' mean: {', '.join(named)}{more}"
+
+
+def measured(metrics: dict[str, Any]) -> str:
+    """Accuracy ± one standard error."""
+    value, error = 100 * metrics["accuracy"], 100 * metrics["accuracy_se"]
+    return tied(f"{value:.2f} ± {error:.2f} %")
+
+
+def percent(share: float) -> str:
+    """A share in percent."""
+    return f"{100 * share:.2f} %"
+
+
+def weak_classes(metrics: dict[str, Any]) -> list[int]:
+    """Positions of classes whose accuracy is below half of the mean over classes, the
+    weakest first.
+    """
+    each = np.array(metrics["per_class_accuracy"], float)
+    low = np.flatnonzero(each < np.nanmean(each) / 2)
+    return sorted(low.tolist(), key=lambda position: each[position])
+
+
+def budget(ledger: dict[str, Any]) -> Iterator[str]:
+    """What all fits of the data set have spent, and their limit."""
+    fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
+    spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
+    if limit := ledger["budget"]:
+        yield (
+            f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g}) in "
+            f"{fits} of this data set"
+        )
+        return
+    if ledger["path"] == ":memory:":
+        yield f"{spent} spent; other fits of these images are not counted"
+        return
+    yield f"{spent} spent (delta {ledger['delta']:g}) in {fits} of this data set"
+    yield (
+        "! No limit: it can be fixed before a data set's first fit alone, by dphead "
+        "ledger budget"
+    )
+
+
+def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
+    """What to type next."""
+    run = shlex.quote(str(out))
+    extraction = report["data"]["extraction"] or {}
+    new = "new.h5" if extraction.get("backbone") == "arrays" else "new_images/"
+    yield f"dphead check {run}"
+    yield f"dphead predict {run} {new} -o predictions.csv"
+
+
+def is_network(report: dict[str, Any]) -> bool:
+    """Whether a whole network was trained, not a head."""
+    return str(report["method"]["name"]).startswith(NETWORK)

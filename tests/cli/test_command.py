@@ -1,0 +1,112 @@
+"""Options in sections, and a configuration from and to TOML."""
+
+import tomllib
+
+import click
+import pytest
+from click.testing import CliRunner
+from commands import dphead, features_file, fitted, refused
+
+from dphead.cli.command import CONFIG, Sectioned
+from dphead.cli.finetune import SECTIONS as OF_FINETUNE
+from dphead.cli.finetune import finetune
+from dphead.cli.fit import SECTIONS as OF_FIT
+from dphead.cli.fit import fit
+
+
+@click.command(cls=Sectioned, sections={"Numbers": ("count", "share")})
+@click.argument("source")
+@click.option("-o", "--output", "out")
+@click.option("--count", type=int, default=1)
+@click.option("--share", type=float)
+@click.option("--name")
+@click.option("--on/--off", default=None)
+@CONFIG
+def example(**given):
+    click.echo(repr(sorted((k, v) for k, v in given.items() if k != "out")))
+
+
+def run(*arguments):
+    return CliRunner().invoke(example, [str(a) for a in arguments])
+
+
+def test_a_file_gives_defaults_and_what_is_typed_goes_before_it(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('source = "s.h5"\ncount = 3\non = true\nname = "a \\"b\\""\n')
+    assert run("--config", path).output == (
+        "[('count', 3), ('name', 'a \"b\"'), ('on', True), ('share', None), "
+        "('source', 's.h5')]\n"
+    )
+    typed = run("t.h5", "--config", path, "--count", 4, "--off").output
+    assert "('count', 4)" in typed and "('on', False)" in typed and "t.h5" in typed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("counts = 3", "counts"),
+        ("count = ", "TOML"),
+        ("count = 'many'", "count"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path, text, message):
+    (tmp_path / "c.toml").write_text(text)
+    done = run("s.h5", "--config", tmp_path / "c.toml")
+    assert done.exit_code == 2
+    assert message in done.output
+    assert run("s.h5", "--config", tmp_path / "missing.toml").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "sections"), [(fit, OF_FIT), (finetune, OF_FINETUNE)]
+)
+def test_every_option_is_in_one_section(command, sections):
+    """A new option needs a line there, or it is last in the help."""
+    named = [name for names in sections.values() for name in names]
+    assert len(named) == len(set(named))
+    ctx = click.Context(command)
+    for option in command.get_params(ctx):
+        if isinstance(option, click.Option):
+            assert command.heading(option) in sections, option.name
+    known = {o.name for o in command.get_params(ctx)} | {"--help"}
+    assert set(named) <= known
+
+
+def test_help_shows_the_sections_in_order():
+    text = fitted("fit", "--help").out
+    at = [text.index(f"\n{title}:") for title in OF_FIT]
+    assert at == sorted(at)
+    assert "Other:" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_what_is_of_one_call_alone_is_not_written(tmp_path):
+    features = features_file(tmp_path / "it's.h5")
+    options = ("--method", "prototypes", "--epsilon", "inf", "--tuning", "none", "-v")
+    confirmed = "--i-know-this-is-not-private"
+    fitted("fit", features, "-o", tmp_path / "run", *options, confirmed)
+    written = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
+    assert written == {
+        "features": str(features),
+        "method": "prototypes",
+        "epsilon": float("inf"),
+        "tuning": "none",
+    }
+    again = ("--config", tmp_path / "run" / "run.toml", "-o", tmp_path / "again")
+    assert confirmed in refused(dphead("fit", *again))
+
+
+def test_the_shell_completes_commands_options_and_methods(monkeypatch):
+    """click's own completion, which the lazy commands must not break."""
+    from click.shell_completion import ShellComplete
+
+    from dphead.cli import cli
+
+    complete = ShellComplete(cli, {}, "dphead", "_DPHEAD_COMPLETE")
+
+    def found(args, incomplete):
+        return {item.value for item in complete.get_completions(args, incomplete)}
+
+    assert found([], "pre") == {"predict"}
+    assert "--epsilon" in found(["fit"], "--eps")
+    assert "dp-fc" in found(["fit", "--method"], "dp-")
