@@ -222,6 +222,8 @@ def open_h5(path: str | Path, mode: str = "r") -> h5py.File:
             if part.exists()
             else ""
         )
+        if path.is_dir():
+            hint = " It is a folder: dphead extract makes a features file of images."
         raise FormatError(
             f"a features file must exist, got path={str(path)!r}. Check the path.{hint}"
         )

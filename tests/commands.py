@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -19,6 +20,7 @@ from dphead.privacy.ledger import Ledger
 from dphead.runs.ledgers import default_ledger_path, ledger_home
 from extract.format import write_features
 
+PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
 
 
@@ -140,6 +142,8 @@ def refused(done: Done) -> str:
     lines = done.err.strip().splitlines()
     # click's own lines before its error
     usage = [line for line in lines if line.startswith(("Usage:", "Try "))]
+    # of a machine that is busy
+    usage += [line for line in lines if PROGRESS.search(line)]
     errors = [line for line in lines if line and line not in usage]
     assert len(errors) == 1 and errors[0].startswith("Error: "), done.err
     return errors[0]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli.choices import ACCOUNTANTS, METHODS, RELATIONS
+from dphead.cli.paragraphs import rounded_up
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
@@ -414,7 +415,7 @@ def _print(found: dict[str, Any]) -> None:
     if found["mu"] is not None:
         console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
     limits = [
-        f"{100 * tpr:.3g} % at FPR {100 * float(fpr):g} %"
+        f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
         for fpr, tpr in found["tpr_at_fpr"].items()
     ]
     console.print("any attack's TPR is at most  " + ", ".join(limits), soft_wrap=True)

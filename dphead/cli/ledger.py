@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from dphead.cli.paragraphs import section, tied
+
 PATH = click.Path(path_type=Path)
 
 
@@ -46,7 +48,7 @@ def show(which: Path, as_json: bool) -> None:
     for name in (
         "charged at",
         "fit",
-        "epsilon asked",
+        "epsilon",
         "delta",
         "relation",
         "releases",
@@ -55,6 +57,7 @@ def show(which: Path, as_json: bool) -> None:
         table.add_column(
             name,
             justify="left" if name in ("fit", "charged at", "relation") else "right",
+            no_wrap=name == "charged at",
         )
     for f in fits:
         done = sum(r["state"] == "committed" for r in f["releases"])
@@ -106,10 +109,12 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
     """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
     book = _open(which, create=True)
     book.set_budget(epsilon, delta)
-    click.echo(
-        f"{book.path}: all fits together stay within epsilon {epsilon:g} at delta "
-        f"{delta:g}"
+    limit = f"epsilon {epsilon:g} at delta {delta:g}"
+    text = (
+        f"{tied(limit)}, for all fits of this data set together; it is never exceeded"
     )
+    click.echo(section("Budget", [text]))
+    click.echo(section("Ledger", [str(book.path)]))
 
 
 @ledger.command()

@@ -4,7 +4,6 @@ Every number is the report's, or follows from the plan's releases; a figure on p
 test rows goes to the screen and nowhere else.
 """
 
-import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.cli.paragraphs import section, tied
+from dphead.cli.paragraphs import rounded_up, section, tied
 
 NETWORK = "finetune "  # before the name of a network that was trained
 FALSE_ALARMS = 0.01  # of the attacker in the sentence on recognition
@@ -119,13 +118,6 @@ def recognition(plan: Any) -> str:
         f"An attacker with {tied(f'{100 * FALSE_ALARMS:g} %')} false alarms recognises "
         f"a training {unit} at most {tied(rounded_up(100 * limit) + ' %')} of the time."
     )
-
-
-def rounded_up(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, never below its value."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    # 1e-9: a value that was printed with so few digits is not rounded further
-    return f"{math.ceil(value / unit - 1e-9) * unit:.{digits}g}"
 
 
 def unprotected(g: dict[str, Any]) -> str:

@@ -16,12 +16,17 @@ INSTALL_PARQUET = "pip install pyarrow"
 
 
 def format_of(output: Path | None, asked: str | None) -> str:
-    """The format that was asked for, or the one of the file's name; CSV for others.
+    """The format that was asked for, or the one of the file's name; CSV without one.
 
-    ValueError where it cannot be written.
+    ValueError for another name, or where it cannot be written.
     """
-    suffix = "" if output is None else output.suffix.lstrip(".").lower()
-    kind = asked or (suffix if suffix in FORMATS else "csv")
+    suffix = "csv" if output is None else output.suffix.lstrip(".").lower()
+    if asked is None and suffix not in FORMATS:
+        raise ValueError(
+            "a file of predictions must end in .csv, .json or .parquet, got "
+            f"output={output}. Rename it, or add --format csv."
+        )
+    kind = asked or suffix
     if kind == "parquet":
         if output is None:
             raise ValueError(

@@ -201,7 +201,8 @@ def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
         if len(file.split_names) > 1:
             raise FormatError(
                 "a file with several splits needs --split, got "
-                f"splits={file.split_names}. Name the one to use."
+                f"splits={file.split_names}. Name one, such as --split "
+                f"{file.split_names[0]}."
             )
         return np.arange(file.n_rows)
     if split not in file.split_names:

@@ -111,7 +111,7 @@ def check_new(out: Path) -> None:
     if (out / "report.json").exists():
         raise ValueError(
             f"the run folder must be new, got out={out} with a report. Choose another "
-            "folder."
+            "folder with -o."
         )
 
 

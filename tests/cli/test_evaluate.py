@@ -156,6 +156,14 @@ def read_parquet(path):
     return read_table(path).to_pylist()
 
 
+def test_a_name_of_another_kind_of_file_is_refused(made, tmp_path):
+    run, test = made
+    path = tmp_path / "out.xlsx"
+    assert "--format csv" in refused(dphead("predict", run, test, "-o", path))
+    fitted("predict", run, test, "-o", path, "--format", "csv")
+    assert len(table(path.read_text())) == 90
+
+
 def test_parquet_needs_a_file_and_pyarrow(made, tmp_path, monkeypatch):
     run, test = made
     assert "Add -o" in refused(dphead("predict", run, test, "--format", "parquet"))

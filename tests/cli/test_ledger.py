@@ -94,7 +94,7 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
     them (0.464), not four (0.536).
     """
     assert (
-        "within epsilon 2"
+        "epsilon 2 at delta 1e-05, for all fits"
         in fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5).out
     )
     for i in range(3):
