@@ -1,6 +1,6 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo test lint bench tables mutants
+.PHONY: install demo tour docs test lint bench tables mutants
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
@@ -11,6 +11,13 @@ install: .venv/.ready
 
 demo: install
 	$(PY) -m benchmarks demo
+
+tour: install
+	$(PY) -m benchmarks tour
+
+docs: install
+	$(PY) -m pip install --quiet --editable '.[docs]'
+	$(PY) -m mkdocs build --strict --quiet
 
 test: install
 	$(PY) -m pytest --numprocesses 2 --dist loadfile

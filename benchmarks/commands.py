@@ -402,3 +402,11 @@ def demo() -> None:
     from benchmarks import demo as module
 
     module.run()
+
+
+@command("checks")
+def tour() -> None:
+    """The README's five commands, run as they stand there; writes what they print."""
+    from benchmarks import tour as module
+
+    module.write()

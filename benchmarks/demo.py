@@ -48,9 +48,9 @@ def run() -> None:
     )
 
 
-def write_digits(path: Path) -> None:
-    """1,797 real 8x8 images (UCI, bundled with scikit-learn), three quarters for
-    training.
+def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """1,797 real 8x8 images (UCI, bundled with scikit-learn), uint8, their classes, and
+    their splits: three quarters are for training.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -61,6 +61,12 @@ def write_digits(path: Path) -> None:
     split[
         train_test_split(np.arange(len(labels)), stratify=labels, random_state=0)[1]
     ] = "test"
+    return images, labels, split
+
+
+def write_digits(path: Path) -> None:
+    """All of them in an .npz."""
+    images, labels, split = digits()
     np.savez(path, images=images, labels=labels, split=split)
 
 

@@ -21,6 +21,7 @@ from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 
 FOLDER = RESULTS / "figures"
+README_FIGURE = RESULTS.parents[1] / "docs" / "pictures" / "accuracy.png"
 # Okabe, Ito 2008
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = "osD^vPX"
@@ -30,7 +31,7 @@ Row = dict[str, Any]
 def write(folder: Path = FOLDER) -> list[Path]:
     """Draw every figure that there are rows for; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [noise_law(folder / "tb21-figure6.png")]
+    paths = [noise_law(folder / "tb21-figure6.png"), of_readme()]
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
         if len({row["method"] for row in rows}) > 1:
@@ -55,6 +56,12 @@ def write(folder: Path = FOLDER) -> list[Path]:
             )
         )
     return paths
+
+
+def of_readme(path: Path = README_FIGURE) -> Path:
+    """The README's: every method on CIFAR-10 against epsilon."""
+    name = "cifar10-mobilenetv2"
+    return accuracy(path, read(RESULTS / "heads" / f"{name}.jsonl"), HEADS[name])
 
 
 def accuracy(path: Path, rows: list[Row], title: str) -> Path:

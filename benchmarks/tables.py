@@ -1,9 +1,10 @@
 """Render stored results as Markdown: benchmarks/TABLES.md, and the tables between
-markers in README.md.
+markers in README.md and docs/results.md.
 """
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -102,6 +103,7 @@ TRIED = """<details>
 One change at a time from the paper's settings; none was chosen on test rows, and the
 choice is not accounted for."""
 Row = dict[str, Any]
+PAGES = (Path("README.md"), Path("docs/results.md"))
 
 
 def accuracy_table(rows: list[Row]) -> str:
@@ -162,7 +164,10 @@ def cost_table(rows: list[Row]) -> str:
 
 def render() -> dict[str, str]:
     """Every table by its marker's name."""
-    tables = {"papers": f"{papers.table()}\n\n{papers.NOTE}"}
+    tables = {
+        "papers": f"{papers.table()}\n\n{papers.NOTE}",
+        "five": f"{papers.summary()}\n\n{papers.SHORT_NOTE}",
+    }
     for path in sorted((RESULTS / "heads").glob("*.jsonl")):
         rows = read(path)
         note = f"Test accuracy in %, mean ± sd over noise draws. {_source(rows)}"
@@ -228,15 +233,17 @@ def _defaults() -> dict[tuple[str, float], list[float]]:
 
 
 def write(
-    readme: Path = Path("README.md"), out: Path = Path("benchmarks/TABLES.md")
+    pages: Sequence[Path] = PAGES, out: Path = Path("benchmarks/TABLES.md")
 ) -> None:
     """Write TABLES.md, and replace what stands between `<!-- table: NAME -->` and `<!--
-    end -->` in the README.
+    end -->` in pages of prose.
     """
     tables = render()
     rows = stored()
     parts = [f"## Summary of verdicts\n\n{verdicts.summary(rows)}\n\n{SUMMARY}\n"]
     for name, text in tables.items():
+        if name == "five":  # the README's alone
+            continue
         parts.append(f"## {TITLES.get(name, name)}\n\n{text}\n")
     parts.append(INTRODUCTION)
     # what has most measured rows comes first
@@ -250,18 +257,24 @@ def write(
         "`benchmarks/results/`.\n\n"
     )
     page = head + "\n".join(parts)
-    # links are relative to the README, which is a folder above
+    # links are relative to the project's folder, in which `benchmarks` is
     out.write_text(wrapped(page.replace("](benchmarks/", "](")))
-    text = readme.read_text()
-    for name, table in tables.items():
-        pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)"
-        text = re.sub(
-            pattern,
-            lambda m, t=table: m.group(1) + t + "\n" + m.group(2),
-            text,
-            flags=re.DOTALL,
-        )
-    readme.write_text(wrapped(text))
+    for path in pages:
+        up = "](../benchmarks/" if path.parent.name == "docs" else "](benchmarks/"
+        text = path.read_text()
+        for name, table in tables.items():
+            text = _between_markers(text, name, table.replace("](benchmarks/", up))
+        path.write_text(wrapped(text))
+
+
+def _between_markers(text: str, name: str, table: str) -> str:
+    pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)"
+    return re.sub(
+        pattern,
+        lambda m: m.group(1) + table + "\n" + m.group(2),
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def _source(rows: list[Row]) -> str:

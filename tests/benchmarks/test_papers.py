@@ -1,4 +1,4 @@
-"""The README's tables are what the stored rows say."""
+"""The tables of README and docs/results.md are what the stored rows say."""
 
 from pathlib import Path
 
@@ -9,20 +9,38 @@ from benchmarks.prose import wrapped
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+RESULTS = (ROOT / "docs" / "results.md").read_text()
 
 
-def test_the_readmes_first_table_is_auto_beside_the_papers_from_stored_rows():
-    first = next(line for line in README.splitlines() if line.startswith("|"))
+def test_the_first_table_is_auto_beside_the_papers_from_stored_rows():
+    first = next(line for line in RESULTS.splitlines() if line.startswith("|"))
     assert first == papers.table().splitlines()[0]
-    assert papers.table() in README
-    assert wrapped(papers.NOTE) in README
+    assert papers.table() in RESULTS
+    assert wrapped(papers.NOTE) in RESULTS
+
+
+def test_the_readmes_five_rows_are_some_of_them():
+    summary = papers.summary()
+    assert summary in README
+    assert wrapped(papers.SHORT_NOTE) in README
+    assert len(summary.splitlines()) == 2 + 5
+    for line in summary.splitlines()[2:]:
+        data, epsilon, theirs, own, ours = (
+            c.strip(" *") for c in line[1:-1].split("|")
+        )
+        row = next(
+            r
+            for r in papers.table().splitlines()
+            if r.startswith(f"| {data} | TB21") and f"| {epsilon} (" in r
+        )
+        assert f"| {theirs} | {ours} (3) | {own} |" in row
 
 
 @pytest.mark.parametrize("name", ["cifar10-mobilenetv2", "mnist-scatternet"])
-def test_the_readmes_accuracy_tables_are_the_stored_rows(name):
+def test_the_accuracy_tables_are_the_stored_rows(name):
     assert (
         tables.accuracy_table(tables.read(tables.RESULTS / "heads" / f"{name}.jsonl"))
-        in README
+        in RESULTS
     )
 
 

@@ -1,0 +1,86 @@
+"""`make tour`: the README's commands, typed as a user would, and what they print.
+
+1,347 of scikit-learn's digits as image files, and 450 to measure on; noise is drawn
+anew at each run, so numbers differ.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.demo import digits
+
+COMMANDS = (
+    "dphead extract digits/ -o digits.h5 --layout split/class --classes 10 "
+    "--backbone scatternet --image-size 8 --channels 1 --scatter-j 1",
+    "dphead ledger budget digits.h5 --epsilon 3 --delta 1e-5",
+    "dphead fit digits.h5 --split train --test-split test -o run",
+    "dphead check run",
+    "dphead predict run new_images/ -o predictions.csv",
+)
+HOME = "~/.local/share/dphead"  # what is printed for the folder of this run's ledgers
+WIDTH = 88
+BLOCK = re.compile(r"(<!-- tour -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def write_images(folder: Path) -> None:
+    """digits/SPLIT/CLASS/NUMBER.png, and ten of the test images in new_images/."""
+    from PIL import Image
+
+    images, labels, split = digits()
+    for row, image in enumerate(images):
+        path = folder / "digits" / str(split[row]) / str(labels[row]) / f"{row:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    (folder / "new_images").mkdir()
+    for path in sorted((folder / "digits" / "test").rglob("*.png"))[:10]:
+        shutil.copy(path, folder / "new_images")
+
+
+def run() -> str:
+    """The commands and their output, as a block of code."""
+    import os
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_images(folder)
+        home = folder / "ledgers"
+        environment = {**os.environ, "DPHEAD_HOME": str(home)}
+        root = str(Path(__file__).parents[1])
+        environment["PYTHONPATH"] = root
+        lines = []
+        for command in COMMANDS:
+            done = subprocess.run(
+                [sys.executable, "-m", *command.split()],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            if done.returncode:
+                raise SystemExit(done.stdout)
+            lines += [*_typed(command), *done.stdout.rstrip().splitlines(), ""]
+        text = "\n".join(lines).replace(str(home), HOME)
+    return f"```text\n{text.rstrip()}\n```\n"
+
+
+def _typed(command: str) -> list[str]:
+    """A command as it is typed, on as many lines as it takes."""
+    lines = ["$"]
+    for word in command.split():
+        if len(lines[-1]) + len(word) > WIDTH:
+            lines[-1] += " \\"
+            lines.append("     ")
+        lines[-1] += f" {word}"
+    return lines
+
+
+def write(readme: Path = Path("README.md")) -> None:
+    """Put the output of a run between the markers in the README."""
+    block = run()
+    text = readme.read_text()
+    readme.write_text(BLOCK.sub(lambda m: m.group(1) + block + m.group(2), text))

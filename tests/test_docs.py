@@ -1,0 +1,110 @@
+"""README and docs/: short, explained, and true where a test can say so."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from commands import fitted
+
+from benchmarks import tour
+from dphead.analysis.tradeoff import tpr_bound
+from dphead.cli import cli
+from dphead.cli.paragraphs import rounded_up
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.accounting import GaussianEvent
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+LINK = re.compile(r"\]\(([^)\s#]+)")
+# explained in the glossary or in docs/papers.md
+NOT_FOR_A_BEGINNER = ("FC23", "TB21", "De22", "TAN23", "μ", "canary", "oracle")
+
+
+def commands(text, lead="    "):
+    """`dphead` commands in a page's blocks of code, continued lines joined."""
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
+    lines = [line for line in joined.splitlines() if line.startswith(f"{lead}dphead ")]
+    return [line.removeprefix(lead).split(" #")[0].strip() for line in lines]
+
+
+def test_the_readme_is_short_and_says_no_word_that_it_does_not_explain():
+    assert len(README.splitlines()) <= 200
+    for word in NOT_FOR_A_BEGINNER:
+        assert word not in README, word
+    assert "the last layer (the *head*)" in README.split("##")[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file(page):
+    for target in LINK.findall(page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_in_a_page_has_options_that_exist(page):
+    for line in commands(page.read_text()):
+        command: click.Command = cli
+        words = shlex.split(line)[1:]
+        while isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None, line
+            command = found
+        known = {"--help"}
+        for option in command.get_params(click.Context(command)):
+            known |= {*option.opts, *option.secondary_opts}
+        typed = {word for word in words if word.startswith("-") and len(word) > 1}
+        assert typed <= known, (line, typed - known)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/epsilon.md"])
+def test_the_limits_on_an_attacker_are_those_of_the_exact_curve(page):
+    text = (ROOT / page).read_text()
+    for epsilon in (0.1, 1, 3, 8):
+        events = [GaussianEvent(1 / mu_from_epsilon(epsilon, 1e-5))]
+        limits = [
+            rounded_up(100 * tpr_bound(events, rate)) for rate in (0.001, 0.01, 0.1)
+        ]
+        cells = " | ".join(f"{limit} %" for limit in limits)
+        assert f"| {epsilon:g} | {cells} |" in text
+
+
+def test_the_readme_shows_what_its_commands_print():
+    block = tour.BLOCK.search(README)
+    assert block is not None
+    assert tuple(commands(block.group(), "$ ")) == tour.COMMANDS
+    for label in ("Trained", "Privacy", "Accuracy", "Budget", "Saved", "Next"):
+        assert f"\n{label:<11}" in block.group()
+
+
+def test_an_account_prints_the_same_limits():
+    text = fitted("account", "--epsilon", 1, "--delta", 1e-5).out
+    assert "0.239 % at FPR 0.1 %, 1.98 % at FPR 1 %, 15.6 % at FPR 10 %" in text
+
+
+def test_the_python_example_runs(capsys):
+    example = README.split("```python\n")[1].split("```")[0]
+    assert len(example.splitlines()) <= 11
+    exec(compile(example, "README", "exec"), {})
+    accuracy, expected, epsilon, *unit = capsys.readouterr().out.split()
+    # 90 % over draws
+    assert float(accuracy) > 0.7 and float(expected) > 0.7
+    assert 0.99 < float(epsilon) <= 1
+    assert " ".join(unit) == "one image"
+
+
+def test_every_page_is_in_the_sites_navigation():
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for page in ROOT.glob("docs/*.md"):
+        assert f": {page.name}\n" in listed, page.name
+
+
+def test_the_citation_has_the_projects_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {project['version']}\n" in citation
+    assert f"license: {project['license']}\n" in citation
