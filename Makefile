@@ -1,6 +1,6 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo tour docs test lint bench tables mutants
+.PHONY: install demo tour docs smoke test lint bench tables mutants
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
@@ -18,6 +18,11 @@ tour: install
 docs: install
 	$(PY) -m pip install --quiet --editable '.[docs]'
 	$(PY) -m mkdocs build --strict --quiet
+
+smoke:
+	python3 -m venv --clear build/smoke
+	build/smoke/bin/pip install --quiet .
+	cd / && $(CURDIR)/build/smoke/bin/python $(CURDIR)/tests/smoke.py
 
 test: install
 	$(PY) -m pytest --numprocesses 2 --dist loadfile

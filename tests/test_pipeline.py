@@ -13,6 +13,7 @@ import pytest
 from commands import charges, contents, dphead, fitted, ledger_of, refused, report_of
 from PIL import Image
 
+from dphead.cli import missing
 from extract.format import open_features
 
 pytest.importorskip("torch")
@@ -265,3 +266,10 @@ def refused_after_progress(done):
     """The error line of a command that had shown a progress bar."""
     assert done.code == 2
     return [line for line in done.err.splitlines() if line.startswith("Error: ")][-1]
+
+
+def test_another_package_named_extract_is_named():
+    """It would hide ours, and an error deep inside would not say so."""
+    assert "dphead's own package `extract`" in missing("extract.format")
+    assert "pip install 'dphead[plots]'" in missing("matplotlib.pyplot")
+    assert missing("numpy") is None

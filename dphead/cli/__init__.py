@@ -54,12 +54,10 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
 }
 
 
-# packages that a base installation lacks, and the extra that brings them
+# what a base installation lacks: the extra, its packages, and their modules
 EXTRAS = {
-    "torch": "extract",
-    "timm": "extract",
-    "PIL": "extract",
-    "matplotlib": "plots",
+    "extract": ("PyTorch, timm and pillow", ("torch", "timm", "PIL")),
+    "plots": ("matplotlib", ("matplotlib",)),
 }
 
 
@@ -94,16 +92,30 @@ def main() -> None:
     try:
         cli()
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").split(".")[0])
-        if extra is None:
+        text = missing(error.name or "")
+        if text is None:
             raise
-        click.echo(
-            f"Error: this needs {error.name}, got none installed. Type pip install "
-            f"'dphead[{extra}]'.",
-            err=True,
-        )
+        click.echo(f"Error: {text}", err=True)
         sys.exit(2)
     except (ValueError, OSError) as error:
         text = " ".join(str(error).split())
         click.echo(f"Error: {text}", err=True)
         sys.exit(2)
+
+
+def missing(module: str) -> str | None:
+    """What to install where a module is missing, or None for one of no extra's."""
+    name = module.split(".")[0]
+    if name == "extract":
+        return (
+            f"dphead's own package `extract` must be the one that is imported, got "
+            f"another without {module}. Uninstall that one, then pip install "
+            "--force-reinstall --no-deps dphead."
+        )
+    for extra, (packages, modules) in EXTRAS.items():
+        if name in modules:
+            return (
+                f"this needs {packages}, got no {name}. Type pip install "
+                f"'dphead[{extra}]'."
+            )
+    return None

@@ -1,0 +1,59 @@
+"""What a wheel and an sdist hold."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUILD = (
+    "import sys; from setuptools import build_meta; "
+    "getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2])"
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Names in the sdist, without its top folder, and in the wheel."""
+    if not (ROOT / "MANIFEST.in").exists():
+        pytest.skip("needs MANIFEST.in, which a clone has")
+    folder = tmp_path_factory.mktemp("build")
+    ignored = shutil.ignore_patterns("__pycache__", ".*", "build", "site", "*.egg-info")
+    shutil.copytree(ROOT, folder / "src", ignore=ignored)
+    for kind in ("sdist", "wheel"):
+        command = [sys.executable, "-c", BUILD, kind, str(folder)]
+        subprocess.run(command, cwd=folder / "src", capture_output=True, check=True)
+    (sdist,) = folder.glob("*.tar.gz")
+    (wheel,) = folder.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(wheel) as archive:
+        return names, set(archive.namelist())
+
+
+def test_the_wheel_has_two_packages_and_their_data(built):
+    _, wheel = built
+    tops = {name.split("/")[0] for name in wheel if ".dist-info" not in name}
+    assert tops == {"dphead", "extract"}
+    for kind in ("dphead/planning/presets/*.toml", "dphead/privacy/**/*.md"):
+        for path in ROOT.glob(kind):
+            assert path.relative_to(ROOT).as_posix() in wheel
+
+
+def test_the_sdist_has_what_its_tests_need(built):
+    sdist, _ = built
+    for folder in ("tests", "benchmarks", "mutants", "dphead", "extract"):
+        for path in ROOT.glob(f"{folder}/**/*.py"):
+            assert path.relative_to(ROOT).as_posix() in sdist
+    for name in (
+        "README.md",
+        "docs/epsilon.md",
+        "Makefile",
+        "mkdocs.yml",
+        "CITATION.cff",
+    ):
+        assert name in sdist
