@@ -312,9 +312,10 @@ def notes(run: Run) -> list[str]:
         )
     elif len(run.fits) > ledger["fits"]:
         later = len(run.fits) - ledger["fits"]
+        more = "1 later fit" if later == 1 else f"{later} later fits"
         found.append(
-            f"{later} later fits: the ledger's plain sum is now epsilon "
-            f"{run.total_now():.5g}, not as stated"
+            f"{more}: the ledger's plain sum is now epsilon {run.total_now():.5g}, not "
+            "as stated"
         )
     if not run.files:
         found.append(

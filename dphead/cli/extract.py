@@ -409,17 +409,21 @@ def _options(given: dict[str, Any]) -> Any:
 
 def _print_budget(features: Path) -> None:
     """A limit can only be fixed before the first fit, which is now."""
+    from dphead.runs.ledgers import default_ledger_path
     from extract.format import open_features
 
     with open_features(features) as file:
         several = len(file.split_names) > 1
+        begun = default_ledger_path(file.dataset_id).exists()
     split = " --split train" if several else ""
     name = shlex.quote(str(features))
-    lines = (
-        "before the first fit, fix what all fits together may spend:",
-        f"dphead ledger budget {name} --epsilon 3 --delta 1e-5",
-        f"dphead fit {name}{split} --epsilon 1 -o run",
-    )
+    lines = [f"dphead fit {name}{split} --epsilon 1 -o run"]
+    if not begun:
+        lines = [
+            "before the first fit, fix what all fits together may spend:",
+            f"dphead ledger budget {name} --epsilon 3 --delta 1e-5",
+            *lines,
+        ]
     click.echo(section("Next", lines))
 
 

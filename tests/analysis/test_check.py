@@ -158,7 +158,7 @@ def test_tuning_that_was_charged(tmp_path):
     assert names(tmp_path / "run1") == []
     (remark,) = notes(read_run(tmp_path / "run0"))
     total = report_of(tmp_path / "run1")["ledger"]["total_epsilon"]
-    assert "1 later fits" in remark
+    assert remark.startswith("1 later fit: ")
     assert f"{total:.5g}" in remark
 
 
