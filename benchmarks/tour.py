@@ -22,7 +22,8 @@ COMMANDS = (
     "dphead predict run new_images/ -o predictions.csv",
 )
 HOME = "~/.local/share/dphead"  # what is printed for the folder of this run's ledgers
-WIDTH = 88
+WIDTH = 80
+PROGRESS = re.compile(r"^.* \(\d+ s\)\n", re.MULTILINE)  # of a machine that is busy
 BLOCK = re.compile(r"(<!-- tour -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -63,19 +64,22 @@ def run() -> str:
             )
             if done.returncode:
                 raise SystemExit(done.stdout)
-            lines += [*_typed(command), *done.stdout.rstrip().splitlines(), ""]
+            said = PROGRESS.sub("", done.stdout)
+            lines += [*_typed(command), *said.rstrip().splitlines(), ""]
         text = "\n".join(lines).replace(str(home), HOME)
     return f"```text\n{text.rstrip()}\n```\n"
 
 
 def _typed(command: str) -> list[str]:
-    """A command as it is typed, on as many lines as it takes."""
+    """A command as it is typed, on as many lines as it takes; an option's value stays
+    beside it.
+    """
     lines = ["$"]
-    for word in command.split():
-        if len(lines[-1]) + len(word) > WIDTH:
+    for part in re.split(r" (?=-)", command):
+        if len(lines[-1]) + len(part) > WIDTH - 3:
             lines[-1] += " \\"
-            lines.append("     ")
-        lines[-1] += f" {word}"
+            lines.append("   ")
+        lines[-1] += f" {part}"
     return lines
 
 

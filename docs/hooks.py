@@ -22,12 +22,16 @@ PAGES = (  # beside docs/: what becomes a page, by its path in the project
 PICTURES = ("benchmarks/results/*/*.png",)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)]*)?\)")
 MODULES = {  # what is public, by what it is for
-    "Estimators": ("dphead.estimators", "dphead.estimators.base"),
+    "Estimators": ("dphead.estimators",),
     "Networks": ("dphead.endtoend.estimator",),
-    "A run from files to files": ("dphead.runs.fit", "dphead.runs.options"),
+    "A run from files to files": ("dphead.runs.fit.fit_files", "dphead.runs.options"),
     "Own methods": ("dphead.solvers.base", "dphead.solvers.head"),
     "What attackers are limited to": ("dphead.analysis.tradeoff",),
-    "Checks": ("dphead.analysis.check", "dphead.analysis.records"),
+    "Checks": (
+        "dphead.analysis.check.check",
+        "dphead.analysis.check.Finding",
+        "dphead.analysis.records.read_run",
+    ),
     "Features files": ("extract.format",),
 }
 
