@@ -228,7 +228,8 @@ def predict(
         found = _predicted(Asked(**given), progress)
     write(table(found.probabilities, found.classes, found.names, top), output, kind)
     if output is not None:
-        click.echo(f"wrote {output}: {len(found.probabilities):,} rows")
+        wrote = f"{output}: {len(found.probabilities):,} rows"
+        click.echo(section("Wrote", [wrote]))
 
 
 def _predicted(asked: Asked, progress: Progress) -> Predicted:

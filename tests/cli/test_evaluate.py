@@ -139,7 +139,8 @@ def test_predict_names_rows_where_names_are_known_and_gives_the_top_classes(
         if kind == "parquet":
             pytest.importorskip("pyarrow")
         path = tmp_path / f"out.{kind}"
-        assert f"wrote {path}: 90 rows" in fitted("predict", run, copy, "-o", path).out
+        said = fitted("predict", run, copy, "-o", path).out
+        assert " ".join(said.split()) == f"Wrote {path}: 90 rows"
         found = read(path)
         assert [r["image"] for r in found] == names
         assert [r["class"] for r in found] == [CLASSES[k] for k in order[:, 0]]
