@@ -10,7 +10,7 @@ import click
 from dphead.cli.choices import NOT_PRIVATE, RELATIONS, TUNING, check_private
 from dphead.cli.command import CONFIG, Sectioned, write_config
 from dphead.cli.extract import LAYOUT, UNLABELLED, _numbers
-from dphead.cli.fit import _bytes, print_releases
+from dphead.cli.fit import _bytes, releases_text
 from dphead.cli.progress import Progress, shown
 
 SECTIONS = {
@@ -282,8 +282,9 @@ def finetune(
             nonlocal planned
             planned = plan
             if dry_run or verbose:
-                print_releases(plan.summary(), f"To be released ({method.source})")
-                click.echo(
+                title = f"To be released ({method.source})"
+                progress.say(releases_text(plan.summary(), title))
+                progress.say(
                     f"\n{options.settings.model}: noise multiplier "
                     f"{found.noise_multiplier:.5g}, batches of {found.batch_size}, "
                     f"{found.steps} steps: epsilon {found.epsilon:.5g}"

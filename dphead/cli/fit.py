@@ -221,7 +221,8 @@ def fit(
             nonlocal planned
             planned = plan
             if dry_run or verbose:
-                print_releases(plan.summary(), f"To be released ({method.source})")
+                title = f"To be released ({method.source})"
+                progress.say(releases_text(plan.summary(), title))
             if dry_run:
                 raise click.exceptions.Exit(0)
             progress.begin("charging")
@@ -267,11 +268,14 @@ def _options(given: dict[str, Any], place: Any) -> Any:
     )
 
 
-def print_releases(rows: list[dict[str, Any]], title: str) -> None:
-    """Print a table of releases."""
+def releases_text(rows: list[dict[str, Any]], title: str) -> str:
+    """A table of releases as text."""
     from rich.console import Console
 
-    Console(highlight=False).print(releases_table(rows, title))
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(releases_table(rows, title))
+    return captured.get().rstrip("\n")
 
 
 def releases_table(rows: list[dict[str, Any]], title: str) -> Any:

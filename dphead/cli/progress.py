@@ -7,7 +7,7 @@ terminal reads it. Nothing here may be told a private value.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import click
@@ -27,6 +27,8 @@ class Progress:
         self.label = label
         self.done = 0
         self.total: int | None = None
+        self.bar: Any = None  # while one is on the screen
+        self.lock = Lock()
 
     def __call__(self, done: int, total: int | None, label: str | None = None) -> None:
         """Told by whoever does the work."""
@@ -37,6 +39,15 @@ class Progress:
     def begin(self, label: str) -> None:
         """Something else is being done, of which nothing is counted yet."""
         self(0, None, label)
+
+    def say(self, text: str) -> None:
+        """Print a text to standard output, above a bar if one is on the screen."""
+        with self.lock:
+            if self.bar is not None:
+                self.bar.stop()
+            click.echo(text)
+            if self.bar is not None:
+                self.bar.start()
 
     def line(self, seconds: float) -> str:
         """As a line of text."""
@@ -84,16 +95,20 @@ def _bar(state: Progress, ended: Event, console: Any) -> None:
         rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(),
     )
-    with rich.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(state.label, total=None, counted="")
-        while True:
-            counted = "" if state.total is None else f"{state.done}/{state.total}"
-            bar.update(
-                task,
-                description=state.label,
-                completed=state.done,
-                total=state.total,
-                counted=counted,
-            )
-            if ended.wait(0.1):
-                return
+    bar = rich.Progress(*columns, console=console, transient=True)
+    task = bar.add_task(state.label, total=None, counted="")
+    with state.lock:
+        bar.start()
+        state.bar = bar
+    while not ended.wait(0.1):
+        counted = "" if state.total is None else f"{state.done}/{state.total}"
+        bar.update(
+            task,
+            description=state.label,
+            completed=state.done,
+            total=state.total,
+            counted=counted,
+        )
+    with state.lock:
+        state.bar = None
+        bar.stop()

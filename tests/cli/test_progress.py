@@ -20,6 +20,8 @@ progress.LINE_EVERY = 0.2
 with progress.shown("reading rows") as told:
     told(3, 7, "fits")
     time.sleep(0.7)
+    told.say("said above the bar")
+    time.sleep(0.3)
 print("done")
 """
 
@@ -81,6 +83,6 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
         seen += part
     out, _ = child.communicate(timeout=30)
     os.close(ours)
-    assert out == b"done\n"
+    assert out == b"said above the bar\ndone\n"
     assert b"fits" in seen and b"3/7" in seen
     assert seen.rstrip().endswith(b"\x1b[2K")  # the line is wiped
