@@ -74,7 +74,7 @@ class ExtractOptions:
 class Summary:
     """What was written, for the data holder's screen.
 
-    problems: see `extract.format.verify`.
+    restarted: an unfinished file was damaged. problems: see `extract.format.verify`.
     """
 
     path: Path
@@ -86,6 +86,7 @@ class Summary:
     rows_per_second: float
     rows_done: int
     already_complete: bool
+    restarted: bool
     problems: list[str]
 
 
@@ -151,6 +152,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         rows_per_second=(header.n_rows - done_before) / seconds if seconds > 0 else 0.0,
         rows_done=header.n_rows - done_before,
         already_complete=writer.already_complete,
+        restarted=writer.restarted,
         problems=verify(output) if options.check else [],
     )
 

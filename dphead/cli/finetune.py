@@ -11,6 +11,7 @@ from dphead.cli.choices import NOT_PRIVATE, RELATIONS, TUNING, check_private
 from dphead.cli.command import CONFIG, Sectioned, write_config
 from dphead.cli.extract import LAYOUT, UNLABELLED, _numbers
 from dphead.cli.fit import _bytes, releases_text
+from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 
 SECTIONS = {
@@ -268,11 +269,13 @@ def finetune(
     dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1 \\
       --ledger l.sqlite
     """
+    if not dry_run:
+        check_private(given["epsilon"], not_private)
+    check_there("the source", images, given["test"], given["same_data_as"])
+
     from dphead.cli.outcome import details, outcome
     from dphead.endtoend.run import finetune as train
 
-    if not dry_run:
-        check_private(given["epsilon"], not_private)
     options = _options(images, given)
     planned: Any = None
 
