@@ -389,7 +389,7 @@ def streamed(path: Path, rows: int) -> None:
     "--seed",
     default=0,
     show_default=True,
-    help="Of the part: parts of other seeds at one commit add up.",
+    help="Of the part: parts of one commit add up. Of points: a command's number.",
 )
 def faults(probes: tuple[str, ...], tries: int | None, seed: int) -> None:
     """What is left where commands die or race, files are damaged or hostile."""

@@ -36,7 +36,7 @@ PROBES = {
         "`extract`",
         "one charge, and the same command ends right",
         None,
-        lambda *_: kills.all_points(),
+        lambda _, seed: kills.all_points(seed),
     ),
     "random": Probe(
         "killed at random moments, up to three times: the same commands",
@@ -62,12 +62,18 @@ PROBES = {
         20_000,
         damage.flips,
     ),
+    "full": Probe(
+        "a disk that is full from any of those events on",
+        "one line, and the same command ends right",
+        None,
+        lambda _, seed: limits.full_disk(seed),
+    ),
     "limits": Probe(
-        "files cut short, a disk that is full from any event on, folders that cannot "
-        "be written, no home, a clock that goes back",
+        "files cut short, folders that cannot be written, no home, a clock that goes "
+        "back",
         "one line, and nothing is lost",
         None,
-        lambda *_: limits.everything(),
+        lambda *_: limits.others(),
     ),
     "hostile": Probe(
         "hostile sources, weights, records, ledgers and arguments",
@@ -80,7 +86,8 @@ PROBES = {
 
 def run(name: str, tries: int | None = None, seed: int = 0) -> None:
     """A probe; stores a row. tries: fewer than the probe's, such as a part of them, of
-    which each has another seed. ValueError for another name.
+    which each has another seed; of all events those of the seed-th command are a part.
+    ValueError for another name.
     """
     if name not in PROBES:
         raise ValueError(

@@ -58,9 +58,13 @@ def points(
         count += every
 
 
-def all_points(at: Callable[[int], Strike] = kill_at) -> Iterator[list[str]]:
-    """Problems at every event of every command."""
-    for name, make in CASES.items():
+def all_points(
+    part: int = 0, at: Callable[[int], Strike] = kill_at
+) -> Iterator[list[str]]:
+    """Problems at every event of every command, or of the part-th from 1 alone."""
+    for number, (name, make) in enumerate(CASES.items(), 1):
+        if part not in (0, number):
+            continue
         for count, found in points(make, 1, at):
             yield [f"{name} at event {count}: {text}" for text in found]
 

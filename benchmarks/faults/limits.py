@@ -21,9 +21,11 @@ from benchmarks.faults.processes import (
 NOBODY = 65534  # whom the system refuses what it grants to root
 
 
-def full_disk() -> Iterator[list[str]]:
-    """Problems where no file can be written from an event on, for every event."""
-    yield from kills.all_points(full_at)
+def full_disk(part: int = 0) -> Iterator[list[str]]:
+    """Problems where no file can be written from an event on, for every event of every
+    command, or of the part-th alone.
+    """
+    yield from kills.all_points(part, full_at)
 
 
 def refused(done: Ended) -> list[str]:
@@ -119,7 +121,7 @@ def _at(folder: Path, arguments: tuple[str, ...], hours: int) -> Ended:
     return ended(started(folder, arguments, hours=hours))
 
 
-def everything() -> Iterator[list[str]]:
-    """All of them, and files that are cut short."""
-    for probe in (damage.cuts, full_disk, read_only, homes, clocks):
+def others() -> Iterator[list[str]]:
+    """All but the full disk, and files that are cut short."""
+    for probe in (damage.cuts, read_only, homes, clocks):
         yield from probe()

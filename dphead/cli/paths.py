@@ -9,7 +9,7 @@ def check_there(what: str, *paths: Path | None) -> None:
         if path is None or _exists(path):
             continue
         hint = ""
-        if path.with_name(path.name + ".part").exists():
+        if _exists(path.with_name(path.name + ".part")):
             hint = " A .part file is there: run the same extract command again."
         raise ValueError(f"{what} must exist, got {path}. Check the path.{hint}")
 

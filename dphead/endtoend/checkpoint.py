@@ -1,5 +1,6 @@
 """A training's state between its steps: made of noisy releases alone."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,21 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
 
     Everything in it was computed from noisy releases.
     """
-    kept = {k: v for k, v in vars(state).items() if v is not None}
+    kept = {k: np.asarray(v) for k, v in vars(state).items() if v is not None}
+    kept["fit_id"] = np.array(fit_id)
+    digest = np.array(_digest(kept))
     write_durably(
-        out / "checkpoint.npz",
-        lambda file: np.savez(file, fit_id=np.array(fit_id), **kept),
+        out / "checkpoint.npz", lambda file: np.savez(file, sha256=digest, **kept)
     )
+
+
+def _digest(values: dict[str, np.ndarray]) -> str:
+    """Of names, shapes and bytes: an archive may lose a member in silence."""
+    digest = hashlib.sha256()
+    for name, value in sorted(values.items()):
+        digest.update(repr((name, value.dtype.str, value.shape)).encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
 
 
 def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
@@ -29,19 +40,21 @@ def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
         return None
     try:
         with np.load(path, allow_pickle=False) as file:
-            # all bytes against their checksums: arrays may be read in part
-            if file.zip.testzip() is not None:
-                raise ValueError("another checksum")
             values = dict(file)
+        # of before there were digests: without one
+        if str(values.pop("sha256", _digest(values))) != _digest(values):
+            raise ValueError("another digest")
+        step = int(values.pop("step"))
+        found = str(values.pop("fit_id"))
+        state = Progress(step, **values)
     except Exception as error:  # whatever damage leads numpy and zipfile to
         raise ValueError(
             f"a checkpoint must be as it was written, got {path} damaged. The releases "
             "before it are gone: start in a new folder, which is charged again."
         ) from error
-    if str(values.pop("fit_id")) != fit_id:
+    if found != fit_id:
         raise ValueError(
             f"a checkpoint must be this fit's, got {path} of another. Choose another "
             "folder."
         )
-    step = int(values.pop("step"))
-    return Progress(step, **values)
+    return state
