@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,9 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
     """
     kept = {k: np.asarray(v) for k, v in vars(state).items() if v is not None}
     kept["fit_id"] = np.array(fit_id)
-    digest = np.array(_digest(kept))
-    write_durably(
-        out / "checkpoint.npz", lambda file: np.savez(file, sha256=digest, **kept)
-    )
+    kept["sha256"] = np.array(_digest(kept))
+    arrays: Any = kept
+    write_durably(out / "checkpoint.npz", lambda file: np.savez(file, **arrays))
 
 
 def _digest(values: dict[str, np.ndarray]) -> str:
