@@ -16,7 +16,7 @@ from benchmarks.faults import damage, hostile, kills, limits
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 
-OUT = RESULTS / "faults" / "rows.jsonl"
+OUT = RESULTS / "faults"
 SHOWN = 5  # broken tries of a row
 Problems = Iterator[list[str]]
 
@@ -105,7 +105,7 @@ def run(name: str, tries: int | None = None, seed: int = 0) -> None:
         "examples": broken[:SHOWN],
         "seconds": time.time() - start,
     }
-    append(OUT, row | provenance())
+    append(OUT / "rows.jsonl", row | provenance())
 
 
 def newest(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -129,14 +129,24 @@ def table(rows: list[dict[str, Any]]) -> str:
         if name not in parts:
             continue
         own = parts[name]
-        tries, broken, seconds = (
-            sum(row[key] for row in own) for key in ("tries", "broken", "seconds")
+        broken, seconds = (
+            sum(row[key] for row in own) for key in ("broken", "seconds")
         )
         lines.append(
-            f"| {probe.title} | {probe.must} | {tries:,} | {broken} | "
+            f"| {probe.title} | {probe.must} | {_share(probe, own)} | {broken} | "
             f"{seconds / 60:.0f} | {own[0]['commit']} |"
         )
     return "\n".join(lines)
+
+
+def _share(probe: Probe, rows: list[dict[str, Any]]) -> str:
+    """How many tries were made, and of how many; of events, those of which commands."""
+    tries = sum(row["tries"] for row in rows)
+    if probe.tries is not None:
+        return f"{tries:,} of {probe.tries:,}"
+    names = list(kills.CASES)
+    some = [names[row["seed"] - 1] for row in rows if row["seed"]]
+    return f"{tries:,}, of {', '.join(some)} alone" if some else f"{tries:,}, all"
 
 
 INTRODUCTION = """# Faults
@@ -152,18 +162,21 @@ NOTES = """An event is an SQL statement, or a file opened for writing, renamed, 
 or flushed, or a folder made or removed. A full disk is a limit of zero bytes on every
 file from an event on, which the writes of SQLite and HDF5 meet too. Bits are drawn
 evenly from each file; every file that `dphead` writes and reads again is among them,
-with every command that reads it (`benchmarks/faults/damage.py` lists the pairs).
-Outside what is tried: HDF5 files that someone made to break HDF5 itself, with a seal
-that fits, and the power of a machine that goes off with unflushed pages.
+with every command that reads it (`benchmarks/faults/damage.py` lists the pairs). A
+ledger, or a features file in its place, that is cut to a byte or none is an empty
+ledger to SQLite, as the examples show where files were cut short; `dphead check` says
+that the run's fit is not in it. Outside what is tried: HDF5 files that someone made
+to break HDF5 itself, with a seal that fits, and the power of a machine that goes off
+with unflushed pages.
 """
 
 
 def readme() -> str:
     """results/faults/README.md from the stored rows."""
-    rows = read(OUT)
+    rows = read(OUT / "rows.jsonl")
     machines = sorted({row["machine"] for own in newest(rows).values() for row in own})
     broken = [
-        f"- {name}: {text}"
+        f"- {name}: {' '.join(text.split())[:160]}"
         for name, own in newest(rows).items()
         for row in own
         for problems in row["examples"]
@@ -178,7 +191,7 @@ def readme() -> str:
 
 def write() -> list[Path]:
     """Write it; returns its path."""
-    path = OUT.parent / "README.md"
+    path = OUT / "README.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(readme(), encoding="utf-8")
     return [path]

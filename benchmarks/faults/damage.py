@@ -40,6 +40,9 @@ HEAD = ".safetensors"
 CUTS = 12  # lengths that a file is cut to
 
 
+Words = tuple[str, ...]
+
+
 class Reading(NamedTuple):
     """A command that reads a file. share: of the tries, beside the others."""
 
@@ -160,7 +163,7 @@ def made(folder: Path) -> Made:
     return Made(place, kept, ledgers, commands)
 
 
-def _run(place: Path, arguments: tuple[str, ...], text: str = "", n: int = 1) -> None:
+def _run(place: Path, arguments: Words, text: str = "", n: int = 1) -> None:
     """Run a command in its folder, or until the n-th event that holds a text.
     AssertionError if it does not end so.
     """

@@ -126,7 +126,8 @@ def odd_features(place: Path, rng: random.Random) -> tuple[str, ...]:
             file.create_dataset(name, (2**40, 6), "f4", chunks=(1024, 6))
         elif kind == 3:
             del file[name]
-            file[name] = rng.choice([3, "text", np.zeros(60), np.zeros((60, 2), "S3")])
+            odd = [3, "text", np.zeros(60), np.zeros((60, 2), "S3")]
+            file[name] = rng.choice(odd)
         elif kind == 4:
             del file.attrs[rng.choice(list(file.attrs))]
         elif kind == 5:

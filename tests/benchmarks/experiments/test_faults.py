@@ -27,16 +27,18 @@ def test_parts_of_the_newest_commit_add_up():
         "budget": 1,
     }
     table = faults.table(rows)
-    assert "| 20 | 0 | 2 | new |" in table
-    assert "| 10 | 1 | 1 | old |" in table
+    events = faults.table([row("points", 8, "new")])
+    assert "| 10, of extract alone |" in events
+    assert "| 20 of 20,000 | 0 | 2 | new |" in table
+    assert "| 10 of 20 | 1 | 1 | old |" in table
 
 
 def test_a_probe_stores_a_row_and_the_page_names_what_broke(monkeypatch, tmp_path):
     probe = faults.PROBES["budget"]._replace(run=lambda n, _: iter([[], ["it broke"]]))
-    monkeypatch.setattr(faults, "OUT", tmp_path / "faults" / "rows.jsonl")
+    monkeypatch.setattr(faults, "OUT", tmp_path / "faults")
     monkeypatch.setitem(faults.PROBES, "budget", probe)
     faults.run("budget")
-    (stored,) = read(faults.OUT)
+    (stored,) = read(faults.OUT / "rows.jsonl")
     assert (stored["tries"], stored["broken"]) == (2, 1)
     (page,) = faults.write()
     assert "- budget: it broke" in page.read_text()
