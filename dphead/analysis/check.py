@@ -302,6 +302,18 @@ def unrecorded(run: Run) -> Iterator[Finding]:
         )
 
 
+def fits_elsewhere(run: Run) -> Iterator[Finding]:
+    """Other ledgers hold fits on the same images."""
+    for where in run.elsewhere:
+        yield Finding(
+            "fits in another ledger",
+            f"this run's ledger does not count {where}",
+            "What was spent there adds to this epsilon, and what was seen there may "
+            "have chosen the settings",
+            "Fit with the data set's own ledger; state the sum over all ledgers",
+        )
+
+
 def notes(run: Run) -> list[str]:
     """What a reader should know besides, and what could not be checked."""
     ledger, found = run.report["ledger"], []
@@ -336,6 +348,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     private_metrics,
     only_this_fit,
     unrecorded,
+    fits_elsewhere,
 )
 
 

@@ -45,6 +45,8 @@ class Run:
 
     fits: all fits of the ledger, oldest first, or None where the ledger cannot be
         reached.
+    elsewhere: ledgers that it does not count, each a text: what the report says of
+        them, unless `dphead check` looked.
     """
 
     report: dict[str, Any]
@@ -53,6 +55,7 @@ class Run:
     tensors: frozenset[str]
     files: tuple[str, ...]
     fits: list[dict[str, Any]] | None
+    elsewhere: tuple[str, ...] = ()
 
     def total_now(self) -> float:
         """Plain sum over the ledger as it is now; the report's own where it cannot be
@@ -121,6 +124,10 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
         _tensors(folder),
         names,
         _ledger_fits(report, plan, ledger, file),
+        tuple(
+            f"the ledger {one['path']} with fits on {one['of']}"
+            for one in report["ledger"].get("elsewhere", ())
+        ),
     )
 
 

@@ -22,6 +22,8 @@ from dphead.endtoend.sources import (
     Data,
     MeasuredRows,
     check_protection,
+    identified,
+    known_images,
     load_data,
     load_test,
 )
@@ -32,6 +34,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.runs.custody import (
     Measured,
     Prepared,
+    beside_others,
     charge,
     check_delta,
     check_folder,
@@ -90,7 +93,8 @@ def finetune(
     """
     start = time.perf_counter()
     rank = processes.join()
-    data = load_data(options, options.features, options.split)
+    index = known_images(options) if rank == 0 else None
+    data = load_data(options, options.features, options.split, index)
     ungrouped = check_protection(
         data.grouped,
         options.protect,
@@ -105,7 +109,8 @@ def finetune(
         processes.serve(sums)
         return None
     try:
-        run = prepare(options, data, facts, sums, ungrouped)
+        data = identified(options, data, index)
+        run = beside_others(prepare(options, data, facts, sums, ungrouped))
         test = load_test(options, data)
         stored = options.checkpoint + SLACK_RELEASES
         check_folder(options.out, [sums.network.query.size] * stored)

@@ -88,7 +88,8 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         ones.
     ledger: the data set's ledger, a path or a `Ledger`. None: a features file's own;
         for arrays, only this fit counts. A `Ledger` is shared by clones, and cannot be
-        sent to another process: give a path there.
+        sent to another process: give a path there. A features file's fits in other
+        ledgers are a `PrivacyWarning` and a note in privacy_.
     split: which rows of a features file to fit. preset: a paper's settings, such as
         "fc23".
     allow_large_delta: confirm a delta of 1/n or more, which lets a mechanism publish
@@ -167,6 +168,9 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             )
             summer = door_for(method.solver, plan, facts)
             ledger = self._open_ledger(data.dataset_id)
+            others = self._uncounted(ledger, data.dataset_id)
+            if others:
+                warnings.warn(others, PrivacyWarning, stacklevel=2)
             charged = reserve(
                 method.solver,
                 plan,
@@ -190,7 +194,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             seeded=not noise.private,
             counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
             classes_seen=data.classes_seen,
-            warning=" ".join(filter(None, [large, ungrouped])),
+            warning=" ".join(filter(None, [large, ungrouped, others])),
         )
         weights, intercept = result.head.weights.T, result.head.intercept
         two = len(data.classes) == 2

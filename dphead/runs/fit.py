@@ -21,6 +21,7 @@ from dphead.runs.custody import (
     Measured,
     Prepared,
     Source,
+    beside_others,
     charge,
     check_delta,
     check_folder,
@@ -114,6 +115,7 @@ def _fit_files(
             test = open_test(run)
             n_test = 0 if test is None else len(test.x)
             check_folder(options.out, stored_sizes(run))
+            run = beside_others(run)
             with locked(options.out):
                 result = lead(run, group, n_test, announce, progress)
                 head = result.head

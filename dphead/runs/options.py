@@ -16,7 +16,7 @@ class RunOptions:
     replaces n under add_remove. accountant: None takes the method's own. split: of the
     source; None takes its only one. test, test_split: rows to measure on, of another
     source or of the same. test_is: "private" or "public". ledger: None is the data
-    set's own. seed: for tests.
+    set's own, ":memory:" counts this run alone (public images). seed: for tests.
     tuning: how the settings were chosen; None says "none" for the first head of a data
     set if it uses defaults only, and "NOT ACCOUNTED" for anything else.
     allow_large_delta: confirms a delta at or above 1/n.
@@ -36,7 +36,7 @@ class RunOptions:
     test: Path | None = None
     test_split: str | None = None
     test_is: str = "private"
-    ledger: Path | None = None
+    ledger: Path | str | None = None
     seed: int | None = None
     tuning: str | None = None
     allow_large_delta: bool = False
