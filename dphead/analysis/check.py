@@ -129,6 +129,19 @@ def inferred_classes(run: Run) -> Iterator[Finding]:
         )
 
 
+def unprotected_groups(run: Run) -> Iterator[Finding]:
+    """The source says whose an image is, and only images were protected."""
+    g = run.report["guarantee"]
+    unprotected = run.report["data"].get("grouped") and g["group_cap"] is None
+    if unprotected and math.isfinite(g["epsilon"]):
+        yield Finding(
+            "people with several images",
+            "the source has groups, and each image was protected for itself alone",
+            "Whoever has k images has about k times this epsilon, or more",
+            "Fit again with --group-cap, which protects groups",
+        )
+
+
 def preprocessing(run: Run) -> Iterator[Finding]:
     """The features may depend on other rows than their own."""
     facts: dict[str, Any] | None = run.report["data"].get("extraction") or (
@@ -343,6 +356,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     delta_too_large,
     unaccounted_tuning,
     inferred_classes,
+    unprotected_groups,
     preprocessing,
     selection_on_test_rows,
     private_metrics,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dphead.cli.choices import NOT_PRIVATE, RELATIONS, TUNING, check_private
+from dphead.cli.choices import NOT_PRIVATE, PROTECT, RELATIONS, TUNING, check_private
 from dphead.cli.command import CONFIG, Sectioned, write_config
 from dphead.cli.extract import LAYOUT, NEW_DATA_SET, UNLABELLED, _numbers
 from dphead.cli.fit import _bytes, releases_text
@@ -21,15 +21,8 @@ SECTIONS = {
     ),
     "Guarantee": (
         *("epsilon", "delta", "relation", "nominal_n", "protect", "ledger"),
-        *(
-            "same_data_as",
-            "dataset_id",
-            "new_data_set",
-            "tuning",
-            "accountant",
-            "allow_large_delta",
-            "not_private",
-        ),
+        *("same_data_as", "dataset_id", "new_data_set", "tuning", "accountant"),
+        *("allow_large_delta", "not_private"),
         "seed",
     ),
     "Network": (
@@ -207,14 +200,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 )
 @click.option("--dataset-id", metavar="HEX", help="The same, by its data set's id.")
 @NEW_DATA_SET
-@click.option(
-    "--protect",
-    type=click.Choice(["image"]),
-    help=(
-        "Confirm that images are protected one by one where the source has groups "
-        "(people)."
-    ),
-)
+@PROTECT
 @click.option(
     "--tuning",
     type=TUNING,

@@ -10,6 +10,7 @@ from dphead.cli.choices import (
     METHODS,
     NOT_PRIVATE,
     PATH,
+    PROTECT,
     RELATIONS,
     SETTINGS,
     TUNING,
@@ -24,7 +25,15 @@ SECTIONS = {
         *("out", "split", "classes", "test", "test_split", "test_is", "config"),
     ),
     "Guarantee": (
-        *("epsilon", "delta", "relation", "nominal_n", "group_cap", "ledger"),
+        *(
+            "epsilon",
+            "delta",
+            "relation",
+            "nominal_n",
+            "group_cap",
+            "protect",
+            "ledger",
+        ),
         *("tuning", "accountant", "allow_large_delta", "not_private", "seed"),
     ),
     "Method": ("method", "preset"),
@@ -105,6 +114,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     type=click.IntRange(min=1),
     help="Protect groups (patients): at most so many images of each count.",
 )
+@PROTECT
 @click.option(
     "--accountant",
     type=ACCOUNTANTS,

@@ -22,9 +22,7 @@ class FinetuneOptions(RunOptions):
     features file of the same images, whose ledger counts. dataset_id: the same by its
     id. new_data_set: these are others, although a data set holds some of them. mean,
     std: of pixels in [0, 1], of all channels or one each; public numbers; None takes
-    the model's own. vote: augmented views of each test image that vote. protect:
-    "image" confirms that each image is protected for itself alone although the source
-    has groups; None refuses such a source.
+    the model's own. vote: augmented views of each test image that vote.
     checkpoint: steps between checkpoints.
     """
 
@@ -44,7 +42,6 @@ class FinetuneOptions(RunOptions):
     same_data_as: Path | None = None
     dataset_id: str | None = None
     new_data_set: bool = False
-    protect: str | None = None
     init_seed: int = 0
     vote: int = 0
     device: str = "cpu"

@@ -21,14 +21,13 @@ from dphead.endtoend.solver import NetworkDescent, Progress, Step
 from dphead.endtoend.sources import (
     Data,
     MeasuredRows,
-    check_protection,
     identified,
     known_images,
     load_data,
     load_test,
 )
 from dphead.planning.methods import Method
-from dphead.planning.plan import Plan, Target, make_plan
+from dphead.planning.plan import Plan, Target, check_unit, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.noise import NoiseSource
 from dphead.runs.custody import (
@@ -95,12 +94,12 @@ def finetune(
     rank = processes.join()
     index = known_images(options) if rank == 0 else None
     data = load_data(options, options.features, options.split, index)
-    ungrouped = check_protection(
-        data.grouped,
+    ungrouped = check_unit(
+        data.source.grouped,
         options.protect,
         options.epsilon,
-        "a group column",
-        "--protect image",
+        confirm="--protect image",
+        instead="`dphead fit --group-cap` on features",
     )
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)

@@ -30,8 +30,8 @@ class Data:
 
     rows: private rows; x, y: the same as arrays; shape: (channels, h, w); pixels: 8-bit
     images, not feature maps. split: the one that the rows are, "all" of a source
-    without. source: what the report says of it. grouped: whether the source says which
-    images belong together. digests: of images, for the index of those seen before.
+    without. source: what the report says of it. digests: of images, for the index of
+    those seen before.
     """
 
     rows: Rows
@@ -41,7 +41,6 @@ class Data:
     pixels: bool
     split: str
     source: Source
-    grouped: bool
     digests: np.ndarray | None = None
 
 
@@ -90,8 +89,8 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
                 feature_space=file.feature_space,
                 declared=files.classes_declared(file),
                 extraction=files.extraction(file),
+                grouped=file.group is not None,
             ),
-            grouped=file.group is not None,
         )
 
 
@@ -126,8 +125,8 @@ def _load_images(
                 },
                 "normalization": {"kind": "none"},
             },
+            grouped=images.grouped,
         ),
-        grouped=images.grouped,
         digests=images.digests,
     )
 
@@ -201,35 +200,3 @@ def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
         )
     x, y = labelled(data.x, data.y, len(train.source.class_names), path)
     return MeasuredRows(x, y, origin)
-
-
-def check_protection(
-    grouped: bool, protect: str | None, epsilon: float, found: str, confirm: str
-) -> list[str]:
-    """A network protects images, not groups of them (people): where the source knows
-    groups this must be confirmed, and then it is a warning in the report.
-
-    found: what knows groups. confirm: what to type. Whether there are groups is a
-        public
-    fact of the source; no group is looked at. ValueError unless confirmed.
-    """
-    if protect not in (None, "image"):
-        raise ValueError(
-            f"a training of a network protects each image for itself, got {protect=}. "
-            f"Use {confirm}, or protect groups with `dphead fit --group-cap` on "
-            "features."
-        )
-    if not grouped or np.isinf(epsilon):
-        return []
-    if protect is None:
-        raise ValueError(
-            "a training of a network protects each image for itself and no group of "
-            f"them (a person with several images has less), got {found}. Confirm with "
-            f"{confirm}, or protect groups with `dphead fit --group-cap` on features."
-        )
-    return [
-        (
-            "the source has groups (people with several images), and each image is "
-            f"protected for itself alone, as {confirm} confirms."
-        )
-    ]

@@ -41,7 +41,7 @@ class Source:
     n_features: numbers of a row. dataset_id: None for images without one.
     feature_space: what a row is made of, the same for all rows that a head may be asked
     about. declared: who declared the classes public. extraction: how a row was made of
-    its image.
+    its image. grouped: whether the source says which rows belong together.
     """
 
     n_features: int
@@ -50,6 +50,7 @@ class Source:
     feature_space: str
     declared: str
     extraction: dict[str, Any]
+    grouped: bool
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,7 @@ def make_report(
             "feature_space": source.feature_space,
             "classes_declared": source.declared,
             "extraction": source.extraction,
+            "grouped": source.grouped,
         },
         tuning=options.tuning or ("NOT ACCOUNTED" if run.elsewhere else tuning),
         elsewhere=[one.fact for one in run.elsewhere],

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead.planning.methods import Method, make_method
-from dphead.planning.plan import Plan, make_plan, unprotected_groups
+from dphead.planning.plan import Plan, check_unit, make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.features import FeaturesRows, check_views, load_features
@@ -135,6 +135,15 @@ def prepare(
     file.
     """
     check_views(file, options.relation)
+    grouped = file.group is not None
+    ungrouped = check_unit(
+        grouped,
+        options.protect,
+        options.epsilon,
+        confirm="--protect image",
+        instead="--group-cap K",
+        group_cap=options.group_cap,
+    )
     classes = class_names(file, options.classes)
     facts = public_facts(rows, len(classes), options.relation, options.nominal_n)
     method = make_method(options.method, facts, options.settings, options.preset)
@@ -149,6 +158,7 @@ def prepare(
             feature_space=file.feature_space,
             declared=classes_declared(file),
             extraction=extraction(file),
+            grouped=grouped,
         ),
         facts=facts,
         method=method,
@@ -156,7 +166,7 @@ def prepare(
         name=options.method,
         settings=asdict(method.solver),  # type: ignore[call-overload]
         space=f"{file.feature_space}/{options.split}",
-        warnings=check_delta(options, facts) + check_groups(options, file),
+        warnings=check_delta(options, facts) + ungrouped,
         rows=rows,
         file=file,
         releases=method.solver.plan(plan.budgeted(facts)),
@@ -267,17 +277,6 @@ def agreed(run: PreparedHead) -> dict[str, str]:
         ),
         "features": hashlib.sha256(file.block_digest.tobytes()).hexdigest(),
     }
-
-
-def check_groups(options: FitOptions, file: FeaturesFile) -> list[str]:
-    """Groups that the file knows and the fit does not protect are a warning in the
-    report.
-    """
-    grouped = file.group is not None
-    text = unprotected_groups(
-        grouped, options.group_cap, options.epsilon, "--group-cap"
-    )
-    return [text] if text else []
 
 
 def open_test(run: PreparedHead) -> TestRows | None:

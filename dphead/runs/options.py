@@ -17,6 +17,8 @@ class RunOptions:
     source; None takes its only one. test, test_split: rows to measure on, of another
     source or of the same. test_is: "private" or "public". ledger: None is the data
     set's own, ":memory:" counts this run alone (public images). seed: for tests.
+    protect: "image" confirms that each image is protected for itself alone although the
+    source has groups; None refuses such a source, unless groups are protected.
     tuning: how the settings were chosen; None says "none" for the first head of a data
     set if it uses defaults only, and "NOT ACCOUNTED" for anything else.
     allow_large_delta: confirms a delta at or above 1/n.
@@ -38,6 +40,7 @@ class RunOptions:
     test_is: str = "private"
     ledger: Path | str | None = None
     seed: int | None = None
+    protect: str | None = None
     tuning: str | None = None
     allow_large_delta: bool = False
     memory: int | None = None

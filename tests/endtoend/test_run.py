@@ -186,7 +186,7 @@ def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_p
     """A person with several images has less than the epsilon that the report states."""
     source(tmp_path, group=np.arange(60) // 3)
     with pytest.raises(
-        ValueError, match=r"got a group column\. Confirm with --protect image"
+        ValueError, match=r"needs a decision, got none\. .*--protect image"
     ):
         finetune(options(tmp_path, "run"))
     assert not (tmp_path / "ledger.sqlite").exists()
@@ -216,7 +216,7 @@ def test_maps_with_groups_are_refused_unless_images_are_to_be_protected(tmp_path
         settings=settings,
         shape=(81, 7, 7),
     )
-    with pytest.raises(ValueError, match="Confirm with --protect image"):
+    with pytest.raises(ValueError, match=r"groups .*--group-cap.*--protect image"):
         finetune(options)
 
 
