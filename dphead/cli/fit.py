@@ -25,16 +25,9 @@ SECTIONS = {
         *("out", "split", "classes", "test", "test_split", "test_is", "config"),
     ),
     "Guarantee": (
-        *(
-            "epsilon",
-            "delta",
-            "relation",
-            "nominal_n",
-            "group_cap",
-            "protect",
-            "ledger",
-        ),
-        *("tuning", "accountant", "allow_large_delta", "not_private", "seed"),
+        *("epsilon", "delta", "relation", "nominal_n", "group_cap", "protect"),
+        *("ledger", "tuning", "accountant", "allow_large_delta", "not_private"),
+        "seed",
     ),
     "Method": ("method", "preset"),
     SETTINGS: (),
@@ -215,7 +208,7 @@ def fit(
     """
     from dphead.cli.outcome import details, outcome
     from dphead.runs.fit import fit_files
-    from dphead.runs.processes import launch
+    from dphead.runs.launch import launch
 
     if not dry_run:
         check_private(given["epsilon"], not_private)
@@ -255,7 +248,7 @@ def _place(
     connect_timeout: float,
 ) -> Any:
     """Where this process is among several, or None."""
-    from dphead.runs.processes import Place
+    from dphead.runs.connect import Place
 
     if coordinator is not None:
         return Place(coordinator, num_processes, process_id, connect_timeout)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.planning.plan import Target
-from dphead.runs.processes import Place
+from dphead.runs.connect import Place
 
 
 @dataclass(frozen=True, kw_only=True)
