@@ -207,12 +207,14 @@ def fit(
     ledger, before a row is used; --dry-run or -v prints it.
     """
     from dphead.cli.outcome import details, outcome
+    from dphead.runs.connect import require_jax
     from dphead.runs.fit import fit_files
     from dphead.runs.launch import launch
 
     if not dry_run:
         check_private(given["epsilon"], not_private)
     if processes is not None and coordinator is None and not dry_run:
+        require_jax("--processes")
         sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))
     place = _place(coordinator, num_processes, process_id, connect_timeout)
     options = _options(given, None if dry_run else place)

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 _ABORTED = (
@@ -65,6 +66,14 @@ class Place:
         return self.host in ("127.0.0.1", "localhost", "::1")
 
 
+def require_jax(what: str) -> None:
+    """ValueError where jax is not installed, which one host needs for nothing else."""
+    if find_spec("jax") is None:
+        raise ValueError(
+            f"{what} needs jax, got none. Install it: pip install 'dphead[jax]'."
+        )
+
+
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _say_aborted(_: int) -> None:
     os.write(2, _ABORTED)
@@ -82,6 +91,7 @@ def connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
 
     Ends this process if not all come in time. ValueError where process 0 cannot listen.
     """
+    require_jax("a fit on several processes")
     import jax
     from jax._src.distributed import global_state  # the store has no public name
 

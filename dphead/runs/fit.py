@@ -17,6 +17,7 @@ from dphead.planning.plan import Plan, check_unit, make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.features import FeaturesRows, check_views, load_features
+from dphead.runs.connect import require_jax
 from dphead.runs.custody import (
     Measured,
     Prepared,
@@ -322,6 +323,7 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
         backend == "auto" and not any(find_spec(name) for name in plugins)
     ):
         return CpuSums(), memory
+    require_jax(f"the backend {backend}")
     import jax
 
     from dphead.sums.jax import JaxSums
