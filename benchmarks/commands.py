@@ -380,12 +380,23 @@ def streamed(path: Path, rows: int) -> None:
 
 @command("checks")
 @click.argument("probes", nargs=-1)
-def faults(probes: tuple[str, ...]) -> None:
-    """What is left where a command dies, and where several run at once."""
+@click.option(
+    "--tries",
+    type=click.IntRange(1),
+    help="A part of a probe's tries (default: all of them).",
+)
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Of the part: parts of one commit add up. Of points: a command's number.",
+)
+def faults(probes: tuple[str, ...], tries: int | None, seed: int) -> None:
+    """What is left where commands die or race, files are damaged or hostile."""
     module = experiment("faults")
     for probe in probes or module.PROBES:
-        module.run(probe)
-    click.echo(module.table())
+        module.run(probe, tries, seed)
+    show(module.write())
 
 
 @command("checks")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 
+from extract.bounds import check_unpacked
 from extract.errors import ExtractError
 from extract.images import (
     Classes,
@@ -67,38 +68,42 @@ def _source(
 def read_idx(path: Path) -> np.ndarray:
     """Array of an IDX file, plain or .gz.
 
-    ExtractError if it is not IDX or shorter than its header says.
+    ExtractError if it is not IDX or not as long as its header says; no more is
+    unpacked.
     """
+    packed = path.suffix == ".gz"
     try:
-        data = (
-            gzip.decompress(path.read_bytes())
-            if path.suffix == ".gz"
-            else path.read_bytes()
-        )
-    except (OSError, EOFError, ValueError) as error:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            dtype, shape = _idx_header(file.read(4 + 4 * 255), path)
+            size = dtype.itemsize * int(np.prod(shape, dtype=object))
+            there = path.stat().st_size
+            check_unpacked(size, there, path)
+            file.seek(4 + 4 * len(shape))
+            data = file.read(size + 1 if packed else -1)
+    except (OSError, EOFError, zlib.error) as error:
         raise ExtractError(
             f"an IDX file must be readable, got file={str(path)!r} damaged. Download "
             "it again."
         ) from error
+    if len(data) != size:
+        raise ExtractError(
+            f"an IDX file must be as long as its header says, got shape={shape}, "
+            f"{len(data)} bytes of {size} in {str(path)!r}. Download it again."
+        )
+    values = np.frombuffer(data, dtype).reshape(shape)
+    return values.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _idx_header(data: bytes, path: Path) -> tuple[np.dtype, tuple[int, ...]]:
+    """Type and shape that the first bytes of an IDX file declare."""
     ok = len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _IDX_TYPES
-    header = 4 + 4 * data[3] if ok else 0
-    if not ok or len(data) < header:
+    if not ok or len(data) < 4 + 4 * data[3]:
         raise ExtractError(
             f"an IDX file must start with an IDX header, got file={str(path)!r}. "
             "Download it again."
         )
     shape = tuple(int(s) for s in np.frombuffer(data, ">u4", data[3], 4))
-    dtype = np.dtype(_IDX_TYPES[data[2]])
-    if len(data) != header + dtype.itemsize * int(np.prod(shape, dtype=object)):
-        raise ExtractError(
-            f"an IDX file must be as long as its header says, got shape={shape}, "
-            f"{len(data)} bytes in {str(path)!r}. Download it again."
-        )
-    return (
-        np.frombuffer(data, dtype, offset=header)
-        .reshape(shape)
-        .astype(dtype.newbyteorder("="), copy=False)
-    )
+    return np.dtype(_IDX_TYPES[data[2]]), shape
 
 
 def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
@@ -228,23 +233,13 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
     """
     if path.suffix != ".npz":
         return None
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            data = {
-                key: file[key]
-                for key in ("images", "labels", "split", "group")
-                if key in file
-            }
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ExtractError(
-            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or "
-            "pickled. Use numpy.savez."
-        ) from error
+    data = _npz_arrays(path)
     images = data.get("images")
     if (
         images is None
         or images.ndim not in (3, 4)
         or (images.ndim == 4 and images.shape[3] not in (1, 3))
+        or 0 in images.shape
     ):
         got = "no `images`" if images is None else f"images.shape={images.shape}"
         raise ExtractError(
@@ -252,7 +247,9 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
             "Save them like that."
         )
     for key, values in data.items():
-        if len(values) != len(images) or (key != "images" and values.ndim != 1):
+        if values.shape[:1] != images.shape[:1] or (
+            key != "images" and values.ndim != 1
+        ):
             raise ExtractError(
                 f"{key} must have one value an image, got {key}.shape={values.shape}. "
                 "Save it again."
@@ -276,6 +273,24 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
         None if group is None else np.maximum(group[keep], -1),
         classes,
     )
+
+
+def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays that a source may have, of those in an .npz."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = [n for n in ("images", "labels", "split", "group") if n in file]
+            for info in file.zip.infolist():
+                check_unpacked(info.file_size, info.compress_size, path)
+            return {name: file[name] for name in names}
+    except (ExtractError, PermissionError):
+        raise
+    # whatever damage leads numpy and zipfile to; a shape beyond all memory too
+    except Exception as error:
+        raise ExtractError(
+            f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or "
+            "pickled. Use numpy.savez."
+        ) from error
 
 
 def _npz_splits(values: np.ndarray | None, n_rows: int) -> list[str]:

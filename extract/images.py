@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from extract.bounds import is_plain
 from extract.errors import ExtractError
 
 SPLITS = {
@@ -141,17 +142,7 @@ class Classes:
                 "--folder-names-are-public. Leave one out."
             )
         if text.startswith("@"):
-            try:
-                names = [
-                    line.strip()
-                    for line in Path(text[1:]).read_text(encoding="utf-8").splitlines()
-                ]
-            except (OSError, UnicodeDecodeError) as error:
-                raise ExtractError(
-                    f"--classes @FILE must be readable text, got file={text[1:]!r}. "
-                    "Check it."
-                ) from error
-            names = [name for name in names if name]
+            names = _listed_names(Path(text[1:]))
         elif text.strip().isdigit():
             names = [str(i) for i in range(int(text))]
         else:
@@ -210,6 +201,19 @@ class Classes:
             f"label={first!r}{more}.{hint} Correct --classes, "
             "or keep such rows without a class by --allow-unlabelled."
         )
+
+
+def _listed_names(path: Path) -> list[str]:
+    """The lines of a file that are not empty."""
+    try:
+        if not is_plain(path):
+            raise OSError("no plain file")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExtractError(
+            f"--classes @FILE must be readable text, got file={str(path)!r}. Check it."
+        ) from error
+    return [line.strip() for line in lines if line.strip()]
 
 
 def possible_splits(declared: bool) -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from extract.bounds import is_plain
 from extract.errors import ExtractError
 from extract.images import (
     SPLITS,
@@ -214,6 +215,8 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
     if path.suffix.lower() != ".csv":
         return None
     try:
+        if not is_plain(path):
+            raise OSError("no plain file")
         with path.open(newline="", encoding="utf-8-sig") as file:
             # a quote that is not closed is an error
             reader = csv.DictReader(file, strict=True)
@@ -248,7 +251,7 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
                 "that line."
             )
         file = root / values["path"]
-        size = file.stat().st_size if file.is_file() else -1
+        size = file.stat().st_size if is_plain(file) else -1
         rows.append(
             (values["path"], size, values["label"], values["split"], values["group"])
         )

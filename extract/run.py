@@ -78,8 +78,9 @@ class ExtractOptions:
 class Summary:
     """What was written, for the data holder's screen.
 
-    problems: see `extract.format.verify`. recognised: the id is that of images that
-    were seen before; overlaps: other data sets that hold some of these, private.
+    recognised: the id is that of images that were seen before; overlaps: other data
+    sets that hold some of these, private. restarted: an unfinished file was damaged.
+    problems: see `extract.format.verify`.
     """
 
     path: Path
@@ -93,6 +94,7 @@ class Summary:
     already_complete: bool
     recognised: bool
     overlaps: list[Overlap]
+    restarted: bool
     problems: list[str]
 
 
@@ -166,6 +168,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         already_complete=writer.already_complete,
         recognised=writer.dataset_id == identity.recognised,
         overlaps=overlaps,
+        restarted=writer.restarted,
         problems=verify(output) if options.check else [],
     )
 

@@ -132,7 +132,7 @@ def shared_identifiers(
             # the whole file at once, and only if there is none
             os.link(draft.name, path)
         except FileExistsError:
-            drawn = json.loads(path.read_text())
+            drawn = _shared(path)
     if drawn["source"] != source_digest or dataset_id not in (
         None,
         drawn["dataset_id"],
@@ -148,6 +148,20 @@ def shared_identifiers(
             "that file together with its shards."
         )
     return drawn["dataset_id"], drawn["salt"]
+
+
+def _shared(path: Path) -> dict[str, str]:
+    """What the first shard drew. ExtractError if the file is none of its."""
+    try:
+        drawn = json.loads(path.read_text())
+        check_dataset_id(drawn["dataset_id"])
+        check_dataset_id(drawn["salt"])
+        return {key: str(drawn[key]) for key in ("dataset_id", "salt", "source")}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ExtractError(
+            "what shards share must be as the first one wrote it, got "
+            f"{str(path)!r} damaged. Remove it together with the shards."
+        ) from error
 
 
 def join(paths: Sequence[str | Path], output: str | Path) -> None:

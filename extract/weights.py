@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from extract.bounds import is_plain
 from extract.errors import ExtractError
 
 
@@ -55,10 +56,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             if set(file.files) & set(model.state_dict()):
@@ -70,11 +67,28 @@ def _read_state(model: nn.Module, path: Path) -> dict[str, torch.Tensor] | None:
             )
         model.load_pretrained(str(path))  # type: ignore[operator]
         return None
+    return read_state(path)
+
+
+def read_state(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors or pth file, by name; pickled code is never run.
+
+    Whatever is wrong with the file is some exception.
+    """
+    if not is_plain(path):
+        raise ValueError("no plain file")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
     state = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict_ema", "state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    return {key.removeprefix("module."): value for key, value in state.items()}
+    found = {key.removeprefix("module."): value for key, value in state.items()}
+    if not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise ValueError("values that are no tensors")
+    return found
 
 
 def file_sha256(path: Path) -> str:

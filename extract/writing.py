@@ -1,8 +1,9 @@
 """Write a features file block by block: a killed run resumes, to the same bytes.
 
 Every dataset has its final size and place in the file from the start; later writes
-change values in place. A block counts once its digest is in `/block_digest`, which is
-written after the block itself was forced to the disk.
+change values in place, and go past HDF5, which a full disk makes crash. A block counts
+once its digest is in `/block_digest`, which is written after the block itself was
+forced to the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import secrets
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -30,7 +31,9 @@ from extract.reading import (
     sha256_json,
 )
 from extract.rows import Header, block_digest, group_ids, prepare_block, row_digest
-from extract.seal import BYTES, Extents, write_seal
+from extract.seal import BYTES, write_seal
+
+Places = dict[str, tuple[int, int]]  # of each column the first byte, and bytes
 
 
 class FeaturesWriter:
@@ -38,7 +41,8 @@ class FeaturesWriter:
 
     `FeaturesWriter(path, header)` starts a file, or resumes one of the same
     configuration at `next_row`. If PATH itself is already there with the same
-    configuration, `already_complete` is true and nothing is to be done. A file whose
+    configuration, `already_complete` is true and nothing is to be done; `restarted` is
+    true if an unfinished file was there and could not be used. A file whose
     configuration differs is refused with FormatError, which names the first key that
     differs; so is one that another process is writing.
     """
@@ -49,23 +53,24 @@ class FeaturesWriter:
         self.part = self.path.with_name(self.path.name + ".part")
         self.n_blocks = -(-header.n_rows // header.block_rows)
         self.identity = _plain(header.identity())
-        self._guard: int | None = None
-        self.already_complete = False
+        self.already_complete = self.restarted = False
         if self.path.exists():
             with open_h5(self.path) as file:
                 self._refuse_if_different(self.path, file)
                 self._take_identifiers(file)
             self.already_complete, self._file, self.next_row = True, None, header.n_rows
         elif self.part.exists() and self._usable_part():
-            self._lock()
-            self._file = open_h5(self.part, "r+")
-            self._take_identifiers(self._file)
-            done = sound_blocks(self._file) * header.block_rows
+            self._file = self._opened()
+            with open_h5(self.part) as file:
+                self._take_identifiers(file)
+                done = sound_blocks(file) * header.block_rows
+                self._places = extents(file)
             self.next_row = min(done, header.n_rows)
         else:
             self.dataset_id = header.dataset_id or uuid.uuid4().hex
             self.salt = header.salt or secrets.token_hex(16)
-            self._file, self.next_row = self._create(), 0
+            self._places = self._create()
+            self._file, self.next_row = self._opened(), 0
 
     def _take_identifiers(self, file: h5py.File) -> None:
         self.dataset_id, self.salt = (
@@ -80,27 +85,23 @@ class FeaturesWriter:
                 "file."
             )
 
-    def _lock(self) -> None:
-        """Hold the .part for this process; FormatError if another one writes it.
+    def _opened(self) -> BinaryIO:
+        """The .part, held for this process; FormatError if another one writes it.
 
-        Nothing where locks do not work.
+        Not held where locks do not work.
         """
-        self._guard = os.open(self.part, os.O_RDWR)
+        file = open(self.part, "r+b", buffering=0)  # noqa: SIM115 - until `close`
         try:
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            self._unlock()
+            file.close()
             raise FormatError(
                 f"one process at a time writes a features file, got {str(self.part)!r} "
                 "in use. Wait for the other run."
             ) from error
         except OSError:
-            self._unlock()
-
-    def _unlock(self) -> None:
-        if self._guard is not None:
-            os.close(self._guard)
-            self._guard = None
+            pass
+        return file
 
     def _usable_part(self) -> bool:
         """False if a kill came before the layout was on the disk; then nothing is lost
@@ -118,6 +119,7 @@ class FeaturesWriter:
 
     def _discard_part(self) -> bool:
         self.part.unlink()
+        self.restarted = True
         return False
 
     def _refuse_if_different(self, path: Path, file: h5py.File) -> None:
@@ -142,7 +144,24 @@ class FeaturesWriter:
             "choose another output, or remove the file."
         )
 
-    def _create(self) -> h5py.File:
+    def _create(self) -> Places:
+        """Make the .part with room for all rows; returns where each column lies."""
+        try:
+            places = self._layout()
+            write_seal(self.part, list(places.values()), complete=False)
+            _sync(self.part)
+        except (OSError, RuntimeError) as error:  # RuntimeError: HDF5's, on closing
+            raise self._full(error) from error
+        return places
+
+    def _full(self, error: Exception) -> ResumableError:
+        return ResumableError(
+            f"the disk must take the next block of rows, got {type(error).__name__} "
+            f"for {str(self.part)!r}. Make room and run the same command again: it "
+            "resumes."
+        )
+
+    def _layout(self) -> Places:
         h, n = self.header, self.header.n_rows
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # rows are private: for the owner alone
@@ -169,11 +188,7 @@ class FeaturesWriter:
             _allocate(file, "row_digest", (n, 16), "uint8")
             _allocate(file, "image_hash", (n,), "uint64")
             _allocate(file, "block_digest", (self.n_blocks, 32), "uint8")
-            columns = extents(file)
-        write_seal(self.part, columns, complete=False)
-        _sync(self.part)
-        self._lock()
-        return open_h5(self.part, "r+")
+            return extents(file)
 
     def _attributes(self) -> dict[str, Any]:
         h = self.header
@@ -213,22 +228,23 @@ class FeaturesWriter:
         """
         start, stop = self.next_block()
         block = prepare_block(features, columns, self.header, stop - start)
-        assert self._file is not None
         try:
             for name, values in block.items():
-                self._file[name][start:stop] = values  # type: ignore[index]
-            self._file.flush()
+                self._write(name, start, values)
             _sync(self.part)
-            digests: Any = self._file["block_digest"]
-            digests[start // self.header.block_rows] = block_digest(block)
-            self._file.flush()
+            digest = block_digest(block)[None]
+            self._write("block_digest", start // self.header.block_rows, digest)
         except OSError as error:
-            raise ResumableError(
-                "the disk must take the next block of rows, got "
-                f"{type(error).__name__} for {str(self.part)!r}. Make room and run the "
-                "same command again: it resumes."
-            ) from error
+            raise self._full(error) from error
         self.next_row = stop
+
+    def _write(self, name: str, first: int, rows: np.ndarray) -> None:
+        """Put rows of a column in their place, from row `first` on."""
+        assert self._file is not None
+        left = memoryview(rows.tobytes())
+        self._file.seek(self._places[name][0] + first * rows[:1].nbytes)
+        while left:
+            left = left[self._file.write(left) :]
 
     def finish(self) -> None:
         """Mark the file complete and give it its name.
@@ -242,20 +258,21 @@ class FeaturesWriter:
                 f"all rows must be written before the end, got rows={self.next_row} of "
                 f"{self.header.n_rows}. Append the missing blocks."
             )
-        columns = extents(self._file)
         self.close()
-        _sync(self.part)
-        write_seal(self.part, columns, complete=True)
-        _sync(self.part)
-        os.replace(self.part, self.path)
-        _sync(self.path.parent)
+        try:
+            _sync(self.part)
+            write_seal(self.part, list(self._places.values()), complete=True)
+            _sync(self.part)
+            os.replace(self.part, self.path)
+            _sync(self.path.parent)
+        except OSError as error:
+            raise self._full(error) from error
 
     def close(self) -> None:
         """Close the file; an unfinished .part stays and can be resumed."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._unlock()
 
     def discard(self) -> None:
         """Close and remove the unfinished file."""
@@ -279,10 +296,10 @@ def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: str) ->
     file.create_dataset(name, shape, dtype, track_times=False, dcpl=early)
 
 
-def extents(file: h5py.File) -> Extents:
+def extents(file: h5py.File) -> Places:
     """Where the columns' bytes lie in a file that `FeaturesWriter` made."""
     columns: Any = file
-    return [(columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)]
+    return {k: (columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)}
 
 
 def digests_of(file: h5py.File) -> Iterator[np.ndarray]:

@@ -22,7 +22,7 @@ def edited(path: Path, change, *, digests: bool = True, complete: bool = True) -
             file.attrs["config_hash"] = sha256_json(json.loads(file.attrs["config"]))
         if digests:
             file["block_digest"][:] = list(digests_of(file))
-        columns = extents(file)
+        columns = list(extents(file).values())
     write_seal(path, columns, complete)
     return path
 

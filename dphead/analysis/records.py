@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.analysis.profiles import plain_sum_epsilon, total_rho
+from dphead.analysis.sealed import as_written, read_json, read_sealed
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -26,6 +27,7 @@ FIELDS: dict[str, Any] = {  # what a check needs of a report, with its type
     "guarantee.neighboring_relation": str,
     "guarantee.calibrated_with": str,
     "guarantee.releases": list,
+    "method.name": str,
     "data.n_rows": int,
     "data.class_names": list,
     "ledger.path": str,
@@ -81,23 +83,23 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
     path = Path(path)
     folder = path if path.is_dir() else None
     file = path / "report.json" if folder else path
-    report = _json(file, "report")
-    if not isinstance(report, dict) or report.get("schema") != SCHEMA:
-        got = report.get("schema") if isinstance(report, dict) else None
+    with as_written("a run", file):
+        return _read(folder, file, ledger)
+
+
+def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
+    report = read_json(file, "report")
+    if report.get("schema") != SCHEMA:
         raise ValueError(
-            f"a report must have schema {SCHEMA}, got schema={got!r} in {file}. Check "
-            "the path."
+            f"a report must have schema {SCHEMA}, got schema={report.get('schema')!r} "
+            f"in {file}. Check the path."
         )
     # not data: a class may be "inf"
     report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}
     _check_fields(report, file)
     plan = _plan(report, file)
     _check_numbers(report, plan, file)
-    head = (
-        _json(folder / "head.json", "head")
-        if folder and (folder / "head.json").exists()
-        else None
-    )
+    head, tensors = _trained(folder)
     if head is not None:
         for key in ("class_names", "feature_space"):
             if head.get(key) != report["data"].get(key):
@@ -108,7 +110,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
                     f"head.json says {str(head.get(key))[:60]!r}",
                 )
     if folder and (folder / "ledger.json").exists():
-        fits = _restored(_json(folder / "ledger.json", "ledger copy")).get("fits", [])
+        fits = _copied(folder / "ledger.json")
         if _recorded(report, plan, fits, file) is None:
             raise _changed(
                 file,
@@ -121,7 +123,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
         report,
         plan,
         head,
-        _tensors(folder),
+        tensors,
         names,
         _ledger_fits(report, plan, ledger, file),
         tuple(
@@ -142,13 +144,25 @@ def _spec(release: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in release.items() if k not in ("sequence", "state")}
 
 
-def _json(file: Path, what: str) -> Any:
-    try:
-        return json.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"a run must hold a {what} in JSON, got {file} ({error}). Check the path."
-        ) from error
+def _copied(file: Path) -> list[dict[str, Any]]:
+    """The fits of a copy of the ledger."""
+    return _restored(read_json(file, "ledger copy")).get("fits", [])
+
+
+def _trained(folder: Path | None) -> tuple[dict[str, Any] | None, frozenset[str]]:
+    """head.json, and the names of its tensors; a network is only held against its
+    digests, as they are. None and no names without a head.
+    """
+    if folder is None:
+        return None, frozenset()
+    if (folder / "model.json").exists():
+        read_sealed(folder, "model")
+    if not (folder / "head.json").exists():
+        return None, frozenset()
+    if not (folder / "head.safetensors").exists():
+        return read_json(folder / "head.json", "head"), frozenset()
+    tensors, head = read_sealed(folder, "head")
+    return head, frozenset(tensors)
 
 
 def _restored(value: Any) -> Any:
@@ -284,6 +298,12 @@ def _ledger_fits(
             raise ValueError(f"a ledger must exist, got ledger={path}. Check the path.")
         return None
     book = Ledger(path)
+    problems = book.verify()
+    if problems:
+        raise ValueError(
+            f"a ledger must be undamaged to be held against, got {problems[0]} in "
+            f"{path}. Put back a copy that holds all its fits."
+        )
     fits, theirs = book.fits(), book.meta("dataset_id")
     book.close()
     own = report["data"].get("dataset_id")
@@ -308,21 +328,6 @@ def _ledger_fits(
                 f"the ledger gives {total}",
             )
     return fits
-
-
-def _tensors(folder: Path | None) -> frozenset[str]:
-    if folder is None or not (folder / "head.safetensors").exists():
-        return frozenset()
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(folder / "head.safetensors", framework="numpy") as file:
-            return frozenset(file.keys())
-    except (OSError, SafetensorError) as error:
-        raise ValueError(
-            f"head.safetensors must be readable, got {folder} ({error}). Restore the "
-            "file."
-        ) from error
 
 
 def _key(row: dict[str, Any]) -> str:

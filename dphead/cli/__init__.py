@@ -95,12 +95,29 @@ def main() -> None:
         text = missing(error.name or "")
         if text is None:
             raise
-        click.echo(f"Error: {text}", err=True)
-        sys.exit(2)
+        _refuse(text)
     except (ValueError, OSError) as error:
-        text = " ".join(str(error).split())
-        click.echo(f"Error: {text}", err=True)
-        sys.exit(2)
+        _refuse(" ".join(str(error).split()))
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _refuse(
+            f"what was asked for must fit in memory, got {str(error)[:200]!r}. Use "
+            "less data, smaller sizes or fewer views at once."
+        )
+
+
+def _refuse(text: str) -> None:
+    click.echo(f"Error: {text}", err=True)
+    sys.exit(2)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether numpy, Python or torch, which has no error of its own on a CPU, had too
+    little memory.
+    """
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or ("memory" in said and "alloc" in said)
 
 
 def missing(module: str) -> str | None:

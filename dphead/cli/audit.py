@@ -10,6 +10,7 @@ import click
 
 from dphead.cli.choices import METHODS, RELATIONS
 from dphead.cli.finetune import shape_of
+from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
 PATH = click.Path(path_type=Path)
@@ -117,6 +118,8 @@ def audit(out: Path | None, **given: Any) -> None:
     dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 \\
       --n-classes 2 --fits 100000 -o audit/
     """
+    check_there("a features file", given["features"])
+
     import json
 
     from rich.console import Console

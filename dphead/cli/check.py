@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from dphead.cli.paragraphs import section
+from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
 PATH = click.Path(path_type=Path)
@@ -51,6 +52,9 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
     and the ledger. Exit code 0: nothing found; 1: findings; 2: no report, or one that
     was changed.
     """
+    check_there("a run folder or a report", run)
+    check_there("a ledger", ledger)
+
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
     from dphead.analysis.records import read_run

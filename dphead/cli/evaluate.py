@@ -8,6 +8,7 @@ import click
 
 from dphead.cli.extract import LAYOUT
 from dphead.cli.paragraphs import section, tied
+from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 
 PATH = click.Path(path_type=Path)
@@ -45,6 +46,12 @@ class Asked:
         """Whether the run is of a whole network, not of a head."""
         return (self.run / "model.json").exists()
 
+    def check_there(self) -> None:
+        """ValueError for a path that does not exist."""
+        check_there("a run folder", self.run)
+        check_there("images or a features file", self.source)
+        check_there("a weights file", self.weights)
+
 
 @dataclass(frozen=True)
 class Predicted:
@@ -74,9 +81,11 @@ def evaluate(as_json: bool, **given: Any) -> None:
     The numbers are exact functions of those rows and are not covered by the guarantee
     of RUN: nothing is stored.
     """
+    asked = Asked(**given)
+    asked.check_there()
+
     from dphead.runs.report import plain
 
-    asked = Asked(**given)
     with shown("reading rows") as progress:
         metrics, names = _measured(asked, progress)
     if as_json:
@@ -221,11 +230,14 @@ def predict(
     file's rows have names where the table that `extract` wrote is beside it. With a
     vote, the probability is the share of the views.
     """
+    asked = Asked(**given)
+    asked.check_there()
+
     from dphead.cli.predictions import format_of, table, write
 
     kind = format_of(output, asked_format)
     with shown("reading rows") as progress:
-        found = _predicted(Asked(**given), progress)
+        found = _predicted(asked, progress)
     write(table(found.probabilities, found.classes, found.names, top), output, kind)
     if output is not None:
         wrote = f"{output}: {len(found.probabilities):,} rows"

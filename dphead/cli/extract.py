@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from dphead.cli.paragraphs import section, tied
+from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
 
@@ -295,6 +296,9 @@ def extract(**given: Any) -> None:
     """
     from extract.errors import FormatError
 
+    check_there("the source", given["source"])
+    check_there("the weights file", given["weights"])
+    check_there("a features file", given["same_data_as"])
     try:
         _check_source(given)
         from extract.run import extract as run
@@ -308,6 +312,8 @@ def extract(**given: Any) -> None:
             summary = run(options, told)
     except (FormatError, OSError) as error:
         raise _Unusable(error) from error
+    if summary.restarted:
+        click.echo("the unfinished file was damaged, and all of it was started again")
     _print_summary(summary)
     _print_others(summary)
     if options.shard.count > 1:

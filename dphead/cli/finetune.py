@@ -11,6 +11,7 @@ from dphead.cli.choices import NOT_PRIVATE, PROTECT, RELATIONS, TUNING, check_pr
 from dphead.cli.command import CONFIG, Sectioned, write_config
 from dphead.cli.extract import LAYOUT, NEW_DATA_SET, UNLABELLED, _numbers
 from dphead.cli.fit import _bytes, releases_text
+from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 
 SECTIONS = {
@@ -267,11 +268,13 @@ def finetune(
       --views 16
     dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1
     """
+    if not dry_run:
+        check_private(given["epsilon"], not_private)
+    check_there("the source", images, given["test"], given["same_data_as"])
+
     from dphead.cli.outcome import details, outcome
     from dphead.endtoend.run import finetune as train
 
-    if not dry_run:
-        check_private(given["epsilon"], not_private)
     options = _options(images, given)
     planned: Any = None
 

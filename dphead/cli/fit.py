@@ -18,6 +18,7 @@ from dphead.cli.choices import (
     check_private,
 )
 from dphead.cli.command import CONFIG, write_config
+from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
 SECTIONS = {
@@ -206,13 +207,15 @@ def fit(
     Everything that the fit will release is planned, and charged in the data set's
     ledger, before a row is used; --dry-run or -v prints it.
     """
+    if not dry_run:
+        check_private(given["epsilon"], not_private)
+    check_there("a features file", given["features"], given["test"])
+
     from dphead.cli.outcome import details, outcome
     from dphead.runs.connect import require_jax
     from dphead.runs.fit import fit_files
     from dphead.runs.launch import launch
 
-    if not dry_run:
-        check_private(given["epsilon"], not_private)
     if processes is not None and coordinator is None and not dry_run:
         require_jax("--processes")
         sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))

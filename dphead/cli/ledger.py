@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dphead.cli.paragraphs import section, tied
+from dphead.cli.paths import check_there
 
 PATH = click.Path(path_type=Path)
 
@@ -25,6 +26,13 @@ def ledger() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print every release as JSON.")
 def show(which: Path, as_json: bool) -> None:
     """List the fits, their releases, their plain sum and the budget that they keep."""
+    book = _open(which)
+    if problems := book.verify():
+        raise ValueError(
+            f"a ledger must be undamaged to be shown, got {problems[0]} in "
+            f"{book.path}. Put back a copy that holds all its fits."
+        )
+
     import json
     import time
 
@@ -34,7 +42,6 @@ def show(which: Path, as_json: bool) -> None:
     from dphead.analysis.profiles import plain_sum_epsilon
     from dphead.runs.report import plain
 
-    book = _open(which)
     fits = book.fits()
     if as_json:
         click.echo(json.dumps(plain({"budget": book.budget(), "fits": fits})))
@@ -134,6 +141,8 @@ def verify(which: Path) -> None:
 
 
 def _open(which: Path, create: bool = False):
+    check_there("a ledger or features file", which)
+
     from dphead.runs.files import is_features_file
     from dphead.runs.ledgers import default_ledger_path, open_ledger
     from extract.format import open_features
@@ -145,8 +154,4 @@ def _open(which: Path, create: bool = False):
             click.echo("no ledger yet: nothing was released from this data set here")
             return open_ledger(":memory:", dataset_id)
         return open_ledger(None, dataset_id)
-    if not which.exists():
-        raise ValueError(
-            f"a ledger or features file must exist, got {which}. Check the path."
-        )
     return open_ledger(which)

@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from dphead.cli.paths import check_there
+
 PATH = click.Path(path_type=Path)
 SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
 
@@ -250,6 +252,8 @@ def simulate(
     Each simulated run would spend a vast epsilon: on private images this command
     refuses to run.
     """
+    check_there("images", images)
+
     import json
 
     from rich.console import Console

@@ -53,16 +53,7 @@ def schedule(
             "two of noise_multiplier, batch_size and steps must be given, got none of "
             f"{missing}. Give one."
         )
-    for name, value in given.items():
-        if value is not None and not value > 0:
-            raise ValueError(
-                f"{name} must be positive, got {name}={value}. Correct it."
-            )
-    if batch_size is not None and batch_size > n_rows:
-        raise ValueError(
-            f"batch_size must be at most n_rows={n_rows}, got {batch_size=}. Use "
-            "n_rows for a full batch."
-        )
+    _check_ranges(n_rows, given)
 
     def event(sigma: float, batch: int, count: int) -> GaussianEvent:
         return GaussianEvent(sigma, batch / n_rows, count)
@@ -98,6 +89,25 @@ def schedule(
             f"{epsilon=}. Leave one of them out."
         )
     return found
+
+
+def _check_ranges(n_rows: int, given: dict[str, float | None]) -> None:
+    """ValueError unless what is given is positive, and no batch or step too many."""
+    for name, value in ({"n_rows": n_rows} | given).items():
+        if value is not None and not value > 0:
+            raise ValueError(
+                f"{name} must be positive, got {name}={value}. Correct it."
+            )
+    batch_size, steps = given["batch_size"], given["steps"]
+    if steps is not None and steps > MOST_STEPS:
+        raise ValueError(
+            f"steps must be at most {MOST_STEPS}, got {steps=}. Use larger batches."
+        )
+    if batch_size is not None and batch_size > n_rows:
+        raise ValueError(
+            f"batch_size must be at most n_rows={n_rows}, got {batch_size=}. Use "
+            "n_rows for a full batch."
+        )
 
 
 def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) -> int:

@@ -8,11 +8,14 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from extract.weights import first_line, read_state
 
 # Layers whose output for a row depends on the other rows of its batch, or that remember
 # rows from call to call.
@@ -395,15 +398,16 @@ def load_weights(model: nn.Module, path: str) -> None:
 
     Only the last linear layer may be another's, or missing.
 
-    ValueError if another parameter is missing or has another shape.
+    ValueError if another parameter is missing or has another shape, or the file is
+    none.
     """
-    if path.endswith(".safetensors"):
-        from safetensors.torch import load_file
-
-        state = load_file(path)
-    else:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        state = state.get("state_dict", state)
+    try:
+        state = read_state(Path(path))
+    except Exception as error:  # whatever damage leads torch to
+        raise ValueError(
+            f"weights must be a safetensors or pth file, got weights={path!r}: "
+            f"{first_line(error)}. Download or convert it again."
+        ) from error
     own = model.state_dict()
     shapes = {name: value.shape for name, value in own.items()}
     fitting = {k: v for k, v in state.items() if shapes.get(k) == v.shape}

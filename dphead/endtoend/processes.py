@@ -18,6 +18,7 @@ from dphead.privacy.contract import Block
 from dphead.privacy.statistics import Query
 from dphead.privacy.transform import RowTransform
 from dphead.sums.reference import Ask
+from extract.weights import first_line
 
 
 def join() -> int:
@@ -33,9 +34,27 @@ def join() -> int:
 
 
 def local_device(device: str) -> str:
-    """cuda becomes this process's own GPU."""
+    """cuda becomes this process's own GPU. ValueError for what torch cannot use."""
     local = os.environ.get("LOCAL_RANK")
-    return f"cuda:{local}" if device == "cuda" and local is not None else device
+    return usable_device(
+        f"cuda:{local}" if device == "cuda" and local is not None else device
+    )
+
+
+def usable_device(device: str) -> str:
+    """As given, or of "auto" a GPU if there is one. ValueError for what torch cannot
+    use.
+    """
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(
+            f"device must be one that torch can use, got {device=}: "
+            f"{first_line(error)}. Use cpu, cuda or cuda:N."
+        ) from error
+    return device
 
 
 def agreed(value: Any) -> Any:

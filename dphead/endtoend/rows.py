@@ -13,11 +13,9 @@ class ImageRows:
     """Images (n, channels, h, w) uint8 in memory with labels (n,) int; a label that is
     not a class counts zero.
 
-    n_features is 1: a network's statistic has the size of its parameters, whatever the
-    pixels. groups, group_cap: as in `dphead.rows.arrays.ArrayRows`.
+    n_features: pixels of all channels. groups, group_cap: as in
+    `dphead.rows.arrays.ArrayRows`.
     """
-
-    n_features = 1
 
     def __init__(
         self,
@@ -41,6 +39,7 @@ class ImageRows:
                 "both, or neither."
             )
         self._x = images.reshape(len(images), int(np.prod(images.shape[1:])))
+        self.n_features = self._x.shape[1]
         # The labels, and what a group's cap leaves of them, are those that heads are
         # fitted with.
         slots = np.zeros((len(images), 1), np.float32)

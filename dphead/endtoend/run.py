@@ -230,7 +230,6 @@ def write(
     facts = {"class_names": source.class_names, "feature_space": source.feature_space}
     save_network(out, run.sums.network, state, facts)
     write_records(out, report, result.ledger)
-    (out / "checkpoint.npz").unlink(missing_ok=True)
     return report
 
 

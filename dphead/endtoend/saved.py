@@ -11,14 +11,15 @@ import numpy as np
 import torch
 
 from dphead.analysis.metrics import evaluate_scores
+from dphead.analysis.sealed import as_written, read_sealed, write_sealed
 from dphead.endtoend.gradients import PerExample
 from dphead.endtoend.images import load_images
 from dphead.endtoend.models import ModelSpec, flat
 from dphead.endtoend.network import Network, NetworkSpec, network_rows
+from dphead.endtoend.processes import usable_device
 from dphead.endtoend.solver import Progress
 from dphead.rows.features import load_features
 from dphead.runs import files
-from dphead.runs.export import read_sealed, write_sealed
 from dphead.runs.files import check_labels, check_layout, is_features_file
 from extract.images import Classes
 
@@ -50,29 +51,35 @@ def load_network(
     was changed.
     """
     tensors, facts = read_sealed(Path(folder), "model")
+    with as_written("a network", folder):
+        network = Network(_spec(facts), usable_device(device))
+        network.model.load_state_dict(
+            {
+                k.removeprefix("model."): torch.from_numpy(v)
+                for k, v in tensors.items()
+                if k.startswith("model.")
+            }
+        )
+        weights = flat(network.model).double().cpu().numpy()
+    empty = np.zeros(0)
+    progress = Progress(
+        0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale")
+    )
+    return network, progress, facts
+
+
+def _spec(facts: dict[str, Any]) -> NetworkSpec:
+    """The network that model.json says. TypeError or KeyError if it says none."""
     spec = dict(facts["network"])
     model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
     # shape, mean, std
     spec |= {
         key: tuple(value) for key, value in spec.items() if isinstance(value, list)
     }
-    cuda = device == "auto" and torch.cuda.is_available()
-    network = Network(
-        NetworkSpec(model, **spec),
-        "cuda" if cuda else "cpu" if device == "auto" else device,
-    )
-    state = {
-        k.removeprefix("model."): torch.from_numpy(v)
-        for k, v in tensors.items()
-        if k.startswith("model.")
-    }
-    network.model.load_state_dict(state)
-    weights = flat(network.model).double().cpu().numpy()
-    empty = np.zeros(0)
-    progress = Progress(
-        0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale")
-    )
-    return network, progress, facts
+    names = facts["class_names"]
+    if not isinstance(names, list) or len(names) != spec["n_classes"]:
+        raise TypeError("class_names are not those of the network")
+    return NetworkSpec(model, **spec)
 
 
 class Opened(NamedTuple):

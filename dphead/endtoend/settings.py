@@ -1,5 +1,6 @@
 """A training's settings: defaults (De22's), then a preset's, then the user's."""
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -41,11 +42,13 @@ class Settings(Step):
                     f"epochs need a batch_size and no steps, got {self.steps=}, "
                     f"{self.batch_size=}. Correct."
                 )
-            found = replace(
-                found,
-                steps=max(1, round(self.epochs * n_rows / self.batch_size)),
-                epochs=None,
-            )
+            if not (0 < self.epochs < math.inf and self.batch_size > 0):
+                raise ValueError(
+                    "epochs must be positive and finite, and so batch_size, got "
+                    f"{self.epochs=}, {self.batch_size=}. Correct them."
+                )
+            steps = max(1, round(self.epochs * n_rows / self.batch_size))
+            found = replace(found, steps=steps, epochs=None)
         if self.base_learning_rate is not None:
             if self.batch_size is None:
                 raise ValueError(

@@ -5,7 +5,6 @@ Nothing here sees a row; nothing may be written that was not released.
 """
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from dphead.analysis.sealed import read_json, write_json
 from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, check_facts, large_delta
 from dphead.privacy.contract import Rows
@@ -23,7 +23,6 @@ from dphead.privacy.ledger import (
     LedgerError,
     new_fit_id,
     sync,
-    write_durably,
 )
 from dphead.runs import report as reports
 from dphead.runs.ledgers import Elsewhere, charged_elsewhere, ledger_path
@@ -135,8 +134,9 @@ def beside_others(run: R) -> R:
 
 
 def check_new(out: Path) -> None:
-    """Refuse the folder of a finished run."""
+    """Refuse the folder of a finished run, which is tidied where it died before."""
     if (out / "report.json").exists():
+        _tidy(out)
         raise ValueError(
             f"the run folder must be new, got out={out} with a report. Choose another "
             "folder with -o."
@@ -220,7 +220,15 @@ def interrupted(out: Path) -> str | None:
 
 def _marker(out: Path) -> dict[str, str] | None:
     path = out / "fit.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    marker = read_json(path, "marker of an interrupted fit")
+    if not isinstance(marker.get("fit_id"), str):
+        raise ValueError(
+            f"an interrupted fit must have an id, got {path} without one. Start a new "
+            "run folder: it is charged again."
+        )
+    return marker
 
 
 def charge(run: Prepared, ledger: Ledger) -> FitLedger:
@@ -246,8 +254,7 @@ def charge(run: Prepared, ledger: Ledger) -> FitLedger:
             return ledger.resume(plan, marker["fit_id"], store)
         _check_uncharged(marker, ledger, out)
     fit_id = new_fit_id() if marker is None else marker["fit_id"]
-    text = json.dumps({"fit_id": fit_id, "ledger": ledger.path})
-    write_durably(out / "fit.json", lambda file: file.write(text.encode()))
+    write_json(out / "fit.json", {"fit_id": fit_id, "ledger": ledger.path})
     try:
         return _reserved(run, ledger, store, fit_id)
     except LedgerError:
@@ -328,5 +335,11 @@ def write_records(out: Path, report: dict[str, Any], ledger: Ledger) -> None:
     """
     reports.write(out / "ledger.json", {"fits": ledger.fits()})
     reports.write(out / "report.json", report)
+    _tidy(out)
+
+
+def _tidy(out: Path) -> None:
+    """Remove what only an unfinished run needs."""
     shutil.rmtree(out / "releases", ignore_errors=True)
-    (out / "fit.json").unlink(missing_ok=True)
+    for name in ("fit.json", "checkpoint.npz", "lock"):
+        (out / name).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.metrics import evaluate_scores
+from dphead.analysis.sealed import as_written
 from dphead.rows.features import FeaturesRows, load_features, split_slots
 from dphead.runs.export import load_head
 from dphead.solvers.head import LinearHead
@@ -136,10 +137,12 @@ def open_matching(
     rows, file = load_features(features, split, memory=0)
     with file:
         if file.feature_space != facts["feature_space"]:
+            made = facts.get("extraction")
+            own = made.get("backbone") if isinstance(made, dict) else None
             raise ValueError(
-                "features must come from the head's own network and settings "
-                f"({facts['extraction']['backbone']}), got features={features} "
-                f"({file.attrs['backbone']}). Extract them alike."
+                f"features must come from the head's own network and settings ({own}), "
+                f"got features={features} ({file.attrs['backbone']}). Extract them "
+                "alike."
             )
         if labelled:
             check_labels(file, rows, facts["class_names"], features)
@@ -196,22 +199,25 @@ def extract_like(
     from extract.run import ExtractOptions, extract
 
     _, facts = load_head(run)
-    made = facts["extraction"]
     if not images.source.exists():
         raise ValueError(
             f"images or a features file must exist, got {images.source}. Check the "
             "path."
         )
-    normalization = made["normalization"]
+    with as_written("a head's extraction", run):
+        made = facts["extraction"]
+        network = _network(made, images.weights)
+        kind = made["normalization"]["kind"]
+        normalize = RowNorm(kind, made["normalization"].get("groups", 0))
     names = facts["class_names"] if images.labelled else None
     options = ExtractOptions(
         images.source,
         output,
-        _network(made, images.weights),
+        network,
         classes=Classes(names, False, not images.labelled, allow_unlabelled=True),
         split=images.split or "all",
         layout=images.layout,
-        normalize=RowNorm(normalization["kind"], normalization.get("groups", 0)),
+        normalize=normalize,
         device=images.device,
         check=False,
     )

@@ -3,7 +3,6 @@
 The schema is in docs/report.md.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,9 +12,9 @@ import numpy as np
 
 from dphead import __version__
 from dphead.analysis.profiles import all_profiles, plain_sum_epsilon, total_rho
+from dphead.analysis.sealed import write_json
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
-from dphead.privacy.ledger import write_durably
 from dphead.runs.loop import FitResult
 
 SCHEMA = 1
@@ -256,12 +255,11 @@ def build(
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write JSON with `inf` as a string, since JSON has none.
+    """Write JSON with `inf` as a string, since JSON has none, under a digest.
 
     The file is on the disk when this returns, whole or not at all.
     """
-    text = json.dumps(plain(report), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    write_durably(path, lambda file: file.write(text.encode()))
+    write_json(path, plain(report))
 
 
 def plain(value: Any) -> Any:

@@ -37,6 +37,8 @@ FINITE = Range("finite", lambda v: math.isfinite(v))
 POSITIVE = Range("positive and finite", lambda v: 0 < v < math.inf)
 NOT_NEGATIVE = Range("at least 0, finite", lambda v: 0 <= v < math.inf)
 AT_LEAST_ONE = Range("a whole number of at least 1", lambda v: v >= 1)
+RELEASES = 2**20  # of a plan, at most: it is a list, and takes a minute at this length
+COUNT = Range(f"a whole number from 1 to {RELEASES}", lambda v: 1 <= v <= RELEASES)
 BELOW_ONE = Range("in [0, 1)", lambda v: 0 <= v < 1)
 SHARE = Range("in (0, 1)", lambda v: 0 < v < 1)
 PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
@@ -63,7 +65,7 @@ class Setting:
 
 
 # Settings that several solvers have.
-STEPS = Setting("Gradient steps.", AT_LEAST_ONE, option=True)
+STEPS = Setting("Gradient steps.", COUNT, option=True)
 LEARNING_RATE = Setting("Length of a step.", POSITIVE, option=True)
 RIDGE = Setting(
     "In units of the mean Gram matrix; None sets it from the noise alone.",

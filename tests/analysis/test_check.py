@@ -253,10 +253,12 @@ def test_a_centre_that_nothing_released(run):
     centre came for free.
     """
     assert "center" in load_file(run / "head.safetensors")
-    for name in ("report.json", "ledger.json"):
-        (run / name).write_text(
-            (run / name).read_text().replace("ChannelMoment", "ClassSums")
-        )
+    for name in ("report.json", "ledger.json", "head.json"):
+        text = (run / name).read_text().replace("ChannelMoment", "ClassSums")
+        facts = json.loads(text)
+        for digest in ("sha256", "tensors_sha256"):
+            facts.pop(digest, None)
+        (run / name).write_text(json.dumps(facts))
     change(run, ledger={"path": "/nowhere"})
     assert names(run) == ["data-dependent preprocessing"]
     tensors = {
@@ -448,6 +450,7 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     """
     report = report_of(run)
     copied = json.loads((run / "ledger.json").read_text())
+    del copied["sha256"]
     row = report["guarantee"]["releases"][0]
     row["noise_multiplier"] *= 2
     rows = report["guarantee"]["releases"]
@@ -481,3 +484,37 @@ def test_a_class_may_be_called_inf(tmp_path):
     )
     fitted("fit", features, "-o", tmp_path / "run", "--method", "prototypes")
     assert names(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    "name", ["report.json", "ledger.json", "head.json", "head.safetensors"]
+)
+def test_a_changed_file_is_refused_wherever_it_was_changed(run, name):
+    """A flipped class name or warning was "nothing found"."""
+    whole = (run / name).read_bytes()
+    for at in range(5, len(whole), len(whole) // 20):
+        changed = bytearray(whole)
+        changed[at] ^= 4
+        (run / name).write_bytes(changed)
+        with pytest.raises(ValueError, match="must"):
+            read_run(run)
+
+
+def test_a_damaged_ledger_is_no_witness(run):
+    import sqlite3
+
+    path = report_of(run)["ledger"]["path"]
+    book = sqlite3.connect(path)
+    book.execute("DROP TRIGGER fits_update")
+    book.execute("UPDATE fits SET description = 'another'")
+    book.commit()
+    book.close()
+    with pytest.raises(ValueError, match="a ledger must be undamaged"):
+        read_run(run)
+
+
+def test_records_of_another_form_are_one_line(run):
+    for part in (3, None, [], {"name": 3}):
+        change(run, method=part)
+        with pytest.raises(ValueError, match="must"):
+            check(read_run(run))

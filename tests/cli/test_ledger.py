@@ -216,3 +216,4 @@ def test_verify_finds_damage(tmp_path):
     assert "damaged: a change in fits 1 to 1" in done.out
     again = dphead("fit", features, "-o", tmp_path / "again", "--ledger", book)
     assert "must be undamaged" in refused(again)
+    assert "must be undamaged" in refused(dphead("ledger", "show", book))

@@ -147,3 +147,22 @@ def test_epochs_and_base_learning_rates_are_resolved():
     assert (settings.steps, settings.learning_rate) == (20, 1.0)
     with pytest.raises(ValueError, match="epochs need a batch_size"):
         Settings(epochs=2).resolved(100)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "given", "message"),
+    [
+        (0, {"noise_multiplier": 2.0, "steps": 2}, "n_rows must be positive"),
+        (100, {"batch_size": 10, "steps": 10**20}, "steps must be at most"),
+        (100, {"batch_size": 101, "steps": 10}, "batch_size must be at most"),
+    ],
+)
+def test_sizes_beyond_all_range_are_refused(n_rows, given, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(n_rows, TARGET, **given)
+
+
+@pytest.mark.parametrize("epochs", [float("inf"), -1.0, float("nan")])
+def test_epochs_must_be_a_number_of_steps(epochs):
+    with pytest.raises(ValueError, match="epochs must be positive and finite"):
+        Settings(epochs=epochs, batch_size=10).resolved(100)

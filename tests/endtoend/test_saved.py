@@ -253,3 +253,21 @@ def test_check_finds_nothing_in_a_private_run(folder, tmp_path, monkeypatch):
     finetune(options)
     done = dphead("check", tmp_path / "run")
     assert done.code == 0 and "nothing found" in done.out, done.out
+
+
+@pytest.mark.parametrize("key", ["network", "class_names", "format"])
+def test_a_network_without_a_key_is_one_line(folder, tmp_path, key):
+    """Of before there were digests, as a forged one would be."""
+    import shutil
+
+    run = shutil.copytree(folder / "plain", tmp_path / "run")
+    facts = json.loads((run / "model.json").read_text())
+    for digest in ("sha256", "tensors_sha256", key):
+        del facts[digest]
+    (run / "model.json").write_text(json.dumps(facts))
+    assert "must" in refused(dphead("predict", run, folder / "test.npz"))
+
+
+def test_a_device_that_is_none_is_one_line(folder):
+    done = dphead("predict", folder / "plain", folder / "test.npz", "--device", "x=1")
+    assert "device must be one that torch can use" in refused(done)

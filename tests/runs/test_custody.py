@@ -171,3 +171,28 @@ def test_what_is_private_is_the_owners_alone(features, run, monkeypatch):
     assert mode(book.parent) == 0o700
     assert mode(features) == 0o600
     assert mode(run / "releases") == 0o700
+
+
+def test_a_run_that_died_after_its_report_is_tidied(features, run, monkeypatch):
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "_tidy", "before", *command)
+    assert (run / "report.json").exists()
+    assert (run / "releases").exists()
+    assert "must be new" in refused(dphead(*command))
+    assert not {p.name for p in run.iterdir()} & {"releases", "fit.json", "lock"}
+    assert charges() == 1
+
+
+def test_a_marker_that_was_changed_is_refused(features, run, monkeypatch):
+    """Under another id the fit would be charged again."""
+    command = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "write_records", "before", *command, module=fit)
+    marker = run / "fit.json"
+    whole = marker.read_text()
+    held = json.loads(whole)["fit_id"]
+    for text in (whole.replace(held, held[::-1]), "[]", "{", '{"ledger": "x"}'):
+        marker.write_text(text)
+        assert "fit.json" in refused(dphead(*command))
+    marker.write_text(whole)
+    fitted(*command)
+    assert charges() == 1

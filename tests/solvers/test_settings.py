@@ -17,7 +17,11 @@ SOLVERS = [Auto, DPFC, GradientDescent, LeastSquares, Newton, Prototypes]
     ("kind", "settings", "message"),
     [
         (GradientDescent, {"momentum": 1.5}, r"momentum must be in \[0, 1\), got "),
-        (GradientDescent, {"steps": 2.5}, "steps must be a whole number of at least 1"),
+        (
+            GradientDescent,
+            {"steps": 2.5},
+            "steps must be a whole number from 1 to 1048576",
+        ),
         (GradientDescent, {"steps": True}, "got steps=True. Correct it."),
         (GradientDescent, {"sampling_prob": 0.0}, r"must be in \(0, 1\], got"),
         (GradientDescent, {"loss": "hinge"}, "one of softmax, sigmoid, squared, got"),

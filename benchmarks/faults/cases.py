@@ -1,0 +1,169 @@
+"""What commands are tried on: small features, images and networks, the commands that
+read them, and what is wrong with what a finished command left.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# of a fit; with settings that release little, so that events are of files and SQL
+METHODS = {
+    "dp-ls": (),
+    "dp-fc": ("--steps", "2"),
+    "auto": (),
+    "prototypes": (),
+    "dp-sgd": ("--steps", "3"),
+    "dp-adam": ("--steps", "2", "--batch-size", "20"),
+}
+CLASSES = ("a", "b", "c")
+SIDE = 6  # pixels
+# with settings that make every step quick: no noise is solved for, no engine is tried
+NETWORK = (
+    *("--model", "wrn-10-1", "--groups", "4", "--engine", "vmap", "--memory", "50MB"),
+    *("--noise-multiplier", "3", "--batch-size", "10", "--accountant", "rdp"),
+    *("--classes", ",".join(CLASSES), "--learning-rate", "0.5"),
+)
+SCATTERING = ("--backbone", "scatternet", "--scatter-j", "1", "--scatter-l", "2")
+
+
+class Case(NamedTuple):
+    """A command that can be interrupted, in a folder of its own.
+
+    out: what it writes. problems: what is wrong once it has ended right.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    out: Path
+    problems: Callable[[Path, Path], list[str]]
+
+
+def features_file(path: Path, seed: int = 0, **more: Any) -> Path:
+    """60 rows of 6 features and 3 classes."""
+    from extract.format import write_features
+
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, 60)
+    x = rng.random((60, 6)).astype(np.float32) + np.eye(6, dtype=np.float32)[y]
+    write_features(path, x, y, list(CLASSES), block_rows=16, **more)
+    return path
+
+
+def images_file(path: Path, seed: int = 0) -> Path:
+    """An .npz of 40 images of SIDE by SIDE pixels, brighter for higher classes."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, 40)
+    x = rng.integers(0, 100, (40, SIDE, SIDE, 3)) + 60 * y[:, None, None, None]
+    np.savez(path, images=x.astype(np.uint8), labels=y)
+    return path
+
+
+def fit(folder: Path, run: str, method: str = "dp-ls", *more: str) -> Case:
+    """`dphead fit` on a features file that is made where it is missing."""
+    features = folder / "f.h5"
+    if not features.exists():
+        features_file(features)
+    out = folder / run
+    fixed = ("--delta", "1e-3", "--backend", "numpy", "--method", method)
+    arguments = ("fit", str(features), "-o", str(out), *fixed, *METHODS[method], *more)
+    return Case(f"fit {method}", arguments, out, problems_of_run)
+
+
+def finetune(folder: Path, run: str, *more: str) -> Case:
+    """`dphead finetune` of a tiny network, three steps with a checkpoint each two."""
+    images = folder / "images.npz"
+    if not images.exists():
+        images_file(images)
+    out, ledger = folder / run, folder / "home" / "network.sqlite"
+    length = ("--steps", "3", "--checkpoint", "2", "--epsilon", "8", "--delta", "1e-3")
+    arguments = ("finetune", str(images), "-o", str(out), "--ledger", str(ledger))
+    arguments += (*NETWORK, *length, *more)
+    return Case("finetune", arguments, out, problems_of_run)
+
+
+def extract(folder: Path, name: str = "g.h5", *more: str) -> Case:
+    """`dphead extract` with a tiny ScatterNet, in blocks of eight rows."""
+    images = folder / "images.npz"
+    if not images.exists():
+        images_file(images)
+    arguments = ("extract", str(images), "-o", str(folder / name), *SCATTERING)
+    arguments += ("--classes", "3", "--workers", "1", "--block-rows", "8", *more)
+    return Case("extract", arguments, folder / name, problems_of_features)
+
+
+def identifier(run: Path) -> str:
+    """The id of a finished run's fit."""
+    return json.loads((run / "report.json").read_text())["ledger"]["fit_id"]
+
+
+def fits_of(folder: Path) -> list[dict[str, Any]]:
+    """Every fit of every ledger of a try."""
+    from dphead.privacy.ledger import Ledger
+
+    found = []
+    for path in sorted((folder / "home").rglob("*.sqlite")):
+        ledger = Ledger(path)
+        found += ledger.fits()
+        ledger.close()
+    return found
+
+
+def problems_of_run(folder: Path, run: Path) -> list[str]:
+    """What is wrong with a run that is said to be finished, and its one charge."""
+    from dphead.analysis.sealed import read_sealed
+
+    fits = fits_of(folder)
+    problems = []
+    if len(fits) != 1:
+        problems.append(f"{len(fits)} charges of one fit")
+    states = {r["state"] for fit in fits for r in fit["releases"]}
+    if states - {"committed"}:
+        problems.append(f"releases of a finished fit are {sorted(states)}")
+    try:
+        report = json.loads((run / "report.json").read_text())
+        copy = json.loads((run / "ledger.json").read_text())
+        read_sealed(run, "model" if (run / "model.json").exists() else "head")
+        if [f["fit_id"] for f in copy["fits"]] != [f["fit_id"] for f in fits]:
+            problems.append("the ledger's copy is another")
+        if report["ledger"]["fit_id"] not in {f["fit_id"] for f in fits}:
+            problems.append("the report's fit was not charged")
+    except (OSError, ValueError, KeyError) as error:
+        problems.append(f"a finished run cannot be read: {error!r}")
+    kept = {"report.json", "ledger.json", "run.toml"}
+    kept |= {f"{a}.{b}" for a in ("head", "model") for b in ("json", "safetensors")}
+    left = sorted({path.name for path in run.iterdir()} - kept) if run.exists() else []
+    if left:
+        problems.append(f"a finished run left {left}")
+    return problems
+
+
+def problems_of_features(folder: Path, path: Path) -> list[str]:
+    """What is wrong with a features file that is said to be finished."""
+    from extract.format import open_features, verify
+
+    problems = verify(path)
+    if path.with_name(path.name + ".part").exists():
+        problems.append("a finished file left its .part")
+    with np.load(folder / "images.npz") as given, open_features(path) as file:
+        if not np.array_equal(file.labels, given["labels"]):
+            problems.append("labels of other rows")
+        if not np.asarray(file.features[:]).any(axis=1).all():
+            problems.append("rows without features")
+    return problems
+
+
+def again(folder: Path, case: Case, run: Callable[..., Any]) -> list[str]:
+    """What is wrong after the same command ran again. run: it, to its end."""
+    finished = case.out.exists() and case.name == "extract"
+    finished |= (case.out / "report.json").exists()
+    last = run(folder, case.arguments)
+    if "Traceback" in last.said:
+        return [f"a traceback: {last.said[-300:]}"]
+    # a finished extraction is done, and a finished run is not run again
+    wanted = 2 if finished and case.name != "extract" else 0
+    if last.code != wanted:
+        return [f"exit code {last.code} for {wanted} again: {last.said[-300:]}"]
+    return case.problems(folder, case.out)

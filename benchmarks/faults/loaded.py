@@ -1,0 +1,44 @@
+"""Libraries that every forked command finds loaded; nothing else may be done here."""
+
+import encodings.cp437
+import encodings.utf_8_sig
+
+import dp_accounting.pld.privacy_loss_distribution
+import dp_accounting.rdp
+import PIL.Image
+import rich.console
+import rich.progress
+import rich.table
+import safetensors.numpy
+import safetensors.torch
+import scipy.signal
+import scipy.stats
+import torch._dynamo
+
+import dphead.analysis.check
+import dphead.analysis.records
+import dphead.cli
+import dphead.cli.account
+import dphead.cli.check
+import dphead.cli.evaluate
+import dphead.cli.finetune
+import dphead.cli.ledger
+import dphead.cli.tan
+import dphead.endtoend.run
+import dphead.endtoend.saved
+import dphead.endtoend.tan
+import dphead.runs.fit
+import extract.run
+import extract.sources
+
+__all__ = [
+    "PIL",
+    "dp_accounting",
+    "dphead",
+    "encodings",
+    "extract",
+    "rich",
+    "safetensors",
+    "scipy",
+    "torch",
+]

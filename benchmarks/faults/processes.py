@@ -1,0 +1,289 @@
+"""Commands in processes of their own, which die or find the disk full at an event, and
+a process that runs many commands one after another.
+
+An event is an SQL statement, or a file opened for writing, renamed, removed or flushed,
+or a folder made or removed, in the folder of the try.
+"""
+
+import io
+import multiprocessing
+import os
+import resource
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SECONDS = 120  # in which a command that was not struck must end
+PATIENCE = 10  # seconds in which a command must end or have said something
+ROOM = 4 << 30  # bytes of memory that a command may take beyond its libraries
+TRIES_A_PROCESS = 400  # what commands leave in a process must not add up
+FORKS = multiprocessing.get_context("forkserver")
+PRELOADED = ["benchmarks.faults.loaded"]
+AUDITED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
+HANGS, DIES = -1000, -2000  # codes of a command that gave no answer
+
+
+class Ended(NamedTuple):
+    """A command that ended: its exit code (negative: the signal that killed it), how
+    many events it had, and what it said.
+    """
+
+    code: int
+    events: int
+    said: str
+
+
+class Strike(NamedTuple):
+    """What happens at the count-th event whose description holds a text.
+
+    how: "kill" (SIGKILL), "full" (no file can be written from then on), or "never".
+    """
+
+    count: int = 1
+    text: str = ""
+    how: str = "kill"
+
+
+NEVER = Strike(how="never")
+kill_at = partial(Strike, how="kill")
+full_at = partial(Strike, how="full")
+
+
+def started(
+    folder: Path,
+    arguments: tuple[str, ...],
+    strike: Strike = NEVER,
+    *,
+    user: int = 0,
+    hours: int = 0,
+    env: dict[str, str] | None = None,
+) -> Any:
+    """A process that runs `dphead arguments` until it ends or is struck.
+
+    user: whose rights it has, where this process may choose; hours: by which its clock
+    is wrong; env: variables, "" for one that is not set.
+    """
+    FORKS.set_forkserver_preload(PRELOADED)
+    ours, theirs = FORKS.Pipe(duplex=False)
+    given = (folder, arguments, strike, env or {}, theirs, user, hours)
+    process: Any = FORKS.Process(target=_once, args=given)
+    process.answer = ours
+    process.start()
+    theirs.close()
+    return process
+
+
+def ended(process: Any) -> Ended:
+    """Wait for it. AssertionError if it takes more than SECONDS."""
+    answer = None
+    with suppress(EOFError):
+        if not process.answer.poll(SECONDS):
+            process.kill()
+            raise AssertionError(f"a command must end in {SECONDS} s")
+        answer = process.answer.recv()
+    process.answer.close()
+    process.join()
+    return answer or Ended(process.exitcode, 0, "")
+
+
+def run_to_end(folder: Path, arguments: tuple[str, ...]) -> Ended:
+    """The same command, undisturbed."""
+    return ended(started(folder, arguments))
+
+
+def _once(
+    folder: Path,
+    arguments: tuple[str, ...],
+    strike: Strike,
+    env: dict[str, str],
+    pipe: Any,
+    user: int,
+    hours: int,
+) -> None:
+    """In the child: `dphead arguments` with its events counted."""
+    os.environ |= {"DPHEAD_HOME": str(folder / "home")} | env
+    for name in [name for name, value in env.items() if not value]:
+        del os.environ[name]
+    os.chdir(folder)
+    if hours:
+        clock = time.time
+        time.time = lambda: clock() + 3600 * hours
+    if user and os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+    seen = [0, 0]  # events, and those that the strike counts
+
+    def event(description: str) -> None:
+        seen[0] += 1
+        seen[1] += strike.text in description
+        if seen[1] == strike.count and strike.text in description:
+            _struck(strike.how)
+
+    _watch(folder, event)
+    code, said = _captured(arguments, io.StringIO())
+    pipe.send(Ended(code, seen[0], said))
+    pipe.close()
+    os._exit(0)
+
+
+def _struck(how: str) -> None:
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "full":
+        # any write to a file fails from now on, also those of SQLite and HDF5
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+
+
+def _captured(arguments: tuple[str, ...], stream: io.StringIO) -> tuple[int, str]:
+    """The exit code of `dphead arguments` in this process, and what it said; an error
+    that the interpreter would print with its traceback is said as one.
+    """
+    import traceback
+
+    from dphead.cli import main
+
+    sys.argv = ["dphead", *arguments]
+    code = 0
+    with redirect_stdout(stream), redirect_stderr(stream):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+    return code, stream.getvalue()
+
+
+def _watch(folder: Path, event: Callable[[str], None]) -> None:
+    """Call `event` before each SQL statement and change of a file in the folder."""
+    inside = str(folder)
+
+    def audited(name: str, args: tuple[Any, ...]) -> None:
+        if name == "open":
+            path, mode, flags = args
+            writes = isinstance(mode, str) and any(c in mode for c in "wax+")
+            writes |= mode is None and bool(flags & (os.O_WRONLY | os.O_RDWR))
+        else:
+            path, writes = args[:1][0] if name in AUDITED else "", name in AUDITED
+        if writes and os.path.abspath(str(path)).startswith(inside):
+            event(f"{name} {os.path.abspath(str(path))}")
+
+    flush, connect = os.fsync, sqlite3.connect
+
+    def fsync(descriptor: int) -> None:
+        event(f"fsync {os.readlink(f'/proc/self/fd/{descriptor}')}")
+        flush(descriptor)
+
+    def connected(*args: Any, **more: Any) -> sqlite3.Connection:
+        connection = connect(*args, **more)
+        connection.set_trace_callback(lambda text: event(f"sql {text}"))
+        return connection
+
+    os.fsync = fsync
+    sqlite3.connect = connected  # type: ignore[assignment]
+    sys.addaudithook(audited)
+
+
+class Runner:
+    """Runs commands one after another in a process, and in a new one if it dies, hangs
+    or has run many. A command has ROOM bytes of memory. Use it as a context manager.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: Any = None
+        self._tries = 0
+
+    def run(self, arguments: tuple[str, ...]) -> Ended:
+        """What became of a command: code HANGS if it neither ended nor spoke in
+        PATIENCE seconds, 0 if it spoke and works on, DIES - signal if it died.
+        """
+        if self._process is None or self._tries == TRIES_A_PROCESS:
+            self._renew()
+        self._tries += 1
+        self._said.value = 0
+        self._pipe.send(arguments)
+        try:
+            if self._pipe.poll(PATIENCE):
+                return self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            process: Any = self._process
+            self._process = None
+            process.join()
+            code = process.exitcode or 0
+            return Ended(DIES + min(code, 0), 0, f"died with exit code {code}")
+        spoke = self._said.value > 0
+        self.close()
+        return Ended(0 if spoke else HANGS, 0, "still at work" if spoke else "silence")
+
+    def _renew(self) -> None:
+        self.close()
+        FORKS.set_forkserver_preload(PRELOADED)
+        self._pipe, theirs = FORKS.Pipe()
+        self._said = FORKS.Value("L", 0)
+        given = (self.folder, theirs, self._said)
+        self._process = FORKS.Process(target=_one_after_another, args=given)
+        self._process.start()
+        self._tries = 0
+        theirs.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = None
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Heard(io.StringIO):
+    """What is written is counted where another process sees it."""
+
+    def __init__(self, count: Any) -> None:
+        super().__init__()
+        self.count = count
+
+    def write(self, text: str) -> int:
+        self.count.value += len(text)
+        return super().write(text)
+
+
+def _one_after_another(folder: Path, pipe: Any, said: Any) -> None:
+    os.environ["DPHEAD_HOME"] = str(folder / "home")
+    _bound_memory()
+    with suppress(EOFError):
+        while True:
+            arguments = pipe.recv()
+            os.chdir(folder)
+            code, text = _captured(arguments, _Heard(said))
+            pipe.send(Ended(code, 0, text))
+
+
+def _bound_memory() -> None:
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (now + ROOM, hard))
+
+
+def killed_after(process: Any, seconds: float) -> None:
+    """Kill a process at a moment, wherever it is."""
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+    process.answer.close()

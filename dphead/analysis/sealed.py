@@ -1,0 +1,133 @@
+"""What a run leaves on disk, under digests: JSON, and tensors beside it. What is read
+is as it was written, or refused; nothing is pickled.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead.privacy.ledger import write_durably
+
+FORMAT = 1
+DIGESTS = ("tensors_sha256", "sha256")  # of NAME.safetensors, and of NAME.json's rest
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """Write JSON data durably, whole or not at all, with a digest of it."""
+    facts = json.loads(json.dumps(facts, allow_nan=False))
+    facts["sha256"] = _digest(facts)
+    text = json.dumps(facts, indent=2, sort_keys=True) + "\n"
+    write_durably(path, lambda file: file.write(text.encode()))
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The data of `write_json`, with its digest where it has one.
+
+    ValueError if the file is no JSON object, or not under its digest; files of before
+    there were digests have none.
+    """
+    try:
+        facts = json.loads(path.read_text())
+        if not isinstance(facts, dict):
+            raise ValueError(f"{type(facts).__name__} for an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"a run must hold a {what} in JSON, got {path} ({error}). Check the path."
+        ) from error
+    if facts.get("sha256", _digest(facts)) != _digest(facts):
+        raise ValueError(
+            f"a {what} must be as it was written, got {path} changed or damaged. "
+            "Restore the file, or run again."
+        )
+    return facts
+
+
+def write_sealed(
+    folder: Path, name: str, tensors: dict[str, np.ndarray], facts: dict[str, Any]
+) -> None:
+    """Write NAME.safetensors and NAME.json, durably, with digests of both."""
+    from safetensors.numpy import save
+
+    held = save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
+    write_durably(folder / f"{name}.safetensors", lambda file: file.write(held))
+    digest = hashlib.sha256(held).hexdigest()
+    write_json(
+        folder / f"{name}.json", {"format": FORMAT, **facts, "tensors_sha256": digest}
+    )
+
+
+def read_sealed(
+    folder: Path, name: str
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The tensors and facts of `write_sealed`.
+
+    ValueError if they are not there, of another format, or not under their digests.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        facts = json.loads((folder / f"{name}.json").read_text())
+        held = (folder / f"{name}.safetensors").read_bytes()
+        if facts["format"] != FORMAT:
+            raise ValueError(
+                f"the {name}'s format must be {FORMAT}, got format={facts['format']}. "
+                "Update dphead."
+            )
+        found = (hashlib.sha256(held).hexdigest(), _digest(facts))
+        kept = tuple(facts.get(key) for key in DIGESTS)
+        if kept not in (found, (None, None)):
+            raise ValueError(
+                f"{name}.json and {name}.safetensors must be as they were written, got "
+                f"others in {folder}. Put back a copy, or train again."
+            )
+        return load(held), facts
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        RecursionError,
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+        SafetensorError,
+    ) as error:
+        raise missing(folder, name, error) from error
+
+
+def missing(folder: Path, name: str, error: Exception) -> ValueError:
+    """That a folder does not hold what `write_sealed` writes."""
+    return ValueError(
+        f"a run folder must hold {name}.json and {name}.safetensors, got path={folder} "
+        f"({error!r}). {'Fit' if name == 'head' else 'Train'} first."
+    )
+
+
+@contextmanager
+def as_written(what: str, where: object) -> Iterator[None]:
+    """ValueError, in one line, for what records of another form lead their reader to: a
+    key that is not there, a list for a number.
+    """
+    try:
+        yield
+    except (
+        AttributeError,
+        LookupError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+    ) as error:
+        text = str(error).strip().split("\n")[0][:200]
+        raise ValueError(
+            f"{what} must be as dphead writes it, got {type(error).__name__} ({text}) "
+            f"in {where}. Put back a copy, or run again."
+        ) from error
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    rest = {key: value for key, value in facts.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

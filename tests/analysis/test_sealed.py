@@ -1,0 +1,49 @@
+"""JSON under a digest of itself; heads are in tests/runs/test_export.py."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dphead.analysis.sealed import as_written, read_json, write_json
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
+    path = tmp_path / "facts.json"
+    write_json(path, {"a": [1, 2.5, "ε"], "b": {"c": None}})
+    facts, whole = read_json(path, "record"), path.read_bytes()
+    refused = 0
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << (at % 7)
+        path.write_bytes(changed)
+        try:
+            found = read_json(path, "record")
+        except ValueError as error:
+            refused += "record" in str(error)
+            continue
+        assert {found[k] == facts[k] for k in ("a", "b")} == {True}
+    assert refused > len(whole) / 2
+
+
+def test_facts_of_before_there_were_digests_are_read(tmp_path):
+    (tmp_path / "f.json").write_text(json.dumps({"a": 1}))
+    assert read_json(tmp_path / "f.json", "record") == {"a": 1}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{", "[" * 100_000, "\udcff"])
+def test_what_is_no_record_is_one_line(text, tmp_path):
+    (tmp_path / "f.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    for name in ("f.json", "missing.json"):
+        with pytest.raises(ValueError, match="a run must hold a record in JSON"):
+            read_json(tmp_path / name, "record")
+
+
+def test_records_of_another_form_are_one_line():
+    said = "a thing must be as dphead writes it"
+    for wrong, key in (({}, "a"), (3, "a"), ([], "a"), ([], 1), (None, 0)):
+        held: Any = wrong
+        with pytest.raises(ValueError, match=said), as_written("a thing", "here"):
+            held[key]
+    with pytest.raises(ZeroDivisionError), as_written("a thing", "here"):
+        raise ZeroDivisionError

@@ -1,0 +1,59 @@
+"""A path that is not there is said before libraries are loaded, which takes seconds."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dphead.cli.paths import check_there
+
+COMMANDS = (
+    "fit missing.h5 -o run",
+    "finetune missing -o run --ledger l.sqlite --classes 3",
+    "extract missing -o x.h5 --backbone scatternet",
+    "evaluate missing missing",
+    "predict missing missing",
+    "check missing",
+    "ledger show missing",
+)
+SCRIPT = """
+import json, sys
+from dphead.cli import main
+found = {}
+for command in sys.argv[1:]:
+    sys.argv = ["dphead", *command.split()]
+    try:
+        main()
+    except SystemExit as stop:
+        found[command] = stop.code
+heavy = {"torch", "jax", "numba", "sklearn"}
+print(json.dumps([found, sorted(heavy & set(sys.modules))]))
+"""
+
+
+def test_a_missing_path_loads_no_library(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *COMMANDS],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={
+            "DPHEAD_HOME": str(tmp_path),
+            "PYTHONPATH": ":".join(sys.path),
+        },
+    )
+    found, loaded = json.loads(done.stdout.splitlines()[-1])
+    assert found == dict.fromkeys(COMMANDS, 2)
+    assert loaded == []
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(COMMANDS)
+    assert all(" must exist, got missing" in line for line in lines)
+
+
+def test_an_unfinished_file_beside_it_is_named(tmp_path):
+    (tmp_path / "f.h5.part").write_text("")
+    with pytest.raises(ValueError, match=r"A \.part file is there"):
+        check_there("a features file", None, tmp_path, tmp_path / "f.h5")
+    with pytest.raises(ValueError, match="must exist"):
+        check_there("a features file", tmp_path / "missing")

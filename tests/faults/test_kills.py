@@ -1,0 +1,52 @@
+"""A bounded part of `python -m benchmarks faults points random folder budget`: commands
+that die or race leave nothing lost and nothing charged twice.
+"""
+
+import pytest
+
+from benchmarks.faults import cases, kills
+from benchmarks.faults.processes import run_to_end
+
+
+@pytest.mark.parametrize(
+    ("name", "every"), [("dp-ls", 23), ("dp-sgd", 67), ("extract", 5), ("finetune", 61)]
+)
+def test_a_command_that_was_killed_anywhere_goes_on_under_one_charge(name, every):
+    """Every so many events; all of them take minutes."""
+    tries = dict(kills.points(kills.CASES[name], every))
+    assert len(tries) >= 2
+    assert {at: found for at, found in tries.items() if found} == {}
+
+
+def test_a_command_that_was_killed_at_random_goes_on():
+    assert list(kills.random_kills(3)) == [[]] * 3
+
+
+def test_fits_on_one_folder_are_one_fit():
+    assert list(kills.same_folder(1)) == [[]]
+
+
+def test_fits_at_once_keep_to_a_budget():
+    assert list(kills.one_budget(1, processes=8, room=3)) == [[]]
+
+
+def test_what_is_broken_is_found(tmp_path):
+    """The probes' own eyes: a run without a report, one that was charged twice, and one
+    that left something.
+    """
+    case = cases.fit(tmp_path, "run")
+    assert "cannot be read" in str(case.problems(tmp_path, case.out))
+    assert run_to_end(tmp_path, case.arguments).code == 0
+    assert case.problems(tmp_path, case.out) == []
+    (case.out / "rest.part").write_text("")
+    assert "left ['rest.part']" in str(case.problems(tmp_path, case.out))
+    assert run_to_end(tmp_path, cases.fit(tmp_path, "again").arguments).code == 0
+    assert "2 charges of one fit" in case.problems(tmp_path, case.out)
+
+
+def test_features_that_are_not_whole_are_found(tmp_path):
+    case = cases.extract(tmp_path)
+    assert run_to_end(tmp_path, case.arguments).code == 0
+    assert case.problems(tmp_path, case.out) == []
+    cases.images_file(tmp_path / "images.npz", seed=1)
+    assert "labels of other rows" in case.problems(tmp_path, case.out)
