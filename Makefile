@@ -1,10 +1,10 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo tour docs smoke test lint bench tables mutants
+.PHONY: install demo tour docs smoke test lint bench tables mutants lowest
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
-	$(PY) -m pip install --quiet --editable '.[extract,plots,dev]'
+	$(PY) -m pip install --quiet --editable '.[jax,extract,plots,dev]'
 	touch .venv/.ready
 
 install: .venv/.ready
@@ -44,3 +44,16 @@ tables: install
 
 mutants: install
 	$(PY) -m mutants
+
+# The lowest versions that pyproject.toml allows, in a virtual environment of their own, and
+# tests that need no network of images.
+LOWEST := .lowest/bin/python
+lowest:
+	python3 -m venv --clear .lowest
+	python3 tests/lowest.py > .lowest/constraints.txt
+	$(LOWEST) -m pip install --quiet --constraint .lowest/constraints.txt '.[jax]' \
+		pytest pytest-xdist hypothesis
+	cd .lowest && ../$(LOWEST) -m pytest --numprocesses 2 --rootdir .. -c ../pyproject.toml \
+		../tests/privacy/test_ledger.py ../tests/privacy/test_release.py ../tests/rows \
+		../tests/solvers ../tests/sums ../tests/runs/test_fit.py \
+		../tests/runs/test_processes.py

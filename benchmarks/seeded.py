@@ -40,7 +40,6 @@ SETTINGS = {"dp-sgd": "--steps 3", "dp-adam": "--steps 3", "dp-newton": "--steps
 def run() -> None:
     """Print one line a head."""
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["DPHEAD_HOME"] = str(Path(folder) / "home")
         features = write_rows(Path(folder) / "features.h5")
         for name, options in cases():
             digest = fitted(Path(folder), features, options)
@@ -95,7 +94,10 @@ def fitted(folder: Path, features: Path, options: str) -> str:
     from dphead.cli import cli
 
     run = Path(tempfile.mkdtemp(dir=folder)) / "run"
+    # a home of its own: a report names the ledgers of other fits that its home knows
+    os.environ["DPHEAD_HOME"] = str(run.parent / "home")
     extra = "--nominal-n 700" if "add_remove" in options else ""
+    extra += "" if "--group-cap" in options else " --protect image"
     words = f"fit {features} -o {run} --ledger {run}.sqlite --seed 1"
     out = io.StringIO()
     error = io.StringIO()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ import torch
 from extract.backbones import Backbone
 from extract.errors import ExtractError, ResumableError
 from extract.images import Source, UnreadableImage, image_hash
+from extract.index import ImageIndex
 from extract.rows import row_digest
 from extract.rowwise import RowNorm
 from extract.threads import one_thread
@@ -24,6 +25,13 @@ from extract.views import Views
 from extract.writing import FeaturesWriter
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
+
+
+class Seen(NamedTuple):
+    """An image that could be decoded. digest: `ImageIndex.digest`, None without one."""
+
+    shape: tuple[int, ...]
+    digest: int | None
 
 
 @dataclass
@@ -35,23 +43,27 @@ class Survey:
     unreadable: list[int] = field(default_factory=list)
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_colour: bool = False
+    digests: list[int] = field(default_factory=list)  # under an index's key
 
 
-def survey(source: Source, workers: int) -> Survey:
+def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Survey:
     """Decode every image once, so that a source that cannot be used is refused before
-    anything is written.
+    anything is written. index: what knows images that were seen before.
     """
     found = Survey()
     if source.arrays is not None:
         found.has_colour = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
+        if index is not None:
+            found.digests = [index.digest(image) for image in source.arrays]
         return found
 
-    def work(raw: np.ndarray | bytes) -> np.ndarray | None:
+    def work(raw: np.ndarray | bytes) -> Seen | None:
         try:
-            return source.decode(raw)
+            image = source.decode(raw)
         except UnreadableImage:
             return None
+        return Seen(image.shape, None if index is None else index.digest(image))
 
     with ThreadPoolExecutor(workers) as pool:
         images = in_order(
@@ -60,12 +72,14 @@ def survey(source: Source, workers: int) -> Survey:
             (source.raw(row) for row in range(source.n_rows)),
             ahead=8 * workers,
         )
-        for row, image in enumerate(images):
-            if image is None:
+        for row, seen in enumerate(images):
+            if seen is None:
                 found.unreadable.append(row)
                 continue
-            found.shapes.add(image.shape[:2])
-            found.has_colour |= image.ndim == 3
+            found.shapes.add(seen.shape[:2])
+            found.has_colour |= len(seen.shape) == 3
+            if seen.digest is not None:
+                found.digests.append(seen.digest)
     return found
 
 

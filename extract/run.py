@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +18,13 @@ import torch
 from extract.backbones import Backbone, BackboneOptions, load_backbone
 from extract.disk import check_disk, write_names
 from extract.errors import ExtractError, FormatError, ResumableError
+from extract.identity import Declared, Identity, identified, note_images
 from extract.images import Classes, Source
+from extract.index import ImageIndex, Overlap
 from extract.loop import Loop, LoopSettings, Progress, Survey, survey
-from extract.reading import open_features
 from extract.rows import Header
 from extract.rowwise import RowNorm
-from extract.shards import Shard, shared_identifiers
+from extract.shards import Shard
 from extract.sources import open_source
 from extract.verify import verify
 from extract.views import Views
@@ -40,6 +40,8 @@ class ExtractOptions:
     layout: of a folder's or an archive's paths; None is split/class with a split, else
     class. batch_size None: a good one for the device. limit: use the first rows only
     (for trials). check: verify at the end.
+    index: of the images that were seen before, whose data set's id is taken; None looks
+    for none. new_data_set: says that these are others, whatever it holds.
     shard: which part of the rows; other than the whole, it goes into a file of its own
     beside `output`.
     """
@@ -65,6 +67,8 @@ class ExtractOptions:
     skip_unreadable: bool = False
     dataset_id: str | None = None
     same_data_as: str | Path | None = None
+    new_data_set: bool = False
+    index: ImageIndex | None = None
     limit: int | None = None
     check: bool = True
     shard: Shard = field(default_factory=Shard)
@@ -74,7 +78,9 @@ class ExtractOptions:
 class Summary:
     """What was written, for the data holder's screen.
 
-    restarted: an unfinished file was damaged. problems: see `extract.format.verify`.
+    recognised: the id is that of images that were seen before; overlaps: other data
+    sets that hold some of these, private. restarted: an unfinished file was damaged.
+    problems: see `extract.format.verify`.
     """
 
     path: Path
@@ -86,6 +92,8 @@ class Summary:
     rows_per_second: float
     rows_done: int
     already_complete: bool
+    recognised: bool
+    overlaps: list[Overlap]
     restarted: bool
     problems: list[str]
 
@@ -123,8 +131,13 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     part = source.part(*rows)
     size, channels = declared_input(options.backbone, source)
     backbone = load_backbone(options.backbone, size, channels == 3)
-    check_images(part, options, backbone)
-    identity = identified(options, part, n_rows)
+    seen = np.array(check_images(part, options, backbone).digests, np.uint64)
+    given = Declared(
+        options.dataset_id, options.same_data_as, options.new_data_set, options.index
+    )
+    identity = identified(
+        given, Path(options.output), options.shard, part, n_rows, seen
+    )
     settings = LoopSettings(
         device,
         _batch_size(options, device),
@@ -138,6 +151,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     header = make_header(options, part, backbone, settings, identity)
     check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
+        overlaps = note_images(options.index, writer.dataset_id, seen)
         done_before, began = writer.next_row, time.perf_counter()
         if not writer.already_complete:
             _fill(part, backbone, writer, settings, progress)
@@ -152,6 +166,8 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         rows_per_second=(header.n_rows - done_before) / seconds if seconds > 0 else 0.0,
         rows_done=header.n_rows - done_before,
         already_complete=writer.already_complete,
+        recognised=writer.dataset_id == identity.recognised,
+        overlaps=overlaps,
         restarted=writer.restarted,
         problems=verify(output) if options.check else [],
     )
@@ -244,7 +260,7 @@ def check_images(source: Source, options: ExtractOptions, backbone: Backbone) ->
     is readable, or if one does not fit what is declared: colour for a network of one
     channel, or another size where images are not resized.
     """
-    found = survey(source, options.workers)
+    found = survey(source, options.workers, options.index)
     if found.unreadable and not options.skip_unreadable:
         first = [str(source.names[row]) for row in found.unreadable[:_LISTED_IMAGES]]
         if len(found.unreadable) > _LISTED_IMAGES:
@@ -273,40 +289,6 @@ def check_images(source: Source, options: ExtractOptions, backbone: Backbone) ->
             "--interpolation none."
         )
     return found
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Which data set a file's rows are of.
-
-    n_rows: of the whole data set, all shards together. dataset_id, salt: None makes new
-    ones. expected_digests: (n, 16) that the images must have, or None.
-    """
-
-    n_rows: int
-    dataset_id: str | None
-    salt: Any = None
-    expected_digests: np.ndarray | None = None
-
-
-def identified(options: ExtractOptions, source: Source, n_rows: int) -> Identity:
-    """What `source`, a shard of n_rows rows, shares with other files of its images."""
-    dataset_id = options.dataset_id
-    if options.same_data_as is not None:
-        with open_features(options.same_data_as) as other:
-            if dataset_id not in (None, other.dataset_id) or other.n_rows != n_rows:
-                raise ExtractError(
-                    "--same-data-as must name a file of the same images, got "
-                    f"n_rows={other.n_rows} for {n_rows}. Extract from the same source."
-                )
-            rows = slice(source.first, source.first + source.n_rows)
-            return Identity(
-                n_rows, other.dataset_id, other.attrs["salt"], other.row_digest[rows]
-            )
-    if options.shard.count > 1:
-        shared = shared_identifiers(Path(options.output), source.digest, dataset_id)
-        return Identity(n_rows, *shared)
-    return Identity(n_rows, dataset_id)
 
 
 def make_header(

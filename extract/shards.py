@@ -99,19 +99,27 @@ class Shard:
         )
 
 
+def shards_path(output: Path) -> Path:
+    """Where all shards of `output` find the id and salt that they have in common."""
+    return output.with_name(output.name + ".shards.json")
+
+
 def shared_identifiers(
-    output: Path, source_digest: str, dataset_id: str | None
+    output: Path,
+    source_digest: str,
+    dataset_id: str | None,
+    known: str | None = None,
 ) -> tuple[str, str]:
     """(dataset_id, salt) that all shards of `output` have in common; the first shard
-    that asks draws them.
+    that asks draws them. known: the id to take where none was given.
 
     ExtractError if they belong to other images, or to another dataset_id than the one
     given.
     """
     check_dataset_id(dataset_id)
-    path = output.with_name(output.name + ".shards.json")
+    path = shards_path(output)
     drawn = {
-        "dataset_id": dataset_id or uuid.uuid4().hex,
+        "dataset_id": dataset_id or known or uuid.uuid4().hex,
         "salt": secrets.token_hex(16),
         "source": source_digest,
     }

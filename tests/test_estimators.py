@@ -19,7 +19,6 @@ import dphead
 from dphead.analysis.metrics import probabilities
 from dphead.estimators import base, guarantee, inputs
 from dphead.planning.methods import settable
-from dphead.planning.plan import unprotected_groups
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers.head import float_rows
 from extract.format import FormatError, write_features
@@ -737,31 +736,35 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
             )
 
 
-def test_a_files_groups_without_a_cap_are_a_warning_and_a_note(blobs, tmp_path):
-    """The words are those of `dphead fit`, which names its own option."""
+def test_a_files_groups_need_a_decision(blobs, tmp_path):
+    """A cap, or that each image is protected for itself alone: then a note says so."""
     x, y = blobs
     path = tmp_path / "grouped.h5"
     names = ["cat", "dog", "bird"]
     write_features(
         path, x.astype(np.float32), y.astype(np.int32), names, group=np.arange(300) // 3
     )
-    make = dphead.DPPrototypeClassifier
-    with pytest.warns(
-        base.PrivacyWarning,
-        match="has groups.*for itself alone: group_cap= protects groups",
-    ) as seen:
-        model = make(epsilon=4.0, delta=1e-4).fit(path)
-    assert seen[0].filename == __file__
-    assert str(seen[0].message) in model.privacy_.notes
-    assert str(seen[0].message).replace(
-        "group_cap=", "--group-cap"
-    ) == unprotected_groups(True, None, 4.0, "--group-cap")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", base.PrivacyWarning)
-        capped = make(epsilon=4.0, delta=1e-4, group_cap=2, ledger=Ledger()).fit(path)
-        open_ended = make(epsilon=np.inf).fit(path)
+    book = Ledger()
+
+    def make(**more):
+        given = {"epsilon": 4.0, "delta": 1e-4, "ledger": book} | more
+        return dphead.DPPrototypeClassifier(**given)
+
+    with pytest.raises(ValueError, match=r"group_cap=K to .*or protect='image' to"):
+        make().fit(path)
+    with pytest.raises(ValueError, match="Leave one out"):
+        make(protect="image", group_cap=2).fit(path)
+    with pytest.raises(ValueError, match="that can be confirmed, got protect='group'"):
+        make(protect="group").fit(path)
+    assert not book.fits()
+    apart = make(protect="image").fit(path)
+    assert any("protect='image' confirms" in note for note in apart.privacy_.notes)
+    capped = make(group_cap=2, ledger=Ledger()).fit(path)
+    open_ended = make(epsilon=np.inf, ledger=Ledger()).fit(path)
     assert not any(
-        "has groups" in note for m in (capped, open_ended) for note in m.privacy_.notes
+        "several images" in note
+        for m in (capped, open_ended)
+        for note in m.privacy_.notes
     )
 
 

@@ -131,6 +131,19 @@ def inferred_classes(run: Run) -> Iterator[Finding]:
         )
 
 
+def unprotected_groups(run: Run) -> Iterator[Finding]:
+    """The source says whose an image is, and only images were protected."""
+    g = run.report["guarantee"]
+    unprotected = run.report["data"].get("grouped") and g["group_cap"] is None
+    if unprotected and math.isfinite(g["epsilon"]):
+        yield Finding(
+            "people with several images",
+            "the source has groups, and each image was protected for itself alone",
+            "Whoever has k images has about k times this epsilon, or more",
+            "Fit again with --group-cap, which protects groups",
+        )
+
+
 def preprocessing(run: Run) -> Iterator[Finding]:
     """The features may depend on other rows than their own."""
     facts: dict[str, Any] | None = run.report["data"].get("extraction") or (
@@ -304,6 +317,18 @@ def unrecorded(run: Run) -> Iterator[Finding]:
         )
 
 
+def fits_elsewhere(run: Run) -> Iterator[Finding]:
+    """Other ledgers hold fits on the same images."""
+    for where in run.elsewhere:
+        yield Finding(
+            "fits in another ledger",
+            f"this run's ledger does not count {where}",
+            "What was spent there adds to this epsilon, and what was seen there may "
+            "have chosen the settings",
+            "Fit with the data set's own ledger; state the sum over all ledgers",
+        )
+
+
 def notes(run: Run) -> list[str]:
     """What a reader should know besides, and what could not be checked."""
     ledger, found = run.report["ledger"], []
@@ -333,11 +358,13 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     delta_too_large,
     unaccounted_tuning,
     inferred_classes,
+    unprotected_groups,
     preprocessing,
     selection_on_test_rows,
     private_metrics,
     only_this_fit,
     unrecorded,
+    fits_elsewhere,
 )
 
 

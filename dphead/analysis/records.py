@@ -47,6 +47,8 @@ class Run:
 
     fits: all fits of the ledger, oldest first, or None where the ledger cannot be
         reached.
+    elsewhere: ledgers that it does not count, each a text: what the report says of
+        them, unless `dphead check` looked.
     """
 
     report: dict[str, Any]
@@ -55,6 +57,7 @@ class Run:
     tensors: frozenset[str]
     files: tuple[str, ...]
     fits: list[dict[str, Any]] | None
+    elsewhere: tuple[str, ...] = ()
 
     def total_now(self) -> float:
         """Plain sum over the ledger as it is now; the report's own where it cannot be
@@ -123,6 +126,10 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
         tensors,
         names,
         _ledger_fits(report, plan, ledger, file),
+        tuple(
+            f"the ledger {one['path']} with fits on {one['of']}"
+            for one in report["ledger"].get("elsewhere", ())
+        ),
     )
 
 

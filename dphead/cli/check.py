@@ -12,6 +12,30 @@ from dphead.cli.progress import shown
 PATH = click.Path(path_type=Path)
 
 
+def with_elsewhere(run: Any, ledger: Path | None) -> Any:
+    """The run with the ledgers of this home that its own does not count."""
+    from dataclasses import replace
+
+    from dphead.runs.ledgers import charged_elsewhere
+
+    own = (run.report["ledger"]["path"], *([ledger] if ledger else []))
+    found = charged_elsewhere(run.report["data"].get("dataset_id"), *own)
+    return replace(run, elsewhere=tuple(map(str, found))) if found else run
+
+
+def unknown_images(run: Any) -> list[str]:
+    """A note where this home cannot know whether other data sets hold the images."""
+    from dphead.runs.ledgers import has_home, image_index
+
+    dataset_id = run.report["data"].get("dataset_id")
+    if dataset_id and has_home() and len(image_index().images(dataset_id)):
+        return []
+    return [
+        "the images were not extracted under this home (DPHEAD_HOME), so it does not "
+        "know whether fits on other files of them were charged"
+    ]
+
+
 @click.command(short_help="List what a run's guarantee does not cover.")
 @click.argument("run", type=PATH)
 @click.option(
@@ -36,9 +60,9 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
     from dphead.analysis.records import read_run
 
     with shown("computing epsilon again"):
-        finished = read_run(run, ledger)
+        finished = with_elsewhere(read_run(run, ledger), ledger)
         findings = find(finished)
-        remarks = notes(finished)
+        remarks = notes(finished) + unknown_images(finished)
         total = spent_now(finished)
     if as_json:
         click.echo(as_text(finished.report["guarantee"], findings, remarks))

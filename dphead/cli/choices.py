@@ -46,6 +46,11 @@ NOT_PRIVATE = click.option(
     is_flag=True,
     help="Confirm --epsilon inf: no noise, charged as infinite for ever.",
 )
+PROTECT = click.option(
+    "--protect",
+    type=click.Choice(["image"]),
+    help="Protect each image for itself alone where the source has groups (people).",
+)
 
 
 def check_private(epsilon: float, not_private: bool) -> None:

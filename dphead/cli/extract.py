@@ -83,6 +83,11 @@ UNLABELLED = click.option(
     is_flag=True,
     help="Keep rows whose label is no declared class, without a class.",
 )
+NEW_DATA_SET = click.option(
+    "--new-data-set",
+    is_flag=True,
+    help="Count these images apart, though another data set holds some of them too.",
+)
 LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
@@ -265,6 +270,7 @@ LAYOUT = click.option(
     type=click.Path(path_type=Path),
     help="Features file of the same images: take its dataset_id.",
 )
+@NEW_DATA_SET
 @click.option(
     "--limit", type=click.IntRange(1), help="Only the first rows (for trials)."
 )
@@ -282,7 +288,8 @@ def extract(**given: Any) -> None:
 
     SOURCE is a folder of images by class (or as --layout says), a CSV with columns
     path, label, split, group, a zip or tar of images, a folder of IDX or CIFAR binary
-    files, or an .npz. A killed run resumes with the same command.
+    files, or an .npz. A killed run resumes with the same command. Images that were
+    extracted before, by any network, keep their data set and its ledger.
 
     Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead
     features join` makes one file.
@@ -308,6 +315,7 @@ def extract(**given: Any) -> None:
     if summary.restarted:
         click.echo("the unfinished file was damaged, and all of it was started again")
     _print_summary(summary)
+    _print_others(summary)
     if options.shard.count > 1:
         name = options.output.stem
         shards = f"{name}.shard-*-of-{options.shard.count}{options.output.suffix}"
@@ -354,6 +362,7 @@ def _print_summary(summary: Any) -> None:
 
 
 def _options(given: dict[str, Any]) -> Any:
+    from dphead.runs.ledgers import image_index
     from extract.backbones import BackboneOptions
     from extract.images import Classes
     from extract.rowwise import RowNorm
@@ -386,6 +395,7 @@ def _options(given: dict[str, Any]) -> Any:
         "skip_unreadable",
         "dataset_id",
         "same_data_as",
+        "new_data_set",
         "limit",
     )
     rest = {name: given[name] for name in direct}
@@ -409,6 +419,7 @@ def _options(given: dict[str, Any]) -> Any:
         normalize=RowNorm(normalize, given["groups"]),
         views=Views(given["views"], given["flip"]),
         shard=Shard.parse(given["shard"]) if given["shard"] else Shard.of_process(),
+        index=image_index(),
         **rest,
     )
 
@@ -431,6 +442,18 @@ def _print_budget(features: Path) -> None:
             *lines,
         ]
     click.echo(section("Next", lines))
+
+
+def _print_others(summary: Any) -> None:
+    """Whose images these are besides, as the private index of this home knows."""
+    if summary.recognised:
+        known = (
+            "these images were extracted before: the data set is theirs, and one "
+            "ledger counts all fits on them (--new-data-set: count them apart)"
+        )
+        click.echo(section("Known", [known]))
+    for other in summary.overlaps:
+        click.echo(section("Private", [f"for you alone: {other}"]), err=True)
 
 
 def _print_problems(problems: list[str]) -> None:

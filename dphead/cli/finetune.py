@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from dphead.cli.choices import NOT_PRIVATE, RELATIONS, TUNING, check_private
+from dphead.cli.choices import NOT_PRIVATE, PROTECT, RELATIONS, TUNING, check_private
 from dphead.cli.command import CONFIG, Sectioned, write_config
-from dphead.cli.extract import LAYOUT, UNLABELLED, _numbers
+from dphead.cli.extract import LAYOUT, NEW_DATA_SET, UNLABELLED, _numbers
 from dphead.cli.fit import _bytes, releases_text
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
@@ -22,7 +22,8 @@ SECTIONS = {
     ),
     "Guarantee": (
         *("epsilon", "delta", "relation", "nominal_n", "protect", "ledger"),
-        *("same_data_as", "tuning", "accountant", "allow_large_delta", "not_private"),
+        *("same_data_as", "dataset_id", "new_data_set", "tuning", "accountant"),
+        *("allow_large_delta", "not_private"),
         "seed",
     ),
     "Network": (
@@ -188,20 +189,19 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     default=0,
     help="Measure with so many augmented views that vote, too.",
 )
-@click.option("--ledger", type=PATH, help="The data set's ledger.")
+@click.option(
+    "--ledger",
+    type=PATH,
+    help="The data set's ledger (default: one for each data set, in DPHEAD_HOME).",
+)
 @click.option(
     "--same-data-as",
     type=PATH,
     help="A features file of the same images: use its data set's ledger.",
 )
-@click.option(
-    "--protect",
-    type=click.Choice(["image"]),
-    help=(
-        "Confirm that images are protected one by one where the source has groups "
-        "(people)."
-    ),
-)
+@click.option("--dataset-id", metavar="HEX", help="The same, by its data set's id.")
+@NEW_DATA_SET
+@PROTECT
 @click.option(
     "--tuning",
     type=TUNING,
@@ -265,9 +265,8 @@ def finetune(
 
     \b
     dphead finetune images/ -o run --classes 10 --batch-size 4096 --steps 875 \\
-      --views 16 --ledger l.sqlite
-    dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1 \\
-      --ledger l.sqlite
+      --views 16
+    dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1
     """
     if not dry_run:
         check_private(given["epsilon"], not_private)

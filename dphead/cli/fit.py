@@ -10,6 +10,7 @@ from dphead.cli.choices import (
     METHODS,
     NOT_PRIVATE,
     PATH,
+    PROTECT,
     RELATIONS,
     SETTINGS,
     TUNING,
@@ -25,8 +26,9 @@ SECTIONS = {
         *("out", "split", "classes", "test", "test_split", "test_is", "config"),
     ),
     "Guarantee": (
-        *("epsilon", "delta", "relation", "nominal_n", "group_cap", "ledger"),
-        *("tuning", "accountant", "allow_large_delta", "not_private", "seed"),
+        *("epsilon", "delta", "relation", "nominal_n", "group_cap", "protect"),
+        *("ledger", "tuning", "accountant", "allow_large_delta", "not_private"),
+        "seed",
     ),
     "Method": ("method", "preset"),
     SETTINGS: (),
@@ -106,6 +108,7 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     type=click.IntRange(min=1),
     help="Protect groups (patients): at most so many images of each count.",
 )
+@PROTECT
 @click.option(
     "--accountant",
     type=ACCOUNTANTS,
@@ -209,10 +212,12 @@ def fit(
     check_there("a features file", given["features"], given["test"])
 
     from dphead.cli.outcome import details, outcome
+    from dphead.runs.connect import require_jax
     from dphead.runs.fit import fit_files
-    from dphead.runs.processes import launch
+    from dphead.runs.launch import launch
 
     if processes is not None and coordinator is None and not dry_run:
+        require_jax("--processes")
         sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))
     place = _place(coordinator, num_processes, process_id, connect_timeout)
     options = _options(given, None if dry_run else place)
@@ -248,7 +253,7 @@ def _place(
     connect_timeout: float,
 ) -> Any:
     """Where this process is among several, or None."""
-    from dphead.runs.processes import Place
+    from dphead.runs.connect import Place
 
     if coordinator is not None:
         return Place(coordinator, num_processes, process_id, connect_timeout)

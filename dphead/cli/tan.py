@@ -315,6 +315,7 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
 
     from dphead.endtoend.options import FinetuneOptions
     from dphead.endtoend.run import finetune
+    from dphead.runs.ledgers import IN_MEMORY
     from extract.images import Classes
 
     with tempfile.TemporaryDirectory() as folder:
@@ -327,7 +328,7 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
             split=given["split"],
             test_split=given["test_split"],
             test_is="public",
-            ledger=Path(folder) / "public.sqlite",
+            ledger=IN_MEMORY,
             seed=seed,
             tuning="public data",
             settings=settings,

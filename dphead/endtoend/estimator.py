@@ -18,12 +18,11 @@ from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import make_training
 from dphead.endtoend.settings import NAMES, make_settings
-from dphead.endtoend.sources import check_protection
 from dphead.estimators.base import confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import column, declared, positions, require_same_kind
 from dphead.estimators.ledger import LedgerMixin
-from dphead.planning.plan import Target
+from dphead.planning.plan import Target, check_unit
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.runs.custody import public_facts
@@ -108,8 +107,12 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         # From here on the number of rows is facts.n_rows: under add_remove len(x) is
         # private.
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
-        ungrouped = check_protection(
-            groups is not None, self.protect, self.epsilon, "groups", "protect='image'"
+        ungrouped = check_unit(
+            groups is not None,
+            self.protect,
+            self.epsilon,
+            confirm="protect='image'",
+            instead="a head on features with group_cap=",
         )
         large = confirmed_delta(
             self.epsilon, self.delta, facts.n_rows, self.allow_large_delta

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from extract.images import Classes, UnreadableImage
+from extract.index import ImageIndex
 from extract.sources import open_source
 
 
@@ -19,6 +20,7 @@ class LabelledImages:
     ones; declared: how.
 
     grouped: whether the source says which images belong together (a group column).
+    digests: uint64, of each image that could be read, under an index's key.
     names: the private name of each image.
     """
 
@@ -27,6 +29,7 @@ class LabelledImages:
     classes: list[str]
     declared: str
     splits: list[str]
+    digests: np.ndarray
     grouped: bool = False
     names: Sequence[str] = ()
 
@@ -38,6 +41,7 @@ def load_images(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     layout: str | None = None,
+    index: ImageIndex | None = None,
 ) -> LabelledImages:
     """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.sources`)
     into memory.
@@ -46,7 +50,8 @@ def load_images(
     which may differ in size.
     channels: 1 or 3 (default: that of an array; 3 for files). An image that cannot be
     read has no label, so that it counts zero. layout: what the folders of the files'
-    paths are (`extract.layout`).
+    paths are (`extract.layout`). index: knows images that were seen before; None makes
+    no digests.
     Raises ValueError for a source without public classes or with several splits and
     none named.
     """
@@ -69,12 +74,14 @@ def load_images(
             if source.arrays.ndim == 3
             else source.arrays.transpose(0, 3, 1, 2)
         )
+        seen = [] if index is None else list(map(index.digest, source.arrays))
         return LabelledImages(
             x,
             labels,
             source.class_names,
             source.classes_declared,
             source.split_names,
+            np.array(seen, np.uint64),
             grouped,
             source.names,
         )
@@ -90,14 +97,16 @@ def load_images(
         1 if source.arrays is not None and source.arrays.ndim == 3 else 3
     )
     x = np.zeros((source.n_rows, channels, height, width), np.uint8)
+    seen: list[int] = []
     for row in range(source.n_rows):
         try:
-            image = Image.fromarray(source.image(row)).convert(
-                "L" if channels == 1 else "RGB"
-            )
+            pixels = source.image(row)
         except UnreadableImage:
             labels[row] = -1
             continue
+        if index is not None:
+            seen.append(index.digest(pixels))
+        image = Image.fromarray(pixels).convert("L" if channels == 1 else "RGB")
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
     return LabelledImages(
@@ -106,6 +115,7 @@ def load_images(
         source.class_names,
         source.classes_declared,
         source.split_names,
+        np.array(seen, np.uint64),
         grouped,
         source.names,
     )

@@ -19,11 +19,10 @@ class FinetuneOptions(RunOptions):
     files are (`extract.layout`), of the test's too; None is split/class with a split,
     else class. shape: (channels, h, w) of the rows of a features file. layers: regular
     expressions for the names of the parameters to train; () trains all. same_data_as: a
-    features file of the same images, whose ledger counts. mean, std: of pixels in [0,
-    1], of all channels or one each; public numbers; None takes the model's own. vote:
-    augmented views of each test image that vote. protect: "image" confirms that each
-    image is protected for itself alone although the source has groups; None refuses
-    such a source.
+    features file of the same images, whose ledger counts. dataset_id: the same by its
+    id. new_data_set: these are others, although a data set holds some of them. mean,
+    std: of pixels in [0, 1], of all channels or one each; public numbers; None takes
+    the model's own. vote: augmented views of each test image that vote.
     checkpoint: steps between checkpoints.
     """
 
@@ -41,7 +40,8 @@ class FinetuneOptions(RunOptions):
     mean: Scale | None = None
     std: Scale | None = None
     same_data_as: Path | None = None
-    protect: str | None = None
+    dataset_id: str | None = None
+    new_data_set: bool = False
     init_seed: int = 0
     vote: int = 0
     device: str = "cpu"

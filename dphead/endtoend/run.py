@@ -21,17 +21,19 @@ from dphead.endtoend.solver import NetworkDescent, Progress, Step
 from dphead.endtoend.sources import (
     Data,
     MeasuredRows,
-    check_protection,
+    identified,
+    known_images,
     load_data,
     load_test,
 )
 from dphead.planning.methods import Method
-from dphead.planning.plan import Plan, Target, make_plan
+from dphead.planning.plan import Plan, Target, check_unit, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.noise import NoiseSource
 from dphead.runs.custody import (
     Measured,
     Prepared,
+    beside_others,
     charge,
     check_delta,
     check_folder,
@@ -90,13 +92,14 @@ def finetune(
     """
     start = time.perf_counter()
     rank = processes.join()
-    data = load_data(options, options.features, options.split)
-    ungrouped = check_protection(
-        data.grouped,
+    index = known_images(options) if rank == 0 else None
+    data = load_data(options, options.features, options.split, index)
+    ungrouped = check_unit(
+        data.source.grouped,
         options.protect,
         options.epsilon,
-        "a group column",
-        "--protect image",
+        confirm="--protect image",
+        instead="`dphead fit --group-cap` on features",
     )
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
@@ -105,7 +108,8 @@ def finetune(
         processes.serve(sums)
         return None
     try:
-        run = prepare(options, data, facts, sums, ungrouped)
+        data = identified(options, data, index)
+        run = beside_others(prepare(options, data, facts, sums, ungrouped))
         test = load_test(options, data)
         stored = options.checkpoint + SLACK_RELEASES
         check_folder(options.out, [sums.network.query.size] * stored)

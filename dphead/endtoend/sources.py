@@ -2,6 +2,7 @@
 file.
 """
 
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +18,10 @@ from dphead.privacy.contract import Rows
 from dphead.rows.features import check_views, load_features
 from dphead.runs import files
 from dphead.runs.custody import Source
+from dphead.runs.ledgers import IN_MEMORY, data_set_of, has_home, image_index
 from dphead.runs.memory import DEFAULT_BYTES
 from extract.format import open_features
+from extract.index import ImageIndex
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Data:
 
     rows: private rows; x, y: the same as arrays; shape: (channels, h, w); pixels: 8-bit
     images, not feature maps. split: the one that the rows are, "all" of a source
-    without. source: what the report says of it. grouped: whether the source says which
-    images belong together.
+    without. source: what the report says of it. digests: of images, for the index of
+    those seen before.
     """
 
     rows: Rows
@@ -38,7 +41,7 @@ class Data:
     pixels: bool
     split: str
     source: Source
-    grouped: bool
+    digests: np.ndarray | None = None
 
 
 class MeasuredRows(NamedTuple):
@@ -49,11 +52,16 @@ class MeasuredRows(NamedTuple):
     origin: str
 
 
-def load_data(options: FinetuneOptions, path: Path, split: str | None) -> Data:
-    """Images, or the maps of a features file."""
+def load_data(
+    options: FinetuneOptions,
+    path: Path,
+    split: str | None,
+    index: ImageIndex | None = None,
+) -> Data:
+    """Images, of no data set yet (`identified`), or the maps of a features file."""
     if files.is_features_file(path):
         return _load_maps(options, path, split)
-    return _load_images(options, path, split)
+    return _load_images(options, path, split, index)
 
 
 def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
@@ -81,17 +89,18 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
                 feature_space=file.feature_space,
                 declared=files.classes_declared(file),
                 extraction=files.extraction(file),
+                grouped=file.group is not None,
             ),
-            grouped=file.group is not None,
         )
 
 
-def _load_images(options: FinetuneOptions, path: Path, split: str | None) -> Data:
+def _load_images(
+    options: FinetuneOptions, path: Path, split: str | None, index: ImageIndex | None
+) -> Data:
     model = options.settings.model
     channels = 1 if model == "tb21-mnist" else None
-    images = load_images(
-        path, options.classes, split, options.image_size, channels, options.layout
-    )
+    given = (options.classes, split, options.image_size, channels, options.layout)
+    images = load_images(path, *given, index)
     shape: Any = images.x.shape[1:]
     mean, std = pixel_scale(model, shape[0], options.mean, options.std)
     return Data(
@@ -104,7 +113,7 @@ def _load_images(options: FinetuneOptions, path: Path, split: str | None) -> Dat
         source=Source(
             n_features=int(np.prod(shape)),
             class_names=images.classes,
-            dataset_id=_dataset_id(options),
+            dataset_id=None,
             feature_space=f"images {shape}",
             declared=images.declared,
             extraction={
@@ -116,24 +125,51 @@ def _load_images(options: FinetuneOptions, path: Path, split: str | None) -> Dat
                 },
                 "normalization": {"kind": "none"},
             },
+            grouped=images.grouped,
         ),
-        grouped=images.grouped,
+        digests=images.digests,
     )
 
 
-def _dataset_id(options: FinetuneOptions) -> str | None:
-    """That of the features file of the same images, or None: then a private training
-    names its ledger.
+def known_images(options: FinetuneOptions) -> ImageIndex | None:
+    """The home's index. None without a home, which a named ledger does not need."""
+    return image_index() if options.ledger is None or has_home() else None
+
+
+def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -> Data:
+    """The data with the id of its data set: a features file's own; of images the one
+    that is named, by an id, a file or a ledger, else the one that holds them already,
+    else a new one. None without privacy and a ledger. index: None without a home.
+
+    ValueError where it must be said whose images these are.
     """
+    if data.digests is None:
+        return data
+    named = _named(options)
+    uncounted = options.ledger is None and np.isinf(options.epsilon)
+    if options.ledger == IN_MEMORY or (named is None and uncounted):
+        return data
+    if named is None and options.new_data_set:
+        named = uuid.uuid4().hex
+    if index is not None and named is None:
+        named, _ = index.claim(data.digests)
+    elif index is not None and named is not None:
+        index.add(named, data.digests)
+    return replace(data, source=replace(data.source, dataset_id=named))
+
+
+def _named(options: FinetuneOptions) -> str | None:
+    """The data set that the user names, or None."""
+    given = (options.same_data_as, options.dataset_id, options.new_data_set or None)
+    if len(given) - given.count(None) > 1:
+        raise ValueError(
+            "images are those of another file or a new data set, got more than one of "
+            "--same-data-as, --dataset-id and --new-data-set. Leave the others out."
+        )
     if options.same_data_as is not None:
         with open_features(options.same_data_as) as file:
             return file.dataset_id
-    if options.ledger is None and np.isfinite(options.epsilon):
-        raise ValueError(
-            "a private training on images must name its ledger, got none. Pass "
-            "--ledger FILE, or --same-data-as with a features file of the same images."
-        )
-    return None
+    return options.dataset_id or data_set_of(options.ledger)
 
 
 def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
@@ -145,8 +181,7 @@ def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
     if options.test is None and options.test_split is None:
         return None
     path = options.test or options.features
-    alone = replace(options, same_data_as=None, epsilon=np.inf)  # it needs no ledger
-    data = load_data(alone, path, options.test_split)
+    data = load_data(options, path, options.test_split)
     same = (
         path.samefile(options.features)
         if data.source.dataset_id is None
@@ -165,35 +200,3 @@ def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
         )
     x, y = labelled(data.x, data.y, len(train.source.class_names), path)
     return MeasuredRows(x, y, origin)
-
-
-def check_protection(
-    grouped: bool, protect: str | None, epsilon: float, found: str, confirm: str
-) -> list[str]:
-    """A network protects images, not groups of them (people): where the source knows
-    groups this must be confirmed, and then it is a warning in the report.
-
-    found: what knows groups. confirm: what to type. Whether there are groups is a
-        public
-    fact of the source; no group is looked at. ValueError unless confirmed.
-    """
-    if protect not in (None, "image"):
-        raise ValueError(
-            f"a training of a network protects each image for itself, got {protect=}. "
-            f"Use {confirm}, or protect groups with `dphead fit --group-cap` on "
-            "features."
-        )
-    if not grouped or np.isinf(epsilon):
-        return []
-    if protect is None:
-        raise ValueError(
-            "a training of a network protects each image for itself and no group of "
-            f"them (a person with several images has less), got {found}. Confirm with "
-            f"{confirm}, or protect groups with `dphead fit --group-cap` on features."
-        )
-    return [
-        (
-            "the source has groups (people with several images), and each image is "
-            f"protected for itself alone, as {confirm} confirms."
-        )
-    ]

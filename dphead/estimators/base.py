@@ -20,9 +20,9 @@ from dphead.planning.methods import make_method
 from dphead.planning.plan import (
     check_budget,
     check_facts,
+    check_unit,
     large_delta,
     make_plan,
-    unprotected_groups,
 )
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -84,11 +84,14 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         add_remove, and only there.
     group_cap: None protects each row. An int protects groups of rows (patients), of
         which the first so many count.
+    protect: "image" confirms that each row is protected for itself alone although a
+        features file has groups; None refuses such a file, unless it is capped.
     accountant: "auto" is the preset's, else exact for full batches and PLD for Poisson
         ones.
     ledger: the data set's ledger, a path or a `Ledger`. None: a features file's own;
         for arrays, only this fit counts. A `Ledger` is shared by clones, and cannot be
-        sent to another process: give a path there.
+        sent to another process: give a path there. A features file's fits in other
+        ledgers are a `PrivacyWarning` and a note in privacy_.
     split: which rows of a features file to fit. preset: a paper's settings, such as
         "fc23".
     allow_large_delta: confirm a delta of 1/n or more, which lets a mechanism publish
@@ -117,6 +120,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     relation: Literal["zero_out", "add_remove", "replace_one"] = "zero_out"
     nominal_n: int | None = None
     group_cap: int | None = None
+    protect: Literal["image"] | None = None
     accountant: str = "auto"
     ledger: str | Path | Ledger | None = None
     split: str | None = None
@@ -134,8 +138,8 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
 
         groups: (n,) whole numbers, one for each patient or other group, negative for a
         row on its own; needed with group_cap, and no use without. A features file
-        brings its own; without group_cap they are not protected, which is a
-        `PrivacyWarning` and a note in privacy_.
+        brings its own, which are protected by group_cap, or not by protect="image",
+        as a note in privacy_ then says.
         Raises ValueError, with nothing charged, for settings, shapes or dtypes that
         cannot be used, fewer rows than classes, a delta of 1/n or more, and
         (LedgerError) a budget that would be exceeded.
@@ -148,11 +152,14 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             large = confirmed_delta(
                 self.epsilon, self.delta, facts.n_rows, self.allow_large_delta
             )
-            ungrouped = unprotected_groups(
-                data.grouped, self.group_cap, self.epsilon, "group_cap="
+            ungrouped = check_unit(
+                data.grouped,
+                self.protect,
+                self.epsilon,
+                confirm="protect='image'",
+                instead="group_cap=K",
+                group_cap=self.group_cap,
             )
-            if ungrouped is not None:
-                warnings.warn(ungrouped, PrivacyWarning, stacklevel=2)
             method = make_method(self.method, facts, self._options(), self.preset)
             plan = make_plan(
                 method.solver,
@@ -167,6 +174,9 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             )
             summer = door_for(method.solver, plan, facts)
             ledger = self._open_ledger(data.dataset_id)
+            others = self._uncounted(ledger, data.dataset_id)
+            if others:
+                warnings.warn(others, PrivacyWarning, stacklevel=2)
             charged = reserve(
                 method.solver,
                 plan,
@@ -190,7 +200,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             seeded=not noise.private,
             counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
             classes_seen=data.classes_seen,
-            warning=" ".join(filter(None, [large, ungrouped])),
+            warning=" ".join(filter(None, [large, *ungrouped, others])),
         )
         weights, intercept = result.head.weights.T, result.head.intercept
         two = len(data.classes) == 2

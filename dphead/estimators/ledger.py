@@ -7,7 +7,8 @@ from typing import Any
 from sklearn.base import BaseEstimator
 
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.runs.ledgers import open_ledger
+from dphead.runs.ledgers import charged_elsewhere, note_ledger, open_ledger
+from dphead.runs.report import uncounted
 
 
 class LedgerMixin:
@@ -39,6 +40,8 @@ class LedgerMixin:
         """The ledger given, or the data set's. LedgerError if it is another's."""
         if not isinstance(self.ledger, Ledger):
             return open_ledger(self.ledger, dataset_id)
+        if dataset_id is not None:
+            note_ledger(self.ledger.path, dataset_id)
         theirs = self.ledger.meta("dataset_id")
         if dataset_id is not None and theirs not in (None, dataset_id):
             raise LedgerError(
@@ -46,6 +49,12 @@ class LedgerMixin:
                 f"file says {dataset_id}."
             )
         return self.ledger
+
+    @staticmethod
+    def _uncounted(ledger: Ledger, dataset_id: str | None) -> str:
+        """What to say of other ledgers with fits on the same images, or ""."""
+        found = charged_elsewhere(dataset_id, ledger.path)
+        return " ".join(uncounted(one.fact) for one in found)
 
     def __sklearn_clone__(self) -> Any:
         """A clone shares the ledger, so that it cannot start from zero."""

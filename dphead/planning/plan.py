@@ -197,20 +197,46 @@ def large_delta(epsilon: float, delta: float, n_rows: int) -> str | None:
     return f"delta must be below 1/n = {1 / n_rows:.3g}, got delta={delta:g}."
 
 
-def unprotected_groups(
-    grouped: bool, group_cap: int | None, epsilon: float, option: str
-) -> str | None:
-    """What to say of a features file's groups that a fit does not protect, or None.
+def check_unit(
+    grouped: bool,
+    protect: str | None,
+    epsilon: float,
+    *,
+    confirm: str,
+    instead: str,
+    group_cap: int | None = None,
+) -> list[str]:
+    """Groups of rows (people with several images) are protected, or it is confirmed
+    that each image is for itself alone: then that is a warning in the report.
 
-    option: what to type to protect them. That there are groups is a public fact of the
-    file; no group is looked at.
+    grouped: whether the source has groups, a public fact of it; no group is looked at.
+    protect: "image" confirms. confirm, instead: what to type to confirm it, and to
+    protect groups. ValueError where neither is given, or both.
     """
+    if protect not in (None, "image"):
+        raise ValueError(
+            f"each image for itself is all that can be confirmed, got {protect=}. Use "
+            f"{confirm}, or {instead}."
+        )
+    if protect is not None and group_cap is not None:
+        raise ValueError(
+            f"a fit protects groups or each image for itself, got {group_cap=} and "
+            f"{protect=}. Leave one out."
+        )
     if not grouped or group_cap is not None or np.isinf(epsilon):
-        return None
-    return (
-        "the features file has groups, and each image is protected for itself alone: "
-        f"{option} protects groups."
-    )
+        return []
+    if protect is None:
+        raise ValueError(
+            "a source with groups (people with several images) needs a decision, got "
+            f"none. Use {instead} to protect each group, or {confirm} to protect each "
+            "image for itself alone."
+        )
+    return [
+        (
+            "the source has groups (people with several images), and each image is "
+            f"protected for itself alone, as {confirm} confirms."
+        )
+    ]
 
 
 def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:

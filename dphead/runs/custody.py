@@ -9,9 +9,9 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from dphead.analysis.sealed import read_json, write_json
 from dphead.planning.methods import Method
@@ -25,6 +25,7 @@ from dphead.privacy.ledger import (
     sync,
 )
 from dphead.runs import report as reports
+from dphead.runs.ledgers import Elsewhere, charged_elsewhere, ledger_path
 from dphead.runs.loop import FitResult, reserve
 from dphead.runs.options import RunOptions
 from dphead.solvers.base import PublicFacts
@@ -39,7 +40,7 @@ class Source:
     n_features: numbers of a row. dataset_id: None for images without one.
     feature_space: what a row is made of, the same for all rows that a head may be asked
     about. declared: who declared the classes public. extraction: how a row was made of
-    its image.
+    its image. grouped: whether the source says which rows belong together.
     """
 
     n_features: int
@@ -48,6 +49,7 @@ class Source:
     feature_space: str
     declared: str
     extraction: dict[str, Any]
+    grouped: bool
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Prepared:
     """A run before its charge: all that decides what will be released.
 
     name, settings: of the method, for the report. space: what a resumed run must find
-    again beside its plan. warnings: for the report.
+    again beside its plan. warnings: for the report. elsewhere: ledgers that its own
+    does not count (`beside_others`).
     """
 
     options: RunOptions
@@ -67,6 +70,10 @@ class Prepared:
     settings: dict[str, Any]
     space: str
     warnings: list[str]
+    elsewhere: list[Elsewhere] = field(default_factory=list, kw_only=True)
+
+
+R = TypeVar("R", bound=Prepared)
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,27 @@ def check_delta(options: RunOptions, facts: PublicFacts) -> list[str]:
             text + " Use a smaller delta, or confirm with --allow-large-delta."
         )
     return [text] if text else []
+
+
+def beside_others(run: R) -> R:
+    """The run with the ledgers that its own does not count, each a warning.
+
+    ValueError where its settings are said to be no choice: other fits could be seen.
+    """
+    options, dataset_id = run.options, run.source.dataset_id
+    own = ledger_path(options.ledger, dataset_id)
+    found = charged_elsewhere(dataset_id, own)
+    if found and options.tuning == "none":
+        raise ValueError(
+            "tuning must not be none where other fits could be seen, got "
+            f"tuning='none' and {found[0].path}. Use the data set's own ledger, or say "
+            "how settings were chosen."
+        )
+    return replace(
+        run,
+        elsewhere=found,
+        warnings=run.warnings + [reports.uncounted(one.fact) for one in found],
+    )
 
 
 def check_new(out: Path) -> None:
@@ -291,8 +319,10 @@ def make_report(
             "feature_space": source.feature_space,
             "classes_declared": source.declared,
             "extraction": source.extraction,
+            "grouped": source.grouped,
         },
-        tuning=options.tuning or tuning,
+        tuning=options.tuning or ("NOT ACCOUNTED" if run.elsewhere else tuning),
+        elsewhere=[one.fact for one in run.elsewhere],
         warnings=run.warnings,
         tested=tested,
         words=words,

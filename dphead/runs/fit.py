@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead.planning.methods import Method, make_method
-from dphead.planning.plan import Plan, make_plan, unprotected_groups
+from dphead.planning.plan import Plan, check_unit, make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.features import FeaturesRows, check_views, load_features
+from dphead.runs.connect import require_jax
 from dphead.runs.custody import (
     Measured,
     Prepared,
     Source,
+    beside_others,
     charge,
     check_delta,
     check_folder,
@@ -114,6 +116,7 @@ def _fit_files(
             test = open_test(run)
             n_test = 0 if test is None else len(test.x)
             check_folder(options.out, stored_sizes(run))
+            run = beside_others(run)
             with locked(options.out):
                 result = lead(run, group, n_test, announce, progress)
                 head = result.head
@@ -133,6 +136,15 @@ def prepare(
     file.
     """
     check_views(file, options.relation)
+    grouped = file.group is not None
+    ungrouped = check_unit(
+        grouped,
+        options.protect,
+        options.epsilon,
+        confirm="--protect image",
+        instead="--group-cap K",
+        group_cap=options.group_cap,
+    )
     classes = class_names(file, options.classes)
     facts = public_facts(rows, len(classes), options.relation, options.nominal_n)
     method = make_method(options.method, facts, options.settings, options.preset)
@@ -147,6 +159,7 @@ def prepare(
             feature_space=file.feature_space,
             declared=classes_declared(file),
             extraction=extraction(file),
+            grouped=grouped,
         ),
         facts=facts,
         method=method,
@@ -154,7 +167,7 @@ def prepare(
         name=options.method,
         settings=asdict(method.solver),  # type: ignore[call-overload]
         space=f"{file.feature_space}/{options.split}",
-        warnings=check_delta(options, facts) + check_groups(options, file),
+        warnings=check_delta(options, facts) + ungrouped,
         rows=rows,
         file=file,
         releases=method.solver.plan(plan.budgeted(facts)),
@@ -267,17 +280,6 @@ def agreed(run: PreparedHead) -> dict[str, str]:
     }
 
 
-def check_groups(options: FitOptions, file: FeaturesFile) -> list[str]:
-    """Groups that the file knows and the fit does not protect are a warning in the
-    report.
-    """
-    grouped = file.group is not None
-    text = unprotected_groups(
-        grouped, options.group_cap, options.epsilon, "--group-cap"
-    )
-    return [text] if text else []
-
-
 def open_test(run: PreparedHead) -> TestRows | None:
     """The test rows, from --test or from another split of the same file, or None."""
     options, train = run.options, run.file
@@ -321,6 +323,7 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
         backend == "auto" and not any(find_spec(name) for name in plugins)
     ):
         return CpuSums(), memory
+    require_jax(f"the backend {backend}")
     import jax
 
     from dphead.sums.jax import JaxSums

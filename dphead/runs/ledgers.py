@@ -1,10 +1,20 @@
-"""Where ledgers live: one file for each data set, named by its random public id."""
+"""Where ledgers live: one file for each data set, named by its random public id; and
+where else fits on the same images were charged.
 
+What the index of images knows is private: no count of it may reach a report.
+"""
+
+import json
 import os
 import re
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from dphead.privacy.ledger import Ledger, LedgerError
+from extract.index import ImageIndex, Overlap
+
+IN_MEMORY = ":memory:"  # a ledger that counts nothing but one run
 
 
 def ledger_home() -> Path:
@@ -52,16 +62,159 @@ def default_ledger_path(dataset_id: str) -> Path:
     return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
 
 
+def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
+    """The ledger at `path`, absolute: what a run notes of it must not follow a cd. Else
+    the data set's default one, else ":memory:".
+    """
+    if path is None:
+        path = IN_MEMORY if dataset_id is None else default_ledger_path(dataset_id)
+    return path if path == IN_MEMORY else Path(path).absolute()
+
+
 def open_ledger(
     path: str | Path | None = None, dataset_id: str | None = None
 ) -> Ledger:
     """Open a ledger: the one at `path`, else the data set's default one, else one in
     memory that counts a single fit.
 
-    Raises LedgerError if the file is another data set's ledger, or none.
+    One beside the default one is noted in the home, for `charged_elsewhere`. Raises
+    LedgerError if the file is another data set's ledger, or none.
     """
-    if path is None:
-        path = ":memory:" if dataset_id is None else default_ledger_path(dataset_id)
-    if path != ":memory:":
-        path = Path(path).absolute()  # what a run notes of it must not follow a cd
-    return Ledger(path, dataset_id)
+    ledger = Ledger(ledger_path(path, dataset_id), dataset_id)
+    if path is not None and dataset_id is not None:
+        note_ledger(ledger.path, dataset_id)
+    return ledger
+
+
+def data_set_of(ledger: str | Path | None) -> str | None:
+    """The data set whose a ledger is; None where it is of none yet, or is not there."""
+    if ledger is None or not os.path.isfile(ledger):
+        return None
+    book = Ledger(ledger)
+    dataset_id = book.meta("dataset_id")
+    book.close()
+    return dataset_id
+
+
+def image_index() -> ImageIndex:
+    """The private index of the images that were extracted under this home."""
+    return ImageIndex(ledger_home() / "images")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A ledger that a run's own does not count, with charges for the same images.
+
+    fits: None where it is gone or cannot be read. overlap: of the images, where it is
+    another data set's ledger; None where it is the same one's.
+    """
+
+    path: str
+    fits: int | None
+    overlap: Overlap | None = None
+
+    @property
+    def fact(self) -> dict[str, object]:
+        """What a report may say of it: no image decides any of this but by making the
+        overlap notable.
+        """
+        whose = "the same data set" if self.overlap is None else "some of the images"
+        return {"path": self.path, "fits": self.fits, "of": whose}
+
+    def __str__(self) -> str:
+        """All that is known of it, for the data holder."""
+        whose = "this data set"
+        if (o := self.overlap) is not None:
+            whose = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
+        held = "gone or unreadable" if self.fits is None else f"{self.fits} fits"
+        return f"the ledger {self.path} ({held}) of {whose}"
+
+
+def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
+    """Ledgers other than a run's `own` that hold fits on the images of a data set: its
+    default one, those that were named for it, and those of data sets that hold the same
+    images.
+
+    [] without a data set's id, or without a home.
+    """
+    if dataset_id is None or not has_home():
+        return []
+    index, found = image_index(), []
+    for name, overlap in _sharing(index, dataset_id):
+        default = str(default_ledger_path(name))
+        for path in (default, *noted_ledgers(name)):
+            if any(path == str(one) or _one_file(path, one) for one in own):
+                continue
+            fits = _count_fits(path)
+            if fits or (fits is None and path != default):
+                found.append(Elsewhere(path, fits, overlap))
+    return found
+
+
+def has_home() -> bool:
+    """Whether there is a place for ledgers and the index of images."""
+    try:
+        return ledger_home().is_absolute()
+    except LedgerError:
+        return False
+
+
+def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | None]]:
+    """The data set itself, and those that hold more of its images than an accident."""
+    images = index.images(dataset_id)
+    others = index.overlaps(images, but=dataset_id) if len(images) else []
+    return [(dataset_id, None), *((o.dataset_id, o) for o in others if o.notable)]
+
+
+def _one_file(path: str, other: str | Path) -> bool:
+    return all(map(os.path.exists, (path, other))) and os.path.samefile(path, other)
+
+
+def _count_fits(path: str) -> int | None:
+    """Fits of a ledger; None where it is gone or cannot be read."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        book = Ledger(path)
+        count = len(book.fits())
+        book.close()
+    except LedgerError:
+        return None
+    return count
+
+
+def _notes(dataset_id: str) -> Path:
+    return default_ledger_path(dataset_id).with_suffix(".others")
+
+
+def noted_ledgers(dataset_id: str) -> list[str]:
+    """Ledgers beside the default one that were opened for a data set here."""
+    path = _notes(dataset_id)
+    lines = path.read_text().splitlines() if path.exists() else []
+    try:
+        return [str(json.loads(line)) for line in lines]
+    except ValueError as error:
+        raise LedgerError(
+            f"a list of ledgers must hold a path a line, got {str(path)!r} damaged. "
+            "Mend or remove it."
+        ) from error
+
+
+def note_ledger(path: str, dataset_id: str) -> None:
+    """Remember in the home that a data set has a ledger elsewhere.
+
+    Nothing where there is no home to write to: the ledger that was named counts.
+    """
+    if not has_home():
+        return
+    own = os.path.realpath(default_ledger_path(dataset_id))
+    name = os.path.realpath(path)  # a link may be gone before its file
+    if path == IN_MEMORY or name in (own, *noted_ledgers(dataset_id)):
+        return
+    with suppress(OSError):
+        notes = _notes(dataset_id)
+        notes.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(file, f"{json.dumps(name)}\n".encode())  # a line is written at once
+        os.fsync(file)
+        os.close(file)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.planning.plan import Target
-from dphead.runs.processes import Place
+from dphead.runs.connect import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,9 @@ class RunOptions:
     replaces n under add_remove. accountant: None takes the method's own. split: of the
     source; None takes its only one. test, test_split: rows to measure on, of another
     source or of the same. test_is: "private" or "public". ledger: None is the data
-    set's own. seed: for tests.
+    set's own, ":memory:" counts this run alone (public images). seed: for tests.
+    protect: "image" confirms that each image is protected for itself alone although the
+    source has groups; None refuses such a source, unless groups are protected.
     tuning: how the settings were chosen; None says "none" for the first head of a data
     set if it uses defaults only, and "NOT ACCOUNTED" for anything else.
     allow_large_delta: confirms a delta at or above 1/n.
@@ -36,8 +38,9 @@ class RunOptions:
     test: Path | None = None
     test_split: str | None = None
     test_is: str = "private"
-    ledger: Path | None = None
+    ledger: Path | str | None = None
     seed: int | None = None
+    protect: str | None = None
     tuning: str | None = None
     allow_large_delta: bool = False
     memory: int | None = None

@@ -9,13 +9,10 @@ import io
 import json
 import os
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ from dphead.privacy import statistics
 from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.statistics import Params
 from dphead.privacy.transform import RowTransform
+from dphead.runs.connect import Place, connect, die, explain_aborts
 from dphead.solvers.head import AccuracyEstimate, LinearHead
 from dphead.sums.caches import KeptRows
 from dphead.sums.parts import PartAsk, serve
@@ -39,39 +37,6 @@ QUERIES = {
 QUERIES["GramAndSums"] = GramAndSums
 
 
-@dataclass(frozen=True)
-class Place:
-    """This process among those of a run. coordinator: host:port of process 0.
-
-    "auto": what `jax.distributed` finds, from SLURM for one; then count and index may
-    be None. timeout: seconds in which all must have come.
-    """
-
-    coordinator: str
-    count: int | None = None
-    index: int | None = None
-    timeout: float = 300.0
-
-    def __post_init__(self) -> None:
-        given = self.count is not None and self.index is not None
-        if self.coordinator != "auto" and (
-            not given or not 0 <= (self.index or 0) < (self.count or 0)
-        ):
-            raise ValueError(
-                "a process needs its number and how many there are, 0 <= process_id < "
-                f"num_processes, got num_processes={self.count}, "
-                f"process_id={self.index}. Give both."
-            )
-        if (
-            self.coordinator != "auto"
-            and not self.coordinator.rpartition(":")[2].isdecimal()
-        ):
-            raise ValueError(
-                f"coordinator must be host:port or auto, got {self.coordinator!r}. Add "
-                "the port."
-            )
-
-
 class LostProcess(OSError):
     """Another process of the run is gone."""
 
@@ -85,7 +50,7 @@ class Group:
     """
 
     def __init__(self, place: Place, only_cpu: bool) -> None:
-        self._store, self.count, self.index, self.address = _connect(place, only_cpu)
+        self._store, self.count, self.index, self.address = connect(place, only_cpu)
         self._over, self._asked, self._transforms = threading.Lock(), 0, 0
         self._transform: RowTransform | None = None
         self._head: LinearHead | None = None
@@ -228,6 +193,7 @@ class Group:
             self._store.key_value_set("stop", "")
         self._watcher.join()
         jax.distributed.shutdown()
+        explain_aborts(False)
 
     def _tell(
         self, process: int, facts: dict[str, Any], arrays: dict[str, Any]
@@ -271,7 +237,7 @@ class Group:
             time.sleep(REASON_READ_SECONDS)
         except Exception:  # another process said it before, or process 0 is gone
             pass
-        _die(code, text)
+        die(code, text)
 
     def _watch(self) -> None:
         """End this process when another one ends the run, whatever this one is
@@ -287,72 +253,7 @@ class Group:
             time.sleep(
                 REASON_READ_SECONDS if self.first else 0
             )  # the others must read it too
-            _die(*json.loads(said))
-
-
-def _connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
-    """(jax's store, number of processes, index, address).
-
-    Ends this process if not all come in time.
-    """
-    import jax
-    from jax._src.distributed import global_state  # the store has no public name
-
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    if only_cpu:
-        jax.config.update("jax_platforms", "cpu")
-    known: dict[str, Any] = {}
-    if place.coordinator != "auto":
-        known = {
-            "coordinator_address": place.coordinator,
-            "num_processes": place.count,
-            "process_id": place.index,
-        }
-    failed: list[Exception] = []
-
-    def initialize() -> None:
-        try:
-            jax.distributed.initialize(
-                **known, initialization_timeout=int(place.timeout) + 3600
-            )
-        except Exception as error:
-            failed.append(error)
-
-    # jax itself would abort without a word of the address
-    thread = threading.Thread(target=initialize, daemon=True)
-    thread.start()
-    thread.join(place.timeout)
-    address = global_state.coordinator_address or place.coordinator
-    if thread.is_alive():
-        why = (
-            "process 0 does not answer there"
-            if not _answers(address)
-            else "not all have come"
-        )
-        count = place.count or global_state.num_processes
-        _die(
-            2,
-            (
-                f"{count} processes must reach {address} within {place.timeout:g} s: "
-                f"{why}. Check host, port, network."
-            ),
-        )
-    if failed:
-        raise ValueError(
-            "processes need a coordinator, which auto finds under SLURM or Open MPI, "
-            f"got {place} ({failed[0]}). Give --coordinator host:port, --num-processes "
-            "and --process-id."
-        )
-    return global_state.client, jax.process_count(), jax.process_index(), str(address)
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, ValueError):
-        return False
-    return True
+            die(*json.loads(said))
 
 
 def _to_first(source: int, value: np.ndarray, index: int, count: int) -> np.ndarray:
@@ -380,17 +281,6 @@ def _to_first(source: int, value: np.ndarray, index: int, count: int) -> np.ndar
             jax.shard_map(move, mesh=mesh, in_specs=one_each, out_specs=one_each)
         )(whole)
         return np.asarray(moved.addressable_data(0))[0]
-
-
-def _die(code: int, text: str) -> None:
-    """End the process at once: an orderly end of jax would wait for processes that are
-    gone.
-    """
-    # a progress bar may have hidden the cursor
-    shown = "\x1b[?25h" if sys.stderr.isatty() else ""
-    print(f"{shown}\nError: {' '.join(text.split())}", file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    os._exit(code)
 
 
 def software() -> dict[str, str]:
@@ -435,71 +325,3 @@ def _unpack_head(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Linear
     return LinearHead(
         arrays["weights"], arrays["intercept"], transform, facts["loss"], estimate
     )
-
-
-def launch(count: int, command: list[str]) -> int:
-    """Run `command` as `count` processes of this host, each on its share of the cores,
-    and return their exit code.
-
-    The first one's output is shown. If one ends with an error, the others are stopped.
-    """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = [
-            "--coordinator",
-            f"127.0.0.1:{free.getsockname()[1]}",
-            "--num-processes",
-            str(count),
-        ]
-    cores = sorted(os.sched_getaffinity(0))
-    running: list[subprocess.Popen[Any]] = []
-    said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115 (until the processes have ended)
-    try:
-        for i in range(count):
-            mine = cores[i::count] or cores
-            quiet: dict[str, Any] = (
-                {} if i == 0 else {"stdout": said[i], "stderr": said[i]}
-            )
-            arguments = [*command, *place, "--process-id", str(i)]
-            running.append(
-                subprocess.Popen(
-                    arguments,
-                    preexec_fn=partial(os.sched_setaffinity, 0, mine),
-                    **quiet,
-                )
-            )
-        while any(p.poll() is None for p in running) and not any(
-            p.poll() for p in running
-        ):
-            time.sleep(0.05)
-        bad = next((i for i, p in enumerate(running) if p.returncode), None)
-        if bad is None:
-            return 0
-        # those that know of it end by themselves, the first with a message
-        _wait(running, 3 * REASON_READ_SECONDS)
-        code = running[bad].returncode
-        if code < 0:
-            print(
-                f"Error: process {bad} of {count} was killed by signal {-code}.",
-                file=sys.stderr,
-            )
-        elif running[0].poll() is None:
-            said[bad].seek(0)
-            text = said[bad].read().decode(errors="replace").strip()
-            print(
-                f"Error: process {bad} of {count} ended with exit code {code}: {text}",
-                file=sys.stderr,
-            )
-        return code if code > 0 else 1
-    finally:
-        for p in running:
-            p.kill()
-            p.wait()
-        for file in said:
-            file.close()
-
-
-def _wait(running: list[Any], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while any(p.poll() is None for p in running) and time.monotonic() < end:
-        time.sleep(0.05)

@@ -3,6 +3,7 @@
 The schema is in docs/report.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,6 +149,11 @@ def _across_fits(ledger: dict[str, Any]) -> str:
     counted = (
         f"Other fits from the same data are counted in the ledger {ledger['path']}."
     )
+    if ledger["elsewhere"]:
+        counted = (
+            f"Fits in the ledger {ledger['path']} are counted together. "
+            + " ".join(uncounted(one) for one in ledger["elsewhere"])
+        )
     total = f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}"
     if budget := ledger["budget"]:
         limit = f"epsilon = {budget['epsilon']:.4g} at delta = {budget['delta']:g}"
@@ -177,6 +183,18 @@ class Tested(NamedTuple):
 NOT_TESTED = Tested(None, None, None)
 
 
+def uncounted(elsewhere: dict[str, Any]) -> str:
+    """What to say of a ledger that a run's own does not count (`Elsewhere.fact`)."""
+    fits = elsewhere["fits"]
+    held = f"holds {fits} fit{'s' if fits != 1 else ''}"
+    if fits is None:
+        held = "is gone, which held fits"
+    return (
+        f"The ledger {elsewhere['path']} {held} on {elsewhere['of']}: what was spent "
+        "there adds to this run's epsilon, and is in none of its totals."
+    )
+
+
 def build(
     result: FitResult,
     *,
@@ -186,10 +204,12 @@ def build(
     warnings: list[str],
     tested: Tested = NOT_TESTED,
     words: Words = HEAD,
+    elsewhere: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """The whole report.
 
-    tested: kept only if the test rows are public.
+    tested: kept only if the test rows are public. elsewhere: `Elsewhere.fact` of each
+    ledger that this one does not count.
     """
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
@@ -206,6 +226,7 @@ def build(
         "total_is": "plain sum",
         "delta": delta,
         "budget": budget,
+        "elsewhere": list(elsewhere),
     }
     return {
         "schema": SCHEMA,

@@ -10,7 +10,7 @@ from benchmarks import seeded
 @pytest.fixture
 def digest(tmp_path, monkeypatch):
     """The digest of a fit with these options."""
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DPHEAD_HOME", "")  # it is set by each fit, and restored after
     rows = seeded.write_rows(tmp_path / "features.h5", n=100, d=6, m=2)
     return lambda options: seeded.fitted(Path(tmp_path), rows, options)
 

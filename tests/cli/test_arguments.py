@@ -19,6 +19,7 @@ BAD = {
     "relation": ("nothing", "dp-ls"),
     "nominal_n": ("100", "dp-ls"),
     "group_cap": ("2", "dp-ls"),
+    "protect": ("group", "dp-ls"),
     "accountant": ("nothing", "dp-ls"),
     "classes": ("a,a", "dp-ls"),
     "split": ("nothing", "dp-ls"),

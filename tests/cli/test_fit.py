@@ -690,7 +690,7 @@ def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
     assert code in (0, 1)
 
 
-def test_a_cap_without_groups_is_refused_and_groups_without_a_cap_are_a_warning(
+def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     tmp_path, run, features
 ):
     assert "group_cap needs a file with groups" in refused(
@@ -699,6 +699,19 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_cap_are_a_warning(
     assert charges() == 0
     assert not run.exists()
     grouped = features_file(tmp_path / "grouped.h5", group=np.arange(240) // 6)
-    fitted("fit", grouped, "-o", run, *LS, "--delta", "1e-4")
-    assert any("--group-cap" in w for w in report_of(run)["warnings"])
+    command = ("fit", grouped, "-o", run, *LS, "--delta", "1e-4")
+    said = refused(dphead(*command))
+    assert "--group-cap K to protect each group, or --protect image" in said
+    both = refused(dphead(*command, "--group-cap", 2, "--protect", "image"))
+    assert "Leave one out" in both
+    assert charges() == 0
+    assert not run.exists()
+    fitted(*command, "--protect", "image")
+    assert any("--protect image confirms" in w for w in report_of(run)["warnings"])
     assert report_of(run)["guarantee"]["protected_unit"] == "one image"
+    assert report_of(run)["data"]["grouped"]
+    assert "people with several images: the source" in dphead("check", run).out
+    capped = run.with_name("capped")
+    own = ("--ledger", tmp_path / "own.sqlite")  # one ledger protects one unit
+    fitted(*command[:2], "-o", capped, *command[4:], "--group-cap", 6, *own)
+    assert "people with several images" not in dphead("check", capped).out

@@ -186,7 +186,7 @@ def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_p
     """A person with several images has less than the epsilon that the report states."""
     source(tmp_path, group=np.arange(60) // 3)
     with pytest.raises(
-        ValueError, match=r"got a group column\. Confirm with --protect image"
+        ValueError, match=r"needs a decision, got none\. .*--protect image"
     ):
         finetune(options(tmp_path, "run"))
     assert not (tmp_path / "ledger.sqlite").exists()
@@ -216,7 +216,7 @@ def test_maps_with_groups_are_refused_unless_images_are_to_be_protected(tmp_path
         settings=settings,
         shape=(81, 7, 7),
     )
-    with pytest.raises(ValueError, match="Confirm with --protect image"):
+    with pytest.raises(ValueError, match=r"groups .*--group-cap.*--protect image"):
         finetune(options)
 
 
@@ -325,10 +325,27 @@ def test_images_without_splits_are_their_own_training_rows(tmp_path):
     assert report["test_rows"] == "another data set"
 
 
-def test_a_private_training_on_images_must_name_its_ledger(tmp_path):
+def test_images_are_known_again_and_have_one_ledger(tmp_path):
+    """Whatever their file is called: the second training is charged to the first's."""
     source(tmp_path)
-    with pytest.raises(ValueError, match="name its ledger"):
-        finetune(options(tmp_path, "run", ledger=None))
+    first = finetune(options(tmp_path, "one", ledger=None))["report"]
+    (tmp_path / "images.npz").rename(tmp_path / "moved.npz")
+    again = replace(
+        options(tmp_path, "two", ledger=None), features=tmp_path / "moved.npz"
+    )
+    second = finetune(again)["report"]
+    assert second["data"]["dataset_id"] == first["data"]["dataset_id"]
+    assert second["ledger"]["path"] == first["ledger"]["path"]
+    assert second["ledger"]["fits"] == 2
+    apart = replace(again, out=tmp_path / "three", new_data_set=True)
+    third = finetune(apart)["report"]
+    assert third["ledger"]["path"] != first["ledger"]["path"]
+    (elsewhere,) = third["ledger"]["elsewhere"]
+    assert elsewhere == {
+        "path": first["ledger"]["path"],
+        "fits": 2,
+        "of": "some of the images",
+    }
 
 
 def command(tmp_path, *more, **columns):

@@ -24,15 +24,17 @@ from commands import (
     report_of,
     rows,
 )
-from core import QUERIES, D, M
+from core import QUERIES, D, M, python
 from features import edited
 
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.statistics import Params
 from dphead.privacy.transform import RowTransform
+from dphead.runs.connect import Place
 from dphead.runs.export import load_head
-from dphead.runs.processes import Group, Place, launch
+from dphead.runs.launch import launch
+from dphead.runs.processes import Group
 from dphead.solvers.head import AccuracyEstimate, LinearHead
 from dphead.sums.parts import PartAsk
 from dphead.sums.reference import GramAndSums
@@ -146,7 +148,7 @@ def test_every_process_ends_with_the_same_head(features, tmp_path):
         import sys
         from pathlib import Path
         import numpy as np
-        from dphead.runs.processes import Place
+        from dphead.runs.connect import Place
         from dphead.runs.fit import fit_files
         from dphead.runs.options import FitOptions
 
@@ -190,7 +192,8 @@ def test_sums_of_any_size_travel_as_they_are(tmp_path):
     script = textwrap.dedent("""
         import sys
         import numpy as np
-        from dphead.runs.processes import Group, Place
+        from dphead.runs.connect import Place
+        from dphead.runs.processes import Group
 
         address, index = sys.argv[1:]
         sent = np.array([[2**62 + 1, -(2**53) - 1], [-1, 1], [2**63 - 1, 0]], np.int64)
@@ -296,6 +299,114 @@ def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_
     assert not (tmp_path / "run").exists()
 
 
+LISTENING = textwrap.dedent("""
+    import os, sys
+    from dphead.runs.connect import Place
+    from dphead.runs.processes import Group
+
+    def listening():
+        "Addresses, in hexadecimal as Linux says them, that this process listens on."
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        mine = {os.readlink(link) for link in links if os.path.exists(link)}
+        for table in ("tcp", "tcp6"):
+            for line in list(open(f"/proc/self/net/{table}"))[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in mine:
+                    yield fields[1].split(":")[0]
+
+    address, index = sys.argv[1:]
+    with Group(Place(address, 2, int(index)), True) as group:
+        group.agree({})
+        print(*listening(), file=sys.stderr, flush=True)
+        if group.first:
+            group.receive(1, (1,))
+        else:
+            import numpy as np
+            group.answer(np.zeros(1, np.int64))
+""")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_processes_of_one_host_listen_on_loopback_alone(tmp_path):
+    """Nobody else on the network can read a sum without noise, or send one."""
+    address = f"127.0.0.1:{free_port()}"
+    running = [Fork(tmp_path, LISTENING, address, i) for i in range(2)]
+    done = [process.wait(TIMEOUT) for process in running]
+    assert [d.code for d in done] == [0, 0], done
+    found = [d.err.split() for d in done]
+    hexadecimal = [
+        word for d in found for word in d if re.fullmatch("[0-9A-F]{8,}", word)
+    ]
+    assert len(hexadecimal) >= 2  # the coordinator, and gloo
+    assert set(hexadecimal) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+def test_a_port_in_use_and_an_address_of_another_host_are_refused(features, tmp_path):
+    """jaxlib would end in a segmentation fault."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for where, todo in ((address, "Choose another port"), ("192.0.2.1:1", "Name")):
+            place = ("--num-processes", 2, "--process-id", 0, "--coordinator", where)
+            command = ("fit", features, "-o", tmp_path / "run", *FC, *place)
+            done = Fork(tmp_path, COMMAND, *command).wait(TIMEOUT)
+            assert done.code == 2, done
+            assert "process 0 must be able to listen" in done.err
+            assert todo in done.err
+    assert charges() == 0
+
+
+def test_the_same_number_twice_is_a_message(features, tmp_path):
+    """jaxlib aborts; the same command could be continued, and nothing was charged."""
+    address = f"127.0.0.1:{free_port()}"
+    place = ("--coordinator", address, "--num-processes", 3, "--connect-timeout", 8)
+    command = ("fit", features, "-o", tmp_path / "run", *FC, *place, "--process-id")
+    running = [Fork(tmp_path, COMMAND, *command, i) for i in (0, 1, 1)]
+    done = [process.wait(TIMEOUT) for process in running]
+    assert {d.code for d in done} <= {1, 2}, done
+    assert all("Error: " in d.err for d in done)
+    assert any("the same --process-id" in d.err for d in done)
+    assert charges() == 0
+
+
+def test_processes_die_with_the_one_that_started_them(tmp_path):
+    """They hold private rows."""
+    child = "import os, sys, time; open(sys.argv[-1], 'w').write('x'); time.sleep(300)"
+    child = child.replace("sys.argv[-1]", f"'{tmp_path}/' + str(os.getpid())")
+    script = textwrap.dedent(f"""
+        import sys
+        from dphead.runs.launch import launch
+
+        launch(2, [sys.executable, "-c", {child!r}])
+    """)
+    parent = python(script, wait=False)
+
+    def numbers():
+        return [int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()]
+
+    wait_until(lambda: len(numbers()) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not any(running(pid) for pid in numbers()))
+
+
+def running(pid):
+    """Whether a process is there and no zombie that nobody has waited for."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize(
     ("script", "code", "message"),
     [
@@ -323,7 +434,7 @@ def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_
 def test_the_launcher_stops_all_when_one_ends_with_an_error(
     capfd, monkeypatch, script, code, message
 ):
-    monkeypatch.setattr("dphead.runs.processes.REASON_READ_SECONDS", 0.2)
+    monkeypatch.setattr("dphead.runs.launch.REASON_READ_SECONDS", 0.2)
     start = time.monotonic()
     command = [
         sys.executable,

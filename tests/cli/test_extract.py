@@ -1,0 +1,68 @@
+"""`dphead extract` as a clinic uses it that tries two networks on the same images."""
+
+import json
+
+import numpy as np
+import pytest
+from commands import dphead, fitted, refused, report_of
+
+from extract.format import open_features
+
+SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--classes", 3)
+FIT = ("--method", "prototypes", "--backend", "numpy")
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Ninety images of three classes, and a part of them."""
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (90, 8, 8), np.uint8)
+    for name, count in (("all", 90), ("part", 30)):
+        np.savez(
+            tmp_path / f"{name}.npz",
+            images=pictures[:count],
+            labels=np.arange(count) % 3,
+        )
+    return tmp_path / "all.npz"
+
+
+def test_two_networks_on_the_same_images_share_a_budget(images, tmp_path):
+    one, two = tmp_path / "one.h5", tmp_path / "two.h5"
+    fitted("extract", images, "-o", one, *SCATTER)
+    done = fitted("extract", images, "-o", two, *SCATTER, "--scatter-l", 2)
+    assert "these images were extracted before" in done.out
+    fitted("ledger", "budget", one, "--epsilon", 1.2, "--delta", 1e-5)
+    fitted("fit", one, "-o", tmp_path / "run", *FIT)
+    said = refused(dphead("fit", two, "-o", tmp_path / "again", *FIT))
+    assert "budget must not be exceeded" in said
+    fitted("fit", two, "-o", tmp_path / "again", *FIT, "--epsilon", 0.2)
+    assert report_of(tmp_path / "again")["ledger"]["fits"] == 2
+    assert report_of(tmp_path / "again")["tuning"] == "NOT ACCOUNTED"
+
+
+def test_a_part_is_asked_about_and_named_when_it_is_counted_apart(images, tmp_path):
+    fitted("extract", images, "-o", tmp_path / "all.h5", *SCATTER)
+    fitted("fit", tmp_path / "all.h5", "-o", tmp_path / "run", *FIT)
+    command = ("extract", tmp_path / "part.npz", "-o", tmp_path / "part.h5", *SCATTER)
+    said = refused(dphead(*command))
+    assert "30 of 30 images are also among the 90" in said
+    assert "--new-data-set" in said
+    done = fitted(*command, "--new-data-set")
+    assert "for you alone: 30 of 30 images" in " ".join(done.err.split())
+    fitted("fit", tmp_path / "part.h5", "-o", tmp_path / "apart", *FIT)
+    found = json.loads(dphead("check", tmp_path / "apart", "--json").out)
+    named = {f["name"]: f["what"] for f in found["findings"]}
+    assert "holds 30 of its images" in named["fits in another ledger"]
+    report = (tmp_path / "apart" / "report.json").read_text()
+    assert "of its images" not in report
+    with open_features(tmp_path / "all.h5") as file:
+        again = (*command[:2], "-o", tmp_path / "n.h5", *SCATTER)
+        fitted(*again, "--dataset-id", file.dataset_id)
+
+
+def test_without_a_home_nothing_is_extracted(images, tmp_path, monkeypatch):
+    """The images would not be known again."""
+    monkeypatch.setenv("DPHEAD_HOME", "relative")
+    done = dphead("extract", images, "-o", tmp_path / "f.h5", *SCATTER)
+    assert "DPHEAD_HOME must be an absolute path" in refused(done)
+    assert not (tmp_path / "f.h5").exists()

@@ -1,0 +1,181 @@
+"""Whose images a features file holds: known again, asked for, or a new data set's."""
+
+import numpy as np
+import pytest
+
+from extract.backbones import BackboneOptions
+from extract.errors import ExtractError
+from extract.images import Classes
+from extract.index import ImageIndex
+from extract.rowwise import RowNorm
+from extract.run import ExtractOptions, extract
+from extract.shards import Shard
+
+
+@pytest.fixture
+def index(tmp_path):
+    return ImageIndex(tmp_path / "home")
+
+
+def source(folder, images, name="a.npz"):
+    np.savez(folder / name, images=images, labels=np.zeros(len(images), int))
+    return folder / name
+
+
+def run(path, output, index, **changes):
+    """Extraction by a small network; `network` says which one of two."""
+    scale = changes.pop("network", 1)
+    return extract(
+        ExtractOptions(
+            path,
+            output,
+            BackboneOptions("scatternet", scatter_j=(1,), scatter_l=scale),
+            classes=Classes.parse("10"),
+            normalize=RowNorm("none"),
+            block_rows=16,
+            workers=2,
+            check=False,
+            index=index,
+            **changes,
+        )
+    )
+
+
+@pytest.fixture
+def images(digits):
+    return digits[0]
+
+
+def test_another_network_keeps_the_data_set(images, index, tmp_path):
+    path = source(tmp_path, images[:40])
+    one = run(path, tmp_path / "one.h5", index)
+    two = run(path, tmp_path / "two.h5", index, network=2)
+    assert (one.recognised, two.recognised) == (False, True)
+    assert one.dataset_id == two.dataset_id
+    assert one.overlaps == two.overlaps == []
+    alone = run(path, tmp_path / "three.h5", None)
+    assert alone.dataset_id != one.dataset_id
+
+
+def test_the_order_the_container_and_a_few_images_do_not_matter(
+    images, index, tmp_path
+):
+    """A clinic adds patients, and packs its files anew."""
+    from PIL import Image
+
+    first = run(source(tmp_path, images[:40]), tmp_path / "one.h5", index)
+    more = run(source(tmp_path, images[50:4:-1], "b.npz"), tmp_path / "two.h5", index)
+    folder = tmp_path / "folder" / "0"
+    folder.mkdir(parents=True)
+    for row, picture in enumerate(images[:40]):
+        Image.fromarray(picture).save(folder / f"{row}.png")
+    network = {"backbone": BackboneOptions("scatternet", scatter_j=(1,), image_size=8)}
+    files = extract(
+        ExtractOptions(
+            folder.parent,
+            tmp_path / "three.h5",
+            classes=Classes.parse("10"),
+            index=index,
+            **network,
+        )
+    )
+    assert first.dataset_id == more.dataset_id == files.dataset_id
+
+
+def test_a_part_must_be_said_to_be_one(images, index, tmp_path):
+    first = run(source(tmp_path, images[:100]), tmp_path / "one.h5", index)
+    part = source(tmp_path, images[:30], "part.npz")
+    with pytest.raises(ExtractError, match="it must be said") as error:
+        run(part, tmp_path / "part.h5", index)
+    assert first.dataset_id in str(error.value)
+    assert not (tmp_path / "part.h5").exists()
+    named = run(part, tmp_path / "named.h5", index, dataset_id=first.dataset_id)
+    assert named.dataset_id == first.dataset_id
+    apart = run(part, tmp_path / "part.h5", index, new_data_set=True)
+    assert apart.dataset_id != first.dataset_id
+    (overlap,) = apart.overlaps
+    assert (overlap.dataset_id, overlap.shared) == (first.dataset_id, 30)
+
+
+def test_a_run_that_has_begun_keeps_its_id(images, index, tmp_path):
+    """With and without what it was told at first; also where the index came later."""
+    path = source(tmp_path, images[:40])
+    before = run(path, tmp_path / "before.h5", None)
+    one = run(path, tmp_path / "one.h5", index)
+    assert before.dataset_id != one.dataset_id
+    again = run(path, tmp_path / "before.h5", index)
+    assert again.already_complete
+    assert again.dataset_id == before.dataset_id
+    assert [o.dataset_id for o in again.overlaps] == [one.dataset_id]
+    apart = run(path, tmp_path / "apart.h5", index, new_data_set=True)
+    assert run(path, tmp_path / "apart.h5", index).dataset_id == apart.dataset_id
+
+
+def test_a_run_that_died_is_known_by_its_images(images, index, tmp_path):
+    path = source(tmp_path, images[:60])
+
+    def die(done, total):
+        if done >= 16:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        options = ExtractOptions(
+            path,
+            tmp_path / "one.h5",
+            BackboneOptions("scatternet", scatter_j=(1,)),
+            classes=Classes.parse("10"),
+            block_rows=16,
+            batch_size=16,
+            index=index,
+        )
+        extract(options, die)
+    other = run(path, tmp_path / "two.h5", index, network=2)
+    assert other.recognised
+    assert extract(options).dataset_id == other.dataset_id
+
+
+def test_shards_of_a_second_network_keep_the_data_set(images, index, tmp_path):
+    path = source(tmp_path, images[:64])
+    whole = run(path, tmp_path / "one.h5", index)
+    parts = [
+        run(path, tmp_path / "two.h5", index, network=2, shard=Shard(i, 2))
+        for i in range(2)
+    ]
+    assert {p.dataset_id for p in parts} == {whole.dataset_id}
+    new = source(tmp_path, images[200:264], "new.npz")
+    others = [run(new, tmp_path / "new.h5", index, shard=Shard(i, 2)) for i in range(2)]
+    assert len({p.dataset_id for p in others} | {whole.dataset_id}) == 2
+    assert run(new, tmp_path / "new2.h5", index).dataset_id == others[0].dataset_id
+
+
+@pytest.mark.parametrize("other", ["dataset_id", "same_data_as"])
+def test_a_new_data_set_is_no_others(images, index, tmp_path, other):
+    path = source(tmp_path, images[:20])
+    made = run(path, tmp_path / "one.h5", index)
+    named = {"dataset_id": made.dataset_id, "same_data_as": tmp_path / "one.h5"}[other]
+    with pytest.raises(ExtractError, match="beside --dataset-id or --same-data-as"):
+        run(path, tmp_path / "t.h5", index, new_data_set=True, **{other: named})
+
+
+def test_unreadable_images_are_known_to_nobody(images, index, tmp_path):
+    from PIL import Image
+
+    for name, pictures in (("a", images[:12]), ("b", images[100:112])):
+        folder = tmp_path / name / "0"
+        folder.mkdir(parents=True)
+        for row, picture in enumerate(pictures):
+            Image.fromarray(picture).save(folder / f"{row}.png")
+        (folder / "broken.png").write_bytes(b"no image")
+    ids = set()
+    for name in ("a", "b"):
+        options = ExtractOptions(
+            tmp_path / name,
+            tmp_path / f"{name}.h5",
+            BackboneOptions("scatternet", scatter_j=(1,), image_size=8),
+            classes=Classes.parse("10"),
+            skip_unreadable=True,
+            index=index,
+        )
+        ids.add(extract(options).dataset_id)
+        assert len(index.images(extract(options).dataset_id)) == 12
+    assert len(ids) == 2
