@@ -115,7 +115,7 @@ def train(run: Run) -> dict[str, Any]:
             s.augment,
         )
     )
-    facts = PublicFacts(len(x), 1, 10)
+    facts = PublicFacts(len(x), int(np.prod(x.shape[1:])), 10)
     target = Target(run.epsilon, 1e-5, accountant=run.accountant)
     training = make_training(s, target, facts, network)
     plan, found = training.plan, training.schedule

@@ -223,7 +223,7 @@ def fit(
     options = _options(given, None if dry_run else place)
     planned: Any = None
 
-    with shown("reading and checking rows") as progress:
+    with shown("reading and checking rows", not process_id) as progress:
 
         def announce(plan: Any, method: Any) -> None:
             nonlocal planned

@@ -4,6 +4,7 @@ Nothing is shown of what takes less than two seconds, and no control character w
 terminal reads it. Nothing here may be told a private value.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ import click
 
 SHOWN_AFTER = 2.0  # seconds; chosen, not measured
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal; chosen
+# a process's number, as torchrun, SLURM and Open MPI say
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
 
 class Progress:
@@ -55,14 +58,25 @@ class Progress:
         return f"{self.label}{counted} ({seconds:.0f} s)"
 
 
+def is_first() -> bool:
+    """Whether this is the first of the processes that one command was started as."""
+    return all(os.environ.get(name, "0") == "0" for name in RANKS)
+
+
 @contextmanager
-def shown(label: str) -> Iterator[Progress]:
+def shown(label: str, first: bool = True) -> Iterator[Progress]:
     """Show the progress that this gives, from the third second on, until the block
-    ends. label: what is being done at first.
+    ends.
+
+    label: what is being done at first. first: False on other processes than the first,
+    which are told nothing and show nothing; `is_first` is asked besides.
     """
     from rich.console import Console
 
     state = Progress(label)
+    if not (first and is_first()):
+        yield state
+        return
     console = Console(stderr=True, highlight=False)
     show = _bar if console.is_terminal else _lines
     ended = Event()

@@ -13,7 +13,8 @@ class ImageRows:
     """Images (n, channels, h, w) uint8 in memory with labels (n,) int; a label that is
     not a class counts zero.
 
-    n_features: pixels of all channels. groups, group_cap: as in
+    n_features is the number of an image's pixels times channels; a network's statistic
+    has the size of its parameters, whatever it is. groups, group_cap: as in
     `dphead.rows.arrays.ArrayRows`.
     """
 
@@ -38,8 +39,8 @@ class ImageRows:
                 f"groups and group_cap must be given together, got {group_cap=}. Give "
                 "both, or neither."
             )
-        self._x = images.reshape(len(images), int(np.prod(images.shape[1:])))
-        self.n_features = self._x.shape[1]
+        self.n_features = int(np.prod(images.shape[1:]))
+        self._x = images.reshape(len(images), self.n_features)
         # The labels, and what a group's cap leaves of them, are those that heads are
         # fitted with.
         slots = np.zeros((len(images), 1), np.float32)

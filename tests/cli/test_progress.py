@@ -45,6 +45,20 @@ def test_a_pipe_gets_plain_lines_of_what_was_told(quick, capsys):
     assert capsys.readouterr() == ("", "fits 3 of 7 (0 s)\n")
 
 
+@pytest.mark.parametrize("name", progress.RANKS)
+def test_one_of_many_processes_speaks(quick, capsys, monkeypatch, name):
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv(name, rank)
+        with progress.shown("reading rows") as told:
+            told(3, 7, "fits")
+            time.sleep(0.3)
+        assert capsys.readouterr().err.count("\n") == lines
+    monkeypatch.delenv(name)
+    with progress.shown("reading rows", first=False):
+        time.sleep(0.3)
+    assert capsys.readouterr().err == ""
+
+
 def test_what_is_not_counted_has_no_number():
     told = progress.Progress("reading rows")
     assert told.line(2.1) == "reading rows (2 s)"

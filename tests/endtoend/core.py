@@ -37,16 +37,16 @@ def tiny(classes=3, size=8, channels=3, **options):
     return Network(NetworkSpec(model, (channels, size, size), classes, **options))
 
 
-def facts(n=40, classes=3):
+def facts(n=40, classes=3, shape=(3, 8, 8)):
     """Public facts of image rows."""
-    return PublicFacts(n, 1, classes)
+    return PublicFacts(n, int(np.prod(shape)), classes)
 
 
 def training(network, n=40, epsilon=2.0, relation="zero_out", **options):
     """(solver, facts, plan) of a short training."""
     settings = {"steps": 3, "sampling_prob": 0.5} | options
     solver = NetworkDescent(network.query, network.start, **settings)
-    public = facts(n, network.spec.n_classes)
+    public = facts(n, network.spec.n_classes, network.spec.shape)
     plan = make_plan(
         solver, public, epsilon=epsilon, delta=1e-3, relation=relation, accountant="rdp"
     )  # rdp: it is fast

@@ -115,6 +115,7 @@ def test_a_killed_fit_continues_under_the_same_charge(
         "head.safetensors",
         "report.json",
         "ledger.json",
+        "run.toml",
     }
     for name in ("head.safetensors", "head.json"):
         assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
