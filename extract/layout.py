@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from extract.classes import SPLITS
 from extract.errors import ExtractError
-from extract.images import SPLITS
 
 EXAMPLES = "class, split/class, any/class or any/split/class"
 

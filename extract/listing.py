@@ -18,16 +18,17 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from extract.errors import ExtractError
-from extract.images import (
+from extract.classes import (
     SPLITS,
     Classes,
-    Source,
     check_found,
     possible_splits,
     split_codes,
 )
+from extract.errors import ExtractError
+from extract.images import Source
 from extract.layout import EXAMPLES, Layout
+from extract.rows import group_ids
 
 SUFFIXES = (
     ".png",
@@ -82,14 +83,11 @@ def _listed(
         )
     texts: list[str] | np.ndarray = [row[2] for row in rows]
     labels, class_names, declared = classes.encode(texts, len(rows))
-    group = None
-    if grouped:
-        index = {
-            text: i for i, text in enumerate(sorted({row[4] for row in rows if row[4]}))
-        }
-        group = np.array([index.get(row[4], -1) for row in rows], np.int64)
+    group = group_ids([row[4] for row in rows], len(rows)) if grouped else None
     files = [row[0] for row in rows]
-    digest = hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogateescape"))
+    # a file whose groups were numbered in their order, as they once were, is another
+    rule = (kind, "groups by digest") if grouped else kind
+    digest = hashlib.sha256(repr((rule, rows)).encode("utf-8", "surrogateescape"))
     return Source(
         kind=kind,
         labels=labels,

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from extract.backbones import Backbone, BackboneOptions, load_backbone
+from extract.classes import Classes
 from extract.disk import check_disk, write_names
 from extract.errors import ExtractError, FormatError, ResumableError
 from extract.identity import Declared, Identity, identified, note_images
-from extract.images import Classes, Source
+from extract.images import Source
 from extract.index import ImageIndex, Overlap
 from extract.loop import Loop, LoopSettings, Progress, Survey, survey
 from extract.rows import Header

@@ -21,8 +21,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from extract import arrays, listing
+from extract.classes import Classes
 from extract.errors import ExtractError
-from extract.images import Classes, Source
+from extract.images import Source
 
 
 def open_source(

@@ -725,7 +725,6 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
                 x, y, groups=given
             )
     for wrong in (
-        groups.astype(str),
         groups.astype(np.uint64),
         groups / 1,
         groups[:-1],

@@ -29,6 +29,10 @@ def loaded_after(code: str) -> set[str]:
         ("import dphead.runs.ledgers", {"torch", "jax", "sklearn"}),
         ("from dphead import DPLeastSquaresClassifier", {"torch", "jax"}),
         ("import extract.format", HEAVY),
+        (
+            "import extract.importing, dphead.cli.features",
+            HEAVY | {"PIL", "pyarrow", "rich"},
+        ),
         ("import dphead.planning.registry as r; r.names()", HEAVY | {"numpy"}),
         ("import dphead.cli.fit, dphead.cli.account", HEAVY | {"numpy", "rich"}),
         (
@@ -44,6 +48,7 @@ def loaded_after(code: str) -> set[str]:
         "ledgers",
         "estimators",
         "extract.format",
+        "extract.importing",
         "methods",
         "options",
         "help",

@@ -1,4 +1,4 @@
-"""`dphead extract`, `verify` and `features`: from images to a features file.
+"""`dphead extract` and `verify`: from images to a features file.
 
 Everything heavy may be imported only when a command runs.
 """
@@ -325,7 +325,7 @@ def _check_source(given: dict[str, Any]) -> None:
     """Refuse what needs no network to be refused, before one is loaded: a source that
     is not there, or labels whose classes nobody declared.
     """
-    from extract.images import Classes
+    from extract.classes import Classes
     from extract.sources import open_source
 
     declared = (
@@ -358,7 +358,7 @@ def _print_summary(summary: Any) -> None:
 def _options(given: dict[str, Any]) -> Any:
     from dphead.runs.ledgers import image_index
     from extract.backbones import BackboneOptions
-    from extract.images import Classes
+    from extract.classes import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions
     from extract.shards import Shard
@@ -484,44 +484,3 @@ def verify(file: Path, against: Path | None) -> None:
     _print_problems(problems)
     if problems:
         raise SystemExit(1)
-
-
-@click.group()
-def features() -> None:
-    """Features files that several processes wrote."""
-
-
-@features.command()
-@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Features file (.h5).",
-)
-def join(shards: tuple[Path, ...], output: Path) -> None:
-    """Put all SHARDS of an extraction into one features file, the one that a single
-    process would have written.
-
-    Every block of rows is held against its digest; missing, damaged and differing
-    shards are refused.
-    """
-    from extract.format import FormatError, open_features
-    from extract.format import verify as check
-    from extract.shards import join as run
-
-    try:
-        with shown("joining and checking shards"):
-            run(shards, output)
-            problems = check(output)
-        with open_features(output) as file:
-            size = f"{file.n_rows:,} rows x {file.n_features:,} features"
-            wrote = f"{output}: {tied(size)} of {len(shards)} shards"
-            click.echo(section("Wrote", [f"{wrote}, by {file.attrs['backbone']}"]))
-            click.echo(section("Data set", [file.dataset_id]))
-            if file.class_names is not None:
-                _print_budget(output)
-        _print_problems(problems)
-    except (FormatError, OSError) as error:
-        raise _Unusable(error) from error

@@ -20,7 +20,7 @@ from dphead.rows.features import load_features
 from dphead.runs import files
 from dphead.runs.export import read_sealed, write_sealed
 from dphead.runs.files import check_labels, check_layout, is_features_file
-from extract.images import Classes
+from extract.classes import Classes
 
 
 def save_network(
