@@ -56,13 +56,12 @@ def open_columnar(path: Path, columns: Columns) -> Table:
     Features are columns of numbers, or one column of lists, which are as long as its
     type or `columns.width` says: a list of another length is a row that is not finite.
     """
-    with unreadable(path):
-        schema = schema_of(path)
+    schema = schema_of(path)
     names = list(schema.names)
     check_columns([], names, path)
     roles = columns.roles(names, path)
     for role, name in roles.items():
-        _check_role(role, schema.field(name).type, path)
+        check_role(role, schema.field(name).type, path)
     features = columns.of_features(names, path)
     width, dtype = _features(schema, features, columns, path)
 
@@ -95,12 +94,12 @@ def open_columnar(path: Path, columns: Columns) -> Table:
 
 
 def schema_of(path: Path) -> Any:
-    """The columns of a file and their types."""
-    pa = arrow()
-    if path.suffix.lower() == ".parquet":
-        return pa.parquet.read_schema(path)
-    with pa.memory_map(str(path)) as source:
-        return _ipc(source).schema
+    """The columns of a file and their types. ExtractError for a damaged one."""
+    with unreadable(path) as pa:
+        if path.suffix.lower() == ".parquet":
+            return pa.parquet.read_schema(path)
+        with pa.memory_map(str(path)) as source:
+            return _ipc(source).schema
 
 
 def _ipc(source: Any) -> Any:
@@ -125,14 +124,7 @@ def batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Any]:
             yield from _parquet_batches(pa, path, names, rows)
             return
         with pa.memory_map(str(path)) as source:
-            reader = _ipc(source)
-            several = hasattr(reader, "num_record_batches")
-            parts = (
-                (reader.get_batch(i) for i in range(reader.num_record_batches))
-                if several
-                else reader
-            )
-            for part in parts:
+            for part in _record_batches(_ipc(source)):
                 part = part.select(list(names))
                 for start in range(0, part.num_rows, rows):
                     yield part.slice(start, rows)
@@ -153,6 +145,21 @@ def _parquet_batches(
                     "Write it with smaller row groups."
                 )
         yield from file.iter_batches(batch_size=rows, columns=list(names))
+
+
+def n_rows_of(path: Path) -> int:
+    """Rows of a file, by its header or without a look at any."""
+    with unreadable(path) as pa:
+        if path.suffix.lower() == ".parquet":
+            return pa.parquet.read_metadata(path).num_rows
+        with pa.memory_map(str(path)) as source:
+            return sum(batch.num_rows for batch in _record_batches(_ipc(source)))
+
+
+def _record_batches(reader: Any) -> Iterator[Any]:
+    if not hasattr(reader, "num_record_batches"):  # a stream
+        return iter(reader)
+    return (reader.get_batch(i) for i in range(reader.num_record_batches))
 
 
 def is_text(kind: Any) -> bool:
@@ -177,7 +184,8 @@ def is_number(kind: Any) -> bool:
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 
 
-def _check_role(role: str, kind: Any, path: Path) -> None:
+def check_role(role: str, kind: Any, path: Path) -> None:
+    """ExtractError unless a column of this type can be labels, groups or splits."""
     types = arrow().types
     whole = types.is_integer(kind) and not types.is_uint64(kind)
     whole |= role == "label" and types.is_boolean(kind)

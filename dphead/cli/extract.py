@@ -87,12 +87,30 @@ NEW_DATA_SET = click.option(
     is_flag=True,
     help="Count these images apart, though another data set holds some of them too.",
 )
+
+
+def _columns(
+    _: click.Context, __: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, str]:
+    """ROLE=NAME pairs."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        role, _sign, found[role] = pair.partition("=")
+    wrong = set(found) - {"image", "label", "group", "split"}
+    if wrong or "" in found.values():
+        raise click.BadParameter(
+            f"write image=NAME, label=NAME, group=NAME or split=NAME, got {pairs}"
+        )
+    return found
+
+
 LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
     help=(
         "What the folders of image files are, from the outside in: class, split/class, "
-        "any/class, any/split/class. Default: split/class with --split, else class."
+        "any/class, any/split/class; or webdataset, for tars of samples. Default: "
+        "split/class with --split, else class."
     ),
 )
 
@@ -131,6 +149,18 @@ LAYOUT = click.option(
     type=click.Choice(["all", "train", "test", "validation"]),
 )
 @LAYOUT
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    callback=_columns,
+    metavar="ROLE=NAME",
+    help=(
+        "Which column of a Hugging Face dataset holds the image, label, group or "
+        "split, where it has another name; which field of a WebDataset sample's .json "
+        "is the label, group or split."
+    ),
+)
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
@@ -287,8 +317,9 @@ def extract(**given: Any) -> None:
 
     SOURCE is a folder of images by class (or as --layout says), a CSV with columns
     path, label, split, group, a zip or tar of images, a folder of IDX or CIFAR binary
-    files, or an .npz. A killed run resumes with the same command. Images that were
-    extracted before, by any network, keep their data set and its ledger.
+    files, an .npz, a Hugging Face dataset, or tars of WebDataset. A killed run resumes
+    with the same command. Images that were extracted before, by any network, keep their
+    data set and its ledger.
 
     Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead
     features join` makes one file.
@@ -334,7 +365,9 @@ def _check_source(given: dict[str, Any]) -> None:
     )
     classes = Classes.parse(*(given[name] for name in declared))
     if not given["source"].exists() or not any(given[name] for name in declared):
-        open_source(given["source"], classes, given["split"], given["layout"])
+        columns = _named_columns(given["columns"]) if given["columns"] else None
+        where = (given["split"], given["layout"])
+        open_source(given["source"], classes, *where, columns)
 
 
 def _print_summary(summary: Any) -> None:
@@ -393,6 +426,8 @@ def _options(given: dict[str, Any]) -> Any:
         "limit",
     )
     rest = {name: given[name] for name in direct}
+    if given["columns"]:
+        rest["columns"] = _named_columns(given["columns"])
     if given["workers"] is not None:
         rest["workers"] = given["workers"]
     normalize = given["normalize"] or (
@@ -415,6 +450,17 @@ def _options(given: dict[str, Any]) -> Any:
         shard=Shard.parse(given["shard"]) if given["shard"] else Shard.of_process(),
         index=image_index(),
         **rest,
+    )
+
+
+def _named_columns(named: dict[str, str]) -> Any:
+    from extract.tables import Columns
+
+    return Columns(
+        (named["image"],) if "image" in named else (),
+        named.get("label"),
+        named.get("group"),
+        named.get("split"),
     )
 
 
