@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dphead.endtoend.estimator import DPFinetuneClassifier as DPFinetuneClassifier
     from dphead.estimators import (
         DPAdamClassifier,
         DPAutoClassifier,
@@ -34,14 +35,18 @@ __all__ = [
     "__version__",
 ]
 
+# what needs PyTorch, which `from dphead import *` must not
+ELSEWHERE = {"DPFinetuneClassifier": "dphead.endtoend"}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in {*__all__, *ELSEWHERE}:
         raise AttributeError(f"module 'dphead' has no attribute {name!r}")
-    value = getattr(import_module("dphead.estimators"), name)
+    module = ELSEWHERE.get(name, "dphead.estimators")
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *ELSEWHERE})

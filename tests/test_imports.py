@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -73,6 +74,10 @@ def test_the_lazy_names_are_those_of_the_estimators():
     for name in set(dphead.__all__) - {"__version__"}:
         assert getattr(dphead, name) is getattr(estimators, name)
         assert name in dir(dphead)
+    pytest.importorskip("torch")
+    for name, module in dphead.ELSEWHERE.items():
+        assert name in dir(dphead)
+        assert getattr(dphead, name) is getattr(import_module(module), name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dphead.nothing
 

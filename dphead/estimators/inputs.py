@@ -62,6 +62,33 @@ def is_path(x: Any) -> bool:
     return isinstance(x, str | PathLike)
 
 
+def as_arrays(*given: Any) -> tuple[Any, ...]:
+    """PyTorch tensors as numpy arrays, without an import of torch; anything else as it
+    is. bfloat16, which numpy lacks, becomes float32, which holds it.
+    """
+    return tuple(_as_array(x) for x in given)
+
+
+def _as_array(x: Any) -> Any:
+    if type(x).__module__.split(".")[0] != "torch" or not hasattr(x, "detach"):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+
+
+def refuse_weights(given: dict[str, Any]) -> None:
+    """ValueError for sample_weight, TypeError for what `fit` does not know."""
+    unknown = sorted(set(given) - {"sample_weight"})
+    if unknown:
+        raise TypeError(f"fit() got an unexpected keyword argument {unknown[0]!r}")
+    if given.get("sample_weight") is not None:
+        raise ValueError(
+            "sample_weight must be None, got weights. A weight would decide how far "
+            "its row moves what is released, and the noise is for rows that all count "
+            "once: leave it out."
+        )
+
+
 def from_arrays(
     estimator: Any, x: Any, y: Any, groups: Any, classes: Any, private: bool
 ) -> TrainingData:
@@ -209,6 +236,11 @@ def _numbers(x: Any) -> Any:
         x = _listed(x)
         dtypes = [x.dtype]
     wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
+    if any(getattr(d, "kind", "O") == "c" for d in wrong):
+        raise ValueError(
+            "Complex data not supported: features must have a real numeric dtype, got "
+            f"dtype={wrong[0]}. Pass real and imaginary parts as columns."
+        )
     if wrong:
         raise ValueError(
             f"features must have a real numeric dtype, got dtype={wrong[0]}. Convert "
