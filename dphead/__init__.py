@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dphead.endtoend.estimator import DPFinetuneClassifier as DPFinetuneClassifier
     from dphead.estimators import (
+        DPPCA,
         DPAdamClassifier,
         DPAutoClassifier,
         DPFeatureCovarianceClassifier,
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
         DPLeastSquaresClassifier,
         DPNewtonClassifier,
         DPPrototypeClassifier,
+        DPRegressor,
         DPSGDClassifier,
         PrivacyWarning,
     )
 
 __version__ = "0.1.0"
 __all__ = [
+    "DPPCA",
     "DPAdamClassifier",
     "DPAutoClassifier",
     "DPFeatureCovarianceClassifier",
@@ -30,6 +33,7 @@ __all__ = [
     "DPLeastSquaresClassifier",
     "DPNewtonClassifier",
     "DPPrototypeClassifier",
+    "DPRegressor",
     "DPSGDClassifier",
     "PrivacyWarning",
     "__version__",

@@ -19,7 +19,7 @@ from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import make_training
 from dphead.endtoend.settings import NAMES, make_settings
-from dphead.estimators.base import PrivacyWarning, confirmed_delta, seed_of
+from dphead.estimators.fitting import PrivacyWarning, confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import (
     as_arrays,

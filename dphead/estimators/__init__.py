@@ -9,14 +9,17 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dphead.estimators.base import DPClassifier, PrivacyWarning
+from dphead.estimators.base import DPClassifier
 from dphead.estimators.documented import documented
+from dphead.estimators.fitting import PrivacyWarning
 from dphead.estimators.guarantee import Privacy
+from dphead.estimators.unclassed import DPPCA, DPRegressor
 from dphead.privacy.statistics import Loss
 from dphead.solvers.gradient import Average
 from dphead.solvers.prototypes import Rule
 
 __all__ = [
+    "DPPCA",
     "DPAdamClassifier",
     "DPAutoClassifier",
     "DPClassifier",
@@ -25,6 +28,7 @@ __all__ = [
     "DPLeastSquaresClassifier",
     "DPNewtonClassifier",
     "DPPrototypeClassifier",
+    "DPRegressor",
     "DPSGDClassifier",
     "Privacy",
     "PrivacyWarning",
@@ -117,7 +121,7 @@ class DPLeastSquaresClassifier(DPClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFeatureCovarianceClassifier(DPClassifier):
-    """DP-FC: gradient steps preconditioned by a noisy Gram matrix [FC23 Algorithm 4]."""
+    """DP-FC: gradient steps preconditioned by one noisy Gram matrix [FC23 4]."""
 
     method: ClassVar[str] = "dp-fc"
 

@@ -1,10 +1,8 @@
 """The one scikit-learn classifier that all methods share."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dphead.analysis.metrics import accuracy, probabilities
-from dphead.estimators.guarantee import privacy_of
+from dphead.estimators.fitting import Data, carry_out, public_rows, seed_of
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -29,50 +27,12 @@ from dphead.planning.plan import (
     check_budget,
     check_facts,
     check_unit,
-    large_delta,
-    make_plan,
 )
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.noise import NoiseSource
 from dphead.rows.features import load_features
-from dphead.runs.loop import Run, door_for, fit_head, reserve
 from dphead.solvers.base import PublicFacts
 
 RowScores = Callable[[np.ndarray], np.ndarray]
-
-
-class PrivacyWarning(UserWarning):
-    """The guarantee holds, and is weaker than a reader may think."""
-
-
-def confirmed_delta(epsilon: float, delta: float, n_rows: int, allow: bool) -> str:
-    """A delta of 1/n or more is an error, or a warning to the caller of `fit` once
-    allowed; "" below it.
-    """
-    text = large_delta(epsilon, delta, n_rows)
-    if text is None:
-        return ""
-    if not allow:
-        raise ValueError(
-            f"{text} Use a smaller one, or confirm with allow_large_delta=True."
-        )
-    warnings.warn(text, PrivacyWarning, stacklevel=3)
-    return text
-
-
-def seed_of(random_state: Any) -> int | None:
-    """The seed of a fit's noise: None for a guarantee. 0 is a seed like any other.
-
-    ValueError for what is neither None nor an int.
-    """
-    if random_state is None:
-        return None
-    if isinstance(random_state, Integral):
-        return int(random_state)
-    raise ValueError(
-        f"random_state must be None or an int, got {random_state!r}. None is private, "
-        "an int is for tests."
-    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -217,14 +177,10 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         refuse_weights(refused)
         X, y, groups = as_arrays(X, y, groups)
         check_budget(self.epsilon, self.delta)
-        seed = seed_of(self.random_state)
-        noise = NoiseSource(seed)
+        seed_of(self.random_state)
         with self._training_data(X, y, groups) as data:
             facts = self._public_facts(data)
-            large = confirmed_delta(
-                self.epsilon, self.delta, facts.n_rows, self.allow_large_delta
-            )
-            ungrouped = check_unit(
+            unit = check_unit(
                 data.grouped,
                 self.protect,
                 self.epsilon,
@@ -232,52 +188,28 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
                 instead="group_cap=K",
                 group_cap=self.group_cap,
             )
-            weaker = self._around() if np.isfinite(self.epsilon) else []
-            for text in weaker:
-                warnings.warn(text, PrivacyWarning, stacklevel=2)
             method = make_method(self.method, facts, self._options(), self.preset)
-            plan = make_plan(
+            auto = self.accountant == "auto"
+            fitted = carry_out(
+                self,
                 method.solver,
-                facts,
-                epsilon=self.epsilon,
-                delta=self.delta,
-                relation=self.relation,
-                accountant=method.accountant
-                if self.accountant == "auto"
-                else self.accountant,
-                group_cap=self.group_cap,
-            )
-            summer = door_for(method.solver, plan, facts)
-            ledger = self._open_ledger(data.dataset_id)
-            others = self._uncounted(ledger, data.dataset_id)
-            if others:
-                warnings.warn(others, PrivacyWarning, stacklevel=2)
-            charged = reserve(
-                method.solver,
-                plan,
-                ledger,
-                feature_space=data.feature_space,
-                seed=seed,
+                Data(
+                    data.rows,
+                    facts,
+                    data.dataset_id,
+                    data.feature_space,
+                    data.classes_seen,
+                ),
+                accountant=method.accountant if auto else self.accountant,
                 description=self.method,
+                notes=unit,
+                weaker=self._around() if np.isfinite(self.epsilon) else (),
             )
-            run = Run(charged=charged, noise=noise, summer=summer)
-            result = fit_head(method.solver, data.rows(), facts, plan, run)
-        self.classes_, self.n_features_in_, self.head_ = (
-            data.classes,
-            data.n_features,
-            result.head,
-        )
-        self.expected_accuracy_ = result.head.estimate
-        self._ledger, self._feature_space = ledger, data.feature_space
-        self.privacy_ = privacy_of(
-            plan,
-            n_rows=facts.n_rows,
-            seeded=not noise.private,
-            counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
-            classes_seen=data.classes_seen,
-            warning=" ".join(filter(None, [large, *ungrouped, *weaker, others])),
-        )
-        weights, intercept = result.head.weights.T, result.head.intercept
+        self.classes_, self.n_features_in_ = data.classes, data.n_features
+        self.head_, self.privacy_ = fitted.head, fitted.privacy
+        self.expected_accuracy_ = fitted.head.estimate
+        self._ledger, self._feature_space = fitted.ledger, data.feature_space
+        weights, intercept = fitted.head.weights.T, fitted.head.intercept
         two = len(data.classes) == 2
         self.coef_ = weights[1:] - weights[:1] if two else weights.copy()
         self.intercept_ = intercept[1:] - intercept[:1] if two else intercept.copy()
@@ -346,13 +278,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         return from_file(X, *options)
 
     def _public_facts(self, data: TrainingData) -> PublicFacts:
-        if (self.relation == "add_remove") != (self.nominal_n is not None):
-            raise ValueError(
-                "nominal_n must be given exactly when the number of rows is private, "
-                f"got relation={self.relation!r}, nominal_n={self.nominal_n}. Correct "
-                "one of them."
-            )
-        n_rows = self.nominal_n if self.nominal_n is not None else data.n_rows
+        n_rows = public_rows(self, data.n_rows)
         facts = PublicFacts(n_rows, data.n_features, len(data.classes))
         check_facts(facts)
         return facts
@@ -376,7 +302,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `_scores` of a file, by blocks, and label positions (n,)."""
         check_is_fitted(self)
-        scores_of = scores_of or self.head_.scores
+        score_rows: RowScores = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
         with file:
             if self._feature_space and file.feature_space != self._feature_space:
@@ -387,7 +313,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
             scores = np.empty((rows.n_rows, len(self.classes_)), np.float32)
             for block in rows.blocks():
                 used = block.index >= 0
-                scores[block.index[used]] = scores_of(block.x[used])
+                scores[block.index[used]] = score_rows(block.x[used])
             return scores, rows.labels()
 
     def __sklearn_tags__(self) -> Any:

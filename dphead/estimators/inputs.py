@@ -97,11 +97,7 @@ def from_arrays(
     private: no check may depend on a value; otherwise scikit-learn's own checks run.
     """
     cap = estimator.group_cap
-    if (groups is None) != (cap is None):
-        raise ValueError(
-            f"groups and group_cap must be given together, got group_cap={cap}. Give "
-            "both, or neither."
-        )
+    check_grouped(groups, cap)
     if y is None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Pass "
@@ -114,12 +110,7 @@ def from_arrays(
             "labels occur. (epsilon=inf allows None.)"
         )
     if private:
-        x = _numbers(x)
-        # a private n may be any
-        fewest = 0 if estimator.relation == "add_remove" else 1
-        x = validate_data(
-            estimator, x, ensure_all_finite=False, ensure_min_samples=fewest
-        )
+        x = private_rows(estimator, x)
         y = column(y)
         check_consistent_length(x, y)
     else:
@@ -137,6 +128,48 @@ def from_arrays(
         lambda: ArrayRows(x, positions(y, names), groups=groups, group_cap=cap),
         classes_seen=classes is None,
     )
+
+
+def check_grouped(groups: Any, cap: int | None) -> None:
+    """ValueError unless groups and a cap are both there or neither."""
+    if (groups is None) != (cap is None):
+        raise ValueError(
+            f"groups and group_cap must be given together, got group_cap={cap}. Give "
+            "both, or neither."
+        )
+
+
+def private_rows(estimator: Any, x: Any) -> Any:
+    """Features checked by shape and dtype alone."""
+    # a private n may be any
+    fewest = 0 if estimator.relation == "add_remove" else 1
+    return validate_data(
+        estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
+    )
+
+
+def numbers(y: Any) -> np.ndarray:
+    """(n,) float64 of real targets, each read alone; not a number for an item of a list
+    that is none. ValueError for an array of another dtype.
+    """
+    y = column(y)
+    if y.dtype.kind == "O":
+        return np.array([_number(item) for item in y], np.float64)
+    if y.dtype.kind not in "biuf":
+        raise ValueError(
+            f"targets must be real numbers, got dtype={y.dtype}. Convert them."
+        )
+    return y.astype(np.float64)
+
+
+def _number(item: Any) -> float:
+    """No code of an item's own runs."""
+    if type(item) not in _PLAIN or isinstance(item, str | bytes | complex):
+        return np.nan
+    try:
+        return float(item)
+    except (OverflowError, TypeError, ValueError):
+        return np.nan
 
 
 @contextmanager

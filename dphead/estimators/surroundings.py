@@ -47,7 +47,7 @@ class WatchedMixin:
                 "by their scores. Choose settings on public rows, or give all fits "
                 "one ledger and report its total."
             )
-        steps = fitted_before(sys._getframe(1))
+        steps = fitted_before(self, sys._getframe(1))
         if steps:
             found.append(
                 f"the pipeline's steps before this one, {', '.join(steps)}, were "
@@ -58,17 +58,30 @@ class WatchedMixin:
         return found
 
 
-def fitted_before(frame: FrameType | None) -> list[str]:
-    """Names of the steps that each pipeline being fitted around `frame` has before its
-    last one and has fitted to its rows.
+def fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
+    """Names of the steps that each pipeline being fitted around `frame` has before the
+    one with `estimator` in it, and has fitted to its rows.
     """
     found: list[str] = []
+    inner = estimator
     while frame is not None:
         around = frame.f_locals.get("self")
         if isinstance(around, Pipeline) and frame.f_code.co_name.startswith("fit"):
-            found = [name for name, step in around.steps[:-1] if _learns(step)] + found
+            before = around.steps[: _place(around, inner)]
+            found = [name for name, step in before if _learns(step)] + found
+            inner = around
         frame = frame.f_back
     return list(dict.fromkeys(found))
+
+
+def _place(pipeline: Pipeline, inner: Any) -> int:
+    """The position of a step, or of one like it, which a pipeline with a memory clones;
+    the last one's for what is within another estimator.
+    """
+    steps = [step for _, step in pipeline.steps]
+    same = [i for i, step in enumerate(steps) if step is inner]
+    alike = [i for i, step in enumerate(steps) if type(step) is type(inner)]
+    return (same or alike or [len(steps) - 1])[0]
 
 
 def _learns(step: Any) -> bool:

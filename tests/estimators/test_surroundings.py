@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
-from dphead import DPPrototypeClassifier, PrivacyWarning
+from dphead import DPPCA, DPPrototypeClassifier, PrivacyWarning
 
 
 def make(**changes):
@@ -51,6 +51,19 @@ def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
         assert f"before this one, {', '.join(named)}, were fitted" in text
     notes = " ".join(pipeline[-1].privacy_.notes)
     assert ("the pipeline's steps" in notes) == bool(named)
+
+
+def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
+    """Also where the pipeline's memory has each of its steps cloned."""
+    pipeline = [Normalizer(), DPPCA(n_components=2), StandardScaler(), make()]
+    for memory in (None, str(tmp_path)):
+        (text,) = warned(
+            lambda m=memory: make_pipeline(*pipeline, memory=m).fit(*blobs)
+        )
+        assert "before this one, standardscaler, were" in text
+    first = [StandardScaler(), DPPCA(n_components=2), make()]
+    texts = warned(lambda: make_pipeline(*first).fit(*blobs))
+    assert len(texts) == 2
 
 
 def test_steps_of_pipelines_around_are_named_and_frozen_ones_are_not(blobs):
