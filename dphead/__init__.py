@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dphead.endtoend.estimator import DPFinetuneClassifier as DPFinetuneClassifier
     from dphead.estimators import (
         DPPCA,
         DPAdamClassifier,

@@ -10,7 +10,8 @@ from dphead.estimators import DPClassifier
 METHODS = [
     getattr(dphead, name)
     for name in dphead.__all__
-    if name.startswith("DP") and name != "DPHeadClassifier"
+    if name.endswith("Classifier")
+    if name != "DPHeadClassifier"
 ]
 methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
 

@@ -22,7 +22,10 @@ def make(**changes):
 def blobs():
     draw = np.random.default_rng(0)
     y = draw.integers(0, 3, 90)
-    return draw.normal(size=(90, 4)) + 3 * np.eye(3, 4)[y], y
+    return draw.normal(size=(90, 4)) + 3 * np.eye(
+        3,
+        4,
+    )[y], y
 
 
 def warned(fit) -> list[str]:
@@ -35,14 +38,25 @@ def warned(fit) -> list[str]:
 
 STEPS = {
     "a scaler": ([StandardScaler()], ["standardscaler"]),
-    "two": ([StandardScaler(), Normalizer(), PCA(2)], ["standardscaler", "pca"]),
+    "two": (
+        [
+            StandardScaler(),
+            Normalizer(),
+            PCA(2),
+        ],
+        ["standardscaler", "pca"],
+    ),
     "a pipeline in a pipeline": ([make_pipeline(PCA(2))], ["pipeline"]),
     "a row by itself": ([Normalizer(), FunctionTransformer(np.tanh)], []),
     "nothing": (["passthrough"], []),
 }
 
 
-@pytest.mark.parametrize(("steps", "named"), STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    STEPS.values(),
+    ids=STEPS,
+)
 def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
     pipeline = make_pipeline(*steps, make())
     texts = warned(lambda: pipeline.fit(*blobs))
@@ -55,7 +69,12 @@ def test_a_step_that_was_fitted_to_the_same_rows_is_named(blobs, steps, named):
 
 def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
     """Also where the pipeline's memory has each of its steps cloned."""
-    pipeline = [Normalizer(), DPPCA(n_components=2), StandardScaler(), make()]
+    pipeline = [
+        Normalizer(),
+        DPPCA(n_components=2),
+        StandardScaler(),
+        make(),
+    ]
     for memory in (None, str(tmp_path)):
         (text,) = warned(
             lambda m=memory: make_pipeline(*pipeline, memory=m).fit(*blobs)
@@ -69,9 +88,27 @@ def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
 def test_steps_of_pipelines_around_are_named_and_frozen_ones_are_not(blobs):
     x, y = blobs
     frozen = FrozenEstimator(StandardScaler().fit(np.eye(4)))
-    assert warned(lambda: make_pipeline(frozen, make()).fit(x, y)) == []
+    assert (
+        warned(
+            lambda: make_pipeline(frozen, make()).fit(
+                x,
+                y,
+            )
+        )
+        == []
+    )
     outer = Pipeline(
-        [("scale", StandardScaler()), ("inner", make_pipeline(frozen, PCA(2), make()))]
+        [
+            ("scale", StandardScaler()),
+            (
+                "inner",
+                make_pipeline(
+                    frozen,
+                    PCA(2),
+                    make(),
+                ),
+            ),
+        ]
     )
     (text,) = warned(lambda: outer.fit(x, y))
     assert "before this one, scale, pca, were" in text
@@ -86,7 +123,15 @@ def test_a_step_that_is_private_itself_is_not_named(blobs):
         def transform(self, x):
             return x
 
-    assert warned(lambda: make_pipeline(Private(), make()).fit(*blobs)) == []
+    assert (
+        warned(
+            lambda: make_pipeline(
+                Private(),
+                make(),
+            ).fit(*blobs)
+        )
+        == []
+    )
 
 
 def test_without_noise_there_is_nothing_to_warn_of(blobs):
@@ -114,8 +159,42 @@ def test_a_search_in_another_process_is_a_clone_that_was_sent(blobs):
 
 def test_clones_that_were_not_chosen_between_are_not_warned_of(blobs):
     x, y = blobs
-    assert warned(lambda: cross_val_score(make(), x, y, cv=2)) == []
-    assert warned(lambda: clone(make()).set_params(random_state=3).fit(x, y)) == []
-    assert warned(lambda: make().set_params(epsilon=2.0).fit(x, y)) == []
+    assert (
+        warned(
+            lambda: cross_val_score(
+                make(),
+                x,
+                y,
+                cv=2,
+            )
+        )
+        == []
+    )
+    assert (
+        warned(
+            lambda: (
+                clone(make())
+                .set_params(random_state=3)
+                .fit(
+                    x,
+                    y,
+                )
+            )
+        )
+        == []
+    )
+    assert (
+        warned(
+            lambda: (
+                make()
+                .set_params(epsilon=2.0)
+                .fit(
+                    x,
+                    y,
+                )
+            )
+        )
+        == []
+    )
     candidate = clone(make()).set_params(epsilon=2.0)
     assert warned(lambda: clone(candidate).fit(x, y)) == []

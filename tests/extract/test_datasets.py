@@ -20,7 +20,15 @@ TWO = {"features": {"label": {"names": NAMES, "_type": "ClassLabel"}}}
 
 def png(seed: int) -> bytes:
     data = io.BytesIO()
-    pixels = np.random.default_rng(seed).integers(0, 256, (6, 5, 3)).astype(np.uint8)
+    pixels = (
+        np.random.default_rng(seed)
+        .integers(
+            0,
+            256,
+            (6, 5, 3),
+        )
+        .astype(np.uint8)
+    )
     Image.fromarray(pixels).save(data, "png")
     return data.getvalue()
 
@@ -44,7 +52,11 @@ def hub(tmp_path):
         ("train-00000-of-00002", range(50)),
         ("train-00001-of-00002", range(50, 90)),
     ):
-        rows = table(part, label=labels[part], patient=[f"p{i // 2}" for i in part])
+        rows = table(
+            part,
+            label=labels[part],
+            patient=[f"p{i // 2}" for i in part],
+        )
         parquet.write_table(rows, folder / f"{name}.parquet", row_group_size=20)
     return folder.parent
 
@@ -53,7 +65,12 @@ def test_a_folder_of_the_hub_is_a_source(hub):
     whole = open_source(hub, Classes(NAMES))
     assert whole.kind == "dataset" and whole.n_rows == 100
     assert whole.group is None  # none named so
-    train = open_source(hub, Classes(NAMES), "train", columns=Columns(group="patient"))
+    train = open_source(
+        hub,
+        Classes(NAMES),
+        "train",
+        columns=Columns(group="patient"),
+    )
     assert train.n_rows == 90
     assert train.labels.tolist() == (np.arange(90) % 3).tolist()
     assert train.split_names == ["train"]
@@ -64,26 +81,51 @@ def test_a_folder_of_the_hub_is_a_source(hub):
     for row in (0, 1, 49, 50, 89, 3):  # forwards, and back
         assert train.raw(row) == png(row)
     part = train.part(60, 70)
-    assert [part.raw(i) for i in range(10)] == [png(i) for i in range(60, 70)]
+    assert [part.raw(i) for i in range(10)] == [
+        png(i)
+        for i in range(
+            60,
+            70,
+        )
+    ]
     assert train.digest != whole.digest
 
 
 def test_class_names_of_the_header_are_declared_or_must_be_those(hub):
     public = open_source(hub, Classes(folder_names_public=True))
     assert public.class_names == NAMES
-    assert public.labels[:4].tolist() == [0, 1, 2, 0]
+    assert public.labels[:4].tolist() == [
+        0,
+        1,
+        2,
+        0,
+    ]
     numbers = open_source(hub, Classes(["0", "1", "2"]))
-    assert numbers.labels[:4].tolist() == [0, 1, 2, 0]
+    assert numbers.labels[:4].tolist() == [
+        0,
+        1,
+        2,
+        0,
+    ]
     with pytest.raises(ExtractError, match=r"the data set's header.*'cat', 'dog'"):
         open_source(hub, Classes(["dog", "cat", "eel"]))
     with pytest.raises(ExtractError, match="declared public before labels"):
         open_source(hub)
-    assert (open_source(hub, Classes(ignore_labels=True)).labels == -1).all()
+    assert (
+        open_source(
+            hub,
+            Classes(ignore_labels=True),
+        ).labels
+        == -1
+    ).all()
 
 
 def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
     pa = pytest.importorskip("pyarrow")
-    rows = table(range(7), label=["eel", "", None, "dog", "cat", "cat", "cat"])
+    rows = table(
+        range(7),
+        label=["eel", "", None, "dog", "cat", "cat", "cat"],
+    )
     for split in ("train", "test"):
         path = tmp_path / "saved" / split / "data-00000-of-00001.arrow"
         path.parent.mkdir(parents=True)
@@ -93,7 +135,15 @@ def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
         ):
             w.write_table(rows, max_chunksize=3)
     test = open_source(tmp_path / "saved", Classes(NAMES), "test")
-    assert test.labels.tolist() == [2, -1, -1, 1, 0, 0, 0]
+    assert test.labels.tolist() == [
+        2,
+        -1,
+        -1,
+        1,
+        0,
+        0,
+        0,
+    ]
     assert [test.raw(i) for i in range(7)] == [png(i) for i in range(7)]
     one = open_source(path, Classes(NAMES))
     assert one.split_names == ["all"] and one.n_rows == 7
@@ -101,7 +151,11 @@ def test_a_saved_dataset_and_one_file_are_sources_too(tmp_path):
 
 def test_one_row_of_a_dataset_changes_no_other(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    others = [("cat", "p1", "train"), ("eel", "p9", "test"), ("", "", "")]
+    others = [
+        ("cat", "p1", "train"),
+        ("eel", "p9", "test"),
+        ("", "", ""),
+    ]
     others += [("9", "-1", "val"), (None, None, None)]
     found = []
     for label, group, split in others:
@@ -115,8 +169,21 @@ def test_one_row_of_a_dataset_changes_no_other(tmp_path):
         classes = Classes(NAMES, allow_unlabelled=True)
         source = open_source(tmp_path / "f.parquet", classes)
         assert source.group is not None
-        rest = [a[1:].tolist() for a in (source.labels, source.group, source.split)]
-        found.append((rest, source.split_names, [source.raw(i) for i in (1, 2, 3)]))
+        rest = [
+            a[1:].tolist()
+            for a in (
+                source.labels,
+                source.group,
+                source.split,
+            )
+        ]
+        found.append(
+            (
+                rest,
+                source.split_names,
+                [source.raw(i) for i in (1, 2, 3)],
+            )
+        )
     assert all(one == found[0] for one in found)
 
 
@@ -177,13 +244,25 @@ def test_samples_of_tars_are_rows(tmp_path):
         "s-0.tar:a/4",
         "s-1.tar:1",
     ]
-    assert source.labels.tolist() == [2, 1, 0, -1, -1]
+    assert source.labels.tolist() == [
+        2,
+        1,
+        0,
+        -1,
+        -1,
+    ]
     groups = ["p1", "7", "", "", ""]
     assert source.group is not None
     assert source.group.tolist() == group_ids(groups, 5).tolist()
     splits = [source.split_names[code] for code in source.split]
     assert splits == ["train", "test", "none", "none", "none"]
-    images = [png(1), png(2), b"", png(4), png(9)]
+    images = [
+        png(1),
+        png(2),
+        b"",
+        png(4),
+        png(9),
+    ]
     assert [source.raw(i) for i in range(5)] == images
     assert source.raw(0) == png(1)
     plain = open_source(tmp_path / "s-1.tar", Classes(NAMES), layout="webdataset")
@@ -225,13 +304,28 @@ def test_the_command_reads_a_dataset(hub):
     done = CliRunner().invoke(
         command,
         [
-            *(str(hub), "-o", str(output), *network, "--split", "test"),
+            *(
+                str(hub),
+                "-o",
+                str(output),
+                *network,
+                "--split",
+                "test",
+            ),
             *("--classes", "cat,dog,eel", "--column", "group=patient"),
         ],
     )
     assert done.exit_code == 0, done.output
     assert "10 rows" in done.output and "3 classes" in done.output
     wrong = CliRunner().invoke(
-        command, [str(hub), "-o", str(output), *network, "--column", "place=x"]
+        command,
+        [
+            str(hub),
+            "-o",
+            str(output),
+            *network,
+            "--column",
+            "place=x",
+        ],
     )
     assert wrong.exit_code == 2 and "write image=NAME" in wrong.output

@@ -51,22 +51,43 @@ def write(folder: Path, kind: str, x, label, group, split) -> tuple[Path, Column
         with path.open("w", newline="") as file:
             table = csv.writer(file, delimiter="," if kind == "csv" else "\t")
             table.writerow([*singles, *columns])
-            for values in zip(*singles.values(), *columns.values(), strict=True):
+            for values in zip(
+                *singles.values(),
+                *columns.values(),
+                strict=True,
+            ):
                 table.writerow(
-                    [v if isinstance(v, str) else repr(float(v)) for v in values]
+                    [
+                        v
+                        if isinstance(
+                            v,
+                            str,
+                        )
+                        else repr(float(v))
+                        for v in values
+                    ]
                 )
         return path, Columns()
     pa = pytest.importorskip("pyarrow")
     if kind == "parquet":
         pa.parquet.write_table(pa.table(singles | columns), path)
         return path, Columns()
-    lists = pa.array([list(map(float, row)) for row in x], pa.list_(pa.float32()))
+    lists = pa.array(
+        [list(map(float, row)) for row in x],
+        pa.list_(pa.float32()),
+    )
     table = pa.table({"vector": lists, **columns})
     chosen = Columns(("vector",), width=WIDTH)
     if kind == "list.parquet":
         pa.parquet.write_table(table, path)
         return path, chosen
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as w:
+    with (
+        pa.OSFile(
+            str(path),
+            "wb",
+        ) as sink,
+        pa.ipc.new_stream(sink, table.schema) as w,
+    ):
         w.write_table(table, max_chunksize=7)
     return path, chosen
 
@@ -99,7 +120,10 @@ def test_every_kind_of_file_gives_the_rows_it_holds(tmp_path, kind):
     valid = np.ones(50, bool)
     valid[[5, 9]] = False
     assert got["valid"].tolist() == valid.tolist()
-    np.testing.assert_array_equal(got["features"][valid], x[valid].astype(np.float32))
+    np.testing.assert_array_equal(
+        got["features"][valid],
+        x[valid].astype(np.float32),
+    )
     assert not got["features"][~valid].any()
     assert got["labels"].tolist() == [NAMES.index(name) for name in label]
     assert got["group"].tolist() == group_ids(group, 50).tolist()
@@ -109,8 +133,27 @@ def test_every_kind_of_file_gives_the_rows_it_holds(tmp_path, kind):
 HOSTILE = st.fixed_dictionaries(
     {
         "x": st.lists(st.floats(), min_size=WIDTH, max_size=WIDTH),
-        "label": st.sampled_from([*NAMES, "", "a horse", "0", "nan", "1e5"]),
-        "group": st.sampled_from(["", "0", "patient 3", "Ω", "nan", "-1", "x" * 500]),
+        "label": st.sampled_from(
+            [
+                *NAMES,
+                "",
+                "a horse",
+                "0",
+                "nan",
+                "1e5",
+            ]
+        ),
+        "group": st.sampled_from(
+            [
+                "",
+                "0",
+                "patient 3",
+                "Ω",
+                "nan",
+                "-1",
+                "x" * 500,
+            ]
+        ),
         "split": st.sampled_from(["", "train", "val", "TEST"]),
     }
 )
@@ -127,19 +170,31 @@ def test_one_row_changes_nothing_of_any_other(tmp_path, kind, other, at):
     classes = Classes(NAMES, allow_unlabelled=True)
     columns = [a.astype(object) if a.ndim == 1 else a for a in rows(30)]
     before = encoded_rows(*write_texts(tmp_path, kind, columns), classes)
-    for column, name in zip(columns, ("x", "label", "group", "split"), strict=True):
+    for column, name in zip(
+        columns,
+        ("x", "label", "group", "split"),
+        strict=True,
+    ):
         column[at] = other[name]
     after = encoded_rows(*write_texts(tmp_path, kind, columns), classes)
     rest = np.arange(30) != at
     assert set(before) == {"features", "valid", "labels", "group", "split"}
     for name in before:
         assert before[name].dtype == after[name].dtype
-        np.testing.assert_array_equal(before[name][rest], after[name][rest])
+        np.testing.assert_array_equal(
+            before[name][rest],
+            after[name][rest],
+        )
 
 
 def write_texts(folder, kind, columns):
     x, *texts = columns
-    return write(folder, kind, x, *(np.array(list(column)) for column in texts))
+    return write(
+        folder,
+        kind,
+        x,
+        *(np.array(list(column)) for column in texts),
+    )
 
 
 def encoded_rows(path: Path, columns, classes) -> dict[str, np.ndarray]:
@@ -159,34 +214,109 @@ def test_npy_files_lie_beside_each_other(tmp_path):
     np.save(tmp_path / "x.npy", x.astype(np.float16))
     np.save(tmp_path / "y.npy", np.arange(50) % 4)
     np.save(tmp_path / "g.npy", np.arange(50, dtype=np.uint32))
-    columns = Columns(label=str(tmp_path / "y.npy"), group=str(tmp_path / "g.npy"))
+    columns = Columns(
+        label=str(tmp_path / "y.npy"),
+        group=str(tmp_path / "g.npy"),
+    )
     with pytest.raises(ExtractError, match="label='3'"):
         imported(tmp_path / "x.npy", columns)
     classes = Classes(NAMES, allow_unlabelled=True)
     got = imported(tmp_path / "x.npy", columns, classes=classes)
     assert got["features"].dtype == np.float16  # as the whole file is
-    assert got["labels"][:5].tolist() == [0, 1, 2, -1, 0]
+    assert got["labels"][:5].tolist() == [
+        0,
+        1,
+        2,
+        -1,
+        0,
+    ]
     assert got["group"].tolist() == list(range(50))
 
 
 def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_path):
     pa = pytest.importorskip("pyarrow")
-    vectors = [[1, 2, 3, 4], [1, 2], None, [1, None, 3, 4], [5, 6, 7, 8], []]
-    labels = pa.array([0, None, 2, 1, 1, 0], pa.int8())
-    groups = pa.array([None, 7, 7, 0, -3, 2**40])
-    table = pa.table({"v": vectors, "label": labels, "groups": groups, "id": ["a"] * 6})
+    vectors = [
+        [1, 2, 3, 4],
+        [1, 2],
+        None,
+        [1, None, 3, 4],
+        [5, 6, 7, 8],
+        [],
+    ]
+    labels = pa.array(
+        [0, None, 2, 1, 1, 0],
+        pa.int8(),
+    )
+    groups = pa.array(
+        [
+            None,
+            7,
+            7,
+            0,
+            -3,
+            2**40,
+        ]
+    )
+    table = pa.table(
+        {
+            "v": vectors,
+            "label": labels,
+            "groups": groups,
+            "id": ["a"] * 6,
+        }
+    )
     path = tmp_path / "f.parquet"
     pa.parquet.write_table(table, path, row_group_size=4)
-    got = imported(path, Columns(("v",), width=4), block_rows=2)
-    assert got["valid"].tolist() == [True, False, False, False, True, False]
-    assert got["features"][4].tolist() == [5, 6, 7, 8]
-    assert got["labels"].tolist() == [0, -1, 2, 1, 1, 0]
-    assert got["group"].tolist() == [-1, 7, 7, 0, -1, 2**40]
+    got = imported(
+        path,
+        Columns(("v",), width=4),
+        block_rows=2,
+    )
+    assert got["valid"].tolist() == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert got["features"][4].tolist() == [
+        5,
+        6,
+        7,
+        8,
+    ]
+    assert got["labels"].tolist() == [
+        0,
+        -1,
+        2,
+        1,
+        1,
+        0,
+    ]
+    assert got["group"].tolist() == [
+        -1,
+        7,
+        7,
+        0,
+        -1,
+        2**40,
+    ]
     with pytest.raises(ExtractError, match="Pass --width N"):
         imported(path, Columns(("v",)))
-    fixed = table.set_column(0, "v", pa.array(vectors[:1] * 6, pa.list_(pa.int32(), 4)))
+    fixed = table.set_column(
+        0,
+        "v",
+        pa.array(
+            vectors[:1] * 6,
+            pa.list_(pa.int32(), 4),
+        ),
+    )
     pa.parquet.write_table(fixed, path)
-    assert imported(path, Columns(("v",)))["features"].shape == (6, 4)
+    assert imported(
+        path,
+        Columns(("v",)),
+    )["features"].shape == (6, 4)
 
 
 def test_columns_of_features_are_named_or_are_all_others(tmp_path):
@@ -194,7 +324,11 @@ def test_columns_of_features_are_named_or_are_all_others(tmp_path):
     path.write_text("id,b_1,kind,b_2\n1,0.5,cat,x\n2,,dog,3\n3,1e2,dog,4\n")
     named = Columns(("b_2", "b_*"), label="kind")
     got = imported(path, named)
-    assert got["features"].tolist() == [[0, 0], [0, 0], [4, 100]]
+    assert got["features"].tolist() == [
+        [0, 0],
+        [0, 0],
+        [4, 100],
+    ]
     assert got["valid"].tolist() == [False, False, True]
     everything = imported(path, Columns(label="kind"))
     assert everything["features"][2].tolist() == [3, 100, 4]
@@ -262,7 +396,11 @@ def test_rows_of_one_data_set_share_its_id(tmp_path):
 
 
 def pickled(path: Path) -> None:
-    np.save(path, np.array([{"a": 1}], object), allow_pickle=True)
+    np.save(
+        path,
+        np.array([{"a": 1}], object),
+        allow_pickle=True,
+    )
 
 
 def huge(path: Path) -> None:
@@ -273,7 +411,10 @@ def huge(path: Path) -> None:
 
 
 def by_columns(path: Path) -> None:
-    np.save(path, np.asfortranarray(np.ones((3, 4))))
+    np.save(
+        path,
+        np.asfortranarray(np.ones((3, 4))),
+    )
 
 
 def no_array(path: Path) -> None:
@@ -361,7 +502,14 @@ def test_damaged_columnar_files_are_refused_in_a_line(tmp_path, kind, damage):
     elif damage == "text":
         path.write_bytes(b"no table at all" * 20)
     else:
-        path.write_bytes(draw.permutation(np.frombuffer(data, np.uint8)).tobytes())
+        path.write_bytes(
+            draw.permutation(
+                np.frombuffer(
+                    data,
+                    np.uint8,
+                )
+            ).tobytes()
+        )
     with pytest.raises(ExtractError, match="must be whole"):
         imported(path, columns)
 
@@ -375,10 +523,20 @@ def test_a_row_group_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
         imported(path, columns)
 
 
-@given(st.lists(st.integers(1, 9), max_size=6), st.integers(1, 7))
+@given(
+    st.lists(st.integers(1, 9), max_size=6),
+    st.integers(1, 7),
+)
 def test_regrouped_blocks_hold_the_same_rows(sizes, size):
     total = np.arange(sum(sizes))
-    blocks = [{"a": part} for part in np.split(total, np.cumsum(sizes)) if len(part)]
+    blocks = [
+        {"a": part}
+        for part in np.split(
+            total,
+            np.cumsum(sizes),
+        )
+        if len(part)
+    ]
     got = [block["a"] for block in regrouped(iter(blocks), size)]
     assert [len(part) for part in got[:-1]] == [size] * (len(got) - 1)
     assert np.concatenate([total[:0], *got]).tolist() == total.tolist()
