@@ -287,6 +287,19 @@ def tuning() -> None:
     experiment("tuning").run()
 
 
+@command("experiments")
+@click.option(
+    "--peer",
+    "python",
+    type=PATH,
+    help="A Python that has diffprivlib; default: only our rows.",
+)
+def unclassed(python: Path | None) -> None:
+    """DPPCA and DPRegressor beside diffprivlib's."""
+    experiment("unclassed").run(python)
+    show(experiment("unclassed").write())
+
+
 # --- speed --------------------------------------------------------------------
 
 

@@ -6,7 +6,16 @@ from pathlib import Path
 from benchmarks import accounting, figures, tables
 
 # with a README of their own, rendered from rows
-EXPERIMENTS = ("ablation", "audit", "compare", "expected", "faults", "peers", "scale")
+EXPERIMENTS = (
+    "ablation",
+    "audit",
+    "compare",
+    "expected",
+    "faults",
+    "peers",
+    "scale",
+    "unclassed",
+)
 
 
 def write() -> list[Path]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dphead.estimators import (
+        DPPCA,
         DPAdamClassifier,
         DPAutoClassifier,
         DPFeatureCovarianceClassifier,
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
         DPLeastSquaresClassifier,
         DPNewtonClassifier,
         DPPrototypeClassifier,
+        DPRegressor,
         DPSGDClassifier,
         PrivacyWarning,
     )
 
 __version__ = "0.1.0"
 __all__ = [
+    "DPPCA",
     "DPAdamClassifier",
     "DPAutoClassifier",
     "DPFeatureCovarianceClassifier",
@@ -29,19 +32,24 @@ __all__ = [
     "DPLeastSquaresClassifier",
     "DPNewtonClassifier",
     "DPPrototypeClassifier",
+    "DPRegressor",
     "DPSGDClassifier",
     "PrivacyWarning",
     "__version__",
 ]
 
+# what needs PyTorch, which `from dphead import *` must not
+ELSEWHERE = {"DPFinetuneClassifier": "dphead.endtoend"}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in {*__all__, *ELSEWHERE}:
         raise AttributeError(f"module 'dphead' has no attribute {name!r}")
-    value = getattr(import_module("dphead.estimators"), name)
+    module = ELSEWHERE.get(name, "dphead.estimators")
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *ELSEWHERE})

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from extract.bounds import check_unpacked
-from extract.errors import ExtractError
-from extract.images import (
+from extract.classes import (
     Classes,
-    Source,
     check_found,
     possible_splits,
     split_codes,
-    to_uint8,
+    split_texts,
 )
+from extract.errors import ExtractError
+from extract.images import Source, to_uint8
 from extract.rows import group_ids
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
@@ -257,7 +257,7 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
     images = to_uint8(
         images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
     )
-    splits = _npz_splits(data.get("split"), len(images))
+    splits = split_texts(data.get("split"), len(images))
     names = possible_splits("split" in data)
     check_found(split, names, path)
     codes = split_codes(splits, names)
@@ -291,12 +291,3 @@ def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
             f"an .npz source must hold plain arrays, got file={str(path)!r} damaged or "
             "pickled. Use numpy.savez."
         ) from error
-
-
-def _npz_splits(values: np.ndarray | None, n_rows: int) -> list[str]:
-    if values is None:
-        return [""] * n_rows
-    if values.dtype.kind in "iub":
-        names = {0: "train", 1: "test", 2: "validation"}
-        return [names.get(int(v), f"code {int(v)}") for v in values]
-    return [str(v) for v in values]

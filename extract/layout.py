@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from extract.classes import SPLITS
 from extract.errors import ExtractError
-from extract.images import SPLITS
 
 EXAMPLES = "class, split/class, any/class or any/split/class"
 
@@ -36,7 +36,7 @@ class Layout:
             raise ExtractError(
                 "a layout must say what each folder of a path is, from the outside "
                 f"in, with class once and split at most once, got layout={text!r}. "
-                f"Write {EXAMPLES}."
+                f"Write {EXAMPLES}; or webdataset for tars of samples."
             )
         return cls(parts)
 

@@ -19,16 +19,17 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from extract.bounds import is_plain
-from extract.errors import ExtractError
-from extract.images import (
+from extract.classes import (
     SPLITS,
     Classes,
-    Source,
     check_found,
     possible_splits,
     split_codes,
 )
+from extract.errors import ExtractError
+from extract.images import Source
 from extract.layout import EXAMPLES, Layout
+from extract.rows import group_ids
 
 SUFFIXES = (
     ".png",
@@ -47,13 +48,13 @@ SUFFIXES = (
 MAX_FILE_BYTES = 256 << 20  # of one image as it is stored; chosen, not measured
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     parts = PurePosixPath(name).parts
     hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
     return not hidden and name.lower().endswith(SUFFIXES)
 
 
-def _listed(
+def listed(
     kind: str,
     path: Path,
     rows: list[tuple[str, int, str, str, str]],
@@ -83,14 +84,11 @@ def _listed(
         )
     texts: list[str] | np.ndarray = [row[2] for row in rows]
     labels, class_names, declared = classes.encode(texts, len(rows))
-    group = None
-    if grouped:
-        index = {
-            text: i for i, text in enumerate(sorted({row[4] for row in rows if row[4]}))
-        }
-        group = np.array([index.get(row[4], -1) for row in rows], np.int64)
+    group = group_ids([row[4] for row in rows], len(rows)) if grouped else None
     files = [row[0] for row in rows]
-    digest = hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogateescape"))
+    # a file whose groups were numbered in their order, as they once were, is another
+    rule = (kind, "groups by digest") if grouped else kind
+    digest = hashlib.sha256(repr((rule, rows)).encode("utf-8", "surrogateescape"))
     return Source(
         kind=kind,
         labels=labels,
@@ -128,7 +126,7 @@ def _laid_out(
     rows = [(name, size, *layout.read(name), "") for name, size in members]
     anything = replace(classes, allow_unlabelled=True)  # until the layout is checked
     source = replace(
-        _listed(kind, path, rows, read, anything, split, splits=layout.has_splits),
+        listed(kind, path, rows, read, anything, split, splits=layout.has_splits),
         layout=str(layout),
     )
     _check_found_classes(source, classes, declared)
@@ -171,7 +169,7 @@ def open_folder(path: Path, classes: Classes, split: str, layout: str | None) ->
     for folder, _, files in os.walk(path, onerror=_unreadable):
         for file in files:
             name = (Path(folder) / file).relative_to(path).as_posix()
-            if _is_image(name):
+            if is_image(name):
                 found.append((name, _size(path / name)))
     found.sort(key=lambda item: os.fsencode(item[0]))
     return _laid_out(
@@ -255,7 +253,7 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
         rows.append(
             (values["path"], size, values["label"], values["split"], values["group"])
         )
-    return _listed(
+    return listed(
         "manifest",
         path,
         rows,
@@ -267,7 +265,7 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
     )
 
 
-def _check_member(name: str, link: bool, archive: Path) -> None:
+def check_member(name: str, link: bool, archive: Path) -> None:
     """ExtractError for a member that could reach outside the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
     if (
@@ -294,7 +292,7 @@ def _check_new(name: str, index: Collection[str], archive: Path) -> None:
         )
 
 
-def _limited(name: str, size: int, archive: Path) -> int:
+def limited(name: str, size: int, archive: Path) -> int:
     if size > MAX_FILE_BYTES:
         raise ExtractError(
             f"an image file must have at most {MAX_FILE_BYTES} bytes, got bytes={size} "
@@ -352,19 +350,19 @@ def _open_zip(path: Path) -> Archive:
     lock = threading.Lock()
     index: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
-        _check_member(info.filename, stat.S_ISLNK(info.external_attr >> 16), path)
+        check_member(info.filename, stat.S_ISLNK(info.external_attr >> 16), path)
         name = info.filename.removeprefix("./")
-        if not info.is_dir() and _is_image(name):
+        if not info.is_dir() and is_image(name):
             _check_new(name, index, path)
             index[name] = info
 
     def read(name: str) -> bytes:
         with lock, archive.open(index[name]) as file:
-            return _read_limited(file.read)
+            return read_limited(file.read)
 
     images = []
     for name, info in index.items():
-        images.append((name, _limited(name, info.file_size, path)))
+        images.append((name, limited(name, info.file_size, path)))
     return "zip", sorted(images), read
 
 
@@ -373,25 +371,25 @@ def _open_tar(path: Path) -> Archive:
     lock = threading.Lock()
     index: dict[str, tarfile.TarInfo] = {}
     for info in archive:
-        _check_member(info.name, info.issym() or info.islnk() or info.isdev(), path)
+        check_member(info.name, info.issym() or info.islnk() or info.isdev(), path)
         name = info.name.removeprefix("./")
-        if info.isfile() and _is_image(name):
+        if info.isfile() and is_image(name):
             _check_new(name, index, path)
             index[name] = info
 
     def read(name: str) -> bytes:
         with lock:
             file = archive.extractfile(index[name])
-            return b"" if file is None else _read_limited(file.read)
+            return b"" if file is None else read_limited(file.read)
 
     return (
         "tar",
-        [(name, _limited(name, info.size, path)) for name, info in index.items()],
+        [(name, limited(name, info.size, path)) for name, info in index.items()],
         read,
     )
 
 
-def _read_limited(read: Callable[[int], bytes]) -> bytes:
+def read_limited(read: Callable[[int], bytes]) -> bytes:
     """The bytes of a member, but an error where it unpacks to more than the bound,
     whatever its header says.
     """

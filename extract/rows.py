@@ -72,23 +72,62 @@ class Header:
         check_dataset_id(self.dataset_id)
 
 
+def text_group(text: str) -> int:
+    """The id of a group that has a text for a name: 63 bits of a digest of that text,
+    -1 for an empty one, a row on its own.
+
+    It depends on no other row: an order of all texts would change with one of them.
+    """
+    name = text.strip().encode("utf-8", "surrogatepass")
+    if not name:
+        return -1
+    digest = hashlib.blake2b(name, digest_size=8, person=b"dphead group").digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
 def group_ids(groups: Any, n_rows: int) -> np.ndarray:
     """(n_rows,) int64 ids of groups, negative for a row on its own.
 
-    What is refused is a dtype or a shape, no id.
+    groups: whole numbers, which are the ids, or texts (`text_group`); a list or an
+        array of objects may hold both, and None or NaN for a row on its own.
 
     Groups must be told apart exactly: cast, large unsigned ids would turn negative (a
-    row on its own), and fractions would become one group.
+    row on its own), and fractions would become one group. They are refused by their
+    dtype, and in lists and objects item by item.
     """
+    if not hasattr(groups, "dtype"):
+        # an array of its items could have the type that one of them gives to all
+        groups = np.fromiter(groups, object, len(groups))
     ids = np.asarray(groups)
+    if ids.dtype.kind in "OSTU":
+        shape = ids.shape
+        ids = np.array([_group_item(item) for item in ids.ravel()], np.int64)
+        ids = ids.reshape(shape)
     whole = ids.dtype.kind == "i" or (ids.dtype.kind == "u" and ids.dtype.itemsize < 8)
     if not whole or ids.shape != (n_rows,):
         raise FormatError(
-            "groups must be (n,) integers of a dtype that int64 holds, got "
+            "groups must be (n,) texts, or integers of a dtype that int64 holds, got "
             f"shape={ids.shape}, dtype={ids.dtype}. Number them from 0, such as by "
             "np.unique(groups, return_inverse=True)[1]."
         )
     return ids.astype(np.int64, copy=False)
+
+
+def _group_item(item: Any) -> int:
+    """The id of one group of a list or of objects."""
+    if isinstance(item, bytes):
+        item = bytes.decode(item, "utf-8", "surrogateescape")
+    if isinstance(item, str):
+        return text_group(str(item))
+    if item is None or (isinstance(item, float) and item != item):
+        return -1
+    whole = isinstance(item, int | np.integer) and not isinstance(item, bool)
+    if not whole or not -(2**63) <= int(item) < 2**63:
+        raise FormatError(
+            "each group must be a text or an integer that int64 holds, got "
+            f"type={type(item).__name__}. Convert the groups to texts."
+        )
+    return int(item)
 
 
 def check_dataset_id(dataset_id: str | None) -> None:

@@ -16,16 +16,18 @@ import numpy as np
 import torch
 
 from extract.backbones import Backbone, BackboneOptions, load_backbone
+from extract.classes import Classes
 from extract.disk import check_disk, write_names
 from extract.errors import ExtractError, FormatError, ResumableError
 from extract.identity import Declared, Identity, identified, note_images
-from extract.images import Classes, Source
+from extract.images import Source
 from extract.index import ImageIndex, Overlap
 from extract.loop import Loop, LoopSettings, Progress, Survey, survey
 from extract.rows import Header
 from extract.rowwise import RowNorm
 from extract.shards import Shard
 from extract.sources import open_source
+from extract.tables import Columns
 from extract.verify import verify
 from extract.views import Views
 from extract.writing import FeaturesWriter
@@ -38,8 +40,9 @@ class ExtractOptions:
     """Everything `dphead extract` can be told.
 
     layout: of a folder's or an archive's paths; None is split/class with a split, else
-    class. batch_size None: a good one for the device. limit: use the first rows only
-    (for trials). check: verify at the end.
+    class. columns: of a data set, where they have other names. batch_size None: a good
+    one for the device. limit: use the first rows only (for trials). check: verify at
+    the end.
     index: of the images that were seen before, whose data set's id is taken; None looks
     for none. new_data_set: says that these are others, whatever it holds.
     shard: which part of the rows; other than the whole, it goes into a file of its own
@@ -52,6 +55,7 @@ class ExtractOptions:
     classes: Classes = field(default_factory=Classes)
     split: str = "all"
     layout: str | None = None
+    columns: Columns | None = None
     normalize: RowNorm = field(default_factory=RowNorm)
     views: Views = field(default_factory=Views)
     dtype: str = "float32"
@@ -122,7 +126,13 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         raise ExtractError(
             f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out."
         )
-    source = open_source(options.source, options.classes, options.split, options.layout)
+    source = open_source(
+        options.source,
+        options.classes,
+        options.split,
+        options.layout,
+        options.columns,
+    )
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     output, rows = (
         options.shard.path(Path(options.output)),

@@ -12,6 +12,8 @@ Each gives (row, image, label, split, group).
 - a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
   IDX images file
 - an .npz with arrays images, labels and optionally split, group
+- a Hugging Face dataset: a folder of Parquet or Arrow files with images' bytes
+- tars of WebDataset's samples, or a folder of them, by `layout` alone
 
 The classes are never inferred from labels: they are declared, or the labels stay out.
 """
@@ -20,9 +22,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from extract import arrays, listing
+from extract import arrays, datasets, listing, webdataset
+from extract.classes import Classes
 from extract.errors import ExtractError
-from extract.images import Classes, Source
+from extract.images import Source
+from extract.tables import Columns
+
+WEBDATASET = "webdataset"  # as a layout
 
 
 def open_source(
@@ -30,20 +36,26 @@ def open_source(
     classes: Classes | None = None,
     split: str = "all",
     layout: str | None = None,
+    columns: Columns | None = None,
 ) -> Source:
     """Recognise a source and list its rows in their fixed order; no image is decoded
     yet.
 
     `split` keeps the rows of "train", "test" or "validation" only. `layout` says what
-    the folders of a folder's or an archive's paths are (`extract.layout`). ExtractError
-    if the source is missing, not recognised, empty, or unsafe (archive members outside
-    the archive, links).
+    the folders of a folder's or an archive's paths are (`extract.layout`), or
+    "webdataset" for tars of samples. `columns` are those of a data set, or fields of a
+    sample's .json; its features are the images. ExtractError if the source is missing,
+    not recognised, empty, or unsafe (archive members outside the archive, links).
     """
     path, classes = Path(path), classes or Classes()
     if not path.exists():
         raise ExtractError(
             f"the source must exist, got source={str(path)!r}. Check the path."
         )
+    if layout == WEBDATASET:
+        return webdataset.open_samples(path, classes, split, columns or Columns())
+    if columns is not None or datasets.dataset_files(path):
+        return _dataset(path, classes, split, layout, columns or Columns())
     for recognise in (
         arrays.open_npz,
         arrays.open_idx,
@@ -52,11 +64,7 @@ def open_source(
     ):
         source = recognise(path, classes, split)
         if source is not None and layout is not None:
-            raise ExtractError(
-                f"a layout says what the folders of image files are, got {layout=} for "
-                f"a source of kind {source.kind}, which says itself. Leave --layout "
-                "out."
-            )
+            raise _no_layout(layout, source.kind)
         if source is not None:
             return source
     source = listing.open_archive(path, classes, split, layout)
@@ -65,6 +73,27 @@ def open_source(
     if path.is_dir():
         return listing.open_folder(path, classes, split, layout)
     raise ExtractError(
-        "the source must be a folder, CSV, zip, tar, npz, IDX or CIFAR files, got "
-        f"source={str(path)!r}. Run `dphead extract --help` for the layouts."
+        "the source must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
+        f"got source={str(path)!r}. Run `dphead extract --help` for the layouts."
+    )
+
+
+def _dataset(
+    path: Path, classes: Classes, split: str, layout: str | None, columns: Columns
+) -> Source:
+    if layout is not None:
+        raise _no_layout(layout, "dataset")
+    source = datasets.open_dataset(path, classes, split, columns)
+    if source is None:
+        raise ExtractError(
+            "columns are a data set's, or fields of a .json under --layout webdataset, "
+            f"got --column for {str(path)!r}, which is none. Leave it out."
+        )
+    return source
+
+
+def _no_layout(layout: str, kind: str) -> ExtractError:
+    return ExtractError(
+        f"a layout says what the folders of image files are, got {layout=} for a "
+        f"source of kind {kind}, which says itself. Leave --layout out."
     )

@@ -127,7 +127,8 @@ def _labels(file: FeaturesFile) -> list[Problem]:
     if len(unreadable) == file.n_rows:
         problems.append(Problem("no row is valid"))
     elif len(unreadable):
-        problems.append(Problem("unreadable images kept as masked rows", unreadable))
+        what = "rows kept as masked (unreadable, or not finite)"
+        problems.append(Problem(what, unreadable))
     if file.class_names is None:
         if (file.labels >= 0).any():
             text = "labels are there but the classes were not declared (--classes)"

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -29,6 +30,10 @@ def loaded_after(code: str) -> set[str]:
         ("import dphead.runs.ledgers", {"torch", "jax", "sklearn"}),
         ("from dphead import DPLeastSquaresClassifier", {"torch", "jax"}),
         ("import extract.format", HEAVY),
+        (
+            "import extract.importing, dphead.cli.features",
+            HEAVY | {"PIL", "pyarrow", "rich"},
+        ),
         ("import dphead.planning.registry as r; r.names()", HEAVY | {"numpy"}),
         ("import dphead.cli.fit, dphead.cli.account", HEAVY | {"numpy", "rich"}),
         (
@@ -44,6 +49,7 @@ def loaded_after(code: str) -> set[str]:
         "ledgers",
         "estimators",
         "extract.format",
+        "extract.importing",
         "methods",
         "options",
         "help",
@@ -68,6 +74,10 @@ def test_the_lazy_names_are_those_of_the_estimators():
     for name in set(dphead.__all__) - {"__version__"}:
         assert getattr(dphead, name) is getattr(estimators, name)
         assert name in dir(dphead)
+    pytest.importorskip("torch")
+    for name, module in dphead.ELSEWHERE.items():
+        assert name in dir(dphead)
+        assert getattr(dphead, name) is getattr(import_module(module), name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dphead.nothing
 

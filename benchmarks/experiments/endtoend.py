@@ -30,7 +30,7 @@ from dphead.runs.loop import Run as FitRun
 from dphead.runs.loop import fit_head
 from dphead.solvers.base import PublicFacts
 from dphead.sums.door import Door
-from extract.images import Classes
+from extract.classes import Classes
 
 OUT = RESULTS / "endtoend" / "rows.jsonl"
 FACTORS = (16, 8, 4)

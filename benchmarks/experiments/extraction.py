@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.store import RESULTS, append, provenance
 from extract.backbones import BackboneOptions, load_backbone
-from extract.images import Classes
+from extract.classes import Classes
 from extract.run import ExtractOptions, extract
 from extract.scattering import ScatterNet
 

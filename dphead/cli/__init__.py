@@ -14,8 +14,8 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
         "Turn images into a features file with a frozen network.",
     ),
     "features": (
-        "dphead.cli.extract:features",
-        "Join the files of an extraction by several processes.",
+        "dphead.cli.features:features",
+        "Import embeddings of your own, or join files of several processes.",
     ),
     "verify": (
         "dphead.cli.extract:verify",

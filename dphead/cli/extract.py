@@ -1,4 +1,4 @@
-"""`dphead extract`, `verify` and `features`: from images to a features file.
+"""`dphead extract` and `verify`: from images to a features file.
 
 Everything heavy may be imported only when a command runs.
 """
@@ -88,12 +88,30 @@ NEW_DATA_SET = click.option(
     is_flag=True,
     help="Count these images apart, though another data set holds some of them too.",
 )
+
+
+def _columns(
+    _: click.Context, __: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, str]:
+    """ROLE=NAME pairs."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        role, _sign, found[role] = pair.partition("=")
+    wrong = set(found) - {"image", "label", "group", "split"}
+    if wrong or "" in found.values():
+        raise click.BadParameter(
+            f"write image=NAME, label=NAME, group=NAME or split=NAME, got {pairs}"
+        )
+    return found
+
+
 LAYOUT = click.option(
     "--layout",
     metavar="PARTS",
     help=(
         "What the folders of image files are, from the outside in: class, split/class, "
-        "any/class, any/split/class. Default: split/class with --split, else class."
+        "any/class, any/split/class; or webdataset, for tars of samples. Default: "
+        "split/class with --split, else class."
     ),
 )
 
@@ -132,6 +150,18 @@ LAYOUT = click.option(
     type=click.Choice(["all", "train", "test", "validation"]),
 )
 @LAYOUT
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    callback=_columns,
+    metavar="ROLE=NAME",
+    help=(
+        "Which column of a Hugging Face dataset holds the image, label, group or "
+        "split, where it has another name; which field of a WebDataset sample's .json "
+        "is the label, group or split."
+    ),
+)
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
@@ -288,8 +318,9 @@ def extract(**given: Any) -> None:
 
     SOURCE is a folder of images by class (or as --layout says), a CSV with columns
     path, label, split, group, a zip or tar of images, a folder of IDX or CIFAR binary
-    files, or an .npz. A killed run resumes with the same command. Images that were
-    extracted before, by any network, keep their data set and its ledger.
+    files, an .npz, a Hugging Face dataset, or tars of WebDataset. A killed run resumes
+    with the same command. Images that were extracted before, by any network, keep their
+    data set and its ledger.
 
     Several processes (torchrun, or --shard I/K in each) write a shard each; `dphead
     features join` makes one file.
@@ -331,7 +362,7 @@ def _check_source(given: dict[str, Any]) -> None:
     """Refuse what needs no network to be refused, before one is loaded: a source that
     is not there, or labels whose classes nobody declared.
     """
-    from extract.images import Classes
+    from extract.classes import Classes
     from extract.sources import open_source
 
     declared = (
@@ -340,7 +371,9 @@ def _check_source(given: dict[str, Any]) -> None:
     )
     classes = Classes.parse(*(given[name] for name in declared))
     if not given["source"].exists() or not any(given[name] for name in declared):
-        open_source(given["source"], classes, given["split"], given["layout"])
+        columns = _named_columns(given["columns"]) if given["columns"] else None
+        where = (given["split"], given["layout"])
+        open_source(given["source"], classes, *where, columns)
 
 
 def _print_summary(summary: Any) -> None:
@@ -364,7 +397,7 @@ def _print_summary(summary: Any) -> None:
 def _options(given: dict[str, Any]) -> Any:
     from dphead.runs.ledgers import image_index
     from extract.backbones import BackboneOptions
-    from extract.images import Classes
+    from extract.classes import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions
     from extract.shards import Shard
@@ -399,6 +432,8 @@ def _options(given: dict[str, Any]) -> Any:
         "limit",
     )
     rest = {name: given[name] for name in direct}
+    if given["columns"]:
+        rest["columns"] = _named_columns(given["columns"])
     if given["workers"] is not None:
         rest["workers"] = given["workers"]
     normalize = given["normalize"] or (
@@ -421,6 +456,17 @@ def _options(given: dict[str, Any]) -> Any:
         shard=Shard.parse(given["shard"]) if given["shard"] else Shard.of_process(),
         index=image_index(),
         **rest,
+    )
+
+
+def _named_columns(named: dict[str, str]) -> Any:
+    from extract.tables import Columns
+
+    return Columns(
+        (named["image"],) if "image" in named else (),
+        named.get("label"),
+        named.get("group"),
+        named.get("split"),
     )
 
 
@@ -490,44 +536,3 @@ def verify(file: Path, against: Path | None) -> None:
     _print_problems(problems)
     if problems:
         raise SystemExit(1)
-
-
-@click.group()
-def features() -> None:
-    """Features files that several processes wrote."""
-
-
-@features.command()
-@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Features file (.h5).",
-)
-def join(shards: tuple[Path, ...], output: Path) -> None:
-    """Put all SHARDS of an extraction into one features file, the one that a single
-    process would have written.
-
-    Every block of rows is held against its digest; missing, damaged and differing
-    shards are refused.
-    """
-    from extract.format import FormatError, open_features
-    from extract.format import verify as check
-    from extract.shards import join as run
-
-    try:
-        with shown("joining and checking shards"):
-            run(shards, output)
-            problems = check(output)
-        with open_features(output) as file:
-            size = f"{file.n_rows:,} rows x {file.n_features:,} features"
-            wrote = f"{output}: {tied(size)} of {len(shards)} shards"
-            click.echo(section("Wrote", [f"{wrote}, by {file.attrs['backbone']}"]))
-            click.echo(section("Data set", [file.dataset_id]))
-            if file.class_names is not None:
-                _print_budget(output)
-        _print_problems(problems)
-    except (FormatError, OSError) as error:
-        raise _Unusable(error) from error

@@ -311,7 +311,7 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
     """`FinetuneOptions` of the command's options."""
     from dphead.endtoend.options import FinetuneOptions
     from dphead.endtoend.settings import NAMES, make_settings
-    from extract.images import Classes
+    from extract.classes import Classes
 
     settings, source = make_settings(
         {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]

@@ -316,7 +316,7 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
     from dphead.endtoend.options import FinetuneOptions
     from dphead.endtoend.run import finetune
     from dphead.runs.ledgers import IN_MEMORY
-    from extract.images import Classes
+    from extract.classes import Classes
 
     with tempfile.TemporaryDirectory() as folder:
         options = FinetuneOptions(

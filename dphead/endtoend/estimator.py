@@ -2,6 +2,7 @@
 classifier of images.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,10 +19,18 @@ from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import make_training
 from dphead.endtoend.settings import NAMES, make_settings
-from dphead.estimators.base import confirmed_delta, seed_of
+from dphead.estimators.fitting import PrivacyWarning, confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
-from dphead.estimators.inputs import column, declared, positions, require_same_kind
+from dphead.estimators.inputs import (
+    as_arrays,
+    column,
+    declared,
+    positions,
+    refuse_weights,
+    require_same_kind,
+)
 from dphead.estimators.ledger import LedgerMixin
+from dphead.estimators.surroundings import WatchedMixin
 from dphead.planning.plan import Target, check_unit
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -31,7 +40,7 @@ from dphead.sums.door import Door
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
+class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
     """A network on images, trained from `weights` or from nothing by DP-SGD or DP-Adam
     [De22].
 
@@ -86,12 +95,34 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     bf16: bool = False
     engine: Engine | None = None
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> "DPFinetuneClassifier":
-        """Charge the ledger, then train. groups: which images belong together (people).
+    def fit(
+        self, X: Any, y: Any, groups: Any = None, **refused: Any
+    ) -> "DPFinetuneClassifier":
+        """Charge the ledger, then train.
 
-        Raises ValueError, with nothing charged, for what cannot be used; also for
-        groups, which a network does not protect, unless protect="image" confirms it.
+        Parameters
+        ----------
+        X : array-like of shape (n, h, w) or (n, h, w, channels), uint8
+            Images; a PyTorch tensor of that shape too.
+        y : array-like of shape (n,)
+            Labels; one that is no declared class counts zero.
+        groups : array-like of shape (n,), default=None
+            Which images belong together (people).
+        **refused
+            sample_weight is refused.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            With nothing charged, for what cannot be used; also for groups, which a
+            network does not protect, unless protect="image" confirms it.
         """
+        refuse_weights(refused)
+        X, y = as_arrays(X, y)
         seed = seed_of(self.random_state)
         noise = NoiseSource(seed)
         if self.classes is None:
@@ -117,7 +148,10 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         large = confirmed_delta(
             self.epsilon, self.delta, facts.n_rows, self.allow_large_delta
         )
-        warning = " ".join(filter(None, [large, *ungrouped]))
+        around = self._around() if np.isfinite(self.epsilon) else []
+        for text in around:
+            warnings.warn(text, PrivacyWarning, stacklevel=2)
+        warning = " ".join(filter(None, [large, *ungrouped, *around]))
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
         default = next(f.default for f in fields(self) if f.name == "model")
         given["model"] = None if self.preset and self.model == default else self.model
@@ -203,7 +237,7 @@ class DPFinetuneClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
 
 def _images(x: Any) -> np.ndarray:
     """(n, channels, h, w) uint8 of images (n, h, w) or (n, h, w, channels) uint8."""
-    x = np.asarray(x)
+    x = np.asarray(*as_arrays(x))
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
         raise ValueError(
             f"images must be uint8 (n, h, w) or (n, h, w, channels), got {x.shape=}, "

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from extract.images import Classes, UnreadableImage
+from extract.classes import Classes
+from extract.images import UnreadableImage
 from extract.index import ImageIndex
 from extract.sources import open_source
 

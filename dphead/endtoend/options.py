@@ -7,7 +7,7 @@ from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import Scale
 from dphead.endtoend.settings import Settings
 from dphead.runs.options import RunOptions
-from extract.images import Classes
+from extract.classes import Classes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from dphead.endtoend.solver import Progress
 from dphead.rows.features import load_features
 from dphead.runs import files
 from dphead.runs.files import check_labels, check_layout, is_features_file
-from extract.images import Classes
+from extract.classes import Classes
 
 
 def save_network(

@@ -9,14 +9,17 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dphead.estimators.base import DPClassifier, PrivacyWarning
+from dphead.estimators.base import DPClassifier
 from dphead.estimators.documented import documented
+from dphead.estimators.fitting import PrivacyWarning
 from dphead.estimators.guarantee import Privacy
+from dphead.estimators.unclassed import DPPCA, DPRegressor
 from dphead.privacy.statistics import Loss
 from dphead.solvers.gradient import Average
 from dphead.solvers.prototypes import Rule
 
 __all__ = [
+    "DPPCA",
     "DPAdamClassifier",
     "DPAutoClassifier",
     "DPClassifier",
@@ -25,6 +28,7 @@ __all__ = [
     "DPLeastSquaresClassifier",
     "DPNewtonClassifier",
     "DPPrototypeClassifier",
+    "DPRegressor",
     "DPSGDClassifier",
     "Privacy",
     "PrivacyWarning",
@@ -56,8 +60,7 @@ class DPAutoClassifier(DPClassifier):
     the accuracy to expect.
 
     estimate gives `expected_accuracy_`. prior: (n_features, n_classes), for rows as
-    they are, such as the backbone's own head for these classes. The other parameters,
-    and the attributes after `fit`: `DPClassifier`.
+    they are, such as the backbone's own head for these classes.
     """
 
     method: ClassVar[str] = "auto"
@@ -74,8 +77,7 @@ class DPLeastSquaresClassifier(DPClassifier):
 
     error_bars: after the fit `coef_std_`, `intercept_std_` and `decision_std` say how
     far the privacy noise moves what they are named after (one standard error; not the
-    error from having few rows). The other parameters, and the attributes after `fit`:
-    `DPClassifier`.
+    error from having few rows).
     """
 
     method: ClassVar[str] = "dp-ls"
@@ -89,12 +91,12 @@ class DPLeastSquaresClassifier(DPClassifier):
     error_bars: bool | None = None
 
     def fit(
-        self, X: Any, y: Any = None, groups: Any = None
+        self, X: Any, y: Any = None, groups: Any = None, **refused: Any
     ) -> "DPLeastSquaresClassifier":
         """As `DPClassifier.fit`, then coef_std_ and intercept_std_, shaped like coef_
         and intercept_, if asked for.
         """
-        super().fit(X, y, groups)
+        super().fit(X, y, groups, **refused)
         if self.error_bars:
             weights, self.intercept_std_ = self.head_.weights_std(self._differences())
             self.coef_std_ = weights.T
@@ -119,10 +121,7 @@ class DPLeastSquaresClassifier(DPClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFeatureCovarianceClassifier(DPClassifier):
-    """DP-FC: gradient steps preconditioned by one noisy Gram matrix [FC23 Algorithm 4].
-
-    The other parameters, and the attributes after `fit`: `DPClassifier`.
-    """
+    """DP-FC: gradient steps preconditioned by one noisy Gram matrix [FC23 4]."""
 
     method: ClassVar[str] = "dp-fc"
 
@@ -142,8 +141,6 @@ class DPFeatureCovarianceClassifier(DPClassifier):
 class DPNewtonClassifier(DPClassifier):
     """DP-Newton: noisy Newton steps for one-vs-rest logistic regression [FC23 Algorithm
     2].
-
-    The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-newton"
@@ -179,8 +176,6 @@ class _GradientClassifier(DPClassifier):
 class DPSGDClassifier(_GradientClassifier):
     """DP-SGD with momentum, full batches or Poisson batches (`sampling_prob` < 1) [FC23
     Algorithm 1; TB21; De22].
-
-    The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-sgd"
@@ -191,8 +186,6 @@ class DPSGDClassifier(_GradientClassifier):
 class DPAdamClassifier(_GradientClassifier):
     """DP-Adam, full batches or Poisson batches (`sampling_prob` < 1) [FC23 Algorithm 1
     with Adam's step].
-
-    The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
     method: ClassVar[str] = "dp-adam"
@@ -201,10 +194,7 @@ class DPAdamClassifier(_GradientClassifier):
 @documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPPrototypeClassifier(DPClassifier):
-    """One noisy mean for each class; the nearest wins, by angle or by distance.
-
-    The other parameters, and the attributes after `fit`: `DPClassifier`.
-    """
+    """One noisy mean for each class; the nearest wins, by angle or by distance."""
 
     method: ClassVar[str] = "prototypes"
 

@@ -1,10 +1,8 @@
 """The one scikit-learn classifier that all methods share."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,103 +11,108 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dphead.analysis.metrics import accuracy, probabilities
-from dphead.estimators.guarantee import privacy_of
-from dphead.estimators.inputs import TrainingData, from_arrays, from_file, is_path
+from dphead.estimators.fitting import Data, carry_out, public_rows, seed_of
+from dphead.estimators.inputs import (
+    TrainingData,
+    as_arrays,
+    from_arrays,
+    from_file,
+    is_path,
+    refuse_weights,
+)
 from dphead.estimators.ledger import LedgerMixin
+from dphead.estimators.surroundings import WatchedMixin
 from dphead.planning.methods import make_method
 from dphead.planning.plan import (
     check_budget,
     check_facts,
     check_unit,
-    large_delta,
-    make_plan,
 )
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.noise import NoiseSource
 from dphead.rows.features import load_features
-from dphead.runs.loop import Run, door_for, fit_head, reserve
 from dphead.solvers.base import PublicFacts
 
 RowScores = Callable[[np.ndarray], np.ndarray]
 
 
-class PrivacyWarning(UserWarning):
-    """The guarantee holds, and is weaker than a reader may think."""
-
-
-def confirmed_delta(epsilon: float, delta: float, n_rows: int, allow: bool) -> str:
-    """A delta of 1/n or more is an error, or a warning to the caller of `fit` once
-    allowed; "" below it.
-    """
-    text = large_delta(epsilon, delta, n_rows)
-    if text is None:
-        return ""
-    if not allow:
-        raise ValueError(
-            f"{text} Use a smaller one, or confirm with allow_large_delta=True."
-        )
-    warnings.warn(text, PrivacyWarning, stacklevel=3)
-    return text
-
-
-def seed_of(random_state: Any) -> int | None:
-    """The seed of a fit's noise: None for a guarantee. 0 is a seed like any other.
-
-    ValueError for what is neither None nor an int.
-    """
-    if random_state is None:
-        return None
-    if isinstance(random_state, Integral):
-        return int(random_state)
-    raise ValueError(
-        f"random_state must be None or an int, got {random_state!r}. None is private, "
-        "an int is for tests."
-    )
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
+class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
     """A private linear head on features.
 
-    Parameters of the guarantee; a subclass adds its method's settings.
-
-    Every setting that is None takes the preset's value, or else the solver's default.
-
-    epsilon, delta: the budget of this fit; epsilon = inf turns clipping and noise off:
-        not private.
-    classes: the public classes, needed for a guarantee; a row with another label counts
-        zero. classes_ are these, sorted. A features file brings its own, in its order.
-    relation: the neighbouring relation, "zero_out", "add_remove" or "replace_one".
-    nominal_n: a public number in place of the number of rows, which is private under
-        add_remove, and only there.
-    group_cap: None protects each row. An int protects groups of rows (patients), of
-        which the first so many count.
-    protect: "image" confirms that each row is protected for itself alone although a
-        features file has groups; None refuses such a file, unless it is capped.
-    accountant: "auto" is the preset's, else exact for full batches and PLD for Poisson
-        ones.
-    ledger: the data set's ledger, a path or a `Ledger`. None: a features file's own;
-        for arrays, only this fit counts. A `Ledger` is shared by clones, and cannot be
-        sent to another process: give a path there. A features file's fits in other
-        ledgers are a `PrivacyWarning` and a note in privacy_.
-    split: which rows of a features file to fit. preset: a paper's settings, such as
-        "fc23".
-    allow_large_delta: confirm a delta of 1/n or more, which lets a mechanism publish
-        whole rows.
-    random_state: None for a guarantee. An int fixes the noise: reproducible, not
-        private.
-    unit_norm, center_share, normalization: how rows are brought to one scale
-        (`dphead.planning.methods.make_method`).
-
-    After `fit`: classes_, coef_ and intercept_ (one row of coefficients for two
-    classes, else one for each; they apply to rows after `head_.transform`),
-    n_features_in_, head_, privacy_ (`Privacy`), ledger_ (`Ledger`) and
-    expected_accuracy_ (`AccuracyEstimate`, private like the head; None for a method
-    that does not ask for one).
+    Whoever sees the fitted head, and knows every row but one, can tell whether that
+    row was used only as well as (epsilon, delta) allows: no outcome is more than
+    exp(epsilon) times as likely with the row as without it, up to a probability delta.
+    At epsilon = 1 and delta = 1e-5 an attacker with 1 % false alarms recognises a row
+    at most 1.98 % of the time (`dphead account` has the curve of any epsilon).
 
     A private fit does not look at a row's value except through a noisy release: a row
-    that is not finite counts zero and nothing is reported about it. X may be an array,
-    a data frame, or the path of a features file (then y is None).
+    that is not finite counts zero and nothing is reported about it.
+
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        The budget of this fit. Infinity turns clipping and noise off: not private.
+    delta : float, default=1e-5
+        Of the budget; below 1/n_rows.
+    classes : sequence of shape (n_classes,), default=None
+        The public classes, needed for a guarantee; a row with another label counts
+        zero. A features file brings its own, in its order.
+    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        What two neighbouring data sets differ by: one row counts zero; a row more or
+        less, where the number of rows is private; a row is another.
+    nominal_n : int, default=None
+        A public number in place of the number of rows, under add_remove and only there.
+    group_cap : int, default=None
+        None protects each row. A number protects groups of rows (patients), of which
+        the first so many count.
+    protect : {"image"}, default=None
+        "image" confirms that each row is protected for itself alone although a features
+        file has groups; None refuses such a file, unless it is capped.
+    accountant : str, default="auto"
+        The preset's, else exact for full batches and PLD for Poisson ones.
+    ledger : path or Ledger, default=None
+        The data set's ledger. None: a features file's own; for arrays, only this fit
+        counts. A `Ledger` is shared by clones, and cannot be sent to another process:
+        give a path there. A features file's fits in other ledgers are a
+        `PrivacyWarning` and a note in privacy_.
+    split : str, default=None
+        Which rows of a features file to fit.
+    preset : str, default=None
+        A paper's settings, such as "fc23".
+    allow_large_delta : bool, default=False
+        Confirm a delta of 1/n or more, which lets a mechanism publish whole rows.
+    random_state : int, default=None
+        None for a guarantee. A number fixes the noise: reproducible, not private.
+    unit_norm : bool, default=None
+        Whether rows are brought to the unit sphere; None is the method's own.
+    center_share : float, default=None
+        Share of mu**2 for the noisy mean that rows are centred by; 0 for none.
+    normalization : dict, default=None
+        Of rows in groups of columns (`dphead.planning.methods.make_method`).
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The classes, sorted; a features file's in its order.
+    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
+        Weights; they apply to rows after `head_.transform`.
+    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
+        Added to the scores.
+    n_features_in_ : int
+        Columns of X.
+    head_ : Head
+        The head: transform, weights, and what else is saved.
+    privacy_ : Privacy
+        The guarantee: private, epsilon, delta, mu, releases, notes.
+    ledger_ : Ledger
+        What counted this fit.
+    expected_accuracy_ : AccuracyEstimate or None
+        The accuracy to expect on new rows, private like the head; None for a method
+        that does not ask for one.
+
+    Examples
+    --------
+    See a method's class, such as `DPAutoClassifier`.
     """
 
     method: ClassVar[str]
@@ -131,28 +134,53 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     center_share: float | None = None
     normalization: dict[str, Any] | None = None
 
-    def fit(self, X: Any, y: Any = None, groups: Any = None) -> "DPClassifier":
+    def fit(
+        self, X: Any, y: Any = None, groups: Any = None, **refused: Any
+    ) -> "DPClassifier":
         """Charge the ledger, then fit.
 
-        X: (n, d) numbers and y: (n,) labels, or X the path of a features file.
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features), or path
+            Numbers: an array, a data frame, a PyTorch tensor; or the path of a features
+            file. A row that is not finite counts zero.
+        y : array-like of shape (n_rows,), default=None
+            Labels; None where X is a path.
+        groups : array-like of shape (n_rows,), default=None
+            Whose a row is, for group_cap, and no use without: whole numbers or texts,
+            negative, "" or None for a row on its own. A features file brings its own,
+            which are protected by group_cap, or not by protect="image", as a note in
+            privacy_ then says.
+        **refused
+            sample_weight is refused: it would decide how far a row moves the release.
 
-        groups: (n,) whole numbers, one for each patient or other group, negative for a
-        row on its own; needed with group_cap, and no use without. A features file
-        brings its own, which are protected by group_cap, or not by protect="image",
-        as a note in privacy_ then says.
-        Raises ValueError, with nothing charged, for settings, shapes or dtypes that
-        cannot be used, fewer rows than classes, a delta of 1/n or more, and
-        (LedgerError) a budget that would be exceeded.
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            With nothing charged: for settings, shapes or dtypes that cannot be used,
+            weights, fewer rows than classes, and a delta of 1/n or more.
+        LedgerError
+            For a budget that would be exceeded.
+
+        Warns
+        -----
+        PrivacyWarning
+            Where the guarantee holds and is weaker than it may look: a large delta,
+            fits of a features file in other ledgers, a step of the pipeline before
+            that was fitted to the same rows, and a clone whose settings were changed
+            (a grid search).
         """
+        refuse_weights(refused)
+        X, y, groups = as_arrays(X, y, groups)
         check_budget(self.epsilon, self.delta)
-        seed = seed_of(self.random_state)
-        noise = NoiseSource(seed)
+        seed_of(self.random_state)
         with self._training_data(X, y, groups) as data:
             facts = self._public_facts(data)
-            large = confirmed_delta(
-                self.epsilon, self.delta, facts.n_rows, self.allow_large_delta
-            )
-            ungrouped = check_unit(
+            unit = check_unit(
                 data.grouped,
                 self.protect,
                 self.epsilon,
@@ -161,48 +189,27 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
                 group_cap=self.group_cap,
             )
             method = make_method(self.method, facts, self._options(), self.preset)
-            plan = make_plan(
+            auto = self.accountant == "auto"
+            fitted = carry_out(
+                self,
                 method.solver,
-                facts,
-                epsilon=self.epsilon,
-                delta=self.delta,
-                relation=self.relation,
-                accountant=method.accountant
-                if self.accountant == "auto"
-                else self.accountant,
-                group_cap=self.group_cap,
-            )
-            summer = door_for(method.solver, plan, facts)
-            ledger = self._open_ledger(data.dataset_id)
-            others = self._uncounted(ledger, data.dataset_id)
-            if others:
-                warnings.warn(others, PrivacyWarning, stacklevel=2)
-            charged = reserve(
-                method.solver,
-                plan,
-                ledger,
-                feature_space=data.feature_space,
-                seed=seed,
+                Data(
+                    data.rows,
+                    facts,
+                    data.dataset_id,
+                    data.feature_space,
+                    data.classes_seen,
+                ),
+                accountant=method.accountant if auto else self.accountant,
                 description=self.method,
+                notes=unit,
+                weaker=self._around() if np.isfinite(self.epsilon) else (),
             )
-            run = Run(charged=charged, noise=noise, summer=summer)
-            result = fit_head(method.solver, data.rows(), facts, plan, run)
-        self.classes_, self.n_features_in_, self.head_ = (
-            data.classes,
-            data.n_features,
-            result.head,
-        )
-        self.expected_accuracy_ = result.head.estimate
-        self._ledger, self._feature_space = ledger, data.feature_space
-        self.privacy_ = privacy_of(
-            plan,
-            n_rows=facts.n_rows,
-            seeded=not noise.private,
-            counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
-            classes_seen=data.classes_seen,
-            warning=" ".join(filter(None, [large, *ungrouped, others])),
-        )
-        weights, intercept = result.head.weights.T, result.head.intercept
+        self.classes_, self.n_features_in_ = data.classes, data.n_features
+        self.head_, self.privacy_ = fitted.head, fitted.privacy
+        self.expected_accuracy_ = fitted.head.estimate
+        self._ledger, self._feature_space = fitted.ledger, data.feature_space
+        weights, intercept = fitted.head.weights.T, fitted.head.intercept
         two = len(data.classes) == 2
         self.coef_ = weights[1:] - weights[:1] if two else weights.copy()
         self.intercept_ = intercept[1:] - intercept[:1] if two else intercept.copy()
@@ -242,7 +249,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         not publish it.
         """
         if not is_path(X):
-            return super().score(X, y, sample_weight)
+            return super().score(*as_arrays(X, y, sample_weight))
         scores, labels = self._file_scores(X, split)
         known = (labels >= 0) & (labels < len(self.classes_))
         return accuracy(labels[known], scores.argmax(axis=1)[known])[0]
@@ -271,13 +278,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         return from_file(X, *options)
 
     def _public_facts(self, data: TrainingData) -> PublicFacts:
-        if (self.relation == "add_remove") != (self.nominal_n is not None):
-            raise ValueError(
-                "nominal_n must be given exactly when the number of rows is private, "
-                f"got relation={self.relation!r}, nominal_n={self.nominal_n}. Correct "
-                "one of them."
-            )
-        n_rows = self.nominal_n if self.nominal_n is not None else data.n_rows
+        n_rows = public_rows(self, data.n_rows)
         facts = PublicFacts(n_rows, data.n_features, len(data.classes))
         check_facts(facts)
         return facts
@@ -291,6 +292,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if is_path(X):
             return self._file_scores(X, split, scores_of)[0]
+        (X,) = as_arrays(X)
         finite = not self.__sklearn_tags__().input_tags.allow_nan
         x: Any = validate_data(self, X, reset=False, ensure_all_finite=finite)
         return (scores_of or self.head_.scores)(x)
@@ -300,7 +302,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `_scores` of a file, by blocks, and label positions (n,)."""
         check_is_fitted(self)
-        scores_of = scores_of or self.head_.scores
+        score_rows: RowScores = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
         with file:
             if self._feature_space and file.feature_space != self._feature_space:
@@ -311,7 +313,7 @@ class DPClassifier(LedgerMixin, ClassifierMixin, BaseEstimator):
             scores = np.empty((rows.n_rows, len(self.classes_)), np.float32)
             for block in rows.blocks():
                 used = block.index >= 0
-                scores[block.index[used]] = scores_of(block.x[used])
+                scores[block.index[used]] = score_rows(block.x[used])
             return scores, rows.labels()
 
     def __sklearn_tags__(self) -> Any:

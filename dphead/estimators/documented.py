@@ -1,6 +1,8 @@
-"""What an estimator's docstring says of its method's settings."""
+"""What an estimator's docstring says: its own words, the parameters that all share, its
+method's settings as its solver declares them, attributes and an example (numpydoc).
+"""
 
-from textwrap import wrap
+from textwrap import dedent, indent, wrap
 from typing import TypeVar
 
 from dphead.planning.methods import settable
@@ -9,20 +11,53 @@ from dphead.solvers.settings import Declared
 Class = TypeVar("Class", bound=type)
 WIDTH, INDENT = 88, "    "  # of a docstring's lines
 
+EXAMPLE = """\
+Examples
+--------
+>>> import numpy as np
+>>> from dphead import {name}
+>>> rng = np.random.default_rng(0)
+>>> y = rng.integers(0, 3, 600)
+>>> X = rng.normal(size=(600, 8)) + 4 * np.eye(3, 8)[y]
+>>> head = {name}(epsilon=2.0, classes=[0, 1, 2]).fit(X, y)
+>>> head.predict(X).shape
+(600,)
+>>> bool(head.privacy_.epsilon <= 2.0)
+True
+"""
+
 
 def documented(estimator: Class) -> Class:
-    """Append the settings of an estimator's method, as its solver declares them."""
+    """Complete an estimator's docstring from that of its base class and its solver."""
+    shared = next(
+        dedent(f"{INDENT}{base.__doc__}")
+        for base in estimator.__mro__
+        if "Attributes\n" in (base.__doc__ or "")
+    )
+    parameters = _section(shared, "Parameters", "Attributes").rstrip()
+    attributes = _section(shared, "Attributes", "Examples").rstrip()
     found = settable(estimator.method).values()  # type: ignore[attr-defined]
-    lines = ["Settings; None is the preset's value, or else the default here:", ""]
-    for declared in found:
-        if declared is not None:
-            lines += wrap(described(declared), WIDTH - len(INDENT))
-    text = "\n".join(f"{INDENT}{line}".rstrip() for line in lines)
-    estimator.__doc__ = f"{(estimator.__doc__ or '').rstrip()}\n\n{text}\n{INDENT}"
+    settings = [described(declared) for declared in found if declared is not None]
+    parts = [
+        dedent(f"{INDENT}{(estimator.__doc__ or '').rstrip()}"),
+        "\n".join(["Parameters\n----------", parameters, *settings]),
+        f"Attributes\n----------\n{attributes}",
+        EXAMPLE.format(name=estimator.__name__),
+    ]
+    text = indent("\n\n".join(parts), INDENT).lstrip()
+    estimator.__doc__ = f"{text}{INDENT}"
     return estimator
 
 
 def described(declared: Declared) -> str:
-    """One setting in a sentence or two."""
-    default = f"default {declared.default_text} ({declared.setting.source})"
-    return f"{declared.name}: {declared.must_be}; {default}. {declared.setting.help}"
+    """One setting: its range, its default and where that is from, and what it does."""
+    says = f"{declared.setting.help} Default: {declared.setting.source}."
+    text = "\n".join(wrap(says, WIDTH - 2 * len(INDENT)))
+    line = f"{declared.name} : {declared.must_be}, default={declared.default_text}"
+    return f"{line}\n{indent(text, INDENT)}"
+
+
+def _section(text: str, name: str, after: str) -> str:
+    """What a docstring says under one heading, up to the next."""
+    body = text.partition(f"{name}\n{'-' * len(name)}\n")[2]
+    return body.partition(f"\n{after}\n")[0]

@@ -18,9 +18,9 @@ ONE_FIT = (
     "fits on the same data."
 )
 OUT_OF_SIGHT = (
-    "A step that was fitted to the same data before this one (in a Pipeline), and "
-    "settings chosen by comparing fits (a grid search), cannot be seen from inside: "
-    "the ledger counts each fit, not the choice between them."
+    "A step that was fitted to the same data before this one, and settings chosen by "
+    "comparing fits, are seen from inside only in scikit-learn's Pipeline and "
+    "searches, which are warned of: the ledger counts each fit, not the choice."
 )
 
 

@@ -62,6 +62,33 @@ def is_path(x: Any) -> bool:
     return isinstance(x, str | PathLike)
 
 
+def as_arrays(*given: Any) -> tuple[Any, ...]:
+    """PyTorch tensors as numpy arrays, without an import of torch; anything else as it
+    is. bfloat16, which numpy lacks, becomes float32, which holds it.
+    """
+    return tuple(_as_array(x) for x in given)
+
+
+def _as_array(x: Any) -> Any:
+    if type(x).__module__.split(".")[0] != "torch" or not hasattr(x, "detach"):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+
+
+def refuse_weights(given: dict[str, Any]) -> None:
+    """ValueError for sample_weight, TypeError for what `fit` does not know."""
+    unknown = sorted(set(given) - {"sample_weight"})
+    if unknown:
+        raise TypeError(f"fit() got an unexpected keyword argument {unknown[0]!r}")
+    if given.get("sample_weight") is not None:
+        raise ValueError(
+            "sample_weight must be None, got weights. A weight would decide how far "
+            "its row moves what is released, and the noise is for rows that all count "
+            "once: leave it out."
+        )
+
+
 def from_arrays(
     estimator: Any, x: Any, y: Any, groups: Any, classes: Any, private: bool
 ) -> TrainingData:
@@ -70,11 +97,7 @@ def from_arrays(
     private: no check may depend on a value; otherwise scikit-learn's own checks run.
     """
     cap = estimator.group_cap
-    if (groups is None) != (cap is None):
-        raise ValueError(
-            f"groups and group_cap must be given together, got group_cap={cap}. Give "
-            "both, or neither."
-        )
+    check_grouped(groups, cap)
     if y is None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Pass "
@@ -87,12 +110,7 @@ def from_arrays(
             "labels occur. (epsilon=inf allows None.)"
         )
     if private:
-        x = _numbers(x)
-        # a private n may be any
-        fewest = 0 if estimator.relation == "add_remove" else 1
-        x = validate_data(
-            estimator, x, ensure_all_finite=False, ensure_min_samples=fewest
-        )
+        x = private_rows(estimator, x)
         y = column(y)
         check_consistent_length(x, y)
     else:
@@ -110,6 +128,48 @@ def from_arrays(
         lambda: ArrayRows(x, positions(y, names), groups=groups, group_cap=cap),
         classes_seen=classes is None,
     )
+
+
+def check_grouped(groups: Any, cap: int | None) -> None:
+    """ValueError unless groups and a cap are both there or neither."""
+    if (groups is None) != (cap is None):
+        raise ValueError(
+            f"groups and group_cap must be given together, got group_cap={cap}. Give "
+            "both, or neither."
+        )
+
+
+def private_rows(estimator: Any, x: Any) -> Any:
+    """Features checked by shape and dtype alone."""
+    # a private n may be any
+    fewest = 0 if estimator.relation == "add_remove" else 1
+    return validate_data(
+        estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
+    )
+
+
+def numbers(y: Any) -> np.ndarray:
+    """(n,) float64 of real targets, each read alone; not a number for an item of a list
+    that is none. ValueError for an array of another dtype.
+    """
+    y = column(y)
+    if y.dtype.kind == "O":
+        return np.array([_number(item) for item in y], np.float64)
+    if y.dtype.kind not in "biuf":
+        raise ValueError(
+            f"targets must be real numbers, got dtype={y.dtype}. Convert them."
+        )
+    return y.astype(np.float64)
+
+
+def _number(item: Any) -> float:
+    """No code of an item's own runs."""
+    if type(item) not in _PLAIN or isinstance(item, str | bytes | complex):
+        return np.nan
+    try:
+        return float(item)
+    except (OverflowError, TypeError, ValueError):
+        return np.nan
 
 
 @contextmanager
@@ -209,6 +269,11 @@ def _numbers(x: Any) -> Any:
         x = _listed(x)
         dtypes = [x.dtype]
     wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
+    if any(getattr(d, "kind", "O") == "c" for d in wrong):
+        raise ValueError(
+            "Complex data not supported: features must have a real numeric dtype, got "
+            f"dtype={wrong[0]}. Pass real and imaginary parts as columns."
+        )
     if wrong:
         raise ValueError(
             f"features must have a real numeric dtype, got dtype={wrong[0]}. Convert "

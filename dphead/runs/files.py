@@ -194,7 +194,7 @@ def extract_like(
     """Turn images into a features file with the network and settings that the head in
     `run` belongs to.
     """
-    from extract.images import Classes
+    from extract.classes import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions, extract
 

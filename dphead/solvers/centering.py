@@ -86,7 +86,7 @@ class Centering:
             return RowTransform(self.unit_norm, append=append)
         unit = RowTransform(unit_norm=True)
         answer = yield Ask("feature mean", ChannelMoment(facts.n_classes), Params(unit))
-        center = _shrunk(answer.value[:, 0], answer.noise_sd) / facts.n_rows
+        center = shrunk(answer.value[:, 0], answer.noise_sd) / facts.n_rows
         # a mean of unit rows lies in the unit ball
         center /= max(1.0, float(np.linalg.norm(center)))
         centered = RowTransform(True, center.astype(np.float32), None, append)
@@ -114,7 +114,7 @@ def square_clip(facts: PublicFacts) -> float:
     return min(1.0, 2 * float(np.sqrt(3 / facts.n_features)))
 
 
-def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
+def shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
     """Positive-part James-Stein: a mean that is mostly noise is not subtracted."""
     squared = max(float(mean @ mean), NEARLY_ZERO)
     return mean * max(0.0, 1 - len(mean) * noise_sd**2 / squared)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from dphead.endtoend.images import load_images
-from extract.images import Classes
+from extract.classes import Classes
 
 
 @pytest.fixture

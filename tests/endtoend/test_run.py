@@ -25,8 +25,8 @@ from dphead.endtoend.run import finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
 from dphead.privacy.ledger import Ledger
+from extract.classes import Classes
 from extract.format import write_features
-from extract.images import Classes
 
 # The noise is given: solving for it takes seconds, and `test_the_command_trains` does
 # it.

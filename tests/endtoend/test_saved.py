@@ -16,8 +16,8 @@ from dphead.endtoend.options import FinetuneOptions
 from dphead.endtoend.run import finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
+from extract.classes import Classes
 from extract.format import write_features
-from extract.images import Classes
 
 NAMES = ["bird", "cat", "dog"]
 N_TEST = 40

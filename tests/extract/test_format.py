@@ -19,6 +19,7 @@ from extract.format import (
     FormatError,
     Header,
     check_blocks,
+    group_ids,
     near_equal,
     open_features,
     row_digest,
@@ -26,6 +27,7 @@ from extract.format import (
     write_features,
 )
 from extract.reading import open_h5
+from extract.rows import text_group
 from extract.seal import read_seal
 from extract.writing import extents
 
@@ -81,7 +83,6 @@ BAD_GROUPS = {
     "fractions": np.array([0.2, 0.9, 0.4, 0.2, 1.5, 1.1]),
     "large numbers": np.array([1e19] * 3 + [5.0] * 3),
     "no numbers": np.array([np.nan] * 3 + [5.0] * 3),
-    "texts": np.array(list("aabbcc")),
     "truths": np.array([True] * 3 + [False] * 3),
 }
 
@@ -112,6 +113,49 @@ def test_groups_of_any_dtype_that_int64_holds_are_kept(tmp_path, dtype):
     write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
     with open_features(tmp_path / "f.h5") as file:
         assert file.group.tolist() == group.tolist()
+
+
+TEXTS = st.text(max_size=6)
+ITEMS = st.one_of(TEXTS, st.integers(-5, 2**63 - 1), st.none(), st.just(float("nan")))
+
+
+@given(st.lists(ITEMS, min_size=1, max_size=12))
+def test_the_id_of_a_group_is_made_of_that_group_alone(items):
+    """Beside any others, and in a list as in an array of objects."""
+    ids = group_ids(items, len(items))
+    assert ids.tolist() == [group_ids([item], 1)[0] for item in items]
+    objects = np.fromiter(items, object, len(items))
+    assert group_ids(objects, len(items)).tolist() == ids.tolist()
+    for item, one in zip(items, ids, strict=True):
+        if isinstance(item, int):
+            assert one == item
+        else:
+            assert (one < 0) == (not isinstance(item, str) or not item.strip())
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=12))
+def test_texts_name_the_same_group_where_they_are_equal(texts):
+    ids = group_ids(texts, len(texts))
+    names = [text.strip() for text in texts]
+    for i, one in enumerate(names):
+        for j, other in enumerate(names):
+            if one:
+                assert (ids[i] == ids[j]) == (one == other)
+    padded = np.array([f" {text}\n" for text in names])
+    assert group_ids(padded, len(texts)).tolist() == ids.tolist()
+    encoded = [text.encode("utf-8", "surrogatepass") for text in names]
+    assert group_ids(encoded, len(texts)).tolist() == ids.tolist()
+
+
+def test_the_id_of_a_text_is_fixed():
+    """A file goes on where an earlier version left it, and files share groups."""
+    assert text_group("patient 7") == 996562260400971173
+
+
+@pytest.mark.parametrize("item", [1.5, True, 2**63, object()])
+def test_a_group_that_is_neither_text_nor_integer_is_refused(item):
+    with pytest.raises(FormatError, match="must be a text or an integer"):
+        group_ids(["a", item], 2)
 
 
 def test_written_arrays_come_back(tmp_path):
@@ -274,7 +318,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
         assert not file.valid[5]
         assert not file.features[5].any()
     assert verify(tmp_path / "b.h5") == [
-        "unreadable images kept as masked rows: 1 (rows 5)"
+        "rows kept as masked (unreadable, or not finite): 1 (rows 5)"
     ]
     with pytest.raises(FormatError, match="float32"):
         write_features(tmp_path / "c.h5", np.full((2, 2), 1e6), dtype="float16")

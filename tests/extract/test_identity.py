@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from extract.backbones import BackboneOptions
+from extract.classes import Classes
 from extract.errors import ExtractError
-from extract.images import Classes
 from extract.index import ImageIndex
 from extract.rowwise import RowNorm
 from extract.run import ExtractOptions, extract

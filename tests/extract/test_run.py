@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from extract.backbones import BackboneOptions
+from extract.classes import Classes
 from extract.errors import ExtractError, FormatError
 from extract.format import open_features, verify
-from extract.images import Classes
 from extract.rowwise import RowNorm
 from extract.run import ExtractOptions, extract
 
@@ -235,7 +235,9 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
         options(folder, tmp_path / "f.h5", skip_unreadable=True, **choice)
     )
     assert summary.n_rows == 20
-    assert summary.problems == ["unreadable images kept as masked rows: 1 (a/04.png)"]
+    assert summary.problems == [
+        "rows kept as masked (unreadable, or not finite): 1 (a/04.png)"
+    ]
     with open_features(tmp_path / "f.h5") as file:
         assert not file.valid[2]
         assert not file.features[2].any()

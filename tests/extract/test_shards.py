@@ -20,9 +20,9 @@ from PIL import Image
 
 from dphead.cli import cli
 from extract.backbones import BackboneOptions
+from extract.classes import Classes
 from extract.errors import ExtractError, FormatError
 from extract.format import open_features
-from extract.images import Classes
 from extract.rowwise import RowNorm
 from extract.run import extract
 from extract.shards import Shard, join, shared_identifiers

@@ -1,0 +1,116 @@
+"""`DPPCA` and `DPRegressor` beside diffprivlib's, on the same rows with the same public
+bounds.
+
+`python -m benchmarks unclassed --peer PYTHON` runs what is missing: PYTHON is one that
+has diffprivlib. One JSON line a model, task and epsilon in results/unclassed/, and the
+README there.
+"""
+
+import json
+import subprocess
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiments import unclassed_peer
+from benchmarks.experiments.unclassed_peer import N_COMPONENTS, TASKS, Task
+from benchmarks.prose import wrapped
+from benchmarks.store import RESULTS, append, provenance, read
+from dphead.estimators import DPPCA, DPRegressor
+
+OUT = RESULTS / "unclassed" / "rows.jsonl"
+EPSILONS = (0.5, 1.0, 2.0, 8.0)
+DRAWS = 10
+DELTA = 1e-5
+RELATIONS = ("zero_out", "replace_one")
+PEER = "diffprivlib"
+PEER_SECONDS = 30  # for all draws of a task and epsilon
+WHY = """
+Components: the share of the variance of the best 4 components that the model's hold
+(1 is the best there is). Regression: R² on the rows themselves (below 0: worse than a
+constant). Mean ± sd over 10 noise draws. Both know the same row norm, entries and range
+of targets. The guarantees differ: diffprivlib's is pure ε-DP where a row is replaced by
+another, ours (ε, 1e-5) by one row's contribution replaced by nothing (`zero_out`) or by
+another's (`replace_one`); pure DP is the stronger promise at one ε.
+"""
+
+
+def ours(task: Task, epsilon: float, relation: str, seed: int) -> Any:
+    """Our model, fitted."""
+    shared = {
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "relation": relation,
+        "row_norm": task.row_norm,
+        "random_state": seed,
+    }
+    if task.y is None:
+        return DPPCA(n_components=N_COMPONENTS, **shared).fit(task.x)
+    return DPRegressor(bounds=task.bounds, **shared).fit(task.x, task.y)
+
+
+def scores_of_peer(python: Path, name: str, epsilon: float) -> list[float]:
+    """Scores of diffprivlib's model in each draw, none if it takes too long."""
+    command = [python, unclassed_peer.__file__, name, str(epsilon), str(DRAWS)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=PEER_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return []
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run(python: Path | None) -> None:
+    """The missing rows; the peer's only where its Python is given."""
+    source = provenance()
+    done = {(row["model"], row["task"], row["epsilon"]) for row in read(OUT)}
+    for name, make in TASKS.items():
+        task = make()
+        for epsilon in EPSILONS:
+            models = [f"dphead, {relation}" for relation in RELATIONS]
+            models += [PEER] if python is not None else []
+            for model in models:
+                if (model, name, epsilon) in done:
+                    continue
+                if model == PEER and python is not None:
+                    scores = scores_of_peer(python, name, epsilon)
+                else:
+                    relation = model.partition(", ")[2]
+                    draws = range(DRAWS)
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        fits = (ours(task, epsilon, relation, i) for i in draws)
+                        scores = [task.score(fit) for fit in fits]
+                row = {"model": model, "task": name, "epsilon": epsilon}
+                append(OUT, row | {"scores": scores} | source)
+
+
+def write() -> list[Path]:
+    """The README of the rows."""
+    path = OUT.with_name("README.md")
+    path.write_text(wrapped(f"# {__doc__}\n{table()}\n{WHY}"))
+    return [path]
+
+
+def table() -> str:
+    """A line a task and model."""
+    rows = {(r["task"], r["model"], r["epsilon"]): r["scores"] for r in read(OUT)}
+    head = " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS)
+    lines = [f"| task | model | {head} |", "|---" * (len(EPSILONS) + 2) + "|"]
+    for task in TASKS:
+        for model in (*(f"dphead, {relation}" for relation in RELATIONS), PEER):
+            cells = [cell(rows.get((task, model, epsilon))) for epsilon in EPSILONS]
+            lines.append(f"| {task} | {model} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(scores: list[float] | None) -> str:
+    """Mean ± sd of draws."""
+    if scores is None:
+        return "—"
+    if not scores:
+        return f"more than {PEER_SECONDS} s"
+    return f"{np.mean(scores):.3f} ± {np.std(scores, ddof=1):.3f}"

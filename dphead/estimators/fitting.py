@@ -1,0 +1,146 @@
+"""What every estimator's fit does once rows and solver are there: warn, plan, try the
+sums, charge, fit, and say what was guaranteed. No row is read before the charge.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from dphead.estimators.guarantee import Privacy, privacy_of
+from dphead.planning.plan import check_budget, large_delta, make_plan
+from dphead.privacy.contract import Rows
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.noise import NoiseSource
+from dphead.runs.loop import Run, door_for, fit_head, reserve
+from dphead.solvers.base import PublicFacts, Solver
+
+
+class PrivacyWarning(UserWarning):
+    """The guarantee holds, and is weaker than a reader may think."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows that are read after the charge, and what identifies them."""
+
+    rows: Callable[[], Rows]
+    facts: PublicFacts
+    dataset_id: str | None = None
+    feature_space: str = ""
+    classes_seen: bool = False
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """head: what the solver returned."""
+
+    head: Any
+    privacy: Privacy
+    ledger: Ledger
+
+
+def carry_out(
+    estimator: Any,
+    solver: Solver,
+    data: Data,
+    *,
+    accountant: str = "auto",
+    description: str,
+    notes: Sequence[str] = (),
+    weaker: Sequence[str] = (),
+) -> Fitted:
+    """Charge an estimator's plan and fit.
+
+    estimator: its parameters epsilon, delta, relation, group_cap, allow_large_delta,
+    random_state and ledger decide. notes: what else to say of the guarantee;
+    weaker: why it is weaker than it may look, which is warned of too. ValueError and
+    LedgerError with nothing charged.
+    """
+    check_budget(estimator.epsilon, estimator.delta)
+    seed = seed_of(estimator.random_state)
+    noise = NoiseSource(seed)
+    facts = data.facts
+    large = confirmed_delta(
+        estimator.epsilon, estimator.delta, facts.n_rows, estimator.allow_large_delta
+    )
+    for text in weaker:
+        warnings.warn(text, PrivacyWarning, stacklevel=3)
+    plan = make_plan(
+        solver,
+        facts,
+        epsilon=estimator.epsilon,
+        delta=estimator.delta,
+        relation=estimator.relation,
+        accountant=accountant,
+        group_cap=estimator.group_cap,
+    )
+    summer = door_for(solver, plan, facts)
+    ledger = estimator._open_ledger(data.dataset_id)
+    others = estimator._uncounted(ledger, data.dataset_id)
+    if others:
+        warnings.warn(others, PrivacyWarning, stacklevel=3)
+    charged = reserve(
+        solver,
+        plan,
+        ledger,
+        feature_space=data.feature_space,
+        seed=seed,
+        description=description,
+    )
+    run = Run(charged=charged, noise=noise, summer=summer)
+    result = fit_head(solver, data.rows(), facts, plan, run)
+    privacy = privacy_of(
+        plan,
+        n_rows=facts.n_rows,
+        seeded=not noise.private,
+        counted=ledger.path != ":memory:" or isinstance(estimator.ledger, Ledger),
+        classes_seen=data.classes_seen,
+        warning=" ".join(filter(None, [large, *notes, *weaker, others])),
+    )
+    return Fitted(result.head, privacy, ledger)
+
+
+def public_rows(estimator: Any, n_rows: int) -> int:
+    """The public number of rows: theirs, or under add_remove nominal_n.
+
+    ValueError unless nominal_n is given exactly there.
+    """
+    relation, nominal = estimator.relation, estimator.nominal_n
+    if (relation == "add_remove") != (nominal is not None):
+        raise ValueError(
+            "nominal_n must be given exactly when the number of rows is private, "
+            f"got {relation=}, nominal_n={nominal}. Correct one of them."
+        )
+    return nominal if nominal is not None else n_rows
+
+
+def confirmed_delta(epsilon: float, delta: float, n_rows: int, allow: bool) -> str:
+    """A delta of 1/n or more is an error, or a warning to the caller of `fit` once
+    allowed; "" below it.
+    """
+    text = large_delta(epsilon, delta, n_rows)
+    if text is None:
+        return ""
+    if not allow:
+        raise ValueError(
+            f"{text} Use a smaller one, or confirm with allow_large_delta=True."
+        )
+    warnings.warn(text, PrivacyWarning, stacklevel=4)
+    return text
+
+
+def seed_of(random_state: Any) -> int | None:
+    """The seed of a fit's noise: None for a guarantee. 0 is a seed like any other.
+
+    ValueError for what is neither None nor an int.
+    """
+    if random_state is None:
+        return None
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    raise ValueError(
+        f"random_state must be None or an int, got {random_state!r}. None is private, "
+        "an int is for tests."
+    )

@@ -1,0 +1,111 @@
+"""Principal components from a noisy mean and one noisy Gram matrix of centred rows."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+
+from dphead.privacy.statistics import ChannelMoment, Gram, Params
+from dphead.privacy.transform import RowTransform
+from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
+from dphead.solvers.centering import shrunk
+from dphead.solvers.head import LinearHead
+from dphead.solvers.settings import BELOW_ONE, POSITIVE, Setting, check_settings
+
+ROW_NORM = Setting("Rows longer than this are shortened to it.", POSITIVE)
+MEAN_SHARE = Setting(
+    "Share of mu² for the noisy mean that rows are centred by; 0: not centred.",
+    BELOW_ONE,
+)
+
+
+@dataclass(frozen=True)
+class CenteredGram:
+    """The two releases: a mean, and the Gram matrix of rows around it, both clipped to
+    `row_norm`. Everything else is made of what they release.
+    """
+
+    row_norm: float
+    mean_share: float
+
+    def plan(self) -> list[PlannedRelease]:
+        """The mean, if any, and G."""
+        share = self.mean_share
+        gram = PlannedRelease("gram", Gram(1), self.row_norm, 1 - share)
+        if not share:
+            return [gram]
+        return [PlannedRelease("mean", ChannelMoment(1), self.row_norm, share), gram]
+
+    def solve(
+        self, facts: PublicFacts
+    ) -> Generator[Ask, Answer, tuple[np.ndarray, Answer]]:
+        """(the mean (n_features,), G)."""
+        mean = np.zeros(facts.n_features)
+        if self.mean_share:
+            answer = yield Ask("mean", ChannelMoment(1), Params())
+            mean = shrunk(answer.value[:, 0], answer.noise_sd) / facts.n_rows
+            length = float(np.linalg.norm(mean))
+            if answer.noise_sd:  # the mean of clipped rows is no longer than they are
+                mean /= max(1.0, length / self.row_norm)
+        params = Params(RowTransform(center=mean if self.mean_share else None))
+        gram = yield Ask("gram", Gram(1), params)
+        return mean, gram
+
+
+@dataclass(frozen=True, eq=False)
+class Components(LinearHead):
+    """Scores are coordinates: weights (n_features, k) are the components, the first of
+    the largest variance.
+
+    variances: (n_features,), all eigenvalues of the noisy Gram matrix over n, from the
+    largest; below zero where they are noise.
+    noise_sd: of an entry of the noisy Gram matrix on the diagonal, over n.
+    """
+
+    variances: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    noise_sd: float = 0.0
+
+
+@dataclass(frozen=True)
+class PrincipalComponents:
+    """The eigenvectors of a noisy Gram matrix of centred rows with the largest
+    eigenvalues (Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1, and a mean).
+    """
+
+    n_components: int
+    row_norm: Annotated[float, ROW_NORM] = 1.0
+    mean_share: Annotated[float, MEAN_SHARE] = 0.1
+    name: str = "dp-pca"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+        """The mean, if any, and G. ValueError for more components than features."""
+        if not 1 <= self.n_components <= facts.n_features:
+            raise ValueError(
+                "n_components must be at least 1 and at most the number of features, "
+                f"got n_components={self.n_components}, "
+                f"n_features={facts.n_features}. Correct it."
+            )
+        return CenteredGram(self.row_norm, self.mean_share).plan()
+
+    def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, Components]:
+        """Release both and take the eigenvectors."""
+        mean, gram = yield from CenteredGram(self.row_norm, self.mean_share).solve(
+            facts
+        )
+        values, vectors = np.linalg.eigh(gram.value)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        kept = vectors[:, : self.n_components]
+        largest = np.abs(kept).argmax(axis=0)
+        signs = np.sign(kept[largest, np.arange(self.n_components)])
+        return Components(
+            kept * signs,  # so that the same matrix gives the same components
+            np.zeros(self.n_components),
+            RowTransform(center=mean),
+            "squared",
+            variances=values / facts.n_rows,
+            noise_sd=gram.noise_sd / facts.n_rows,
+        )

@@ -1,0 +1,291 @@
+"""Embeddings of a file become a features file: of texts, tables, sounds, slides.
+
+Each row is stored by itself: nothing about one may be decided by another. No network
+and no image is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from extract.classes import Classes, possible_splits, split_codes, split_texts
+from extract.disk import check_disk
+from extract.errors import ExtractError, FormatError
+from extract.reading import canonical_json, open_features
+from extract.rows import Header, group_ids, row_digest
+from extract.tables import Block, Columns, Table, open_table
+from extract.verify import verify
+from extract.writing import FeaturesWriter
+
+BLOCK_BYTES = 1 << 30  # of a block's features as float64; chosen, not measured
+
+
+@dataclass
+class ImportOptions:
+    """Everything `dphead features import` can be told.
+
+    dtype: None is float16 where the whole file is, else float32. backbone: what made
+    the embeddings, which a head's other features files must share.
+    """
+
+    source: Path
+    output: Path
+    columns: Columns = field(default_factory=Columns)
+    classes: Classes = field(default_factory=Classes)
+    backbone: str = "imported"
+    dtype: str | None = None
+    block_rows: int = 1024
+    dataset_id: str | None = None
+    same_data_as: Path | None = None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was written, for the data holder's screen.
+
+    masked: rows that are not finite. problems: see `extract.format.verify`.
+    """
+
+    path: Path
+    n_rows: int
+    n_features: int
+    class_names: list[str] | None
+    roles: tuple[str, ...]
+    columns: tuple[str, ...]
+    dataset_id: str
+    masked: int
+    already_complete: bool
+    problems: list[str]
+
+
+def import_features(
+    options: ImportOptions, progress: Callable[[int, int], None] | None = None
+) -> Imported:
+    """Write the rows of `options.source` to `options.output`; run it again to resume.
+
+    ExtractError or FormatError, before anything is written, for a file that cannot be
+    used, labels without declared classes, and labels and splits that are none. A row
+    that is not finite in the file's dtype is masked; where all are, the unfinished
+    file is removed.
+    """
+    table = open_table(options.source, options.columns)
+    _check_declared(table, options)
+    n_rows = survey(table, options)
+    header = make_header(table, options, n_rows)
+    check_disk(options.output, header)
+    with FeaturesWriter(options.output, header) as writer:
+        if not writer.already_complete:
+            try:
+                _fill(table, options, writer, progress)
+                writer.finish()
+            # the same command would fail again: leave nothing half-written
+            except FormatError:
+                writer.discard()
+                raise
+    with open_features(options.output) as file:
+        masked = int((~file.valid).sum())
+    return Imported(
+        path=options.output,
+        n_rows=n_rows,
+        n_features=table.n_features,
+        class_names=options.classes.names,
+        roles=table.roles,
+        columns=table.columns,
+        dataset_id=writer.dataset_id,
+        masked=masked,
+        already_complete=writer.already_complete,
+        problems=verify(options.output),
+    )
+
+
+def _check_declared(table: Table, options: ImportOptions) -> None:
+    classes = options.classes
+    if "label" in table.roles and classes.names is None and not classes.ignore_labels:
+        raise ExtractError(
+            "the classes must be declared public before labels are stored, got "
+            "classes=None. Pass --classes a,b,c, their number, or --ignore-labels."
+        )
+    size = options.block_rows * table.n_features * 8
+    if options.block_rows < 1 or size > BLOCK_BYTES:
+        raise ExtractError(
+            f"a block of rows must have a row and at most {BLOCK_BYTES} bytes, got "
+            f"block_rows={options.block_rows} of {table.n_features} features. Set "
+            "--block-rows."
+        )
+
+
+def survey(table: Table, options: ImportOptions) -> int:
+    """The number of rows, after a look at each one's label, group and split.
+
+    ExtractError for a file without rows, and for a text that is no declared class or
+    no split.
+    """
+    n_rows = 0
+    for block in table.read(options.block_rows, False):
+        count = len(next(iter(block.values())))
+        encoded(block, table, options, count)
+        n_rows += count
+    if n_rows == 0:
+        raise ExtractError(
+            f"a table must hold at least one row, got rows=0 in {str(options.source)!r}"
+            ". Check the file."
+        )
+    return n_rows
+
+
+def encoded(
+    block: Block, table: Table, options: ImportOptions, n_rows: int
+) -> dict[str, np.ndarray]:
+    """Labels, splits and groups of a block as a features file has them, each made from
+    its own row.
+    """
+    labels = block.get("label")
+    if labels is not None:
+        labels = _texts_or_integers(labels, "labels")
+    columns = {"labels": options.classes.encode(labels, n_rows)[0]}
+    if "split" in table.roles:
+        splits = split_texts(_texts_or_integers(block["split"], "splits"), n_rows)
+        columns["split"] = split_codes(splits, possible_splits(True))
+    if "group" in table.roles:
+        columns["group"] = np.maximum(group_ids(block["group"], n_rows), -1)
+    return columns
+
+
+def _texts_or_integers(values: np.ndarray, what: str) -> np.ndarray:
+    if values.dtype.kind == "b":
+        return values.astype(np.int64)
+    if values.dtype.kind == "S":
+        return np.array([v.decode("utf-8", "surrogateescape") for v in values], object)
+    if values.dtype.kind not in "iuUO":
+        raise ExtractError(
+            f"{what} must be texts or whole numbers, got dtype={values.dtype}. Convert "
+            "them."
+        )
+    return values
+
+
+def make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
+    """Sizes and attributes of the file that is written.
+
+    The names of its columns are a part of the feature space: a head is not used on
+    others of equal number.
+    """
+    names = hashlib.sha256(canonical_json(list(table.columns)).encode()).hexdigest()
+    named = {"columns_sha256": names} if table.columns else {}
+    dtype = "float16" if table.dtype == np.float16 else "float32"
+    header = Header(
+        n_rows=n_rows,
+        n_features=table.n_features,
+        dtype=options.dtype or dtype,
+        class_names=options.classes.names,
+        classes_declared="classes-flag" if options.classes.names is not None else "",
+        split_names=possible_splits("split" in table.roles),
+        has_group="group" in table.roles,
+        backbone=options.backbone,
+        transform=named,
+        library_versions={"numpy": np.__version__},
+        config={
+            "source_digest": _digest(table, options.columns),
+            "ignore_labels": options.classes.ignore_labels,
+            "allow_unlabelled": options.classes.allow_unlabelled,
+        },
+        block_rows=options.block_rows,
+        dataset_id=options.dataset_id,
+    )
+    return header if options.same_data_as is None else _identified(header, options)
+
+
+def _identified(header: Header, options: ImportOptions) -> Header:
+    """The header with the id of another file of the same rows.
+
+    That they are the same cannot be checked: other embeddings have other digests.
+    """
+    assert options.same_data_as is not None
+    with open_features(options.same_data_as) as other:
+        one_id = options.dataset_id in (None, other.dataset_id)
+        if not one_id or other.n_rows != header.n_rows:
+            raise ExtractError(
+                "--same-data-as must name a file of the same rows, got "
+                f"n_rows={other.n_rows} for {header.n_rows}. Import the same rows in "
+                "their order."
+            )
+        header.dataset_id = other.dataset_id
+    return header
+
+
+def _digest(table: Table, columns: Columns) -> str:
+    """sha256 of the files' bytes and of what is taken of them."""
+    digest = hashlib.sha256(repr((table.kind, columns)).encode())
+    for path in table.files:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _fill(
+    table: Table,
+    options: ImportOptions,
+    writer: FeaturesWriter,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Append the blocks that the file does not have yet."""
+    n_rows, start, any_valid = writer.header.n_rows, 0, writer.next_row > 0
+    for block in regrouped(table.read(options.block_rows, True), options.block_rows):
+        count = len(block["features"])
+        if start >= writer.next_row:
+            columns = encoded(block, table, options, count)
+            stored, columns["valid"] = finite(block["features"], writer.header.dtype)
+            columns["row_digest"] = np.stack(
+                [row_digest(writer.salt, r.shape, r.tobytes()) for r in stored]
+            )
+            any_valid |= bool(columns["valid"].any())
+            writer.append(stored, columns)
+        start += count
+        if progress is not None:
+            progress(min(start, n_rows), n_rows)
+    if not any_valid:
+        raise ExtractError(
+            f"one row at least must be of finite numbers, got none of {n_rows} in "
+            f"{writer.header.dtype}. Leave out columns that hold no numbers by "
+            "--features."
+        )
+
+
+def finite(features: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """(k, d) features in the file's dtype, and (k,) whether all of a row are finite in
+    it; a row where one is not is zero.
+    """
+    with np.errstate(over="ignore"):
+        stored = np.asarray(features).astype(dtype)
+    valid = np.asarray(np.isfinite(stored).all(axis=1))
+    return np.where(valid[:, None], stored, 0).astype(dtype), valid
+
+
+def regrouped(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
+    """The same rows in blocks of `rows` each, but for the last."""
+    waiting: list[Block] = []
+    for block in blocks:
+        waiting.append(block)
+        while _count(waiting) >= rows:
+            joined = _joined(waiting)
+            yield {name: values[:rows] for name, values in joined.items()}
+            waiting = [{name: values[rows:] for name, values in joined.items()}]
+    if _count(waiting):
+        yield _joined(waiting)
+
+
+def _count(blocks: list[Block]) -> int:
+    return sum(len(next(iter(block.values()))) for block in blocks)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    names: Any = blocks[0]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in names}

@@ -1,0 +1,266 @@
+"""Embeddings in files, as blocks of rows: .npy, .npz and CSV here, Parquet and Arrow in
+`extract.columnar`.
+
+What a column is, is declared, or in the file's header: no row may decide it for others.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from extract.errors import ExtractError
+from extract.npy import StoredArray, stored_arrays
+
+ROLES = ("label", "group", "split")
+MAX_LINE = 16 << 20  # characters of a line of a CSV; chosen, not measured
+Block = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns, or arrays of an .npz, hold what.
+
+    features: names or patterns such as "emb_*"; empty: all but the others, or the array
+        "features" of an .npz.
+    label, group, split: None: the column of that name or of its plural, if the file has
+        one. Of an .npy they are paths of further .npy files.
+    width: entries of a list in a column whose type does not say it.
+    """
+
+    features: tuple[str, ...] = ()
+    label: str | None = None
+    group: str | None = None
+    split: str | None = None
+    width: int | None = None
+
+    def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
+        """The column of each role that there is. ExtractError for a named one that is
+        missing.
+        """
+        found = {}
+        for role in ROLES:
+            wanted = getattr(self, role)
+            if wanted is not None:
+                check_columns([wanted], names, path)
+            likely = [name for name in (role, f"{role}s") if name in names]
+            if wanted is not None or likely:
+                found[role] = wanted or likely[0]
+        return found
+
+    def of_features(self, names: Sequence[str], path: Path) -> list[str]:
+        """The columns of features, in the order in which they are named, then the
+        file's.
+        """
+        others = set(self.roles(names, path).values())
+        rest = [name for name in names if name not in others]
+        if not self.features:
+            return rest
+        exact = [pattern for pattern in self.features if not set("*?[") & set(pattern)]
+        check_columns(exact, rest, path)
+        found = dict.fromkeys(
+            name
+            for pattern in self.features
+            for name in ([pattern] if pattern in rest else rest)
+            if name == pattern or fnmatchcase(name, pattern)
+        )
+        return list(found)
+
+
+def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
+    """ExtractError unless the file has these columns, each once."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise ExtractError(
+            f"columns must have names of their own, got {twice!r} twice in "
+            f"{str(path)!r}. Rename one."
+        )
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise ExtractError(
+            f"a named column must be in the file, got {missing[0]!r} where "
+            f"{str(path)!r} has {list(names)[:8]}. Correct the name."
+        )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a file in their order.
+
+    dtype: of the features as they are stored. columns: their names, empty where they
+        are one array. files: what the rows are read from. roles: those that it has.
+    read: (rows, with_features) -> blocks of so many rows by role, the features (k,
+        n_features) under "features", not a number where an entry is missing.
+    """
+
+    kind: str
+    n_features: int
+    dtype: np.dtype
+    columns: tuple[str, ...]
+    files: tuple[Path, ...]
+    roles: tuple[str, ...]
+    read: Callable[[int, bool], Iterator[Block]]
+
+
+def open_table(path: Path, columns: Columns) -> Table:
+    """Recognise a file by its name and look at its header; no row is read.
+
+    ExtractError for a file that is missing, damaged, of another kind, or without the
+    named columns.
+    """
+    if not path.is_file():
+        raise ExtractError(
+            f"the file of embeddings must exist, got {str(path)!r}. Check the path."
+        )
+    suffix = path.suffix.lower()
+    if suffix in (".npy", ".npz"):
+        return _arrays(path, columns)
+    if suffix in (".csv", ".tsv"):
+        return _delimited(path, columns, "," if suffix == ".csv" else "\t")
+    if suffix in (".parquet", ".arrow", ".feather", ".ipc"):
+        from extract.columnar import open_columnar
+
+        return open_columnar(path, columns)
+    raise ExtractError(
+        "embeddings must be a .npy, .npz, .csv, .tsv, .parquet, .arrow or .feather "
+        f"file, got {str(path)!r}. Convert them."
+    )
+
+
+def _arrays(path: Path, columns: Columns) -> Table:
+    stored = stored_arrays(path)
+    if path.suffix == ".npy":
+        others = {role: getattr(columns, role) for role in ROLES}
+        named = {role: Path(name) for role, name in others.items() if name is not None}
+        arrays = {role: _one_array(file) for role, file in named.items()}
+        features, files = stored[""], (path, *named.values())
+    else:
+        names = list(stored)
+        arrays = {
+            role: stored[name] for role, name in columns.roles(names, path).items()
+        }
+        wanted = columns.features or ("features",)
+        check_columns(wanted[:1], names, path)
+        features, files = stored[wanted[0]], (path,)
+    if len(features.shape) != 2 or features.dtype.kind not in "biuf":
+        raise ExtractError(
+            "features must be an array (n, d) of real numbers, got "
+            f"shape={features.shape}, dtype={features.dtype} in {str(path)!r}. Save "
+            "them like that, or name their array by --features."
+        )
+    for role, array in arrays.items():
+        if array.shape != features.shape[:1]:
+            raise ExtractError(
+                f"{role} must have one value a row, got shape={array.shape} beside "
+                f"features of shape={features.shape}. Save it again."
+            )
+
+    def read(rows: int, with_features: bool) -> Iterator[Block]:
+        chosen = arrays | ({"features": features} if with_features else {})
+        # without any other array the features alone say how many rows there are
+        chosen = chosen or {"features": features}
+        for parts in zip(*(a.blocks(rows) for a in chosen.values()), strict=True):
+            yield dict(zip(chosen, parts, strict=True))
+
+    kind, width = path.suffix[1:], features.shape[1]
+    return Table(kind, width, features.dtype, (), files, tuple(arrays), read)
+
+
+def _one_array(path: Path) -> StoredArray:
+    if path.suffix != ".npy" or not path.is_file():
+        raise ExtractError(
+            "beside an .npy, labels, groups and splits must be .npy files too, got "
+            f"{str(path)!r}. Give their paths."
+        )
+    return stored_arrays(path)[""]
+
+
+def _delimited(path: Path, columns: Columns, comma: str) -> Table:
+    with _text(path) as file:
+        names = [name.strip() for name in next(_records(file, comma, path), [])]
+    check_columns([], names, path)
+    roles, features = columns.roles(names, path), columns.of_features(names, path)
+    if not features:
+        raise ExtractError(
+            f"a table must have columns of features, got {names[:8]} in {str(path)!r}. "
+            "Name them by --features."
+        )
+    at = [names.index(name) for name in features]
+    places = {role: names.index(name) for role, name in roles.items()}
+
+    def read(rows: int, with_features: bool) -> Iterator[Block]:
+        with _text(path) as file:
+            records = _records(file, comma, path)
+            next(records)
+            while part := list(islice(records, rows)):
+                block: Block = {
+                    role: np.array([record[i].strip() for record in part], object)
+                    for role, i in places.items()
+                }
+                if with_features or not block:
+                    block["features"] = np.array([_numbers(r, at) for r in part])
+                yield block
+
+    dtype, kind = np.dtype(np.float64), path.suffix.lower()[1:]
+    return Table(
+        kind, len(features), dtype, tuple(features), (path,), tuple(roles), read
+    )
+
+
+def _numbers(record: list[str], at: list[int]) -> list[float]:
+    """The features of one line: not a number where a cell is empty or none."""
+    try:
+        return [float(record[i]) for i in at]
+    except ValueError:
+        return [_number(record[i]) for i in at]
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def _text(path: Path) -> IO[str]:
+    return path.open(newline="", encoding="utf-8-sig")
+
+
+def _records(file: IO[str], comma: str, path: Path) -> Iterator[list[str]]:
+    """The lines of a table, each with as many cells as the first.
+
+    Empty ones are skipped. ExtractError for one that is longer than MAX_LINE, not
+    UTF-8, or has a quote that a later line closes, which would take the lines between.
+    """
+    width = 0
+    reader = csv.reader(_lines(file), delimiter=comma, strict=True)
+    try:
+        for number, record in enumerate(reader, 1):
+            if reader.line_num != number:
+                raise csv.Error("a quote that a later line closes")
+            if not record and width > 1:
+                continue
+            width = width or len(record)
+            if len(record or [""]) != width:
+                raise csv.Error("more or fewer cells")
+            yield record or [""]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ExtractError(
+            "each line of a table must be UTF-8 and have as many cells as its header, "
+            f"got line={reader.line_num} of {str(path)!r}, whose header has {width}. "
+            "Correct that line."
+        ) from error
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise csv.Error("a line without an end")
+        yield line

@@ -1,0 +1,171 @@
+"""Images in WebDataset's tar archives: members of one key are one sample.
+
+Archives are read in place, none may be unpacked; what a sample says is read from its
+own members alone.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from extract.classes import Classes
+from extract.errors import ExtractError
+from extract.images import Source
+from extract.listing import (
+    SUFFIXES,
+    check_member,
+    limited,
+    listed,
+    read_limited,
+)
+from extract.tables import ROLES, Columns
+
+MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; chosen, not measured
+
+
+@dataclass
+class Sample:
+    """What was found under one key: an image's member and its bytes, the text of .cls,
+    the fields of .json.
+    """
+
+    image: str | None = None
+    size: int = -1
+    label: str = ""
+    fields: dict[str, Any] | None = None
+
+
+def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> Source:
+    """A Source of the samples of a .tar, or of all that lie in a folder, by name.
+
+    Rows are in the archives' order; a sample without an image is an unreadable row. Its
+    label is the text of .cls: a class's name, or a whole number, its position. columns:
+    which fields of .json are label, group and split; those that are not named are not
+    looked at. ExtractError for two images of one key, and for what `listing` refuses.
+    """
+    tars = sorted(path.glob("*.tar*")) if path.is_dir() else [path]
+    if not tars:
+        raise ExtractError(
+            f"a folder of WebDataset archives must hold .tar files, got none in "
+            f"{str(path)!r}. Check the path."
+        )
+    names = classes.names or []
+    named = {role: getattr(columns, role) for role in ROLES}
+    fields = {role: name for role, name in named.items() if name is not None}
+    rows, images = [], {}
+    for tar in tars:
+        for key, sample in _samples(tar).items():
+            name = f"{tar.name}:{key}"
+            said = {role: _field(sample, field) for role, field in fields.items()}
+            label = said.get("label", sample.label)
+            texts = (_class(label, names), said.get("split", ""), said.get("group", ""))
+            rows.append((name, sample.size, *texts))
+            images[name] = (tar, sample.image)
+    reader = _Members()
+    return listed(
+        "webdataset",
+        path,
+        rows,
+        lambda name: reader.read(*images[name]),
+        classes,
+        split,
+        splits="split" in fields,
+        grouped="group" in fields,
+    )
+
+
+def _samples(path: Path) -> dict[str, Sample]:
+    """Samples of an archive by key, in its order."""
+    found: dict[str, Sample] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for info in archive:
+                check_member(
+                    info.name, info.issym() or info.islnk() or info.isdev(), path
+                )
+                folder, _, base = info.name.removeprefix("./").rpartition("/")
+                stem, _, ending = base.partition(".")
+                if info.isfile() and stem:
+                    sample = found.setdefault(f"{folder}/{stem}".lstrip("/"), Sample())
+                    _take(sample, ending.lower(), archive, info, path)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ExtractError(
+            f"an archive must be complete, got file={str(path)!r} damaged. Copy or "
+            "pack it again."
+        ) from error
+    return found
+
+
+def _take(
+    sample: Sample, ending: str, archive: tarfile.TarFile, info: Any, path: Path
+) -> None:
+    """Note one member of a sample; ExtractError for a second of its kind."""
+    twice = False
+    if f".{ending}" in SUFFIXES:
+        twice = sample.image is not None
+        sample.image, sample.size = info.name, limited(info.name, info.size, path)
+    elif ending == "cls":
+        twice = bool(sample.label)
+        sample.label = _text(archive, info, path).strip()
+    elif ending == "json":
+        twice = sample.fields is not None
+        sample.fields = _parsed(_text(archive, info, path))
+    if twice:
+        raise ExtractError(
+            "a sample must have one image, one .cls and one .json at most, got a "
+            f"second {info.name!r} in {str(path)!r}. Pack the samples again."
+        )
+
+
+def _text(archive: tarfile.TarFile, info: Any, path: Path) -> str:
+    if info.size > MAX_TEXT_BYTES:
+        raise ExtractError(
+            f"a .cls or .json member must have at most {MAX_TEXT_BYTES} bytes, got "
+            f"bytes={info.size} in {str(path)!r}. Pack the samples again."
+        )
+    file = archive.extractfile(info)
+    return "" if file is None else file.read().decode("utf-8", "surrogateescape")
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _field(sample: Sample, name: str) -> str:
+    """A text or a whole number of .json as a text, else ""."""
+    value = (sample.fields or {}).get(name)
+    return str(value) if isinstance(value, str | int) else ""
+
+
+def _class(label: str, names: Sequence[str]) -> str:
+    """A label's class: a whole number is a position."""
+    if label.isascii() and label.isdigit() and int(label[:18]) < len(names):
+        return names[int(label[:18])]
+    return label
+
+
+class _Members:
+    """Bytes of members, quick in the archives' order: one archive is open at a time."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._archive: tarfile.TarFile | None = None
+
+    def read(self, path: Path, member: str | None) -> bytes:
+        if member is None:
+            return b""
+        if path != self._path or self._archive is None:
+            if self._archive is not None:
+                self._archive.close()
+            self._path, self._archive = path, tarfile.open(path)  # noqa: SIM115
+        file = self._archive.extractfile(member)
+        return b"" if file is None else read_limited(file.read)

@@ -1,0 +1,36 @@
+import doctest
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+import dphead
+from dphead.estimators import DPClassifier
+
+METHODS = [
+    getattr(dphead, name)
+    for name in dphead.__all__
+    if name.endswith("Classifier")
+    if name != "DPHeadClassifier"
+]
+methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
+
+
+@methods
+def test_every_parameter_and_attribute_is_described(method):
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 2, 100)
+    head = method(classes=range(2), epsilon=8.0).fit(draw.normal(size=(100, 3)), y)
+    attributes = [name for name in vars(head) if name.endswith("_")]
+    for name in [*attributes, *(field.name for field in fields(DPClassifier))]:
+        assert f"\n    {name} : " in method.__doc__, name
+    for name in head.get_params():
+        assert name in method.__doc__
+
+
+@methods
+def test_the_example_runs(method):
+    found = doctest.DocTestFinder(recurse=False).find(method, globs={})
+    results = [doctest.DocTestRunner().run(test) for test in found]
+    assert sum(result.attempted for result in results) >= 7
+    assert sum(result.failed for result in results) == 0

@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.ensemble import AdaBoostClassifier, VotingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+
+import dphead
+from dphead.estimators import inputs
+
+LeastSquares = dphead.DPLeastSquaresClassifier
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def blobs():
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 3, 300)
+    return draw.normal(size=(300, 8)) + 3 * np.eye(
+        3,
+        8,
+    )[y], y
+
+
+def make(**changes):
+    settings = {
+        "epsilon": 4.0,
+        "delta": 1e-4,
+        "classes": range(3),
+        "random_state": 0,
+    }
+    return LeastSquares(**(settings | changes))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_tensors_are_rows_like_arrays(blobs, dtype):
+    torch = pytest.importorskip("torch")
+    x, y = blobs
+    tensor = torch.tensor(x, dtype=getattr(torch, dtype), requires_grad=True)
+    array = tensor.detach().to(torch.float64).numpy()
+    model = make(group_cap=2, error_bars=True)
+    ours = clone(model).fit(
+        tensor,
+        torch.tensor(y),
+        torch.arange(300) // 3,
+    )
+    theirs = clone(model).fit(
+        array,
+        y,
+        np.arange(300) // 3,
+    )
+    np.testing.assert_array_equal(ours.coef_, theirs.coef_)
+    for name in ("predict", "decision_function", "predict_proba", "decision_std"):
+        got = getattr(ours, name)(tensor)
+        np.testing.assert_array_equal(got, getattr(ours, name)(array))
+    assert ours.score(
+        tensor,
+        torch.tensor(y),
+    ) == ours.score(array, y)
+
+
+def test_tensors_of_no_numbers_are_refused(blobs):
+    torch = pytest.importorskip("torch")
+    x, y = blobs
+    with pytest.raises(ValueError, match="real numeric dtype, got dtype=complex"):
+        make().fit(torch.tensor(x, dtype=torch.complex64), y)
+
+
+def test_groups_may_be_texts(blobs):
+    x, y = blobs
+    numbers = np.arange(300) // 3
+    texts = [f"patient {number}" for number in numbers]
+    by_text = make(group_cap=2).fit(x, y, groups=texts)
+    by_number = make(group_cap=2).fit(x, y, groups=numbers)
+    np.testing.assert_array_equal(by_text.coef_, by_number.coef_)
+    assert by_text.privacy_.protected_unit.startswith("one group")
+    objects = np.array([*texts[:-1], None], object)
+    make(group_cap=2).fit(x, y, groups=objects)
+    with pytest.raises(ValueError, match="a text or an integer"):
+        make(group_cap=2).fit(
+            x,
+            y,
+            groups=[*texts[:-1], 0.5],
+        )
+
+
+def test_weights_are_refused_before_anything_is_charged(blobs, tmp_path):
+    x, y = blobs
+    ledger = tmp_path / "ledger.sqlite"
+    for weights in (np.ones(300), [1] * 300):
+        with pytest.raises(ValueError, match=r"sample_weight must be None.*leave it"):
+            make(ledger=ledger).fit(x, y, sample_weight=weights)
+        with pytest.raises(ValueError, match="sample_weight must be None"):
+            pipeline = make_pipeline(Normalizer(), make())
+            pipeline.fit(x, y, dpleastsquaresclassifier__sample_weight=weights)
+    assert not ledger.exists()
+    make().fit(x, y, sample_weight=None)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
+        make().fit(x, y, weights=None)
+    # whoever asks whether weights are supported hears that they are not
+    with pytest.raises(ValueError, match="doesn't support sample_weight"):
+        AdaBoostClassifier(make()).fit(x, y)
+    with pytest.raises((TypeError, ValueError), match=r"sample.weight"):
+        VotingClassifier([("a", make())]).fit(
+            x,
+            y,
+            sample_weight=np.ones(300),
+        )
+
+
+def test_what_is_no_tensor_stays_as_it_is():
+    class Tensor:
+        def detach(self):
+            raise AssertionError("no code of ours may run")
+
+    given = [[1, 2]], Tensor(), None, "path.h5"
+    assert all(
+        a is b
+        for a, b in zip(
+            inputs.as_arrays(*given),
+            given,
+            strict=True,
+        )
+    )

@@ -1,0 +1,235 @@
+import doctest
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dphead
+from dphead import DPPCA, DPPrototypeClassifier, DPRegressor, PrivacyWarning
+from dphead.estimators.unclassed import clipped_target
+from dphead.privacy.ledger import Ledger, LedgerError
+
+N = 2000
+# check: why a private fit may not pass it
+EXCUSED = {"check_dtype_object": "an object's own code would run, and could stop it"}
+EXCUSED_TARGETS = EXCUSED | {
+    "check_supervised_y_no_nan": "targets would be refused by their values"
+}
+BOUNDS = (-10.0, 10.0)
+
+
+@parametrize_with_checks(
+    [
+        DPPCA(
+            n_components=1,
+            epsilon=np.inf,
+        ),
+        DPRegressor(epsilon=np.inf),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks(
+    [
+        DPPCA(n_components=1, epsilon=200.0, row_norm=100.0, random_state=0),
+        DPRegressor(epsilon=1e3, bounds=BOUNDS, row_norm=6.0, random_state=0),
+    ],
+    expected_failed_checks=lambda model: (
+        EXCUSED_TARGETS if isinstance(model, DPRegressor) else EXCUSED
+    ),
+    xfail_strict=True,
+)
+def test_scikit_learn_checks_of_a_private_fit(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def rows():
+    """(n, 5) rows shorter than 1 mostly, and a target in [5, 15]."""
+    draw = np.random.default_rng(0)
+    x = (
+        draw.normal(size=(N, 5))
+        * [
+            0.5,
+            0.3,
+            0.1,
+            0.1,
+            0.1,
+        ]
+        + 0.2
+    )
+    return x, 10 + x @ [
+        4.0,
+        -2.0,
+        0.0,
+        1.0,
+        0.0,
+    ] + 0.1 * draw.normal(size=N)
+
+
+def regressor(**changes):
+    return DPRegressor(
+        **(
+            {
+                "epsilon": 4.0,
+                "bounds": (5.0, 15.0),
+            }
+            | changes
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", [DPPCA, DPRegressor])
+def test_the_example_runs_and_every_parameter_is_described(kind):
+    (test,) = doctest.DocTestFinder(recurse=False).find(
+        kind,
+        globs={},
+    )
+    result = doctest.DocTestRunner().run(test)
+    assert result.failed == 0 and result.attempted > 5
+    for name in kind().get_params():
+        assert name in kind.__doc__
+
+
+def test_components_of_a_private_fit_are_near_those_of_the_rows(rows):
+    x, _ = rows
+    pca = DPPCA(n_components=2, epsilon=8.0, row_norm=1.5).fit(x)
+    plain = PCA(2).fit(x)
+    likeness = np.abs(plain.components_ @ pca.components_.T)
+    assert np.diag(likeness).min() > 0.97
+    z = pca.transform(x)
+    assert z.shape == (N, 2)
+    np.testing.assert_allclose(
+        z,
+        (x - pca.mean_) @ pca.components_.T,
+        atol=1e-5,
+    )
+    whole = DPPCA(n_components=5, epsilon=8.0).fit(x)
+    np.testing.assert_allclose(
+        whole.inverse_transform(whole.transform(x)), x, atol=1e-5
+    )
+    assert list(pca.get_feature_names_out()) == ["dppca0", "dppca1"]
+    assert pca.privacy_.epsilon == pytest.approx(8.0)
+    labels = [release["label"] for release in pca.privacy_.releases]
+    assert labels == ["mean", "gram"]
+
+
+def test_the_regression_of_a_private_fit_is_near_that_of_the_rows(rows):
+    x, y = rows
+    ours = regressor(row_norm=1.5).fit(x, y)
+    theirs = LinearRegression().fit(x, y)
+    assert ours.score(x, y) > theirs.score(x, y) - 0.05
+    assert ours.predict(x).shape == (N,)
+    x[3] = np.nan
+    assert ours.predict(x)[3] == pytest.approx(ours.intercept_)
+
+
+def test_targets_beyond_the_range_count_as_its_ends(rows):
+    x, y = rows
+    far = np.where(
+        y > 12,
+        1e30,
+        np.where(y < 8, -1e30, y),
+    )
+    ours = regressor(random_state=0, bounds=(8.0, 12.0)).fit(
+        x,
+        far,
+    )
+    theirs = regressor(random_state=0, bounds=(8.0, 12.0)).fit(
+        x,
+        np.clip(y, 8, 12),
+    )
+    np.testing.assert_array_equal(ours.coef_, theirs.coef_)
+    part = clipped_target(
+        np.array([5.0, 10.0, 20.0, np.nan, np.inf]),
+        10.0,
+        5.0,
+    )
+    np.testing.assert_array_equal(
+        part,
+        [-1.0, 0.0, 1.0, np.nan, np.nan],
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [DPPCA(epsilon=1.0), regressor()],
+)
+def test_a_row_that_is_not_finite_counts_as_one_that_is_not_there(rows, model):
+    """In silence: whether there is one must not be seen."""
+    x, y = rows
+    model = clone(model).set_params(random_state=0)
+    bad = x.copy()
+    bad[7, 2] = np.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = clone(model).fit(bad, y).head_
+    bad[7] = np.nan
+    theirs = clone(model).fit(bad, y).head_
+    np.testing.assert_array_equal(ours.weights, theirs.weights)
+    listed = y.tolist()
+    listed[9] = "no number"
+    clone(model).fit(x, listed)
+
+
+def test_what_cannot_be_used_is_refused_with_nothing_charged(rows):
+    x, y = rows
+    ledger = Ledger()
+    for change, said in (
+        ({"bounds": None}, "bounds must be declared"),
+        ({"bounds": (3.0, 3.0)}, "bounds must be declared"),
+        ({"bounds": (0.0, np.inf)}, "bounds must be declared"),
+        ({"row_norm": -1.0}, "row_norm must be"),
+        ({"delta": 0.1}, "delta must be below 1/n"),
+        ({"group_cap": 2}, "given together"),
+        ({"relation": "add_remove"}, "nominal_n must be given"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            regressor(ledger=ledger, **change).fit(x, y)
+    with pytest.raises(ValueError, match="sample_weight must be None"):
+        regressor(ledger=ledger).fit(x, y, sample_weight=y)
+    with pytest.raises(ValueError, match="targets must be real numbers"):
+        regressor(ledger=ledger).fit(x, y.astype(str))
+    with pytest.raises(ValueError, match="n_components must be"):
+        DPPCA(n_components=9, ledger=ledger).fit(x)
+    assert ledger.fits() == []
+
+
+def test_fits_are_counted_and_capped_like_any_other(rows):
+    x, y = rows
+    ledger = Ledger()
+    groups = [f"patient {i // 4}" for i in range(N)]
+    model = regressor(ledger=ledger, group_cap=2).fit(x, y, groups)
+    assert model.privacy_.protected_unit.startswith("one group")
+    alone = regressor().fit(x, y)
+    assert model.privacy_.mu == pytest.approx(alone.privacy_.mu)
+    with pytest.raises(LedgerError, match="group"):
+        DPPCA(ledger=ledger).fit(x)
+    hidden = regressor(relation="add_remove", nominal_n=N).fit(
+        x[:-1],
+        y[:-1],
+    )
+    assert hidden.privacy_.neighboring_relation == "add_remove"
+
+
+def test_a_head_behind_private_components_is_not_warned_of(rows):
+    x, y = rows
+    high = (y > 10).astype(int)
+    head = DPPrototypeClassifier(classes=[0, 1], epsilon=2.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        make_pipeline(DPPCA(n_components=3), head).fit(x, high)
+    with pytest.warns(PrivacyWarning, match="standardscaler"):
+        make_pipeline(StandardScaler(), regressor()).fit(x, y)
+
+
+def test_both_are_in_the_package():
+    assert {"DPPCA", "DPRegressor"} <= set(dphead.__all__)

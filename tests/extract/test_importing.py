@@ -1,0 +1,558 @@
+import csv
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dphead.cli.features import features as command
+from extract import importing, tables
+from extract.classes import Classes
+from extract.errors import ExtractError, FormatError
+from extract.format import group_ids, open_features
+from extract.importing import (
+    ImportOptions,
+    encoded,
+    finite,
+    import_features,
+    regrouped,
+)
+from extract.tables import Columns, open_table
+
+KINDS = ["npz", "csv", "tsv", "parquet", "list.parquet", "arrow"]
+NAMES = ["cat", "dog", "eel"]
+WIDTH = 4
+
+
+def rows(n=50, seed=0):
+    """Features (n, 4), labels, groups and splits, as texts."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(n, WIDTH))
+    label = np.array(NAMES)[draw.integers(0, 3, n)]
+    group = np.array([f"patient {i // 3}" for i in range(n)])
+    split = np.where(np.arange(n) < n // 2, "train", "test")
+    return x, label, group, split
+
+
+def write(folder: Path, kind: str, x, label, group, split) -> tuple[Path, Columns]:
+    """A file of a kind with these rows, and what its columns are."""
+    path = folder / f"rows.{kind}"
+    columns = {"label": label, "group": group, "split": split}
+    singles = {f"f{i}": x[:, i] for i in range(WIDTH)}
+    if kind == "npz":
+        np.savez(path, features=x, **columns)
+        return path, Columns()
+    if kind in ("csv", "tsv"):
+        with path.open("w", newline="") as file:
+            table = csv.writer(file, delimiter="," if kind == "csv" else "\t")
+            table.writerow([*singles, *columns])
+            for values in zip(
+                *singles.values(),
+                *columns.values(),
+                strict=True,
+            ):
+                table.writerow(
+                    [
+                        v
+                        if isinstance(
+                            v,
+                            str,
+                        )
+                        else repr(float(v))
+                        for v in values
+                    ]
+                )
+        return path, Columns()
+    pa = pytest.importorskip("pyarrow")
+    if kind == "parquet":
+        pa.parquet.write_table(pa.table(singles | columns), path)
+        return path, Columns()
+    lists = pa.array(
+        [list(map(float, row)) for row in x],
+        pa.list_(pa.float32()),
+    )
+    table = pa.table({"vector": lists, **columns})
+    chosen = Columns(("vector",), width=WIDTH)
+    if kind == "list.parquet":
+        pa.parquet.write_table(table, path)
+        return path, chosen
+    with (
+        pa.OSFile(
+            str(path),
+            "wb",
+        ) as sink,
+        pa.ipc.new_stream(sink, table.schema) as w,
+    ):
+        w.write_table(table, max_chunksize=7)
+    return path, chosen
+
+
+def imported(path: Path, columns=None, **changes):
+    """Everything that is stored of a file."""
+    output = path.with_suffix(".h5")
+    output.unlink(missing_ok=True)
+    fields = {"classes": Classes(NAMES), "block_rows": 16} | changes
+    import_features(ImportOptions(path, output, columns or Columns(), **fields))
+    with open_features(output) as file:
+        return file.block(0, file.n_rows)
+
+
+@pytest.fixture(autouse=True)
+def _parquet():
+    """Where it is installed, so that `pyarrow.parquet` is there."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        return
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file_gives_the_rows_it_holds(tmp_path, kind):
+    x, label, group, split = rows()
+    x[5, 2] = np.nan
+    x[9, 0] = 1e300  # beyond float32
+    got = imported(*write(tmp_path, kind, x, label, group, split))
+    valid = np.ones(50, bool)
+    valid[[5, 9]] = False
+    assert got["valid"].tolist() == valid.tolist()
+    np.testing.assert_array_equal(
+        got["features"][valid],
+        x[valid].astype(np.float32),
+    )
+    assert not got["features"][~valid].any()
+    assert got["labels"].tolist() == [NAMES.index(name) for name in label]
+    assert got["group"].tolist() == group_ids(group, 50).tolist()
+    assert got["split"].tolist() == [0] * 25 + [2] * 25
+
+
+HOSTILE = st.fixed_dictionaries(
+    {
+        "x": st.lists(st.floats(), min_size=WIDTH, max_size=WIDTH),
+        "label": st.sampled_from(
+            [
+                *NAMES,
+                "",
+                "a horse",
+                "0",
+                "nan",
+                "1e5",
+            ]
+        ),
+        "group": st.sampled_from(
+            [
+                "",
+                "0",
+                "patient 3",
+                "Ω",
+                "nan",
+                "-1",
+                "x" * 500,
+            ]
+        ),
+        "split": st.sampled_from(["", "train", "val", "TEST"]),
+    }
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(HOSTILE, st.integers(0, 29))
+def test_one_row_changes_nothing_of_any_other(tmp_path, kind, other, at):
+    classes = Classes(NAMES, allow_unlabelled=True)
+    columns = [a.astype(object) if a.ndim == 1 else a for a in rows(30)]
+    before = encoded_rows(*write_texts(tmp_path, kind, columns), classes)
+    for column, name in zip(
+        columns,
+        ("x", "label", "group", "split"),
+        strict=True,
+    ):
+        column[at] = other[name]
+    after = encoded_rows(*write_texts(tmp_path, kind, columns), classes)
+    rest = np.arange(30) != at
+    assert set(before) == {"features", "valid", "labels", "group", "split"}
+    for name in before:
+        assert before[name].dtype == after[name].dtype
+        np.testing.assert_array_equal(
+            before[name][rest],
+            after[name][rest],
+        )
+
+
+def write_texts(folder, kind, columns):
+    x, *texts = columns
+    return write(
+        folder,
+        kind,
+        x,
+        *(np.array(list(column)) for column in texts),
+    )
+
+
+def encoded_rows(path: Path, columns, classes) -> dict[str, np.ndarray]:
+    """What would be stored of a file's rows, without the disk."""
+    table = open_table(path, columns)
+    options = ImportOptions(path, path, columns, classes)
+    found = []
+    for block in regrouped(table.read(8, True), 8):
+        row = encoded(block, table, options, len(block["features"]))
+        row["features"], row["valid"] = finite(block["features"], "float32")
+        found.append(row)
+    return {name: np.concatenate([row[name] for row in found]) for name in found[0]}
+
+
+def test_npy_files_lie_beside_each_other(tmp_path):
+    x, *_ = rows()
+    np.save(tmp_path / "x.npy", x.astype(np.float16))
+    np.save(tmp_path / "y.npy", np.arange(50) % 4)
+    np.save(tmp_path / "g.npy", np.arange(50, dtype=np.uint32))
+    columns = Columns(
+        label=str(tmp_path / "y.npy"),
+        group=str(tmp_path / "g.npy"),
+    )
+    with pytest.raises(ExtractError, match="label='3'"):
+        imported(tmp_path / "x.npy", columns)
+    classes = Classes(NAMES, allow_unlabelled=True)
+    got = imported(tmp_path / "x.npy", columns, classes=classes)
+    assert got["features"].dtype == np.float16  # as the whole file is
+    assert got["labels"][:5].tolist() == [
+        0,
+        1,
+        2,
+        -1,
+        0,
+    ]
+    assert got["group"].tolist() == list(range(50))
+
+
+def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    vectors = [
+        [1, 2, 3, 4],
+        [1, 2],
+        None,
+        [1, None, 3, 4],
+        [5, 6, 7, 8],
+        [],
+    ]
+    labels = pa.array(
+        [0, None, 2, 1, 1, 0],
+        pa.int8(),
+    )
+    groups = pa.array(
+        [
+            None,
+            7,
+            7,
+            0,
+            -3,
+            2**40,
+        ]
+    )
+    table = pa.table(
+        {
+            "v": vectors,
+            "label": labels,
+            "groups": groups,
+            "id": ["a"] * 6,
+        }
+    )
+    path = tmp_path / "f.parquet"
+    pa.parquet.write_table(table, path, row_group_size=4)
+    got = imported(
+        path,
+        Columns(("v",), width=4),
+        block_rows=2,
+    )
+    assert got["valid"].tolist() == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert got["features"][4].tolist() == [
+        5,
+        6,
+        7,
+        8,
+    ]
+    assert got["labels"].tolist() == [
+        0,
+        -1,
+        2,
+        1,
+        1,
+        0,
+    ]
+    assert got["group"].tolist() == [
+        -1,
+        7,
+        7,
+        0,
+        -1,
+        2**40,
+    ]
+    with pytest.raises(ExtractError, match="Pass --width N"):
+        imported(path, Columns(("v",)))
+    fixed = table.set_column(
+        0,
+        "v",
+        pa.array(
+            vectors[:1] * 6,
+            pa.list_(pa.int32(), 4),
+        ),
+    )
+    pa.parquet.write_table(fixed, path)
+    assert imported(
+        path,
+        Columns(("v",)),
+    )["features"].shape == (6, 4)
+
+
+def test_columns_of_features_are_named_or_are_all_others(tmp_path):
+    path = tmp_path / "f.csv"
+    path.write_text("id,b_1,kind,b_2\n1,0.5,cat,x\n2,,dog,3\n3,1e2,dog,4\n")
+    named = Columns(("b_2", "b_*"), label="kind")
+    got = imported(path, named)
+    assert got["features"].tolist() == [
+        [0, 0],
+        [0, 0],
+        [4, 100],
+    ]
+    assert got["valid"].tolist() == [False, False, True]
+    everything = imported(path, Columns(label="kind"))
+    assert everything["features"][2].tolist() == [3, 100, 4]
+    with open_features(path.with_suffix(".h5")) as file:
+        three = file.feature_space
+    imported(path, Columns(("id", "b_1", "b_2"), label="kind"))
+    with open_features(path.with_suffix(".h5")) as file:
+        assert file.feature_space == three
+    imported(path, Columns(("b_1", "id", "b_2"), label="kind"))
+    with open_features(path.with_suffix(".h5")) as file:
+        assert file.feature_space != three
+    with pytest.raises(ExtractError, match="'b_3' where"):
+        imported(path, Columns(("b_3",)))
+    with pytest.raises(ExtractError, match="'sort' where"):
+        imported(path, Columns(label="sort"))
+
+
+def test_a_killed_import_goes_on(tmp_path, monkeypatch):
+    path, columns = write(tmp_path, "csv", *rows())
+    whole = imported(path, columns)
+    output = path.with_suffix(".h5")
+    output.unlink()
+    append = importing.FeaturesWriter.append
+
+    def dies(writer, *block):
+        if writer.next_row == 32:
+            raise KeyboardInterrupt
+        append(writer, *block)
+
+    monkeypatch.setattr(importing.FeaturesWriter, "append", dies)
+    options = ImportOptions(path, output, columns, Classes(NAMES), block_rows=16)
+    with pytest.raises(KeyboardInterrupt):
+        import_features(options)
+    monkeypatch.setattr(importing.FeaturesWriter, "append", append)
+    done: list[int] = []
+    import_features(options, lambda rows, _: done.append(rows))
+    assert done == [16, 32, 48, 50]
+    with open_features(output) as file:
+        for name, values in file.block(0, 50).items():
+            if name != "row_digest":
+                np.testing.assert_array_equal(values, whole[name])
+    assert import_features(options).already_complete
+    path.write_text(path.read_text().replace("cat", "dog", 1))
+    with pytest.raises(FormatError, match="other images or labels"):
+        import_features(options)
+
+
+def test_rows_of_one_data_set_share_its_id(tmp_path):
+    path, columns = write(tmp_path, "csv", *rows())
+    first = tmp_path / "first.h5"
+    made = import_features(ImportOptions(path, first, columns, Classes(NAMES)))
+    again = ImportOptions(
+        path,
+        tmp_path / "again.h5",
+        Columns(("f0",)),
+        Classes(NAMES),
+        same_data_as=first,
+    )
+    assert import_features(again).dataset_id == made.dataset_id
+    short, columns = write(tmp_path, "npz", *rows(49))
+    again.source, again.output = short, tmp_path / "short.h5"
+    again.columns = columns
+    with pytest.raises(ExtractError, match="same rows, got n_rows=50 for 49"):
+        import_features(again)
+
+
+def pickled(path: Path) -> None:
+    np.save(
+        path,
+        np.array([{"a": 1}], object),
+        allow_pickle=True,
+    )
+
+
+def huge(path: Path) -> None:
+    """A header that asks for a terabyte, with nothing behind it."""
+    with path.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**9, 128)}
+        np.lib.format.write_array_header_1_0(file, header)
+
+
+def by_columns(path: Path) -> None:
+    np.save(
+        path,
+        np.asfortranarray(np.ones((3, 4))),
+    )
+
+
+def no_array(path: Path) -> None:
+    path.write_bytes(pickle.dumps([1, 2]))
+
+
+def flat(path: Path) -> None:
+    np.save(path, np.ones(5))
+
+
+def complex_numbers(path: Path) -> None:
+    np.save(path, np.ones((5, 2), complex))
+
+
+@pytest.mark.parametrize(
+    "make", [pickled, huge, by_columns, no_array, flat, complex_numbers]
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_hostile_arrays_are_refused_in_a_line(tmp_path, make, packed):
+    path = tmp_path / "x.npy"
+    make(path)
+    if packed:
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(path, "features.npy")
+        path = tmp_path / "x.npz"
+    with pytest.raises(ExtractError, match=r"must be.* got .*\."):
+        imported(path)
+    assert not path.with_suffix(".h5.part").exists()
+
+
+def test_a_member_that_unpacks_to_less_or_more_than_it_says_is_refused(tmp_path):
+    data = io.BytesIO()
+    np.save(data, np.ones((100, 4)))
+    for change in (-8, 8):
+        content = data.getvalue()[:change] if change < 0 else data.getvalue() + b"0" * 8
+        with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+            archive.writestr("features.npy", content)
+        with pytest.raises(ExtractError, match="as long as its header says"):
+            imported(tmp_path / "x.npz")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("features.npy", data.getvalue())
+        archive.writestr("features", data.getvalue())
+    with pytest.raises(ExtractError, match="names of their own"):
+        imported(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "must have columns of features"),
+        ("a,b,label\n", "at least one row"),
+        ("a,a\n1,2\n", "'a' twice"),
+        ("a,b\n1,2\n1\n", "line=3"),
+        ('a,b\n1,"2\n3,4\n"5,6\n', "line=4"),
+        ("a,b\n1,2\n" + "9" * 200_000 + ",1\n", "line=3"),
+        ("a,b\nx,y\n,\n", "one row at least must be of finite numbers"),
+        ("a,split\n1,night\n", "a split must be one of"),
+        ("a,label\n1,horse\n", "label='horse'"),
+    ],
+)
+def test_unusable_tables_are_refused_in_a_line(tmp_path, text, said):
+    path = tmp_path / "f.csv"
+    path.write_text(text)
+    with pytest.raises(ExtractError, match=said):
+        imported(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["f.csv"]
+
+
+def test_a_line_without_an_end_is_not_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "MAX_LINE", 1000)
+    path = tmp_path / "f.csv"
+    path.write_text("a,b\n1,2\n" + "1," * 5000)
+    with pytest.raises(ExtractError, match="line=2"):
+        imported(path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("damage", ["cut", "turned", "text"])
+def test_damaged_columnar_files_are_refused_in_a_line(tmp_path, kind, damage):
+    path, columns = write(tmp_path, kind, *rows())
+    data = path.read_bytes()
+    draw = np.random.default_rng(3)
+    if damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "text":
+        path.write_bytes(b"no table at all" * 20)
+    else:
+        path.write_bytes(
+            draw.permutation(
+                np.frombuffer(
+                    data,
+                    np.uint8,
+                )
+            ).tobytes()
+        )
+    with pytest.raises(ExtractError, match="must be whole"):
+        imported(path, columns)
+
+
+def test_a_row_group_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    from extract import columnar
+
+    path, columns = write(tmp_path, "parquet", *rows())
+    monkeypatch.setattr(columnar, "MAX_GROUP_BYTES", 100)
+    with pytest.raises(ExtractError, match="unpack to at most 100 bytes"):
+        imported(path, columns)
+
+
+@given(
+    st.lists(st.integers(1, 9), max_size=6),
+    st.integers(1, 7),
+)
+def test_regrouped_blocks_hold_the_same_rows(sizes, size):
+    total = np.arange(sum(sizes))
+    blocks = [
+        {"a": part}
+        for part in np.split(
+            total,
+            np.cumsum(sizes),
+        )
+        if len(part)
+    ]
+    got = [block["a"] for block in regrouped(iter(blocks), size)]
+    assert [len(part) for part in got[:-1]] == [size] * (len(got) - 1)
+    assert np.concatenate([total[:0], *got]).tolist() == total.tolist()
+
+
+def test_the_command_says_what_it_wrote_and_what_is_missing(tmp_path):
+    path, _ = write(tmp_path, "csv", *rows())
+    arguments = ["import", str(path), "-o", str(tmp_path / "f.h5")]
+    missing = CliRunner().invoke(command, arguments)
+    assert missing.exit_code == 2
+    assert "the classes must be declared public" in missing.output
+    done = CliRunner().invoke(command, [*arguments, "--classes", "cat,dog,eel"])
+    assert done.exit_code == 0, done.output
+    assert "50 rows x 4 features, 3 classes" in done.output
+    assert "with labels, with groups, with splits" in " ".join(done.output.split())
+    assert "Features   f0, f1, f2, f3" in done.output
+    assert "ledger budget" in done.output
+    wrong = CliRunner().invoke(command, ["import", "no.xyz", "-o", "f.h5"])
+    assert wrong.exit_code == 2 and "must exist" in wrong.output
