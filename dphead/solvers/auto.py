@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dphead.privacy.statistics import CorrectCount, Params
+from dphead.privacy.statistics import CorrectCounts, Params
 from dphead.solvers.auto_rules import (
     DESCENT,
     GAP_PER_PARAMETER,
@@ -100,7 +100,7 @@ class Auto:
             weight = rest * share / (1 - share)
             releases.append(
                 PlannedRelease(
-                    "correct rows", CorrectCount(facts.n_classes), 1.0, weight
+                    "correct rows", CorrectCounts(facts.n_classes), 1.0, weight
                 )
             )
         return releases
@@ -151,7 +151,7 @@ class Auto:
         weights = join_intercept(head).astype(np.float32)
         answer = yield Ask(
             "correct rows",
-            CorrectCount(facts.n_classes),
+            CorrectCounts(facts.n_classes),
             Params(head.transform, weights),
         )
         n = facts.n_rows

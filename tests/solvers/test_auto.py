@@ -9,7 +9,7 @@ from fits import plan_and_fit, quick_sums
 
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import CorrectCount, Gradient
+from dphead.privacy.statistics import CorrectCounts, Gradient
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import Lengthening, _overfit
@@ -290,7 +290,7 @@ def test_it_asks_for_gradients_and_one_count():
     solver = Auto()
     facts = PublicFacts(1000, D, M)
     queries = [p.query for p in solver.plan(plan().budgeted(facts))]
-    assert queries[-1] == CorrectCount(M)
+    assert queries[-1] == CorrectCounts(M)
     assert queries[-2] == Gradient(M)
 
 
