@@ -17,7 +17,6 @@ from dphead.solvers.auto_rules import (
     GAP_PER_PARAMETER,
     GAP_RELATIVE_SD,
     GRADIENTS_SHARE,
-    GROUP_POWER,
     LENGTHEN_AT_MOST,
     LENGTHEN_FROM_SHARE,
     LIKELY_SHARE,
@@ -290,7 +289,7 @@ def _overfit(
     `seen` right, than on new ones.
 
     units: rows that count, or groups of them that are protected together: their rows
-    may be alike, and then pull together (GROUP_POWER).
+    may be alike, and then pull together (results/expected).
 
     A unit pulls the head towards itself by at most the length of all steps times its
     share of n, which moves its own margin; less where many units share its directions,
@@ -303,7 +302,7 @@ def _overfit(
     more (benchmarks/results/expected).
     """
     pull = descent.learning_rate * descent.steps / (1 - descent.momentum)
-    length = facts.group_cap**GROUP_POWER * pull / facts.n_rows
+    length = facts.group_cap * pull / facts.n_rows
     shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * units**SHIFT_POWER_OF_ROWS
     shift *= max(1.0, facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
     lost = seen - float(ndtr(ndtri(seen) - shift))

@@ -85,9 +85,6 @@ SHIFT_POWER_OF_LENGTH, SHIFT_POWER_OF_ROWS = 0.8, -0.3  # trials, the same
 # margins are the smaller, the more classes there are, from SHIFT_CLASSES on; expected,
 # cifar100 (chosen on its first draw)
 SHIFT_CLASSES, SHIFT_POWER_OF_CLASSES = 10, 0.4
-# a group's pull, as a power of how many rows it has: 1 if they are alike, 0.5 for
-# clusters of CIFAR-10's rows (results/expected); chosen between
-GROUP_POWER = 0.75
 # the gap at most, for each free parameter over n; trials with synthetic classes
 GAP_PER_PARAMETER = 0.45
 GAP_RELATIVE_SD = 0.6  # expected: 91 % of 228 intervals of 90 % held the accuracy
