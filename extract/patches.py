@@ -98,6 +98,11 @@ class PatchNet(nn.Module):
     place in a batch. ExtractError if an axis is too short.
     """
 
+    kernels: torch.Tensor
+    total: torch.Tensor
+    offset: torch.Tensor
+    back: torch.Tensor | None
+
     def __init__(
         self, shape: tuple[int, int], colours: int, basis: torch.Tensor | None = None
     ):
