@@ -75,7 +75,7 @@ def dphead(arguments: str) -> None:
     fails.
     """
     print(f"$ dphead {arguments}", flush=True)
-    environment = {**os.environ, "DPHEAD_HOME": str(FOLDER / "home")}
+    environment = {**os.environ, "DPHEAD_HOME": str((FOLDER / "home").resolve())}
     command = [sys.executable, "-m", "dphead", *shlex.split(arguments)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     if result.returncode:

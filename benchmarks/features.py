@@ -52,7 +52,10 @@ SCATTERNETS = {
         "--normalize local --scatter-j 1,2",
         "--colours opponent --mirror",
     ),
+    "patches": ("--normalize local", "--mirror"),
+    "scatternet+patches": ("--normalize local", "--colours opponent --mirror"),
 }
+PATCHES = 9_216  # columns of the patches, of images of any size
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
@@ -97,7 +100,7 @@ def extract_options(dataset: str, features: str) -> str:
         )
     always, if_colour = SCATTERNETS[features]
     options = [
-        "--backbone scatternet",
+        f"--backbone {features if 'patches' in features else 'scatternet'}",
         "--scatter-j 1" if dataset == "digits" else "",
         always,
     ]
@@ -110,6 +113,8 @@ def facts_of(dataset: str, features: str) -> PublicFacts:
     if features == "scatternet-scales":
         # J = 1 has a ninth of the channels of J = 2, and four times the places
         n_features += n_features * 4 // 9
+    if features.endswith("patches"):
+        n_features = PATCHES + (n_features if features != "patches" else 0)
     return PublicFacts(
         n_rows, 1280 if features.startswith("mobilenet") else n_features, 10
     )

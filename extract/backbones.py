@@ -1,4 +1,5 @@
-"""Frozen networks: ScatterNet, and every timm model with hub weights or a local file.
+"""Frozen networks: ScatterNet, random patches, and every timm model with hub weights or
+a local file.
 
 No parameter may depend on the images that are extracted.
 """
@@ -19,8 +20,20 @@ from torch import nn
 from extract.errors import ExtractError
 from extract.folding import fold_batch_norm
 from extract.isolation import check_rows_alone
+from extract.patches import (
+    FILTERS,
+    PLACES,
+    SEED,
+    SIDE,
+    STRIDE,
+    WEIGHT,
+    PatchNet,
+)
 from extract.scattering import Scales, ScatterNet
 from extract.weights import file_sha256, first_line, load_weights, state_sha256
+
+# networks that are a formula or a seed, and have no weights to load
+UNLEARNED = ("scatternet", "patches", "scatternet+patches")
 
 
 @dataclass
@@ -76,8 +89,9 @@ class Backbone:
     prepare: uint8 (H, W[, 3]) -> float32 (C, H', W') on the CPU; module: (B, C, H', W')
     -> (B, channels, ...).
     kwargs, transform: plain values for the file's attributes. parts: (channels, places)
-    of what a row's flattened output consists of. mirror: rows are means over an image
-    and its mirror image.
+    of what a row's flattened output consists of; weights: how long each is to be beside
+    the others, for `RowNorm`, () for alike. mirror: rows are means over an image and
+    its mirror image.
     """
 
     name: str
@@ -88,6 +102,7 @@ class Backbone:
     prepare: Callable[[np.ndarray], torch.Tensor]
     input_shape: tuple[int, int, int]
     parts: tuple[tuple[int, int], ...] = ()
+    weights: tuple[float, ...] = ()
     mirror: bool = False
 
     @property
@@ -107,29 +122,29 @@ def load_backbone(
     model that mixes rows of a batch.
     """
     if options.colours not in ("rgb", "opponent") or (
-        options.colours == "opponent" and options.name != "scatternet"
+        options.colours == "opponent" and options.name not in UNLEARNED
     ):
         raise ExtractError(
-            "colours must be rgb, or opponent for scatternet, got "
+            "colours must be rgb, or opponent for scatternet and patches, got "
             f"colours={options.colours!r} for {options.name}. Leave --colours out."
         )
     if options.channels not in (None, 1, 3):
         raise ExtractError(
             f"channels must be 1 or 3, got channels={options.channels}. Choose one."
         )
-    if options.interpolation == "none" and options.name != "scatternet":
+    if options.interpolation == "none" and options.name not in UNLEARNED:
         raise ExtractError(
-            f"interpolation none is for scatternet, got backbone={options.name!r}, "
-            "which resizes. Leave it out."
+            "interpolation none is for scatternet and patches, got "
+            f"backbone={options.name!r}, which resizes. Leave it out."
         )
     backbone = (
-        _scatternet(options, size, has_colour)
-        if options.name == "scatternet"
+        _unlearned(options, size, has_colour)
+        if options.name in UNLEARNED
         else _timm(options)
     )
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
-    if options.name != "scatternet":
+    if options.name not in UNLEARNED:
         folded = fold_batch_norm(backbone.module, backbone.input_shape)
         backbone.module = folded.to(memory_format=torch.channels_last)
     nets = (
@@ -139,6 +154,9 @@ def load_backbone(
     )
     shapes = [_dry_run(net, backbone.input_shape) for net in nets]
     backbone.parts = tuple((shape[1], math.prod(shape[2:])) for shape in shapes)
+    if len(nets) > 1 and "patches" in options.name:
+        backbone.weights = (1.0,) * (len(nets) - 1) + (WEIGHT,)
+        backbone.kwargs["weight"] = WEIGHT
     if options.mirror:
         backbone.mirror = backbone.transform["mirror"] = True
     return backbone
@@ -149,15 +167,15 @@ def _dry_run(module: nn.Module, input_shape: tuple[int, int, int]) -> torch.Size
         return module(torch.zeros(1, *input_shape)).shape
 
 
-# ---------------------------------------------------------------- ScatterNet
+# ---------------------------------------------------------------- UNLEARNED
 
 
-def _scatternet(
+def _unlearned(
     options: BackboneOptions, size: tuple[int, int], has_colour: bool
 ) -> Backbone:
     if options.weights is not None or options.model_args:
         raise ExtractError(
-            "scatternet has no weights and no model arguments, got some. Leave "
+            f"{options.name} has no weights and no model arguments, got some. Leave "
             "--weights and --model-arg out."
         )
     colours, opponent = (
@@ -177,8 +195,7 @@ def _scatternet(
         **({"colour_space": "opponent"} if opponent else {}),
     }
     height, width = size
-    scales = list(options.scatter_j)
-    nets = [ScatterNet(J, (height, width), options.scatter_l) for J in scales]
+    nets, kwargs = _unlearned_nets(options, (height, width), colours, opponent)
     mean, std = (_channel_tensor(v, colours) for v in (options.mean, options.std))
 
     def prepare(image: np.ndarray) -> torch.Tensor:
@@ -194,14 +211,42 @@ def _scatternet(
         return torch.tensordot(OPPONENT, planes, dims=1) if opponent else planes
 
     return Backbone(
-        name="scatternet",
-        kwargs={"J": scales[0] if len(scales) == 1 else scales, "L": options.scatter_l},
-        weights_sha256="",
+        name=options.name,
+        kwargs=kwargs,
+        weights_sha256="" if options.name == "scatternet" else state_sha256(nets[-1]),
         transform=transform,
         module=nets[0] if len(nets) == 1 else Scales(nets),
         prepare=prepare,
         input_shape=(colours, height, width),
     )
+
+
+def _unlearned_nets(
+    options: BackboneOptions, shape: tuple[int, int], colours: int, opponent: bool
+) -> tuple[list[nn.Module], dict[str, Any]]:
+    """The networks whose outputs are joined, patches last, and what they are made of.
+
+    ExtractError for patches of pixels that are not from 0 to 1.
+    """
+    nets: list[nn.Module] = []
+    kwargs: dict[str, Any] = {}
+    if "scatternet" in options.name:
+        scales = list(options.scatter_j)
+        nets += [ScatterNet(J, shape, options.scatter_l) for J in scales]
+        kwargs = {
+            "J": scales[0] if len(scales) == 1 else scales,
+            "L": options.scatter_l,
+        }
+    if "patches" in options.name:
+        if options.mean or options.std:
+            raise ExtractError(
+                "patches are normalised one by one and take pixels from 0 to 1, got "
+                f"mean={options.mean}, std={options.std}. Leave --mean and --std out."
+            )
+        nets.append(PatchNet(shape, colours, OPPONENT if opponent else None))
+        kwargs |= {"filters": FILTERS, "side": SIDE, "stride": STRIDE}
+        kwargs |= {"places": PLACES, "seed": SEED}
+    return nets, kwargs
 
 
 def _channel_tensor(

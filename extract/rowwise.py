@@ -6,7 +6,7 @@ get mean zero and variance one. synthetic: each channel is brought to mean zero 
 variance one on synthetic images (`extract.synthetic`). local: signed square roots, then
 synthetic, then each place's channels over their length plus one, so that places count
 alike; each part of a row (a scale of ScatterNet) is divided by the root of its number
-of places, so that parts count alike.
+of places, so that parts count alike, or by their weights.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat
 class RowNorm:
     """One of KINDS; groups: of "group". "unit" divides a row by its Euclidean norm.
 
-    `fitted` sets the others: parts, where a row has several, and each part's (mean,
-    spread) of its channels (C, 1).
+    `fitted` sets the others: parts, where a row has several, the weights of these for
+    "local", and each part's (mean, spread) of its channels (C, 1).
     """
 
     kind: str = "none"
     groups: int = 0
     parts: Parts = field(default=(), compare=False)
+    weights: tuple[float, ...] = field(default=(), compare=False)
     statistics: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(
         default=(), compare=False
     )
@@ -61,7 +62,12 @@ class RowNorm:
                     part.transpose(0, 1).flatten(1), dim=1, keepdim=True
                 )
                 statistics.append((mean.float(), spread.float() + EPSILON))
-        return replace(self, parts=backbone.parts, statistics=tuple(statistics))
+        return replace(
+            self,
+            parts=backbone.parts,
+            weights=backbone.weights,
+            statistics=tuple(statistics),
+        )
 
     def _check_channels(self, channels: int) -> None:
         if self.kind == "group" and channels % self.groups:
@@ -120,9 +126,10 @@ class RowNorm:
         if self.kind == "synthetic":
             return (x - mean) / spread
         x = (_root(x) - mean) / spread
-        return x / (
+        x = x / (
             (torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1) * x.shape[2] ** 0.5
         )
+        return x * self.weights[i] if self.weights else x
 
 
 def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:

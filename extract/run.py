@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from extract.backbones import Backbone, BackboneOptions, load_backbone
+from extract.backbones import UNLEARNED, Backbone, BackboneOptions, load_backbone
 from extract.classes import Classes
 from extract.disk import check_disk, write_names
 from extract.errors import ExtractError, FormatError, ResumableError
@@ -184,12 +184,12 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
 
 
 def _batch_size(options: ExtractOptions, device: torch.device) -> int:
-    """As given; else small on a CPU, where a batch should stay in the cache (ScatterNet
-    cuts its own pieces).
+    """As given; else small on a CPU, where a batch should stay in the cache (UNLEARNED
+    cut their own pieces).
     """
     if options.batch_size is not None:
         return options.batch_size
-    return 128 if device.type == "cuda" or options.backbone.name == "scatternet" else 16
+    return 128 if device.type == "cuda" or options.backbone.name in UNLEARNED else 16
 
 
 def _per_host(variable: str, default: int) -> int:
@@ -244,7 +244,8 @@ def choose_device(name: str) -> torch.device:
 def declared_input(
     options: BackboneOptions, source: Source
 ) -> tuple[tuple[int, int], int]:
-    """(height, width) and channels of ScatterNet's input, without a look at any image.
+    """(height, width) and channels of an UNLEARNED network's input, without a look at
+    any image.
 
     As declared; else those of the header of arrays (IDX, CIFAR, npz), which has one
     shape for all rows; else, for image files, 3 channels, and ExtractError where no
@@ -255,10 +256,11 @@ def declared_input(
     arrays = source.arrays
     header = (0, 0) if arrays is None else arrays.shape[1:3]
     channels = 1 if arrays is not None and arrays.ndim == 3 else 3
-    if options.name == "scatternet" and options.sides is None and arrays is None:
+    if options.name in UNLEARNED and options.sides is None and arrays is None:
         raise ExtractError(
-            "scatternet needs a declared size for image files, got image_size=None. "
-            "Pass --image-size N or H,W (and --channels 1 if all images are grey)."
+            f"{options.name} needs a declared size for image files, got "
+            "image_size=None. Pass --image-size N or H,W (and --channels 1 if all "
+            "images are grey)."
         )
     return options.sides or (header[0], header[1]), options.channels or channels
 

@@ -137,11 +137,11 @@ class ScatterNet(nn.Module):
 
 
 class Scales(nn.Module):
-    """Several scattering transforms of the same images: (B, d), each flattened, one
-    after the other.
+    """Several transforms of the same images: (B, d), each flattened, one after the
+    other.
     """
 
-    def __init__(self, nets: list[ScatterNet]):
+    def __init__(self, nets: list[nn.Module]):
         super().__init__()
         self.nets = nn.ModuleList(nets)
 

@@ -10,12 +10,15 @@ cost.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from extract.backbones import Backbone
 from extract.threads import one_thread
+
+if TYPE_CHECKING:  # backbones are made of patches, and these of synthetic colours
+    from extract.backbones import Backbone
 
 COUNT = 400  # images; chosen, not measured
 SEED = 0

@@ -15,7 +15,7 @@ from dphead.privacy.statistics import (
     ClassCounts,
     ClassGrams,
     ClassSums,
-    CorrectCount,
+    CorrectCounts,
     Gradient,
     Gram,
     SigmoidHessians,
@@ -43,7 +43,7 @@ QUERIES = [
     Gradient(M, "squared"),
     Gradient(M, "softmax", "features"),
     Gradient(M, "sigmoid", "features"),
-    CorrectCount(M),
+    CorrectCounts(M),
 ]
 NAMES = [q.name for q in QUERIES]
 

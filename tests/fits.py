@@ -14,6 +14,9 @@ def quick_sums() -> Door:
 def plan_and_fit(
     solver, rows, facts, epsilon=1.0, *, delta=1e-5, relation="zero_out", **run
 ) -> FitResult:
-    """`fit_head` with the plan for (epsilon, delta). run: the fields of `Run`."""
-    plan = make_plan(solver, facts, epsilon=epsilon, delta=delta, relation=relation)
+    """`fit_head` with the plan for (epsilon, delta) and the rows' cap. run: the fields
+    of `Run`.
+    """
+    target = {"epsilon": epsilon, "delta": delta, "relation": relation}
+    plan = make_plan(solver, facts, group_cap=rows.group_cap, **target)
     return fit_head(solver, rows, facts, plan, Run(**run))

@@ -20,6 +20,7 @@ import numpy as np
 from sklearn.cluster import MiniBatchKMeans
 
 from benchmarks import features
+from benchmarks.experiments import trials
 from benchmarks.features import training_rows
 from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA
@@ -471,7 +472,8 @@ def readme() -> str:
         "## Longer steps where classes lie far "
         f"apart\n\n{apart_table(read(OUT / 'apart.jsonl'))}\n\n{APART_NOTE}\n"
     )
-    return wrapped("\n".join([*parts, longer, TRIALS]))
+    tried = [trials.FEW_ROWS, trials.WITHOUT_NOISE, TRIALS, trials.PATCHES]
+    return wrapped("\n".join([*parts, longer, *tried]))
 
 
 AUTO_NOTE = """An earlier default had momentum: `auto` without it is better here, on

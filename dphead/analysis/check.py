@@ -186,7 +186,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
         )
     mean = transform.get("mean")
     if mean is not None and (
-        backbone == "scatternet" or tuple(mean) not in PUBLIC_MEANS
+        "scatternet" in backbone or tuple(mean) not in PUBLIC_MEANS
     ):
         todo = "Show that mean and std are public, or extract with the model's own"
         yield Finding(
@@ -250,7 +250,7 @@ def private_metrics(run: Run) -> Iterator[Finding]:
             "Remove `test`; use other rows",
         )
     released = any(
-        r["query"].startswith("CorrectCount(")
+        r["query"].startswith("CorrectCount")
         for r in run.report["guarantee"]["releases"]
     )
     known = {"test", "statement"}

@@ -15,7 +15,7 @@ from dphead.privacy.statistics import (
     ClassCounts,
     ClassGrams,
     ClassSums,
-    CorrectCount,
+    CorrectCounts,
     Gradient,
     Gram,
     Loss,
@@ -137,11 +137,12 @@ def _class_counts(
     return np.eye(query.n_classes)[y][:, None]
 
 
-def _correct_count(
-    query: CorrectCount, params: Params, phi: np.ndarray, y: int, clip_norm: float
+def _correct_counts(
+    query: CorrectCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
 ) -> np.ndarray:
     scores = phi @ np.asarray(params.weights, np.float64)
-    return np.array([[float(scores[y] > np.delete(scores, y).max())]])
+    correct = float(scores[y] > np.delete(scores, y).max())
+    return np.array([[correct], [1 - correct]])
 
 
 STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
@@ -152,5 +153,5 @@ STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     ClassSums: _class_sums,
     Gradient: _gradient,
     ClassCounts: _class_counts,
-    CorrectCount: _correct_count,
+    CorrectCounts: _correct_counts,
 }

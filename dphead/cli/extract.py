@@ -129,7 +129,7 @@ LAYOUT = click.option(
     "--backbone",
     required=True,
     metavar="NAME",
-    help="scatternet, or the name of a timm model.",
+    help="scatternet, patches, scatternet+patches, or the name of a timm model.",
 )
 @click.option(
     "--classes",
@@ -184,7 +184,7 @@ LAYOUT = click.option(
 @click.option(
     "--interpolation",
     type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
-    help="none, for scatternet: images must have the declared size.",
+    help="none, for scatternet and patches: images must have the declared size.",
 )
 @click.option(
     "--crop-pct",
@@ -196,8 +196,8 @@ LAYOUT = click.option(
     callback=_size,
     metavar="N|H,W",
     help=(
-        "Of the network's input in pixels; scatternet needs it for image files. "
-        "Default: the network's own, or what the header of arrays says."
+        "Of the network's input in pixels; scatternet and patches need it for image "
+        "files. Default: the network's own, or what the header of arrays says."
     ),
 )
 @click.option(
@@ -206,8 +206,8 @@ LAYOUT = click.option(
     callback=lambda _, __, text: None if text is None else int(text),
     help=(
         "Of the network's input: 1 refuses colour images, 3 repeats grey ones. "
-        "Default: the network's own; for scatternet what the header of arrays says, "
-        "and 3 for image files. Never found in the images."
+        "Default: the network's own; for scatternet and patches what the header of "
+        "arrays says, and 3 for image files. Never found in the images."
     ),
 )
 @click.option(
@@ -235,7 +235,7 @@ LAYOUT = click.option(
 @click.option(
     "--normalize",
     default=None,
-    show_default="local for scatternet, else none",
+    show_default="local for scatternet and patches, else none",
     type=click.Choice(["none", "group", "unit", "synthetic", "local"]),
     help=(
         "Of each row alone; synthetic: channels by their mean and spread on random "
@@ -396,7 +396,7 @@ def _print_summary(summary: Any) -> None:
 
 def _options(given: dict[str, Any]) -> Any:
     from dphead.runs.ledgers import image_index
-    from extract.backbones import BackboneOptions
+    from extract.backbones import UNLEARNED, BackboneOptions
     from extract.classes import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions
@@ -437,7 +437,7 @@ def _options(given: dict[str, Any]) -> Any:
     if given["workers"] is not None:
         rest["workers"] = given["workers"]
     normalize = given["normalize"] or (
-        "local" if given["backbone"] == "scatternet" else "none"
+        "local" if given["backbone"] in UNLEARNED else "none"
     )
     return ExtractOptions(
         source=given["source"],

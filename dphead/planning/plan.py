@@ -34,10 +34,11 @@ class Target:
     group_cap: int | None = None
 
     def budgeted(self, facts: PublicFacts) -> PublicFacts:
-        """The facts with this budget, as solvers are given them."""
+        """The facts with this budget and unit, as solvers are given them."""
         moved = 2 if self.relation == "replace_one" else 1
-        rows = moved * (self.group_cap or 1)
-        return replace(facts, mu=mu_from_epsilon(self.epsilon, self.delta) / rows)
+        cap = self.group_cap or 1
+        mu = mu_from_epsilon(self.epsilon, self.delta) / (moved * cap)
+        return replace(facts, mu=mu, group_cap=cap)
 
     def cost(self, events: Sequence[GaussianEvent]) -> float:
         """Epsilon of the events at delta, by this accountant."""

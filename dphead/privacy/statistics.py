@@ -494,26 +494,29 @@ class ClassCounts(Query):
 
 
 @dataclass(frozen=True)
-class CorrectCount(ClassCounts):
-    """Number of rows that the weights give their own class, shape (1, 1).
+class CorrectCounts(ClassCounts):
+    """Numbers of rows that the weights give their own class, and that they do not,
+    shape (2, 1).
 
-    Rows are not clipped. A tie is not correct.
+    Rows are not clipped. A tie is not correct. Each row that counts is in one of the
+    two, so that their sum is the number of rows that count, and a row moves them by no
+    more than it would move one of them.
     """
 
-    replaced: ClassVar[int] = 1  # a row counts 0 or 1
-
     def shape(self, width: int) -> tuple[int, ...]:
-        """(1, 1)."""
-        return (1, 1)
+        """(2, 1)."""
+        return (2, 1)
 
     def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
-        """One where the row's own class has the highest score, and one row each."""
+        """One of two, by whether the row's own class has the highest score, and one row
+        each.
+        """
         z, _ = chunk.scores(xp)
         own = one_hot(xp, chunk.y, chunk.keep, self.n_classes) > 0
         others = xp.where(own, -xp.inf, z).max(axis=1)
         score = xp.where(own, z, -xp.inf).max(axis=1)
-        correct = (chunk.keep & (score > others))[:, None]
-        return correct.astype(xp.int64), _counted(xp, chunk.keep)
+        wrong = xp.where(score > others, 0, 1)
+        return one_hot(xp, wrong, chunk.keep, 2), _counted(xp, chunk.keep)
 
 
 @dataclass(frozen=True)

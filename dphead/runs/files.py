@@ -229,7 +229,7 @@ def _network(facts: dict[str, Any], weights: Path | None) -> Any:
     """`BackboneOptions` of the network and image transform that a head's `extraction`
     records.
     """
-    from extract.backbones import BackboneOptions
+    from extract.backbones import UNLEARNED, BackboneOptions
 
     name = facts["backbone"]
     arguments = dict(facts["backbone_kwargs"])
@@ -240,11 +240,11 @@ def _network(facts: dict[str, Any], weights: Path | None) -> Any:
             f"backbone={name!r}."
         )
     own: dict[str, Any]
-    if name == "scatternet":
-        own = {
-            "scatter_j": tuple(np.atleast_1d(arguments["J"]).tolist()),
-            "scatter_l": arguments["L"],
-        }
+    if name in UNLEARNED:
+        own = {}
+        if "J" in arguments:
+            own["scatter_j"] = tuple(np.atleast_1d(arguments["J"]).tolist())
+            own["scatter_l"] = arguments["L"]
         own["colours"] = t.get("colour_space", "rgb")
         own["image_size"], own["channels"] = tuple(t["image_size"]), t["colours"]
     else:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dphead.privacy.statistics import CorrectCount, Params
+from dphead.privacy.statistics import CorrectCounts, Params
 from dphead.solvers.auto_rules import (
     DESCENT,
     GAP_PER_PARAMETER,
@@ -19,16 +19,26 @@ from dphead.solvers.auto_rules import (
     GRADIENTS_SHARE,
     LENGTHEN_AT_MOST,
     LENGTHEN_FROM_SHARE,
+    LIKELY_SHARE,
+    LIKELY_SHARE_SD,
     LONGEST_STEP,
-    LOOK_AT_MOST,
     MARGIN_SHIFT,
     MOVE_LOGITS,
     NORMAL_95,
     PRIOR_MOVE_LOGITS,
     SCALE_SHARE,
     SHARE_SD,
+    SHIFT_CLASSES,
+    SHIFT_POWER_OF_CLASSES,
     SHIFT_POWER_OF_LENGTH,
     SHIFT_POWER_OF_ROWS,
+    UNNOISED_DECAY,
+    UNNOISED_DESCENT_STEPS,
+    UNNOISED_MOMENTUM,
+    UNNOISED_RATE,
+    UNNOISED_RIDGE,
+    UNNOISED_STEPS,
+    WIDEST_UNNOISED_GRAM,
     count_share,
     is_strong,
     number_of_steps,
@@ -36,6 +46,7 @@ from dphead.solvers.auto_rules import (
 )
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
+from dphead.solvers.feature_covariance import DPFC
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import AccuracyEstimate, LinearHead, join_intercept
 from dphead.solvers.normalization import ChannelNormalization
@@ -49,7 +60,7 @@ from dphead.solvers.settings import (
 )
 
 Scale = Literal["auto", "always", "never"]
-ESTIMATE = Setting("Spend 1 to 10 % of mu² on the accuracy to expect.")
+ESTIMATE = Setting("Spend 1 to 3 % of mu² on the accuracy to expect.")
 PRIOR = Setting(
     "A .npy of public weights (features, classes) to start from.",
     source=OFF,
@@ -94,21 +105,25 @@ class Auto:
         """The feature mean, the feature squares if rows are scaled, the gradients, and
         the count.
         """
+        if self._preconditioned(facts):
+            return self._without_noise().plan(facts)
         releases = self._descent(facts).plan(facts)
         share, rest = self._count_share(facts), sum(p.weight for p in releases)
         if share:
             weight = rest * share / (1 - share)
             releases.append(
                 PlannedRelease(
-                    "correct rows", CorrectCount(facts.n_classes), 1.0, weight
+                    "correct rows", CorrectCounts(facts.n_classes), 1.0, weight
                 )
             )
         return releases
 
     def solve(self, facts: PublicFacts) -> Steps:
         """Descend, then count."""
+        if self._preconditioned(facts):
+            return (yield from self._without_noise().solve(facts))
         descent = self._descent(facts)
-        planned = self.move is not None or self.prior is not None
+        planned = self.move is not None or self.prior is not None or _exact(facts)
         head = yield from descent.solve(
             facts, None if planned else Lengthening(facts, descent)
         )
@@ -118,12 +133,45 @@ class Auto:
             )
         return head
 
-    def _descent(self, facts: PublicFacts) -> GradientDescent:
+    def _preconditioned(self, facts: PublicFacts) -> bool:
+        """Whether there is no noise, nothing else was asked for, and a Gram matrix is
+        at hand.
+        """
+        asked = self.steps or self.move or self.prior
+        narrow = facts.n_features < WIDEST_UNNOISED_GRAM
+        return _exact(facts) and narrow and not asked
+
+    def _without_noise(self) -> DPFC:
+        """DP-FC stops early in directions of little variance, and needs few steps."""
+        return DPFC(
+            steps=UNNOISED_STEPS,
+            ridge=UNNOISED_RIDGE,
+            intercept=self.descent.intercept,
+            centering=self._scaled(True),
+        )
+
+    def _scaled(self, strong: bool) -> Centering | ChannelNormalization:
         centering = self.centering
-        strong = is_strong(facts)
         scaled = self.scale == "always" or (self.scale == "auto" and strong)
         if scaled and isinstance(centering, Centering):
-            centering = replace(centering, scale_share=SCALE_SHARE)
+            return replace(centering, scale_share=SCALE_SHARE)
+        return centering
+
+    def _descent(self, facts: PublicFacts) -> GradientDescent:
+        strong = is_strong(facts)
+        centering = self._scaled(strong)
+        if _exact(facts):
+            return replace(
+                self.descent,
+                steps=self.steps or UNNOISED_DESCENT_STEPS,
+                learning_rate=UNNOISED_RATE,
+                momentum=UNNOISED_MOMENTUM,
+                weight_decay=UNNOISED_DECAY / facts.n_rows,
+                normalize=False,
+                average="last",
+                centering=centering,
+                prior=self.prior,
+            )
         share = GRADIENTS_SHARE * (1 - self._count_share(facts))
         strength = facts.mu * facts.n_rows * math.sqrt(share)
         steps = self.steps or number_of_steps(facts)
@@ -141,7 +189,7 @@ class Auto:
         """Nothing without privacy: the rows' own count would then be published, and far
         above new rows' accuracy.
         """
-        if not self.estimate or math.isinf(facts.mu):
+        if not self.estimate or _exact(facts):
             return 0.0
         return count_share(facts)
 
@@ -151,21 +199,38 @@ class Auto:
         weights = join_intercept(head).astype(np.float32)
         answer = yield Ask(
             "correct rows",
-            CorrectCount(facts.n_classes),
+            CorrectCounts(facts.n_classes),
             Params(head.transform, weights),
         )
-        n = facts.n_rows
-        seen = float(answer.value[0, 0]) / n
-        seen = min(1.0, max(1 / facts.n_classes, seen))
-        gap = _overfit(facts, descent, seen)
-        noise = answer.noise_sd / n
-        sampling = max(seen * (1 - seen), 1 / n) / n
+        kept, seen, noise = _counted(answer, facts.n_classes)
+        units = max(1.0, kept / facts.group_cap)
+        gap = _overfit(facts, descent, seen, units)
+        sampling = max(seen * (1 - seen), 1 / units) / units
         sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
         half = NORMAL_95 * sd
         middle = seen - gap
         return AccuracyEstimate(
             middle, max(0.0, middle - half), min(1.0, middle + half)
         )
+
+
+def _counted(answer: Answer, n_classes: int) -> tuple[float, float, float]:
+    """(number of rows that count, share of them that the head gets right, standard
+    deviation of the noise in that share), from noisy `CorrectCounts`.
+
+    Rows without a class, unreadable or beyond their group's cap are in neither count,
+    and n says nothing of how many they are.
+    """
+    right, wrong = (float(v) for v in answer.value[:, 0])
+    kept = max(right + wrong, answer.noise_sd, 1.0)
+    # a count of all rows is no certainty: the rule of succession
+    seen = min(1 - 1 / (kept + 2), max(1 / n_classes, right / kept))
+    return kept, seen, answer.noise_sd * math.hypot(seen, 1 - seen) / kept
+
+
+def _exact(facts: PublicFacts) -> bool:
+    """Whether sums carry no noise."""
+    return math.isinf(facts.mu)
 
 
 class Lengthening:
@@ -175,10 +240,12 @@ class Lengthening:
     At zero weights, n_classes - 1 times the squared norm of the mean clipped gradient
     over the clip norm is, for classes of equal size, the share of the rows' variance
     that lies between classes, and is divided by the decimal logarithm of n_classes,
-    since finer cells of the same rows hold more of it. As many gradients are averaged
-    as bring its noise down to SHARE_SD; if that takes more than LOOK_AT_MOST of the
-    steps, it stays unknown. LENGTHEN_FROM_SHARE and more of it lengthens the steps that
-    follow in proportion, up to LENGTHEN_AT_MOST: where classes' scores are further
+    since finer cells of the same rows hold more of it. Gradients are averaged until its
+    noise is down to SHARE_SD; before that, the share is what is likely of any data
+    (LIKELY_SHARE), corrected by what was seen, each by its precision. So steps are
+    somewhat longer while nothing is known: where noise hides the classes to the end,
+    that gained or cost nothing. LENGTHEN_FROM_SHARE and more of it lengthens the steps
+    that follow in proportion, up to LENGTHEN_AT_MOST: where classes' scores are further
     apart, noise may move them by more.
     """
 
@@ -189,7 +256,7 @@ class Lengthening:
         self._n_features = facts.n_features
         # a squared norm's share of the variance
         self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
-        self._allowed = LOOK_AT_MOST * descent.steps
+        self._known = False
         self._seen = 0
         self._sum = np.zeros(())
 
@@ -198,39 +265,46 @@ class Lengthening:
 
         gradient: (width, n_classes) mean gradient over the clip norm, with its noise.
         """
-        # without the intercept's, which holds classes' sizes
-        rows = gradient[: self._n_features]
-        spread = self._unit * noise_sd**2
-        wanted = max(1, math.ceil(spread * math.sqrt(2 * rows.size) / SHARE_SD))
-        if self._seen < wanted <= self._allowed:
+        if not self._known:
+            # without the intercept's, which holds classes' sizes
+            rows = gradient[: self._n_features]
             self._sum = self._sum + rows
             self._seen += 1
-            if self._seen == wanted:
-                mean = self._sum / wanted
-                found = self._unit * float((mean**2).sum())
-                share = found - spread * rows.size / wanted
-                factor = max(1.0, share / LENGTHEN_FROM_SHARE)
-                self._factor = min(self._most, factor)
-                self._sum = np.zeros(())
+            spread = self._unit * noise_sd**2 / self._seen
+            sd = spread * math.sqrt(2 * rows.size)
+            squared = float((self._sum**2).sum()) / self._seen**2
+            share = self._unit * squared - spread * rows.size
+            self._known = sd <= SHARE_SD
+            if not self._known:
+                trust = LIKELY_SHARE_SD**2 / (LIKELY_SHARE_SD**2 + sd**2)
+                share = LIKELY_SHARE + trust * (share - LIKELY_SHARE)
+            self._factor = min(self._most, max(1.0, share / LENGTHEN_FROM_SHARE))
         return self._factor
 
 
-def _overfit(facts: PublicFacts, descent: GradientDescent, seen: float) -> float:
+def _overfit(
+    facts: PublicFacts, descent: GradientDescent, seen: float, units: float
+) -> float:
     """How much better a head does on its training rows, of which it gets the share
     `seen` right, than on new ones.
 
-    A row pulls the head towards itself by at most the length of all steps over n, which
-    moves its own margin; less where many rows share its directions, hence a further
-    power of n. If margins are Gaussian, that many of their deviations are lost on new
-    rows. Free parameters save at most their number over n. MARGIN_SHIFT is a compromise
-    between data sets: it depends on how few directions the features have, which is not
-    public. Hence GAP_RELATIVE_SD. What `Lengthening` adds does not count: where classes
-    lie far apart, rows share directions, which took back more
-    (benchmarks/results/expected).
+    units: rows that count, or groups of them that are protected together: their rows
+    may be alike, and then pull together (results/expected).
+
+    A unit pulls the head towards itself by at most the length of all steps times its
+    share of n, which moves its own margin; less where many units share its directions,
+    hence a further power of their number. If margins are Gaussian, that many of their
+    deviations are lost on new rows, and more among many classes, which divide the same
+    features' variance. Free parameters save at most their number over that of units.
+    MARGIN_SHIFT is a compromise between data sets: it depends on how few directions the
+    features have, which is not public. Hence GAP_RELATIVE_SD. What `Lengthening` adds
+    does not count: where classes lie far apart, rows share directions, which took back
+    more (benchmarks/results/expected).
     """
-    n = facts.n_rows
-    length = descent.learning_rate * descent.steps / (1 - descent.momentum) / n
-    shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * n**SHIFT_POWER_OF_ROWS
+    pull = descent.learning_rate * descent.steps / (1 - descent.momentum)
+    length = facts.group_cap * pull / facts.n_rows
+    shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * units**SHIFT_POWER_OF_ROWS
+    shift *= max(1.0, facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
     lost = seen - float(ndtr(ndtri(seen) - shift))
     n_free = (facts.n_classes - 1) * facts.n_features
-    return min(lost, GAP_PER_PARAMETER * n_free / n)
+    return min(lost, GAP_PER_PARAMETER * n_free / units)

@@ -21,15 +21,18 @@ class PublicFacts:
 
     mu: a row's share of one full-batch sum over the noise, if that sum took the whole
     budget (`Plan.budgeted` sets it); inf without privacy.
+
+    group_cap: how many rows a protected unit has at most (`Plan.budgeted` too).
     """
 
     n_rows: int
     n_features: int
     n_classes: int
     mu: float = float("inf")
+    group_cap: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("n_rows", "n_features", "n_classes"):
+        for name in ("n_rows", "n_features", "n_classes", "group_cap"):
             whole = index(getattr(self, name))  # numpy's integers come round: Python's
             object.__setattr__(self, name, whole)  # the class is frozen
 

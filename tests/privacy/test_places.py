@@ -22,7 +22,7 @@ from fits import plan_and_fit
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistics import (
     ChannelMoment,
-    CorrectCount,
+    CorrectCounts,
     Gradient,
     Params,
     SigmoidHessians,
@@ -112,7 +112,7 @@ def check_equal_rows(m, width, cores=1, block_sum=None):
     ones = np.ones(width, np.float32)
     normal = rng.standard_normal(width).astype(np.float32)
     usual = rng.standard_normal((width + 1, m)).astype(np.float32)
-    queries = [Gradient(m), CorrectCount(m)]
+    queries = [Gradient(m), CorrectCounts(m)]
     if m < 1000 and block_sum is None:  # XLA compiles for each anew
         queries += [Gradient(m, "sigmoid"), Gradient(m, "squared"), ChannelMoment(m)]
         if m * width**2 <= 1 << 16:
@@ -147,14 +147,15 @@ def check_equal_rows(m, width, cores=1, block_sum=None):
 
 
 def check_count(m, width=64):
-    """One row fewer, so that all others move by a place, and the number of correct rows
-    moves by at most one; so does that of a Poisson sample without one of its rows.
+    """One row fewer, so that all others move by a place, and the numbers of correct and
+    of other rows move by one row together; so do those of a Poisson sample without one
+    of its rows.
     """
     x, weights, y, _ = hostile(
         lambda seed: tied_weights(width, m, seed), 100 * PLACES + 1, width
     )
     params = Params(weights=weights)
-    query = CorrectCount(m)
+    query = CorrectCounts(m)
     single = query.squared_sensitivity("add_remove", 1.0)
     before, after = (
         exact_sum(
@@ -162,10 +163,10 @@ def check_count(m, width=64):
             params,
             x[i:],
             y[i:],
-        )[0, 0]
+        )[:, 0]
         for i in (0, 1)
     )
-    assert (before - after) ** 2 <= single, (before, after)
+    assert ((before - after) ** 2).sum() <= single, (before, after)
     sample = np.flatnonzero(np.random.default_rng(m).random(len(x)) < 0.5)
     before, after = (
         exact_sum(
@@ -174,10 +175,10 @@ def check_count(m, width=64):
             x,
             y,
             indices=sample[i:],
-        )[0, 0]
+        )[:, 0]
         for i in (0, 1)
     )
-    assert (before - after) ** 2 <= single, (before, after)
+    assert ((before - after) ** 2).sum() <= single, (before, after)
 
 
 def check_fit(m=16, d=64):

@@ -31,7 +31,7 @@ from dphead.privacy.statistics import (
     ClassCounts,
     ClassGrams,
     ClassSums,
-    CorrectCount,
+    CorrectCounts,
     Gradient,
     Gram,
     Params,
@@ -378,18 +378,11 @@ def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
     head = LinearHead(weights[:-1], 0.5 * weights[-1], transform)
     with np.errstate(invalid="ignore"):
         expected = np.sum((head.scores(x).argmax(axis=1) == y)[4:])
-    assert (
-        clipped_sum(CorrectCount(M), Params(transform, weights), x, y)[0, 0] == expected
-    )
-    assert (
-        clipped_sum(
-            CorrectCount(M),
-            Params(weights=np.zeros((D, M))),
-            x,
-            y,
-        )[0, 0]
-        == 0
-    )
+    counts = clipped_sum(CorrectCounts(M), Params(transform, weights), x, y)
+    # 296: without two labels that are no class and two rows that are not finite
+    assert counts[:, 0].tolist() == [expected, 296 - expected]
+    tied = clipped_sum(CorrectCounts(M), Params(weights=np.zeros((D, M))), x, y)
+    assert tied[:, 0].tolist() == [0, 296]
 
 
 @pytest.mark.parametrize(
@@ -401,13 +394,13 @@ def test_a_tie_is_not_correct_whichever_classes_tie(tied):
     y = np.arange(M)
     weights = np.zeros((D, M))
     weights[:, list(tied)] = 1.0
+    above = weights + 1e-3 * np.eye(M)[tied[0]]
     for way in (CpuSums(), CpuSums(compiled_from=0)):
-        assert not integer_sum(
-            CorrectCount(M), Params(weights=weights), x, y, block_sum=way
-        ).any()
-        above = weights + 1e-3 * np.eye(M)[tied[0]]
-        count = clipped_sum(CorrectCount(M), Params(weights=above), x, y, block_sum=way)
-        assert count[0, 0] == 1  # the row of that class, and no other
+        # none, and then the row of that class and no other
+        for head, right in ((weights, 0), (above, 1)):
+            params = Params(weights=head)
+            count = clipped_sum(CorrectCounts(M), params, x, y, block_sum=way)
+            assert count[:, 0].tolist() == [right, M - right]
 
 
 @settings(max_examples=40)
@@ -630,7 +623,7 @@ WORST = [
         None,
     ),
     (
-        CorrectCount(M),
+        CorrectCounts(M),
         "zero_out",
         0,
         (E[0], 0),
@@ -638,7 +631,7 @@ WORST = [
         np.eye(D, M),
     ),
     (
-        CorrectCount(M),
+        CorrectCounts(M),
         "replace_one",
         0,
         (E[0], 0),
@@ -810,7 +803,7 @@ def test_the_table_of_sensitivities(clip_norm, append):
         SigmoidHessians(m): (math.sqrt(m) * r2 / 4, math.sqrt(2 * m) * r2 / 4),
         ClassSums(m): (r, max(2 * clip_norm, math.sqrt(2) * r)),
         ClassCounts(m): (1.0, math.sqrt(2)),
-        CorrectCount(m): (1.0, 1.0),
+        CorrectCounts(m): (1.0, math.sqrt(2)),
         Gradient(m): (clip_norm, 2 * clip_norm),
         Gradient(
             m,

@@ -1,0 +1,139 @@
+"""Random patches of synthetic images as filters: features learned from no image at all.
+
+Coates and Ng (2012) convolve an image's whitened patches with patches that were drawn
+at random from the data; here they are drawn from synthetic images of dead leaves (Lee,
+Mumford, Huang 2001; Baradad and others 2021), discs that cover one another, whose edges
+and spectra are those of natural images. A seed makes all of it, so that it costs no
+privacy and no file. No private image may be used here.
+
+Each patch of an image loses its mean and is divided by its contrast; its products with
+the filters, which hold the whitening, are split by their sign, and each half is added
+up over a grid of places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from extract.errors import ExtractError
+from extract.synthetic import COLOURS
+
+SEED = 0
+IMAGES = 200  # of dead leaves; chosen, not measured
+PATCHES = 40_000  # whose covariance is whitened; chosen, not measured
+# side of a patch, pixels between patches, filters, and places along an axis;
+# benchmarks/results/ablation, "patches"
+SIDE, STRIDE, FILTERS, PLACES = 6, 2, 512, 3
+# of the patches beside ScatterNet's features, by the length of rows; the same table
+WEIGHT = 0.8
+# added to a patch's variance, of pixels from 0 to 1; Coates and Ng 2012
+CONTRAST = 10 / 255**2
+WHITEN = 0.1  # added to the eigenvalues; Coates and Ng 2012
+# Filters are rounded to so many parts of one, so that processors whose eigenvectors
+# differ in their last bits agree on nearly all of them.
+GRID = 2**14
+LEAVES = 300  # discs of an image; chosen: they cover nearly all of it
+# radii, of the image's shorter side, whose density falls as their cube; chosen
+SMALLEST_LEAF, LARGEST_LEAF = 0.05, 0.5
+TINT = 0.2  # standard deviation of a disc's colours; chosen
+
+
+def dead_leaves(
+    height: int, width: int, colours: int, count: int = IMAGES
+) -> Iterator[np.ndarray]:
+    """Random images (colours, height, width) of 0 to 1: discs before discs."""
+    rng = np.random.default_rng(SEED)
+    down, right = np.mgrid[:height, :width]
+    for _ in range(count):
+        inverse = rng.uniform(LARGEST_LEAF**-2, SMALLEST_LEAF**-2, LEAVES)
+        radii = min(height, width) / np.sqrt(inverse)
+        places = rng.uniform(0, 1, (LEAVES, 2)) * [height, width]
+        tints = TINT * rng.standard_normal((LEAVES, colours))
+        if colours == 3:
+            tints = tints @ COLOURS.T
+        tints = np.clip(0.5 + tints, 0, 1)
+        image = np.full((colours, height, width), 0.5)
+        for radius, (y, x), tint in zip(radii, places, tints, strict=True):
+            inside = (down - y) ** 2 + (right - x) ** 2 < radius**2
+            image[:, inside] = tint[:, None]
+        yield image
+
+
+def filters(height: int, width: int, colours: int) -> tuple[np.ndarray, np.ndarray]:
+    """(FILTERS, colours * SIDE**2) float32 filters of normalised patches, whitening
+    included, and what each gives the mean patch (FILTERS,).
+    """
+    rng = np.random.default_rng([SEED, 1])
+    each = PATCHES // IMAGES
+    found = []
+    for image in dead_leaves(height, width, colours):
+        windows = np.lib.stride_tricks.sliding_window_view(image, (SIDE, SIDE), (1, 2))
+        tops = rng.integers(0, windows.shape[1], each)
+        lefts = rng.integers(0, windows.shape[2], each)
+        found.append(windows[:, tops, lefts].swapaxes(0, 1).reshape(each, -1))
+    patches = np.concatenate(found)
+    patches -= patches.mean(axis=1, keepdims=True)
+    patches /= np.sqrt(patches.var(axis=1, keepdims=True) + CONTRAST)
+    mean = patches.mean(axis=0)
+    patches -= mean
+    values, vectors = np.linalg.eigh(patches.T @ patches / len(patches))
+    whitening = (vectors / np.sqrt(values + WHITEN)) @ vectors.T
+    chosen = patches[rng.choice(len(patches), FILTERS, replace=False)] @ whitening
+    chosen /= np.linalg.norm(chosen, axis=1, keepdims=True)
+    weights = np.rint(chosen @ whitening * GRID) / GRID
+    return weights.astype(np.float32), (weights @ mean).astype(np.float32)
+
+
+class PatchNet(nn.Module):
+    """Input (B, C, H, W) float32 of 0 to 1; output (B, 2 * FILTERS, PLACES, PLACES).
+
+    basis: (C, C), the orthonormal map from RGB that the input went through, or None.
+
+    Rows never mix: they are worked on one at a time, so that a row's bits depend on no
+    place in a batch. ExtractError if an axis is too short.
+    """
+
+    kernels: torch.Tensor
+    total: torch.Tensor
+    offset: torch.Tensor
+    back: torch.Tensor | None
+
+    def __init__(
+        self, shape: tuple[int, int], colours: int, basis: torch.Tensor | None = None
+    ):
+        super().__init__()
+        least = SIDE + STRIDE * (PLACES - 1)
+        if min(shape) < least:
+            raise ExtractError(
+                f"patches need images of at least {least} pixels a side, got {shape=}. "
+                "Choose a larger --image-size."
+            )
+        weights, offset = filters(*shape, colours)
+        kernels = torch.from_numpy(weights).reshape(FILTERS, colours, SIDE, SIDE)
+        self.register_buffer("kernels", kernels)
+        self.register_buffer("total", kernels.sum(dim=(1, 2, 3))[:, None, None])
+        self.register_buffer("offset", torch.from_numpy(offset)[:, None, None])
+        self.register_buffer("back", None if basis is None else basis.T.contiguous())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self._one(image) for image in images.float()])
+
+    def _one(self, image: torch.Tensor) -> torch.Tensor:
+        """(C, H, W) to (1, 2 * FILTERS, PLACES, PLACES)."""
+        if self.back is not None:
+            image = torch.tensordot(self.back, image, dims=1)
+        image = image[None]
+        mean, square = (
+            F.avg_pool2d(x, SIDE, STRIDE).mean(1, keepdim=True)
+            for x in (image, image * image)
+        )
+        contrast = (square - mean * mean).clamp_min(0) + CONTRAST
+        found = F.conv2d(image, self.kernels, stride=STRIDE) - mean * self.total
+        found = found * torch.rsqrt(contrast) - self.offset
+        halves = torch.cat([found.clamp_min(0), (-found).clamp_min(0)], dim=1)
+        return F.adaptive_avg_pool2d(halves, PLACES)
