@@ -161,7 +161,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
             "Use `dphead extract`, and fit again",
         )
         return
-    backbone, transform = facts.get("backbone"), facts.get("transform") or {}
+    backbone, transform = facts.get("backbone") or "", facts.get("transform") or {}
     kind = (facts.get("normalization") or {}).get("kind")
     if backbone == "arrays":
         what = (

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.faults.sources import huge_npz, npz_bomb
 from extract import bounds
 from extract.arrays import read_idx
+from extract.classes import Classes
 from extract.errors import ExtractError
-from extract.images import Classes
 from extract.sources import open_source
 
 HEADER = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4)

@@ -8,9 +8,9 @@ import torch
 
 from extract import patches
 from extract.backbones import OPPONENT, BackboneOptions, load_backbone
+from extract.classes import Classes
 from extract.errors import ExtractError
 from extract.format import open_features
-from extract.images import Classes
 from extract.patches import (
     CONTRAST,
     FILTERS,
