@@ -68,9 +68,8 @@ ALLOWED: dict[str, set[str]] = {
     "benchmarks": {"dphead", "extract"},
     "mutants": {"dphead", "extract"},
 }
+WITH_TORCH = {"dphead.endtoend", "dphead.runs.portable", "dphead.cli", "benchmarks"}
 ARROWS = 50  # between folders but mutants, at most
-
-
 TOP = ("dphead", "extract", "benchmarks", "mutants")
 
 
@@ -150,7 +149,7 @@ def test_each_side_leaves_the_others_libraries_alone(path):
     libraries = {m.split(".")[0] for m in imported(ROOT / path, module)}
     if part_of(module) == "extract":
         assert not libraries & {"jax", "dphead", "sklearn"}
-    elif part_of(module) not in ("dphead.endtoend", "dphead.cli", "benchmarks"):
+    elif not within(module, WITH_TORCH):
         assert not libraries & {"torch", "timm"}
 
 

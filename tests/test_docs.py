@@ -10,9 +10,9 @@ import pytest
 from commands import fitted
 
 from benchmarks import tour
+from dphead.analysis.rounding import rounded_up
 from dphead.analysis.tradeoff import tpr_bound
 from dphead.cli import cli
-from dphead.cli.paragraphs import rounded_up
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
 

@@ -39,7 +39,11 @@ def test_the_wheel_has_two_packages_and_their_data(built):
     _, wheel = built
     tops = {name.split("/")[0] for name in wheel if ".dist-info" not in name}
     assert tops == {"dphead", "extract"}
-    for kind in ("dphead/planning/presets/*.toml", "dphead/privacy/**/*.md"):
+    for kind in (
+        "dphead/analysis/card/templates/*.j2",
+        "dphead/planning/presets/*.toml",
+        "dphead/privacy/**/*.md",
+    ):
         for path in ROOT.glob(kind):
             assert path.relative_to(ROOT).as_posix() in wheel
 

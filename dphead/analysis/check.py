@@ -27,6 +27,9 @@ RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json", "run.toml"}
 RUN_FILES |= {
     f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
 }
+# made of report.json, and held against it by `card.kept`
+DERIVED = {"report.html", "README.md", "registry.yaml"}
+RUN_FILES |= DERIVED
 PRIVATE_METRICS = (
     "accuracy",
     "train_loss",

@@ -1,5 +1,6 @@
 """A finished run, read back: report, head and ledger, refused where they disagree."""
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -97,7 +98,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
     # not data: a class may be "inf"
     report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}
     _check_fields(report, file)
-    plan = _plan(report, file)
+    plan = plan_of(report, file)
     _check_numbers(report, plan, file)
     head, tensors = _trained(folder)
     if head is not None:
@@ -109,6 +110,8 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
                     "another value",
                     f"head.json says {str(head.get(key))[:60]!r}",
                 )
+    if folder:
+        _check_tensors(report, folder, file)
     if folder and (folder / "ledger.json").exists():
         fits = _copied(folder / "ledger.json")
         if _recorded(report, plan, fits, file) is None:
@@ -131,6 +134,20 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
             for one in report["ledger"].get("elsewhere", ())
         ),
     )
+
+
+def _check_tensors(report: dict[str, Any], folder: Path, file: Path) -> None:
+    """A report must be of the weights beside it; one of before names none."""
+    stated = (report.get("provenance") or {}).get("tensors_sha256")
+    for name in ("head.safetensors", "model.safetensors"):
+        path = folder / name
+        if stated is None or not path.is_file():
+            continue
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != stated:
+            raise _changed(
+                file, "provenance.tensors_sha256", stated, f"{name} has {found}"
+            )
 
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
@@ -195,7 +212,7 @@ def _check_fields(report: dict[str, Any], file: Path) -> None:
             )
 
 
-def _plan(report: dict[str, Any], file: Path) -> Plan:
+def plan_of(report: dict[str, Any], file: Path) -> Plan:
     """The plan that the report's releases describe."""
     g = report["guarantee"]
     try:

@@ -49,8 +49,10 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 def write_sealed(
     folder: Path, name: str, tensors: dict[str, np.ndarray], facts: dict[str, Any]
-) -> None:
-    """Write NAME.safetensors and NAME.json, durably, with digests of both."""
+) -> str:
+    """Write NAME.safetensors and NAME.json, durably, with digests of both; returns that
+    of the former.
+    """
     from safetensors.numpy import save
 
     held = save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
@@ -59,6 +61,7 @@ def write_sealed(
     write_json(
         folder / f"{name}.json", {"format": FORMAT, **facts, "tensors_sha256": digest}
     )
+    return digest
 
 
 def read_sealed(

@@ -42,6 +42,10 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
         "dphead.cli.tan:tan",
         "Total amount of noise: plan an end-to-end training, or simulate one cheaply.",
     ),
+    "report": (
+        "dphead.cli.report:report",
+        "Write a run's privacy card, model card or registry entry.",
+    ),
     "check": ("dphead.cli.check:check", "List what a run's guarantee does not cover."),
     "audit": (
         "dphead.cli.audit:audit",

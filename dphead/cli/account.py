@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from dphead.analysis.rounding import rounded_up
 from dphead.cli.choices import ACCOUNTANTS, METHODS, RELATIONS
-from dphead.cli.paragraphs import rounded_up
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")

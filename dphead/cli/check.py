@@ -55,13 +55,14 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
     check_there("a run folder or a report", run)
     check_there("a ledger", ledger)
 
+    from dphead.analysis.card.kept import altered
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
     from dphead.analysis.records import read_run
 
     with shown("computing epsilon again"):
         finished = with_elsewhere(read_run(run, ledger), ledger)
-        findings = find(finished)
+        findings = [*find(finished), *altered(run, finished.report)]
         remarks = notes(finished) + unknown_images(finished)
         total = spent_now(finished)
     if as_json:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dphead.cli.paragraphs import rounded_up, section, tied
+from dphead.analysis.rounding import percent_up
+from dphead.cli.paragraphs import section, tied
 
 NETWORK = "finetune "  # before the name of a network that was trained
 FALSE_ALARMS = 0.01  # of the attacker in the sentence on recognition
@@ -35,7 +36,7 @@ def outcome(
         "Privacy": privacy(report, plan),
         "Accuracy": accuracy(report, test),
         "Budget": budget(report["ledger"]),
-        "Saved": [f"{out}/: {files} report.json ledger.json run.toml"],
+        "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
         "Next": next_commands(out, report),
     }
     return "\n".join(section(label, lines) for label, lines in parts.items())
@@ -116,7 +117,7 @@ def recognition(plan: Any) -> str:
     unit = "image" if plan.group_cap is None else "group"
     return (
         f"An attacker with {tied(f'{100 * FALSE_ALARMS:g} %')} false alarms recognises "
-        f"a training {unit} at most {tied(rounded_up(100 * limit) + ' %')} of the time."
+        f"a training {unit} at most {tied(percent_up(limit))} of the time."
     )
 
 

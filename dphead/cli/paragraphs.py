@@ -4,7 +4,6 @@ word.
 What is said is the commands' own; nothing here may know what a number means.
 """
 
-import math
 import textwrap
 from collections.abc import Iterable
 
@@ -43,10 +42,3 @@ def _filled(text: str, lead: str) -> list[str]:
         break_on_hyphens=False,
     )
     return [line.replace(TIE, " ") for line in filled]
-
-
-def rounded_up(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, never below its value."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    # 1e-9: a value that was printed with so few digits is not rounded further
-    return f"{math.ceil(value / unit - 1e-9) * unit:.{digits}g}"

@@ -33,6 +33,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.runs.custody import (
     Measured,
     Prepared,
+    Trained,
     beside_others,
     charge,
     check_delta,
@@ -83,7 +84,8 @@ def finetune(
     announce: Announce | None = None,
     progress: Told | None = None,
 ) -> dict[str, Any] | None:
-    """Train and write model.safetensors, model.json, report.json and ledger.json.
+    """Train and write model.safetensors, model.json, report.json, report.html and
+    ledger.json.
 
     Returns {"report", "test", "seconds", "engine"}, the first three as `fit_files`.
     Raises ValueError or OSError, before any budget is spent, for unusable input. An
@@ -225,10 +227,10 @@ def write(
 ) -> dict[str, Any]:
     """Write the network, the report and the ledger's copy; returns the report."""
     out, source = run.options.out, run.source
-    report = make_report(run, result, measured, "NOT ACCOUNTED", NETWORK)
     state: Any = result.head
     facts = {"class_names": source.class_names, "feature_space": source.feature_space}
-    save_network(out, run.sums.network, state, facts)
+    trained = Trained(NETWORK, save_network(out, run.sums.network, state, facts))
+    report = make_report(run, result, measured, "NOT ACCOUNTED", trained)
     write_records(out, report, result.ledger)
     return report
 

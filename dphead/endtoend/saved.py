@@ -26,9 +26,9 @@ from extract.classes import Classes
 
 def save_network(
     out: Path, network: Network, state: Progress, facts: dict[str, Any]
-) -> None:
-    """model.safetensors (all weights, the averaged ones where trained, and the rows'
-    transform) and model.json.
+) -> str:
+    """Write model.safetensors (all weights, the averaged ones where trained, and the
+    rows' transform) and model.json; returns the sha256 of the former.
     """
     PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
     tensors = {
@@ -38,7 +38,8 @@ def save_network(
     tensors |= {
         k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None
     }
-    write_sealed(out, "model", tensors, {"network": asdict(network.spec), **facts})
+    made = {"network": asdict(network.spec), **facts}
+    return write_sealed(out, "model", tensors, made)
 
 
 def load_network(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from dphead.analysis.card.page import page
 from dphead.analysis.sealed import read_json, write_json
 from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, check_facts, large_delta
@@ -28,6 +29,7 @@ from dphead.runs import report as reports
 from dphead.runs.ledgers import Elsewhere, charged_elsewhere, ledger_path
 from dphead.runs.loop import FitResult, reserve
 from dphead.runs.options import RunOptions
+from dphead.runs.provenance import commit
 from dphead.solvers.base import PublicFacts
 
 SLACK_DISK = 64 << 20  # bytes beside the stored releases
@@ -82,6 +84,14 @@ class Measured:
 
     metrics: dict[str, Any]
     origin: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run wrote: what its statement calls it, and its tensors' digest."""
+
+    words: reports.Words
+    sha256: str
 
 
 def public_facts(
@@ -295,14 +305,14 @@ def make_report(
     result: FitResult,
     measured: Measured | None,
     tuning: str,
-    words: reports.Words = reports.HEAD,
+    trained: Trained,
 ) -> dict[str, Any]:
     """The report of a run. tuning: what it says where the options do not."""
     options, source, facts = run.options, run.source, run.facts
     tested = reports.NOT_TESTED
     if measured is not None:
         tested = reports.Tested(measured.metrics, options.test_is, measured.origin)
-    return reports.build(
+    report = reports.build(
         result,
         method={
             "name": run.name,
@@ -325,15 +335,19 @@ def make_report(
         elsewhere=[one.fact for one in run.elsewhere],
         warnings=run.warnings,
         tested=tested,
-        words=words,
+        words=trained.words,
     )
+    made = {"commit": commit(), "tensors_sha256": trained.sha256}
+    return report | {"provenance": made}
 
 
 def write_records(out: Path, report: dict[str, Any], ledger: Ledger) -> None:
-    """ledger.json, then report.json, each durably: a folder with a report is whole. The
-    stored releases are no longer needed.
+    """ledger.json, report.html, then report.json, each durably: a folder with a report
+    is whole. The stored releases are no longer needed.
     """
     reports.write(out / "ledger.json", {"fits": ledger.fits()})
+    html = page(report).encode()
+    write_durably(out / "report.html", lambda file: file.write(html))
     reports.write(out / "report.json", report)
     _tidy(out)
 

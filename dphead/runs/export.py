@@ -11,8 +11,8 @@ from dphead.solvers.head import LinearHead
 FACTS = {"unit_norm": bool, "loss": str, "class_names": list, "feature_space": str}
 
 
-def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> None:
-    """Write a head, durably.
+def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> str:
+    """Write a head, durably; returns the sha256 of its tensors' file.
 
     facts: JSON data kept beside it: class_names, feature_space, backbone, ... (all
     public).
@@ -28,7 +28,7 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> No
         if value is not None:
             tensors[name] = value
     meta = {"loss": head.loss, "unit_norm": head.transform.unit_norm, **facts}
-    write_sealed(Path(folder), "head", tensors, meta)
+    return write_sealed(Path(folder), "head", tensors, meta)
 
 
 def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:

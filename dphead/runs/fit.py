@@ -22,6 +22,7 @@ from dphead.runs.custody import (
     Measured,
     Prepared,
     Source,
+    Trained,
     beside_others,
     charge,
     check_delta,
@@ -46,6 +47,7 @@ from dphead.runs.loop import FitResult, Progress, Run, fit_head
 from dphead.runs.memory import share
 from dphead.runs.options import FitOptions
 from dphead.runs.processes import Group, software
+from dphead.runs.report import HEAD
 from dphead.solvers.base import PlannedRelease
 from dphead.solvers.head import LinearHead
 from dphead.sums.caches import KeptRows
@@ -82,7 +84,7 @@ def fit_files(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Fit a head and write the run folder: head.safetensors, head.json, report.json,
-    ledger.json.
+    report.html, ledger.json.
 
     Returns {"report", "test", "seconds", "head"}: test holds the test metrics, which
     are for the data holder's eyes unless test_is is "public". Raises ValueError or
@@ -231,13 +233,14 @@ def write(
 ) -> dict[str, Any]:
     """Write the head, the report and the ledger's copy; returns the report."""
     out, source = run.options.out, run.source
-    report = make_report(run, result, measured, tuning(run.options, result.ledger))
     facts = {
         "class_names": source.class_names,
         "feature_space": source.feature_space,
         "extraction": source.extraction,
     }
-    save_head(out, result.head, facts)
+    trained = Trained(HEAD, save_head(out, result.head, facts))
+    chosen = tuning(run.options, result.ledger)
+    report = make_report(run, result, measured, chosen, trained)
     write_records(out, report, result.ledger)
     return report
 

@@ -296,7 +296,7 @@ def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
         "! Not protected: class names, settings, the number of images; several",
         "on 90 test images: for your eyes, not in the report",
         "epsilon 1 of 3 spent (delta 1e-05) in 1 fit",
-        f"{run}/: head.safetensors head.json report.json ledger.json run.toml",
+        f"{run}/: head.safetensors head.json report.json report.html ledger.json",
         f"dphead check {run}",
         "dphead predict",
     ):
@@ -366,7 +366,7 @@ def test_a_run_writes_what_was_typed_and_a_configuration_repeats_it(
 def test_the_run_folder_holds_a_head_a_report_and_a_ledger_and_no_pickle(features, run):
     fitted("fit", features, "-o", run, *LS)
     files = contents(run)
-    records = {"report.json", "ledger.json", "run.toml"}
+    records = {"report.html", "report.json", "ledger.json", "run.toml"}
     assert set(files) == {"head.json", "head.safetensors"} | records
     for name in ("head.json", "report.json", "ledger.json"):
         json.loads(files[name])

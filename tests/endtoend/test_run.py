@@ -103,7 +103,8 @@ def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     result = finetune(options(tmp_path, "run"))
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        *("ledger.json", "model.json", "model.safetensors", "report.json")
+        *("ledger.json", "model.json", "model.safetensors"),
+        *("report.html", "report.json"),
     ]
     assert report["guarantee"]["releases"][0]["count"] == 5
     assert report["data"]["n_rows"] == 40

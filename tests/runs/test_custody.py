@@ -151,6 +151,7 @@ def test_a_folder_with_a_report_is_whole(features, run, monkeypatch):
 
     def spy(path, value):
         assert (run / "head.safetensors").exists()
+        assert (run / "report.html").exists() == (path.name == "report.json")
         written.append(path.name)
         write(path, value)
 

@@ -114,6 +114,7 @@ def test_a_killed_fit_continues_under_the_same_charge(
         "head.json",
         "head.safetensors",
         "report.json",
+        "report.html",
         "ledger.json",
         "run.toml",
     }

@@ -63,7 +63,7 @@ def built(
 def documented():
     """Keys of docs/report.md's table: {"": top level, "guarantee": ..., ...}."""
     text = (Path(report.__file__).parents[2] / "docs" / "report.md").read_text()
-    keys: dict[str, set[str]] = {"": set(), "guarantee": set()}
+    keys: dict[str, set[str]] = {"": set(), "guarantee": set(), "provenance": set()}
     for line in text.splitlines():
         if not line.startswith("| `"):
             continue
@@ -95,7 +95,7 @@ def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
     found = report_of(tmp_path / "run")
     keys = documented()
     assert set(found) == keys[""]
-    for part in ("guarantee", "method", "data", "ledger"):
+    for part in ("guarantee", "method", "data", "ledger", "provenance"):
         assert set(found[part]) == keys[part], part
     for row in found["guarantee"]["releases"]:
         assert set(row) == keys["guarantee.releases"]

@@ -1,0 +1,142 @@
+"""How a run stands to the hazards of NIST SP 800-226, "Guidelines for Evaluating
+Differential Privacy Guarantees" (2025), from its report.
+
+The names of the hazards are ours, in the order of that document's pyramid from top to
+bottom. Nothing may be called met that the report does not show.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dphead.planning.plan import large_delta
+
+MET, STATED, OPEN, NOT_COVERED = "met", "stated", "open", "not covered"
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """name: what may go wrong; status: one of the four above; how: why so."""
+
+    name: str
+    status: str
+    how: str
+
+
+def hazards_of(report: dict[str, Any]) -> list[Hazard]:
+    """One row a hazard."""
+    return [hazard for part in PARTS for hazard in part(report)]
+
+
+def parameters(report: dict[str, Any]) -> Iterator[Hazard]:
+    """Epsilon, delta, and what they are of."""
+    g, n_rows = report["guarantee"], report["data"]["n_rows"]
+    if g["private"]:
+        how = f"ε = {g['epsilon']:.4g}; the card says what an attacker gains by it"
+        yield Hazard("Large epsilon", STATED, how)
+    else:
+        how = "Noise was off or seeded: the numbers are no guarantee"
+        yield Hazard("Large epsilon", OPEN, how)
+    large = large_delta(g["epsilon"], g["delta"], n_rows) is not None
+    how = f"δ = {g['delta']:g}, {g['delta'] * n_rows:.2g} of 1/n"
+    yield Hazard("Delta that permits whole rows", OPEN if large else MET, how)
+    exact = "μ is exact" if g["mu"] is not None else "ε is an upper bound"
+    how = (
+        f"Relation {g['neighboring_relation']}, unit and accountant are named; {exact}"
+    )
+    yield Hazard("Epsilons that cannot be compared", STATED, how)
+
+
+def unit(report: dict[str, Any]) -> Iterator[Hazard]:
+    """Who is protected, over how many releases."""
+    g, ledger = report["guarantee"], report["ledger"]
+    if g["group_cap"] is None:
+        how = "One image: people with several images are protected for each alone"
+    else:
+        how = f"One group with all its images; {g['group_cap']} of each count"
+    yield Hazard("A unit that is less than a person", STATED, how)
+    if ledger["budget"] is not None:
+        how = "One ledger counts all fits; a limit was fixed before the first"
+        yield Hazard("Several releases of the same data", MET, how)
+    elif ledger["path"] == ":memory:":
+        how = "Only this fit was counted"
+        yield Hazard("Several releases of the same data", OPEN, how)
+    else:
+        how = "One ledger counts all fits; no limit was fixed before the first"
+        yield Hazard("Several releases of the same data", OPEN, how)
+
+
+def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
+    """What the mechanism computes, and how."""
+    bounded = "Each row is clipped, and its integers are checked against the bound"
+    yield Hazard("Contributions without a bound", MET, bounded)
+    exact = "Sums are of integers; noise is a Gaussian rounded to integers, in its law"
+    if report["method"]["name"].startswith("finetune "):
+        exact = (
+            "Gradients are truncated to integers, added exactly; each is made in float"
+        )
+    yield Hazard("Floating point", MET, exact)
+    random = "Noise and samples come from ChaCha20, keyed by the operating system"
+    if report["guarantee"]["seeded"]:
+        yield Hazard("Predictable randomness", OPEN, "The noise had a fixed seed")
+    else:
+        yield Hazard("Predictable randomness", MET, random)
+    sampled = any(r["sampling_prob"] < 1 for r in report["guarantee"]["releases"])
+    batches = "Poisson samples, as they are accounted" if sampled else "Full batches"
+    yield Hazard("A sampler that is not the accountant's", MET, batches)
+    audit = "Proofs, tests, seeded defects and audits are in the source (AUDIT.md)"
+    yield Hazard("Defects of the implementation", STATED, audit)
+
+
+def around(report: dict[str, Any]) -> Iterator[Hazard]:
+    """What is done with the data before and after."""
+    tuning = report["tuning"]
+    status = OPEN if tuning == "NOT ACCOUNTED" else MET
+    yield Hazard("Settings tuned on the data", status, f"tuning: {tuning}")
+    made = report["data"]["extraction"] or {}
+    if made.get("backbone") in (None, "arrays"):
+        how = "How the features were made is not recorded"
+        yield Hazard("Steps before the mechanism", OPEN, how)
+    else:
+        how = "Features are made of each image alone, by a network fixed beforehand"
+        yield Hazard("Steps before the mechanism", STATED, how)
+    how = "The network's own training images have no guarantee from this run"
+    yield Hazard("Data that a network was trained on before", NOT_COVERED, how)
+    how = "Class names, the number of images and settings are declared, not found"
+    yield Hazard("Facts published without noise", STATED, how)
+    test = report["test_is"]
+    how = {
+        None: "No test images were used",
+        "private": "Accuracy on private test images is not in the report",
+        "public": "Test images were declared public; figures on them are exact",
+    }[test]
+    yield Hazard("Exact accuracy", STATED if test == "public" else MET, how)
+    bias = "Noise costs small classes most"
+    if report["test"] is None:
+        yield Hazard("Utility and bias", OPEN, f"{bias}; no class was measured here")
+    else:
+        worst = f"worst class {100 * report['test']['worst_class_accuracy']:.0f} %"
+        yield Hazard(
+            "Utility and bias", STATED, f"{bias}: {worst} of public test images"
+        )
+
+
+def deployment(report: dict[str, Any]) -> Iterator[Hazard]:
+    """Who sees the data."""
+    how = "Central: the data holder, the machine and its users see the images"
+    yield Hazard("Trust model", STATED, how)
+    how = "Timings and memory may depend on the images: keep them private"
+    yield Hazard("Side channels", NOT_COVERED, how)
+    how = "Features and ledger are files of their owner alone, not encrypted"
+    yield Hazard("Data security and access", NOT_COVERED, how)
+    how = "Collection, consent and deletion are the data holder's"
+    yield Hazard("Data collection", NOT_COVERED, how)
+
+
+PARTS: tuple[Callable[[dict[str, Any]], Iterator[Hazard]], ...] = (
+    parameters,
+    unit,
+    algorithms,
+    around,
+    deployment,
+)

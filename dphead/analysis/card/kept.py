@@ -1,0 +1,48 @@
+"""Cards in a run folder: made of its report, and held against it."""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dphead.analysis.check import DERIVED, Finding
+
+RENDERERS = {  # what makes each file of a report: module:function
+    "report.html": "dphead.analysis.card.page:page",
+    "README.md": "dphead.analysis.card.model_card:model_card",
+    "registry.yaml": "dphead.analysis.card.registry:registry_entry",
+}
+OPTIONS = {  # of `dphead report`, that write it
+    "report.html": "RUN/",
+    "README.md": "RUN/ --card",
+    "registry.yaml": "RUN/ --registry",
+}
+assert set(RENDERERS) == set(OPTIONS) == DERIVED
+
+
+def rendered(name: str, report: dict[str, Any]) -> str:
+    """The text of a file that is made of a report: one of RENDERERS."""
+    module, function = RENDERERS[name].split(":")
+    make: Callable[[dict[str, Any]], str] = getattr(import_module(module), function)
+    return make(report)
+
+
+def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
+    """Files of a run folder that hold another text than the report gives."""
+    for name in RENDERERS:
+        path = run / name
+        if path.is_file() and path.read_bytes() != _expected(name, report):
+            yield Finding(
+                "private metrics stored",
+                f"{name} is not what report.json gives",
+                "What was added may be an exact function of private rows",
+                f"Look at it, or write it again: dphead report {OPTIONS[name]}",
+            )
+
+
+def _expected(name: str, report: dict[str, Any]) -> bytes | None:
+    """What a file must hold; None where there can be none of this report."""
+    try:
+        return rendered(name, report).encode()
+    except ValueError:
+        return None

@@ -1,0 +1,100 @@
+"""A Hugging Face model card, README.md with metadata, of a report.
+
+A function of the report alone; what only people know is a TODO in it.
+"""
+
+import re
+from typing import Any
+
+import yaml
+
+from dphead.analysis.card import words
+from dphead.analysis.card.hazards import hazards_of
+from dphead.analysis.card.page import (
+    class_bars,
+    expected_bar,
+    number,
+    template,
+    test_bar,
+)
+from dphead.analysis.card.risk import limits_of
+from dphead.analysis.tradeoff import REPORTED_RATES
+
+WIDTH = 100
+
+
+def model_card(report: dict[str, Any]) -> str:
+    """README.md of a report, as `make_report` makes it or `read_run` reads it."""
+    private, kind = report["guarantee"]["private"], words.kind_of(report)
+    limits = limits_of(report) if private else []
+    bars = [bar for bar in (expected_bar(report), test_bar(report)) if bar is not None]
+    network = (report["data"]["extraction"] or {}).get("backbone")
+    trained = "with differential privacy" if private else "NOT PRIVATE"
+    text = template("model_card.md.j2").render(
+        report=report,
+        g=report["guarantee"],
+        front=f"---\n{_dumped(metadata(report))}---\n",
+        title=f"Image classifier {kind}, {trained}",
+        sentence=words.sentence(report, limits) if private else "",
+        statement=words.statement(report),
+        about=_about(report, network),
+        private=private,
+        kind=kind,
+        network=network,
+        unit=words.unit_of(report),
+        tuned=words.TUNED[report["tuning"]],
+        provenance=words.provenance(report),
+        limits=limits,
+        rates=REPORTED_RATES,
+        budget=_budget(report),
+        missing=words.not_covered(report),
+        accuracies=[f"{bar.name}: {bar.text}" for bar in bars],
+        classes=class_bars(report),
+        hazards=hazards_of(report),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def metadata(report: dict[str, Any]) -> dict[str, Any]:
+    """What Hugging Face reads at the head of the card. A result is there only where the
+    test images are public.
+    """
+    found: dict[str, Any] = {
+        "library_name": "dphead",
+        "pipeline_tag": "image-classification",
+        "tags": ["differential-privacy", "image-classification"],
+    }
+    backbone = str((report["data"]["extraction"] or {}).get("backbone"))
+    if backbone.startswith("hf-hub:"):
+        found["base_model"] = backbone.removeprefix("hf-hub:")
+    if report["test"] is not None:
+        metric = {"type": "accuracy", "value": report["test"]["accuracy"]}
+        result = {
+            "task": {"type": "image-classification"},
+            "dataset": {"name": "public test images", "type": "public-test-images"},
+            "metrics": [metric],
+        }
+        name = f"dphead-{report['ledger']['fit_id'][:8]}"
+        found["model-index"] = [{"name": name, "results": [result]}]
+    return found
+
+
+def _about(report: dict[str, Any], network: str | None) -> str:
+    data = report["data"]
+    on = "" if network is None else f" on features of {network}"
+    return (
+        f"Trained{on} by dphead's {report['method']['name']}, {data['n_classes']} "
+        "classes. The page `report.html` of the run shows the same with pictures."
+    )
+
+
+def _budget(report: dict[str, Any]) -> str:
+    ledger = report["ledger"]
+    if ledger["budget"] is None:
+        return f"plain sum ε = {number(ledger['total_epsilon'])}; no limit was fixed"
+    limit = number(ledger["budget"]["epsilon"])
+    return f"at most ε = {limit}, δ = {ledger['budget']['delta']:g}, fixed beforehand"
+
+
+def _dumped(data: dict[str, Any]) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=WIDTH)

@@ -1,0 +1,161 @@
+"""`report.html`: a report on one page, in one file that asks the network for nothing.
+
+It is a function of the report alone, and the same whenever it is made from it again.
+"""
+
+import math
+import textwrap
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from dphead.analysis.card import words
+from dphead.analysis.card.drawing import curve_of
+from dphead.analysis.card.hazards import hazards_of
+from dphead.analysis.card.risk import limits_of
+from dphead.analysis.rounding import percent_up
+from dphead.analysis.tradeoff import REPORTED_RATES
+
+WIDTH = 100  # of prose in Markdown
+SHOWN_RELEASES, SHOWN_CLASSES = 8, 16  # what fits on the page beside the rest
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A share of a whole: value and text; low, high: an interval, or None."""
+
+    name: str
+    value: float
+    text: str
+    low: float | None = None
+    high: float | None = None
+
+
+def page(report: dict[str, Any]) -> str:
+    """The HTML of a report, as `make_report` makes it or `read_run` reads it."""
+    private = report["guarantee"]["private"]
+    limits = limits_of(report) if private else []
+    releases = report["guarantee"]["releases"]
+    return template("page.html.j2").render(
+        report=report,
+        g=report["guarantee"],
+        private=private,
+        kind=words.kind_of(report),
+        unit=words.unit_of(report),
+        sentence=words.sentence(report, limits) if private else words.statement(report),
+        statement=words.statement(report),
+        limits=limits,
+        rates=REPORTED_RATES,
+        curve=curve_of(limits) if private else None,
+        releases=releases[:SHOWN_RELEASES],
+        more_releases=sum(r["count"] for r in releases[SHOWN_RELEASES:]),
+        budget=budget_bar(report),
+        expected=expected_bar(report),
+        test=test_bar(report),
+        classes=class_bars(report)[:SHOWN_CLASSES],
+        more_classes=max(0, len(class_bars(report)) - SHOWN_CLASSES),
+        missing=words.not_covered(report),
+        hazards=hazards_of(report),
+        provenance=words.provenance(report),
+    )
+
+
+@cache
+def _environment() -> Any:
+    """Every text that goes into HTML is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+    found = Environment(
+        loader=PackageLoader("dphead.analysis.card"),
+        autoescape=select_autoescape(("html.j2",)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters |= {
+        "up": percent_up,
+        "number": number,
+        "wrap": wrapped,
+        "cell": cell,
+    }
+    return found
+
+
+def template(name: str) -> Any:
+    """A template of this folder."""
+    return _environment().get_template(name)
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Prose in lines of WIDTH; lines after the first are indented."""
+    filled = textwrap.fill(
+        " " * indent + text,
+        WIDTH,
+        subsequent_indent=" " * indent if indent == 2 else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return filled[indent:]
+
+
+def cell(text: str) -> str:
+    """Text in Markdown, in a cell of a table too: no markup of its own."""
+    safe = text.replace("&", "&amp;").replace("<", "&lt;")
+    return safe.replace("|", "\\|").replace("\n", " ")
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number that is no limit, with so many digits."""
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    """A share that is no limit."""
+    return f"{100 * share:.{decimals}f} %"
+
+
+def budget_bar(report: dict[str, Any]) -> Bar | None:
+    """What all fits on the data set have spent of their limit, if there is one."""
+    ledger = report["ledger"]
+    budget, total = ledger["budget"], ledger["total_epsilon"]
+    if budget is None:
+        return None
+    share = min(1.0, total / budget["epsilon"]) if math.isfinite(total) else 1.0
+    text = f"ε = {number(total)} of {number(budget['epsilon'])}"
+    return Bar("spent", share, text)
+
+
+def expected_bar(report: dict[str, Any]) -> Bar | None:
+    """The accuracy that was released privately, with its interval."""
+    found = report["expected_accuracy"]
+    if found is None:
+        return None
+    value, low, high = (found[key] for key in ("accuracy", "low", "high"))
+    text = f"{percent(value)} (90 %: {percent(low)} to {percent(high)})"
+    return Bar("expected on new data", value, text, low, high)
+
+
+def test_bar(report: dict[str, Any]) -> Bar | None:
+    """The accuracy on test rows that were declared public."""
+    test = report["test"]
+    if test is None:
+        return None
+    value, error = test["accuracy"], test["accuracy_se"]
+    text = f"{percent(value, 2)} ± {percent(error, 2)}, on {test['n']:,} public images"
+    return Bar("on public test images", value, text)
+
+
+def class_bars(report: dict[str, Any]) -> list[Bar]:
+    """Accuracy of each class on public test rows, the worst first."""
+    test = report["test"]
+    if test is None:
+        return []
+    names = report["data"]["class_names"]
+    rows = zip(names, test["per_class_accuracy"], test["per_class_n"], strict=True)
+    bars = [
+        Bar(name, value, f"{percent(value, 0)} of {n:,}")
+        for name, value, n in rows
+        if n > 0
+    ]
+    return sorted(bars, key=lambda bar: bar.value)

@@ -1,0 +1,186 @@
+"""An entry for OpenDP's registry of deployments, as YAML, of a report.
+
+The fields are those of schemas/deployments-schema.yaml in
+opendp/deployments-registry-data at 057e5d8. It has no field for mu, which stands in
+`privacy_parameters_details`. A function of the report alone: what only people know is a
+TODO, or one of the schema's choices that the first lines ask to be corrected.
+"""
+
+import math
+from typing import Any
+
+import yaml
+
+from dphead.analysis.card import words
+from dphead.analysis.card.page import expected_bar, number, test_bar
+from dphead.analysis.card.risk import Limits, limits_of
+from dphead.analysis.rounding import percent_up
+from dphead.analysis.tradeoff import REPORTED_RATES
+
+WIDTH = 100
+TODO = "TODO"
+HEAD = """\
+# An entry for OpenDP's registry of deployments, made of report.json. Before you propose
+# it to opendp/deployments-registry-data, fill in what is TODO, and correct
+# data_curator_type (Government, Industry or Nonprofit), data_product_sector and
+# publication_date, which dphead cannot know.
+"""
+RELATIONS = {
+    "zero_out": "one is the other with one {unit}'s contribution replaced by nothing; "
+    "the number of images is public",
+    "add_remove": "one has one {unit} more than the other; the number of images is "
+    "private",
+    "replace_one": "one is the other with one {unit} replaced by any other; the number "
+    "of images is public",
+}
+
+
+def registry_entry(report: dict[str, Any]) -> str:
+    """The YAML of an entry. ValueError for a run that is not private."""
+    if not report["guarantee"]["private"]:
+        raise ValueError(
+            "an entry of the registry needs a private run, got one without noise or "
+            "with a fixed seed. Fit again."
+        )
+    entry = {
+        "url_slug": f"dphead-{report['ledger']['fit_id'][:8]}",
+        "deployment": {
+            "basic": _basic(report),
+            "dp_variant": _variant(report),
+            "privacy_loss": _loss(report, limits_of(report)),
+            "deployment_model": _model(report),
+            "implementation": _implementation(report),
+            "administrative": {
+                "status": "Draft",
+                "registry_authors": [TODO],
+                "tier": 3,
+            },
+        },
+    }
+    dumped = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=WIDTH)
+    return f"{HEAD}{dumped}"
+
+
+def _basic(report: dict[str, Any]) -> dict[str, Any]:
+    data, kind = report["data"], words.kind_of(report)
+    network = (data["extraction"] or {}).get("backbone")
+    of = f" on features of {network}" if network else ""
+    return {
+        "name": TODO,
+        "data_curators": [{"data_curator_name": TODO, "data_curator_type": "Industry"}],
+        "description": (
+            f"A {kind} of an image classifier{of}, {data['n_classes']} classes, "
+            f"trained by {report['method']['name']} of dphead {report['dphead']}."
+        ),
+        "intended_use": TODO,
+        "data_product_type": "Machine learning model",
+        "data_product_region": TODO,
+        "data_product_sector": "Technology",
+        "publication_date": "1900-01-01",
+    }
+
+
+def _variant(report: dict[str, Any]) -> dict[str, Any]:
+    made = "features of images" if words.kind_of(report) == "head" else "images"
+    public = next(m.why for m in words.not_covered(report) if m.what == words.PUBLIC)
+    return {
+        "variant_name": "Approximate DP",
+        "data_domain": f"All sets of {made}, with a class each",
+        "unprotected_quantities": f"Declared public: {public}",
+    }
+
+
+def _loss(report: dict[str, Any], limits: list[Limits]) -> dict[str, Any]:
+    g, n_rows = report["guarantee"], report["data"]["n_rows"]
+    grouped = g["group_cap"] is not None
+    unit = "group" if grouped else "image"
+    relation = RELATIONS[g["neighboring_relation"]].format(unit=unit)
+    cap = f"; at most {g['group_cap']} images of a group count" if grouped else ""
+    parameters = {"epsilon": g["epsilon"], "delta": g["delta"]}
+    if g["rho"] is not None:
+        parameters["rho"] = g["rho"]
+    found: dict[str, Any] = {
+        "privacy_unit": "group of images (such as a patient)" if grouped else "image",
+        "privacy_unit_details": f"Data sets are adjacent if {relation}{cap}.",
+    }
+    if not grouped:
+        found["number_of_privacy_units"] = n_rows
+    return found | {
+        "privacy_parameters": parameters,
+        "privacy_parameters_details": _details(report, limits),
+    }
+
+
+def _details(report: dict[str, Any], limits: list[Limits]) -> str:
+    """Mu, which the schema has no field for, and what an attacker gains."""
+    g, ledger = report["guarantee"], report["ledger"]
+    (own,) = [one for one in limits if one.own]
+    pairs = zip(REPORTED_RATES, own.hits, strict=True)
+    hits = ", ".join(f"{percent_up(h)} at {100 * r:g} %" for r, h in pairs)
+    mu = ""
+    if g["mu"] is not None:
+        mu = (
+            f"The run is mu-Gaussian differentially private with mu = {g['mu']:.6g}, "
+            "which is exact; epsilon and rho follow from it. "
+        )
+    total = ""
+    if ledger["budget"] is not None and math.isfinite(ledger["total_epsilon"]):
+        budget = ledger["budget"]
+        total = (
+            f" All fits on the same images stay within epsilon = "
+            f"{number(budget['epsilon'])} at delta = {budget['delta']:g}."
+        )
+    return (
+        f"{mu}Largest true positive rates of any membership attack, by false positive "
+        f"rate: {hits}.{total}"
+    )
+
+
+def _model(report: dict[str, Any]) -> dict[str, Any]:
+    fits = report["ledger"]["fits"]
+    return {
+        "model_name": "Central",
+        "trust_assumptions": (
+            "The data holder, the machine and its users see the images. Whoever gets "
+            f"the {words.kind_of(report)} and the report may know everything else and "
+            "compute without limit."
+        ),
+        "release_type": "One release" if fits == 1 else "Many releases",
+        "release_type_details": f"Fits on these images in the ledger: {fits}.",
+        "data_source_type": "Static",
+        "access_type": "Non-interactive",
+    }
+
+
+def _implementation(report: dict[str, Any]) -> dict[str, Any]:
+    releases = report["guarantee"]["releases"]
+    lines = [
+        f"{r['count']} x {r['label']} (clip norm {number(r['clip_norm'])}, noise "
+        f"multiplier {number(r['noise_multiplier'])}, share of rows "
+        f"{number(r['sampling_prob'])})"
+        for r in releases
+    ]
+    bars = [bar for bar in (expected_bar(report), test_bar(report)) if bar is not None]
+    utility = "; ".join(f"accuracy {bar.name}: {bar.text}" for bar in bars)
+    return {
+        "preprocessing_and_hyperparameter_tuning": (
+            f"Settings: {report['tuning']} ({words.TUNED[report['tuning']]})."
+        ),
+        "mechanisms": (
+            "Gaussian mechanism, rounded to integers, on sums of clipped integer "
+            f"rows: {'; '.join(lines)}. Sums are exact; noise is keyed by the "
+            f"operating system's entropy. Implemented in dphead {report['dphead']}."
+        ),
+        "composition": (
+            "Gaussian differential privacy (exact)"
+            if report["guarantee"]["mu"] is not None
+            else "Privacy loss distributions of Poisson-sampled Gaussian mechanisms"
+        ),
+        "post_processing": "Weights are computed from the noisy sums alone.",
+        "justification": TODO,
+        "utility": utility or "No accuracy was released.",
+        "additional_information": (
+            f"The {words.kind_of(report)} comes with report.json and report.html, "
+            "which state the guarantee; `dphead check` computes it again."
+        ),
+    }

@@ -1,0 +1,140 @@
+"""What a card says in words: the guarantee in one sentence, what is not covered, and
+where things come from. From the report alone.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dphead.analysis.card.risk import Limits
+from dphead.analysis.check import check
+from dphead.analysis.records import Run, plan_of
+from dphead.analysis.rounding import percent_up
+from dphead.analysis.tradeoff import REPORTED_RATES
+
+PUBLIC = "What is declared public"
+SENTENCE_RATE = 0.01  # the false positive rate that the guarantee's sentence speaks of
+TUNED = {
+    "none": "the settings are dphead's defaults, and no earlier fit saw these images",
+    "post-processing": "they were chosen from what was released already",
+    "public data": "they were chosen on public data",
+    "charged": "every trial was charged to the same ledger",
+    "NOT ACCOUNTED": "nothing says that their choice did not use the same images",
+}
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that the guarantee does not cover. warned: it was found in this run;
+    otherwise it holds for every run.
+    """
+
+    what: str
+    why: str
+    warned: bool = False
+
+
+def kind_of(report: dict[str, Any]) -> str:
+    """What was trained: head or network."""
+    return "network" if report["method"]["name"].startswith("finetune ") else "head"
+
+
+def unit_of(report: dict[str, Any]) -> str:
+    """Whom the guarantee protects, short."""
+    cap = report["guarantee"]["group_cap"]
+    if cap is None:
+        return "one image"
+    return f"one group, of which at most {cap} images count"
+
+
+def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
+    """The guarantee for everybody, at a false positive rate of 1 %."""
+    (own,) = [one for one in limits if one.own]
+    hits = percent_up(own.hits[REPORTED_RATES.index(SENTENCE_RATE)])
+    kind, g = kind_of(report), report["guarantee"]
+    thing = "an image" if g["group_cap"] is None else "a group of images (a patient)"
+    asked = f"recognises {thing} that was used for training"
+    other = "one in a hundred that were not is taken for one that was"
+    if g["neighboring_relation"] == "replace_one":
+        asked = f"recognises which of two candidates for {thing} was used for training"
+        other = "one in a hundred times the other candidate is named"
+    return (
+        f"Whoever sees this {kind} and this report, knows all other training images "
+        f"and has any computing power {asked} at most {hits} of the time, where "
+        f"{other}. Guessing gives 1 %."
+    )
+
+
+def statement(report: dict[str, Any]) -> str:
+    """The report's statement; of the ledger it has the name without the folder, which
+    may hold a user's name.
+    """
+    path = report["ledger"]["path"]
+    return report["statement"].replace(path, Path(path).name)
+
+
+def not_covered(report: dict[str, Any]) -> list[Missing]:
+    """What `dphead check` finds in the report, then what holds for every run."""
+    plan = plan_of(report, Path("report.json"))
+    found = check(Run(report, plan, None, frozenset(), (), None))
+    missing = [Missing(_capital(f.what), f.why, warned=True) for f in found]
+    missing += [Missing(_capital(text), "", warned=True) for text in report["warnings"]]
+    return missing + list(_always(report))
+
+
+def _always(report: dict[str, Any]) -> list[Missing]:
+    kind, cap = kind_of(report), report["guarantee"]["group_cap"]
+    public = ["the class names", "the settings"]
+    public.append("the frozen network" if kind == "head" else "the initial weights")
+    if report["guarantee"]["neighboring_relation"] != "add_remove":
+        public.append(f"the number of images ({report['data']['n_rows']:,})")
+    found = [Missing(PUBLIC, ", ".join(public))]
+    if cap is None:
+        person = "Each image of a person is protected, not all of them together"
+        found.append(Missing("People with several images", person))
+    else:
+        found.append(Missing("A group column that is wrong", "It says who is who"))
+    test = report["test_is"]
+    if test is not None:
+        shown = "are exact" if test == "public" else "stay with the data holder"
+        found.append(Missing("The test images", f"Figures on them {shown}"))
+    budget = report["ledger"]["budget"]
+    if budget is None:
+        found.append(
+            Missing("Other fits on the same images", "No limit for all was fixed")
+        )
+    found.append(
+        Missing(
+            "Features, timings, memory, the data holder's machine",
+            "They are private and must not be published",
+        )
+    )
+    return found
+
+
+def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of what made the run."""
+    data, method = report["data"], report["method"]
+    made = data["extraction"] or {}
+    origin = report.get("provenance") or {}
+    rows: list[tuple[str, Any]] = [
+        ("dphead", _joined(report["dphead"], origin.get("commit"), "commit")),
+        ("Method", _joined(method["name"], method["preset"], "preset")),
+        ("Settings", f"{method['source']}; tuning: {report['tuning']}"),
+        ("Network", made.get("backbone")),
+        ("Its weights, sha256", made.get("weights_sha256")),
+        ("Normalisation", (made.get("normalization") or {}).get("kind")),
+        ("Features, digest", data["feature_space"]),
+        ("Data set, id", data["dataset_id"]),
+        ("Fit, id", report["ledger"]["fit_id"]),
+        ("Weights trained here, sha256", origin.get("tensors_sha256")),
+    ]
+    return [(name, str(value)) for name, value in rows if value not in (None, "")]
+
+
+def _joined(first: str, second: str | None, what: str) -> str:
+    return first if second is None else f"{first}, {what} {second}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

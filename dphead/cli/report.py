@@ -1,0 +1,41 @@
+"""`dphead report`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dphead.cli.choices import PATH
+
+
+@click.command(short_help="Write a run's privacy card, model card or registry entry.")
+@click.argument("run", type=PATH)
+@click.option("--card", is_flag=True, help="A Hugging Face model card: RUN/README.md.")
+@click.option(
+    "--registry", is_flag=True, help="An entry of OpenDP's registry: RUN/registry.yaml."
+)
+@click.option(
+    "-o", "--output", "out", type=PATH, help="Write elsewhere; - is standard output."
+)
+def report(run: Path, card: bool, registry: bool, out: Path | None) -> None:
+    """Write RUN/report.html again, or a card of RUN (a run folder or a report.json).
+
+    Each is made of report.json alone, whose epsilon is computed again first, and holds
+    public values only.
+    """
+    if card and registry:
+        raise click.UsageError("Give one of --card and --registry.")
+    from dphead.analysis.card.kept import rendered
+    from dphead.analysis.records import read_run
+
+    name = "README.md" if card else "registry.yaml" if registry else "report.html"
+    finished: Any = read_run(run)
+    text = rendered(name, finished.report)
+    if str(out) == "-":
+        click.echo(text, nl=False)
+        return
+    out = out or (run if run.is_dir() else run.absolute().parent) / name
+    out.write_text(text)
+    click.echo(f"{out}")
+    if "TODO" in text:
+        click.echo("fill in what is TODO: a report cannot know it")

@@ -1,0 +1,251 @@
+"""report.html: what it says, and what it must not hold."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import CLASSES, dphead, features_file, fitted, rows
+
+from dphead.analysis.card.hazards import hazards_of
+from dphead.analysis.card.page import page
+from dphead.analysis.card.risk import limits_of
+from dphead.analysis.records import read_run
+from dphead.analysis.rounding import percent_up
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.ledger import Ledger
+from dphead.runs.fit import fit_files
+from dphead.runs.options import FitOptions
+from extract.format import write_features
+
+LS = ("--method", "dp-ls", "--delta", 1e-4, "--backend", "numpy")
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A data set with test rows, and two runs: with private and with public ones."""
+    folder = tmp_path_factory.mktemp("card")
+    features = features_file(folder / "train.h5")
+    test = features_file(folder / "test.h5", n=90, seed=5)
+    ledger = folder / "ledger.sqlite"
+    given = ("--ledger", ledger, "--test", test)
+    Ledger(ledger).set_budget(5, 1e-4)
+    fitted("fit", features, "-o", folder / "private", "--epsilon", 1, *LS, *given)
+    given += ("--test-is", "public")
+    fitted("fit", features, "-o", folder / "public", "--epsilon", 2, *LS, *given)
+    return folder
+
+
+class Text(HTMLParser):
+    """The words of a page, and its tags."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.words, self.tags, self.references = [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        names = ("href", "src", "srcset", "action", "data", "xlink:href")
+        self.references += [value for name, value in attrs if name in names]
+
+    def handle_data(self, data):
+        self.words += data.split()
+
+
+def text(html):
+    return " ".join(Text(html).words).replace("\u00a0", " ")
+
+
+def test_a_fit_writes_the_page_of_its_report(folder):
+    html = (folder / "private/report.html").read_text()
+    assert html == page(read_run(folder / "private").report)
+    said = text(html)
+    (own,) = [one for one in limits_of(read_run(folder / "private").report) if one.own]
+    at_most = f"at most {percent_up(own.hits[1])} of the time"
+    assert f"recognises an image that was used for training {at_most}" in said
+    mu = f"{mu_from_epsilon(1, 1e-4):.4g}"
+    assert f"ε 1 δ 0.0001 μ {mu} protects one image relation zero_out" in said
+    assert "1 (this head)" in said
+    assert "ε = 1 of 5 at δ = 0.0001, by 1 fit." in said
+    report = json.loads((folder / "private/report.json").read_text())
+    for release in report["guarantee"]["releases"]:
+        assert release["label"] in said
+    for value in ("dataset_id", "feature_space"):
+        assert report["data"][value] in said
+    head = json.loads((folder / "private/head.json").read_text())
+    assert head["tensors_sha256"] in said
+
+
+def test_the_page_asks_the_network_for_nothing_and_runs_nothing(folder):
+    html = (folder / "public/report.html").read_text()
+    parsed = Text(html)
+    assert parsed.references == []
+    assert not {"script", "link", "img", "iframe", "object", "form"} & set(parsed.tags)
+    assert "http:" not in html and "https:" not in html and "url(" not in html
+    assert "default-src 'none'" in html
+
+
+def test_figures_on_private_test_rows_are_not_in_the_page(
+    folder, tmp_path, monkeypatch
+):
+    """The page of a fit is the same whatever its private test rows are."""
+    x, y = rows(90, seed=5)
+    pages, accuracies = [], []
+    for name, labels in (("right", y), ("wrong", np.roll(y, 1))):
+        own = tmp_path / name
+        own.mkdir()
+        # neither fit knows of the other's ledger
+        monkeypatch.setenv("DPHEAD_HOME", str(own / "home"))
+        write_features(own / "test.h5", x, labels, CLASSES)
+        options = FitOptions(
+            features=folder / "train.h5",
+            out=own / "run",
+            method="dp-ls",
+            delta=1e-4,
+            seed=3,
+            test=own / "test.h5",
+            ledger=own / "ledger.sqlite",
+        )
+        accuracies.append(fit_files(options)["test"]["accuracy"])
+        report = json.loads((own / "run/report.json").read_text())
+        html = (own / "run/report.html").read_text()
+        pages.append(html.replace(report["ledger"]["fit_id"], "FIT"))
+    assert accuracies[0] > accuracies[1] + 0.3
+    assert pages[0] == pages[1]
+
+
+def test_classes_are_shown_where_test_rows_are_public_and_never_otherwise(folder):
+    private = text((folder / "private/report.html").read_text())
+    public = text((folder / "public/report.html").read_text())
+    test = json.loads((folder / "public/report.json").read_text())["test"]
+    for name in ("Classes, on public", "on public test images"):
+        assert name in public and name not in private
+    assert f"{100 * test['accuracy']:.2f} %" in public
+    assert "that on the test images is the data holder's alone" in private
+    assert "Figures on them stay with the data holder" in private
+
+
+def test_the_page_of_a_run_without_privacy_says_so_first(folder, tmp_path):
+    features = folder / "train.h5"
+    options = ("--seed", 1, "--epsilon", 1, *LS)
+    fitted("fit", features, "-o", tmp_path / "seeded", *options)
+    said = text((tmp_path / "seeded/report.html").read_text())
+    assert "Reproducible, not private" in said
+    assert "no guarantee: ε 1" in said
+    assert "What an attacker gains" not in said and "recognises" not in said
+
+
+def changed(report, **parts):
+    return report | {key: report[key] | value for key, value in parts.items()}
+
+
+def test_names_are_text_and_no_markup(folder):
+    report = read_run(folder / "public").report
+    names = ["<script>alert(1)</script>", '"><img src=x>', "&amp;"]
+    parsed = Text(page(changed(report, data={"class_names": names})))
+    assert not {"script", "img"} & set(parsed.tags)
+    assert "<script>alert(1)</script>" in parsed.words
+
+
+def test_groups_and_other_relations_are_said(folder):
+    report = read_run(folder / "public").report
+    released = [r | {"group_cap": 4} for r in report["guarantee"]["releases"]]
+    grouped = changed(report, guarantee={"group_cap": 4, "releases": released})
+    said = text(page(grouped))
+    assert "recognises a group of images (a patient) that was used" in said
+    assert "protects one group, of which at most 4 images count" in said
+    released = [
+        r | {"relation": "replace_one"} for r in report["guarantee"]["releases"]
+    ]
+    other = {"neighboring_relation": "replace_one", "releases": released}
+    said = text(page(changed(report, guarantee=other)))
+    assert "which of two candidates for an image was used" in said
+
+
+def test_sampled_batches_are_called_upper_bounds(folder):
+    report = read_run(folder / "private").report
+    row = report["guarantee"]["releases"][0]
+    row |= {"sampling_prob": 0.1, "noise_multiplier": 2.0, "count": 20, "mu": None}
+    sampled = {"releases": [row], "mu": None, "rho": None, "epsilon": 1.3}
+    said = text(page(changed(report, guarantee=sampled)))
+    assert "This head's limits are upper bounds" in said
+    assert "Poisson samples, as they are accounted" in said
+
+
+def test_what_is_altered_in_a_page_is_found(folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(folder / "public", run)
+    found = dphead("check", run).out
+    assert "report.html" not in found
+    with open(run / "report.html", "a") as file:
+        file.write("<p>private accuracy 93.1 %")
+    done = dphead("check", run)
+    assert done.code == 1
+    assert "report.html is not what report.json gives" in done.out
+    fitted("report", run)
+    assert "report.html" not in dphead("check", run).out
+    (run / "README.md").write_bytes(b"\xff")  # not even text
+    assert "README.md is not what" in dphead("check", run).out
+
+
+def test_a_report_of_other_weights_is_refused(folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(folder / "public", run)
+    shutil.copyfile(folder / "private/head.safetensors", run / "head.safetensors")
+    done = dphead("check", run)
+    assert done.code == 2 and "tensors_sha256" in done.err
+    (run / "head.safetensors").rename(run / "model.safetensors")
+    assert "model.safetensors has" in dphead("check", run).err
+
+
+def test_hazards_stand_as_the_report_says(folder):
+    report = read_run(folder / "private").report
+    found = {h.name: h.status for h in hazards_of(report)}
+    assert found["Several releases of the same data"] == "met"
+    assert found["Side channels"] == "not covered"
+    assert found["Delta that permits whole rows"] == "met"
+    worse = changed(report, guarantee={"delta": 0.5}, ledger={"budget": None})
+    worse["tuning"] = "NOT ACCOUNTED"
+    found = {h.name: h.status for h in hazards_of(worse)}
+    assert found["Several releases of the same data"] == "open"
+    assert found["Delta that permits whole rows"] == "open"
+    assert found["Settings tuned on the data"] == "open"
+
+
+def test_the_documented_hazards_are_those_of_the_card(folder):
+    text = (Path(__file__).parents[3] / "docs/card.md").read_text()
+    _, table = text.split("| hazard | open where |\n|---|---|\n")
+    names = re.findall(r"^\| ([^|]*) \|", table.split("\n\n")[0], re.MULTILINE)
+    found = hazards_of(read_run(folder / "public").report)
+    assert names == [hazard.name.lower() for hazard in found]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_the_page_prints_on_one_sheet_in_a_browser(folder, tmp_path):
+    """With 16 classes, 8 releases and warnings, which is the most that it shows."""
+    report = read_run(folder / "public").report
+    row = report["guarantee"]["releases"][0]
+    released = [row | {"label": f"release {k}"} for k in range(12)]
+    names = [f"a class with a name {k}" for k in range(40)]
+    test = {"per_class_accuracy": np.linspace(0, 1, 40), "per_class_n": [9] * 40}
+    full = changed(
+        report, data={"class_names": names}, test=test, guarantee={"releases": released}
+    )
+    full |= {"tuning": "NOT ACCOUNTED", "warnings": ["delta is too large"] * 2}
+    (tmp_path / "page.html").write_text(page(full))
+    pdf = tmp_path / "page.pdf"
+    command = [
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu"),
+        *("--no-pdf-header-footer", f"--print-to-pdf={pdf}"),
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    subprocess.run(
+        [*command, (tmp_path / "page.html").as_uri()], check=True, capture_output=True
+    )
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes())) == 1

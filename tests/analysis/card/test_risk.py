@@ -1,0 +1,133 @@
+"""What an attacker gains, beside an independent package."""
+
+import numpy as np
+import pytest
+
+from dphead.analysis.card.drawing import curve_of
+from dphead.analysis.card.risk import COMPARED, CURVE_RATES, limits_of
+from dphead.analysis.rounding import percent_up
+from dphead.analysis.tradeoff import REPORTED_RATES
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.accounting import epsilon_from_mu, total_mu
+
+
+def report(*releases, epsilon, delta=1e-5, relation="zero_out"):
+    """What `limits_of` needs. releases: (noise multiplier, sampling probability,
+    count).
+    """
+    rows = [
+        {"noise_multiplier": sd, "sampling_prob": q, "count": count, "group_cap": None}
+        for sd, q, count in releases
+    ]
+    g = {"epsilon": epsilon, "delta": delta, "neighboring_relation": relation}
+    return {"guarantee": g | {"releases": rows}}
+
+
+def full_batches(*noise):
+    mu = float(np.sqrt(sum(1 / sd**2 for sd in noise)))
+    released = report(
+        *((sd, 1.0, 1) for sd in noise), epsilon=epsilon_from_mu(mu, 1e-5)
+    )
+    return released, mu
+
+
+def own(limits):
+    (found,) = [one for one in limits if one.own]
+    return found
+
+
+@pytest.mark.parametrize("noise", [(0.6,), (4.0, 7.0), (40.0,), (3.9, 20.0, 20.0)])
+def test_limits_agree_with_riskcal_to_1e_9(noise):
+    riskcal = pytest.importorskip("riskcal.analysis.conversions")
+    released, mu = full_batches(*noise)
+    found = own(limits_of(released))
+    misses = riskcal.get_beta_from_gdp(mu, np.array(REPORTED_RATES))
+    np.testing.assert_allclose(found.hits, 1 - misses, rtol=1e-9, atol=1e-12)
+    curve = riskcal.get_beta_from_gdp(mu, CURVE_RATES)
+    np.testing.assert_allclose(found.curve, 1 - curve, rtol=1e-9, atol=1e-12)
+    advantage = riskcal.get_advantage_from_gdp(mu)
+    assert found.guess == pytest.approx((1 + advantage) / 2, rel=1e-9)
+    risk = riskcal.get_bayes_risk_from_gdp(mu, 0.5)
+    assert found.guess == pytest.approx(1 - risk, rel=1e-9)
+
+
+def test_the_other_rows_agree_with_riskcal_to_1e_9():
+    riskcal = pytest.importorskip("riskcal.analysis.conversions")
+    limits = limits_of(full_batches(0.7)[0])
+    others = [one for one in limits if not one.own]
+    assert [one.epsilon for one in others] == list(COMPARED)
+    for one in others:
+        mu = mu_from_epsilon(one.epsilon, 1e-5)
+        misses = riskcal.get_beta_from_gdp(mu, np.array(REPORTED_RATES))
+        np.testing.assert_allclose(one.hits, 1 - misses, rtol=1e-9)
+
+
+def test_sampled_batches_are_limited_as_riskcal_does_from_a_distribution():
+    """Upper limits, close to those of another algorithm on another grid."""
+    riskcal = pytest.importorskip("riskcal.analysis.conversions")
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    events = (2.0, 0.1, 50)
+    found = own(limits_of(report(events, epsilon=1.6)))
+    sampled = pld.from_gaussian_mechanism(
+        2.0, value_discretization_interval=1e-4, sampling_prob=0.1
+    ).self_compose(50)
+    misses = riskcal.get_beta_from_pld(sampled, alpha=np.array(REPORTED_RATES))
+    theirs = 1 - np.asarray(misses)
+    assert np.all(np.array(found.hits) >= theirs - 1e-4)
+    np.testing.assert_allclose(found.hits, theirs, rtol=2e-2)
+
+
+def test_a_run_stands_in_for_its_own_epsilon():
+    """ε = 1 is not shown twice, and rows are in order."""
+    mu = mu_from_epsilon(1.0, 1e-5)
+    limits = limits_of(report((1 / mu, 1.0, 1), epsilon=1.0))
+    assert [one.epsilon for one in limits] == list(COMPARED)
+    assert own(limits).epsilon == 1.0
+
+
+def test_there_are_no_limits_without_noise():
+    with pytest.raises(ValueError, match="finite epsilon"):
+        limits_of(report((0.0, 1.0, 1), epsilon=float("inf")))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.019751, "1.98 %"),
+        (0.01976, "1.98 %"),
+        (0.07, "7 %"),
+        (0.5, "50 %"),
+        (0.99999, "100 %"),
+        (1.0, "100 %"),
+        (0.000123449, "0.0124 %"),
+        (0.0, "0 %"),
+    ],
+)
+def test_limits_are_rounded_up(share, text):
+    assert percent_up(share) == text
+
+
+def test_rounding_never_goes_below_a_limit():
+    rng = np.random.default_rng(0)
+    for share in 10 ** rng.uniform(-6, 0, 2000):
+        shown = float(percent_up(float(share)).removesuffix(" %"))
+        assert shown >= 100 * share * (1 - 1e-9)
+        assert shown <= 100 * share * 1.011
+
+
+def test_the_curve_is_drawn_where_it_lies():
+    released, mu = full_batches(0.6)
+    assert mu == pytest.approx(total_mu([]) or 1 / 0.6)
+    limits = limits_of(released)
+    curve = curve_of(limits)
+    # 0.1, 1 and 10 % stand at a third and so on of three decades and one more
+    assert [round(p.x - curve.left) for p in curve.points] == [74, 148, 222]
+    assert all(curve.top <= p.y <= curve.bottom for p in curve.points)
+    assert [p.text for p in curve.points] == [percent_up(h) for h in own(limits).hits]
+    assert len(curve.line.split("L")) == len(CURVE_RATES)
+    # the point at 1 % is on the line
+    at = int(np.argmin(np.abs(CURVE_RATES - 0.01)))
+    x, y = curve.line.removeprefix("M ").split(" L ")[at].split()
+    assert float(x) == pytest.approx(curve.points[1].x, abs=0.06)
+    assert float(y) == pytest.approx(curve.points[1].y, abs=0.06)
