@@ -292,21 +292,7 @@ def _resize_to_cover(
 
 
 def _timm(options: BackboneOptions) -> Backbone:
-    import timm
-
-    # "hf-hub:owner/name" is looked up by timm
-    if ":" not in options.name and not timm.is_model(options.name):
-        close = timm.list_models(f"*{options.name.split('.')[0].split('_')[0]}*")[:5]
-        raise ExtractError(
-            "the backbone must be scatternet or a timm model, got "
-            f"backbone={options.name!r}. Try one of {close or 'timm.list_models()'}."
-        )
-    model = _build(options)
-    if options.weights is not None:
-        load_weights(model, options.weights)
-        weights_sha256 = file_sha256(options.weights)
-    else:
-        weights_sha256 = state_sha256(model)
+    model, weights_sha256 = timm_model(options)
     if hasattr(model, "reset_classifier"):
         model.reset_classifier(0)  # type: ignore[operator]
     transform, prepare, input_shape = _timm_transform(options, model)
@@ -319,6 +305,27 @@ def _timm(options: BackboneOptions) -> Backbone:
         prepare=prepare,
         input_shape=input_shape,
     )
+
+
+def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
+    """(the model as it was trained, classifier included; the sha256 of its weights).
+
+    ExtractError for an unknown name, or weights that cannot be had or do not fit.
+    """
+    import timm
+
+    # "hf-hub:owner/name" is looked up by timm
+    if ":" not in options.name and not timm.is_model(options.name):
+        close = timm.list_models(f"*{options.name.split('.')[0].split('_')[0]}*")[:5]
+        raise ExtractError(
+            "the backbone must be scatternet or a timm model, got "
+            f"backbone={options.name!r}. Try one of {close or 'timm.list_models()'}."
+        )
+    model = _build(options)
+    if options.weights is None:
+        return model, state_sha256(model)
+    load_weights(model, options.weights)
+    return model, file_sha256(options.weights)
 
 
 def _build(options: BackboneOptions) -> nn.Module:

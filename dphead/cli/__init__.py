@@ -34,6 +34,10 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
         "dphead.cli.evaluate:predict",
         "Predict classes for a features file or images.",
     ),
+    "export": (
+        "dphead.cli.export:export",
+        "Write a head for PyTorch, timm, ONNX or scikit-learn.",
+    ),
     "account": (
         "dphead.cli.account:account",
         "Noise for a budget, or epsilon for a noise; needs no data.",

@@ -206,7 +206,7 @@ def extract_like(
         )
     with as_written("a head's extraction", run):
         made = facts["extraction"]
-        network = _network(made, images.weights)
+        network = backbone_options(made, images.weights)
         kind = made["normalization"]["kind"]
         normalize = RowNorm(kind, made["normalization"].get("groups", 0))
     names = facts["class_names"] if images.labelled else None
@@ -225,7 +225,7 @@ def extract_like(
     return output
 
 
-def _network(facts: dict[str, Any], weights: Path | None) -> Any:
+def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     """`BackboneOptions` of the network and image transform that a head's `extraction`
     records.
     """

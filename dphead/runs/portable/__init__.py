@@ -1,0 +1,4 @@
+"""A trained head for other software: PyTorch, timm, ONNX, scikit-learn.
+
+Start reading at `exporting.py`.
+"""

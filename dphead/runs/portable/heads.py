@@ -1,0 +1,30 @@
+"""Exports of the head alone: rows of features in, scores out."""
+
+import shutil
+from pathlib import Path
+
+from dphead.runs.portable.trained import TrainedHead, described, metadata, tensors_of
+from dphead.runs.report import write
+
+HERE = Path(__file__).parent
+
+
+def write_torch(trained: TrainedHead, folder: Path) -> str:
+    """head.safetensors, head.json, and head.py that loads them."""
+    return _write_head(trained, folder, "torch_head.py")
+
+
+def write_sklearn(trained: TrainedHead, folder: Path) -> str:
+    """The same, with a head.py that makes a scikit-learn classifier of them."""
+    return _write_head(trained, folder, "sklearn_head.py")
+
+
+def _write_head(trained: TrainedHead, folder: Path, loader: str) -> str:
+    from safetensors.numpy import save_file
+
+    tensors = tensors_of(trained.head)
+    about = metadata(trained.guarantee)
+    save_file(tensors, folder / "head.safetensors", metadata=about)
+    write(folder / "head.json", described(trained, tensors))
+    shutil.copyfile(HERE / loader, folder / "head.py")
+    return "features"

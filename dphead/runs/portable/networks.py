@@ -1,0 +1,298 @@
+"""Exports of the whole classifier: images in, scores out (timm, ONNX).
+
+What is written is loaded again and tried before the export counts.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dphead.privacy.transform import RowTransform
+from dphead.runs.files import backbone_options
+from dphead.runs.portable.heads import HERE
+from dphead.runs.portable.torch_head import Head, load_model
+from dphead.runs.portable.trained import TrainedHead, described, metadata, tensors_of
+from dphead.runs.report import write
+from extract.backbones import Backbone, load_backbone, timm_model
+from extract.rowwise import RowNorm
+
+TOLERANCE = 1e-4  # of scores, beside their largest if that is above one
+TRIED = 4  # random images that a written file is tried on
+OPSET = 18  # of ONNX: what torch's exporter writes without a conversion
+
+
+class Classifier(nn.Module):
+    """Images (n, channels, height, width) from 0 to 1, of the network's size, to
+    (scores, probabilities), each (n, n_classes).
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: Backbone, norm: RowNorm, head: Head):
+        super().__init__()
+        self.network, self.norm, self.head = backbone.module, norm, head
+        self.mirror, self.input_shape = backbone.mirror, backbone.input_shape
+        for name in ("mean", "std"):
+            values = torch.tensor(backbone.transform[name], dtype=torch.float32)
+            self.register_buffer(name, values.reshape(-1, 1, 1))
+
+    def features(self, images: Tensor) -> Tensor:
+        """(n, n_features), as the extraction made them."""
+        x = (images - self.mean) / self.std
+        rows = self.norm(self.network(x))
+        if self.mirror:
+            rows = (rows + self.norm(self.network(x.flip(-1)))) / 2
+        return rows
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.head(self.features(images))
+        return scores, self.head.probabilities(scores)
+
+
+class Scores(nn.Module):
+    """Features (n, n_features) to (scores, probabilities)."""
+
+    def __init__(self, head: Head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.head(features)
+        return scores, self.head.probabilities(scores)
+
+
+def torch_head(trained: TrainedHead) -> Head:
+    """The head as a module, in eval mode."""
+    tensors = tensors_of(trained.head)
+    n_classes, n_features = tensors["weight"].shape
+    head = Head(
+        n_features,
+        n_classes,
+        trained.head.transform.unit_norm,
+        "center" in tensors,
+        "scale" in tensors,
+        trained.head.loss,
+    )
+    head.load_state_dict({k: torch.from_numpy(v) for k, v in tensors.items()})
+    return head.eval()
+
+
+def write_timm(trained: TrainedHead, folder: Path) -> str:
+    """model.safetensors, head.json and head.py that loads them; for a head without a
+    unit norm also timm's config.json, for `timm.create_model("local-dir:...")`.
+    """
+    from safetensors.torch import save_file
+
+    extraction = trained.facts["extraction"]
+    classifier = _classifier(trained)
+    kind = extraction["normalization"]["kind"]
+    if kind != "none" or classifier.mirror:
+        raise ValueError(
+            "a timm model holds a network and a head alone, got features of "
+            f"normalization={kind!r}, mirror={classifier.mirror}. Use --to onnx."
+        )
+    trained = _folded(trained)
+    model, _ = timm_model(backbone_options(extraction, trained.weights))
+    name = _name_of_classifier(model)
+    model.set_submodule(name, torch_head(trained))
+    state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
+    about = {"format": "pt"} | metadata(trained.guarantee)
+    save_file(state, folder / "model.safetensors", metadata=about)
+    facts = described(trained, tensors_of(trained.head))
+    facts["timm"] = _timm_facts(model, name, extraction)
+    write(folder / "head.json", facts)
+    if not trained.head.transform.unit_norm:
+        write(folder / "config.json", _timm_config(facts, model))
+    shutil.copyfile(HERE / "torch_head.py", folder / "head.py")
+    loaded = load_model(folder)[0]
+    images = _random_images(classifier)
+    with torch.inference_mode():
+        normalised = (images - classifier.mean) / classifier.std
+        _compare(classifier(images)[0], loaded(normalised), "--to onnx")
+    return "images"
+
+
+def _timm_facts(
+    model: nn.Module, classifier: str, extraction: dict[str, Any]
+) -> dict[str, Any]:
+    """What rebuilds the model and its transform. classifier: the submodule's name."""
+    transform = dict(extraction["transform"])
+    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+    arguments = {
+        key: value
+        for key, value in extraction["backbone_kwargs"].items()
+        if key != "num_classes"
+    }
+    config: Any = model.pretrained_cfg
+    return {
+        "architecture": config["architecture"],
+        "model_args": arguments,
+        "classifier": classifier,
+        "transform": {key: transform[key] for key in keys},
+    }
+
+
+def _timm_config(facts: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """timm's own config.json."""
+    made = facts["timm"]
+    source: Any = model.pretrained_cfg
+    n_classes = len(facts["class_names"])
+    config: Any = {
+        key: source[key] for key in ("pool_size", "first_conv", "classifier")
+    }
+    config |= made["transform"] | {"num_classes": n_classes}
+    return {
+        "architecture": made["architecture"],
+        "num_classes": n_classes,
+        "num_features": facts["n_features"],
+        "label_names": facts["class_names"],
+        "model_args": made["model_args"],
+        "pretrained_cfg": config,
+    }
+
+
+def write_onnx(trained: TrainedHead, folder: Path) -> str:
+    """model.onnx: of images where a timm network made the features, else of features;
+    with images also prepare.py and head.json, which says how they are prepared.
+    """
+    extraction = trained.facts["extraction"]
+    if _is_timm(extraction):
+        module: nn.Module = _classifier(trained)
+        given, takes = _random_images(module), "images"
+        facts = described(trained, tensors_of(trained.head))
+        write(folder / "head.json", facts)
+        shutil.copyfile(HERE / "pictures.py", folder / "prepare.py")
+    else:
+        module = Scores(torch_head(trained))
+        given = torch.randn(TRIED, len(trained.head.weights))
+        takes = "features"
+    about = metadata(trained.guarantee)
+    about["class_names"] = json.dumps(trained.facts["class_names"])
+    _save_onnx(module.eval(), given, takes, about, folder / "model.onnx")
+    with torch.inference_mode():
+        scores = module(given)[0]
+    _compare(scores, _run_onnx(folder / "model.onnx", given), "--to torch")
+    return takes
+
+
+def _save_onnx(
+    module: nn.Module, given: Tensor, name: str, about: dict[str, str], path: Path
+) -> None:
+    _need_onnx()
+    program: Any = torch.onnx.export(
+        module,
+        (given,),
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[name],
+        output_names=["scores", "probabilities"],
+        dynamic_shapes=({0: torch.export.Dim("rows")},),
+        verbose=False,
+    )
+    program.model.metadata_props.update(about)
+    program.save(str(path))
+
+
+def _need_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"--to onnx needs onnx, onnxscript and onnxruntime, got none ({error}). "
+            "Install them: pip install 'dphead[onnx]'."
+        ) from error
+
+
+def _run_onnx(path: Path, given: Tensor) -> Tensor:
+    """Scores of a written graph, by onnxruntime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (name,) = [node.name for node in session.get_inputs()]
+    return torch.from_numpy(
+        np.asarray(session.run(["scores"], {name: given.numpy()})[0])
+    )
+
+
+def _compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
+    """ValueError unless a written file gives the scores of the extraction's network and
+    the head.
+    """
+    size = max(1.0, float(ours.abs().max()))
+    moved = float((ours - theirs).abs().max())
+    if not moved <= TOLERANCE * size:
+        raise ValueError(
+            "an export must give the head's own scores, got ones that differ by "
+            f"{moved:.3g} of {size:.3g} on random images. Use {instead}."
+        )
+
+
+def _classifier(trained: TrainedHead) -> Classifier:
+    """Network, normalisation and head as the extraction ran them. ValueError where the
+    features are not a timm model's, or the weights are others.
+    """
+    extraction = trained.facts["extraction"]
+    if not _is_timm(extraction):
+        raise ValueError(
+            "a whole model needs features of a timm network, got "
+            f"backbone={extraction.get('backbone')!r}. Export the head alone: --to "
+            "torch, sklearn, or onnx, which then takes features."
+        )
+    options = backbone_options(extraction, trained.weights)
+    backbone = load_backbone(options, (0, 0), True)  # size and channels are its own
+    if backbone.weights_sha256 != extraction["weights_sha256"]:
+        raise ValueError(
+            "weights must be those that made the head's features, got "
+            f"sha256={backbone.weights_sha256[:12]} for "
+            f"{extraction['weights_sha256'][:12]}. Name that file with --weights."
+        )
+    kind = extraction["normalization"]
+    norm = RowNorm(kind["kind"], kind.get("groups", 0)).fitted(backbone)
+    return Classifier(backbone, norm, torch_head(trained)).eval()
+
+
+def _is_timm(extraction: dict[str, Any]) -> bool:
+    return (extraction.get("transform") or {}).get("library") == "timm"
+
+
+def _folded(trained: TrainedHead) -> TrainedHead:
+    """The same head with center and scale in its weights, where no norm is between."""
+    head, transform = trained.head, trained.head.transform
+    if transform.unit_norm:
+        return trained
+    weights, intercept = head.weights, head.intercept
+    if transform.scale is not None:
+        weights = weights * transform.scale[:, None]
+    if transform.center is not None:
+        intercept = intercept - transform.center @ weights
+    plain = replace(
+        head, weights=weights, intercept=intercept, transform=RowTransform()
+    )
+    return replace(trained, head=plain)
+
+
+def _name_of_classifier(model: nn.Module) -> str:
+    """The submodule that a head can take the place of. ValueError if there is none."""
+    last: Any = model
+    classifier = last.get_classifier() if hasattr(model, "get_classifier") else None
+    names = [name for name, part in model.named_modules() if part is classifier]
+    if len(names) != 1 or not isinstance(classifier, nn.Linear):
+        raise ValueError(
+            "a timm model must end in one linear classifier, got "
+            f"{type(classifier).__name__}. Use --to onnx."
+        )
+    return names[0]
+
+
+def _random_images(classifier: Any) -> Tensor:
+    shape = classifier.input_shape
+    return torch.rand(TRIED, *shape, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,47 @@
+"""From a picture to the input of `model.onnx`. `dphead export` copies this file to
+`prepare.py`, so nothing but numpy and Pillow may be imported.
+
+rows = prepare(Image.open("picture.png"), folder)[None]
+"""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def prepare(picture: Image.Image, folder: str | Path) -> np.ndarray:
+    """(channels, height, width) float32 from 0 to 1, resized and cut to the middle as
+    timm does for the network of the folder's head.json.
+
+    ValueError for a network whose input is not square, or not cut from the middle.
+    """
+    facts = json.loads((Path(folder) / "head.json").read_text())
+    transform = facts["features"]["transform"]
+    channels, height, width = transform["input_size"]
+    if height != width or transform["crop_mode"] != "center":
+        raise ValueError(
+            "prepare() needs a square input cut from the middle, got "
+            f"{transform['input_size']}, {transform['crop_mode']}. Use timm's."
+        )
+    picture = picture.convert("RGB" if channels == 3 else "L")
+    shorter = math.floor(height / transform["crop_pct"])
+    picture = _resized(picture, shorter, transform["interpolation"])
+    left = round((picture.width - width) / 2)
+    top = round((picture.height - height) / 2)
+    cut = picture.crop((left, top, left + width, top + height))
+    pixels = np.asarray(cut, np.float32) / 255
+    return pixels.reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _resized(picture: Image.Image, shorter: int, interpolation: str) -> Image.Image:
+    """The shorter side at a length, the other in proportion."""
+    wide = picture.width > picture.height
+    short, long = sorted(picture.size)
+    longer = int(shorter * long / short)
+    size = (longer, shorter) if wide else (shorter, longer)
+    if picture.size == size:
+        return picture
+    return picture.resize(size, Image.Resampling[interpolation.upper()])

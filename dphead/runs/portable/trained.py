@@ -1,0 +1,92 @@
+"""What an export is made of: a head, the public facts of its run, the guarantee.
+
+Every number here is in the run folder already.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dphead import __version__
+from dphead.analysis.card.words import statement
+from dphead.analysis.records import read_run
+from dphead.runs.report import plain
+from dphead.solvers.head import LinearHead
+
+FORMAT = 1  # of an export's head.json
+GUARANTEE = (
+    "private",
+    "epsilon",
+    "delta",
+    "mu",
+    "neighboring_relation",
+    "protected_unit",
+    "group_cap",
+)
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """What is exported. facts: head.json of the run; weights: the network's file."""
+
+    run: Path
+    head: LinearHead
+    facts: dict[str, Any]
+    guarantee: dict[str, Any]
+    weights: Path | None
+
+
+def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """guarantee.json: what the head's report guarantees, recomputed from its releases,
+    and which report and head it is of. ValueError for a report that was changed.
+    """
+    report = read_run(run).report
+    found = {key: report["guarantee"][key] for key in GUARANTEE}
+    digest = hashlib.sha256((run / "report.json").read_bytes()).hexdigest()
+    return plain(
+        {
+            **found,
+            "budget_of_all_fits": report["ledger"]["budget"],
+            "tuning": report["tuning"],
+            "statement": statement(report),
+            "class_names": facts["class_names"],
+            "fit_id": report["ledger"]["fit_id"],
+            "head_sha256": facts.get("tensors_sha256"),
+            "report_sha256": digest,
+            "dphead": __version__,
+        }
+    )
+
+
+def tensors_of(head: LinearHead) -> dict[str, np.ndarray]:
+    """float32 tensors under the names of `torch_head.Head`."""
+    found = {"weight": head.weights.T, "bias": head.intercept}
+    found |= {"center": head.transform.center, "scale": head.transform.scale}
+    return {
+        name: np.array(value, np.float32, order="C")
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
+    """head.json of an export: all that the head is, but its numbers."""
+    return {
+        "format": FORMAT,
+        "class_names": trained.facts["class_names"],
+        "n_features": tensors["weight"].shape[1],
+        "loss": trained.head.loss,
+        "unit_norm": trained.head.transform.unit_norm,
+        "center": "center" in tensors,
+        "scale": "scale" in tensors,
+        "features": trained.facts["extraction"],
+    }
+
+
+def metadata(guarantee: dict[str, Any]) -> dict[str, str]:
+    """What a file of tensors or a graph says of itself, should it go on alone."""
+    keys = (*GUARANTEE, "statement", "fit_id")
+    return {f"dphead.{key}": str(guarantee[key]) for key in keys}

@@ -1,0 +1,126 @@
+"""README.md of an export: how to load it, and the guarantee that goes with it."""
+
+import textwrap
+
+from dphead.runs.portable.trained import TrainedHead
+
+TORCH = """
+import sys
+
+import torch
+
+sys.path.insert(0, "{folder}")
+from head import load_head  # needs torch and safetensors, not dphead
+
+head, classes = load_head("{folder}")
+features = torch.randn(3, {n_features})  # yours
+print([classes[k] for k in head(features).argmax(1)])
+"""
+TIMM = """
+import sys
+
+from PIL import Image
+
+sys.path.insert(0, "{folder}")
+from head import load_model  # needs timm and safetensors, not dphead
+
+model, prepare, classes = load_model("{folder}")
+image = prepare(Image.open("picture.png").convert("{mode}"))
+print(classes[model(image[None]).argmax()])
+"""
+ONNX_IMAGES = """
+import json
+import sys
+
+import onnxruntime
+from PIL import Image
+
+sys.path.insert(0, "{folder}")
+from prepare import prepare  # needs numpy and Pillow
+
+session = onnxruntime.InferenceSession("{folder}/model.onnx")
+images = prepare(Image.open("picture.png"), "{folder}")[None]
+scores, probabilities = session.run(None, {{"images": images}})
+print(json.load(open("{folder}/guarantee.json"))["class_names"][scores.argmax()])
+"""
+ONNX_FEATURES = """
+import json
+
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("{folder}/model.onnx")
+features = np.random.randn(3, {n_features}).astype("float32")  # yours
+scores, probabilities = session.run(None, {{"features": features}})
+classes = json.load(open("{folder}/guarantee.json"))["class_names"]
+print([classes[k] for k in scores.argmax(1)])
+"""
+SKLEARN = """
+import sys
+
+import numpy as np
+
+sys.path.insert(0, "{folder}")
+from head import load_head  # needs scikit-learn and safetensors, not dphead
+
+classifier = load_head("{folder}")
+features = np.random.randn(3, {n_features}).astype("float32")  # yours
+print(classifier.predict(features), classifier.predict_proba(features))
+"""
+EXAMPLES = {
+    ("torch", "features"): TORCH,
+    ("timm", "images"): TIMM,
+    ("onnx", "images"): ONNX_IMAGES,
+    ("onnx", "features"): ONNX_FEATURES,
+    ("sklearn", "features"): SKLEARN,
+}
+WIDTH = 100
+SHOWN_CLASSES = 20
+
+
+def example(trained: TrainedHead, to: str, takes: str, folder: str) -> str:
+    """Python code that loads an export and uses it once. takes: what it is given,
+    "images" or "features".
+    """
+    transform = trained.facts["extraction"].get("transform") or {}
+    grey = takes == "images" and transform["input_size"][0] == 1
+    values = {"n_features": len(trained.head.weights), "mode": "L" if grey else "RGB"}
+    return EXAMPLES[to, takes].strip().format(folder=folder, **values)
+
+
+def in_words(trained: TrainedHead, takes: str) -> str:
+    """What an export is given."""
+    extraction = trained.facts["extraction"]
+    network = extraction.get("backbone")
+    if takes == "features":
+        return f"{len(trained.head.weights)} features a row, as {network} makes them"
+    channels, height, width = extraction["transform"]["input_size"]
+    colours = "colour" if channels == 3 else "grey"
+    return f"{colours} images of {height} x {width}, for {network}"
+
+
+def readme(trained: TrainedHead, takes: str, code: str) -> str:
+    """README.md. code: of `example`."""
+    names = trained.facts["class_names"]
+    shown = ", ".join(names[:SHOWN_CLASSES])
+    more = (
+        f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
+    )
+    parts = [
+        "# A classifier head trained with differential privacy",
+        _filled(f"It takes {in_words(trained, takes)}. Classes: {shown}{more}."),
+        "From the folder above this one:",
+        textwrap.indent(code, "    "),
+        "## The guarantee",
+        _filled(trained.guarantee["statement"]),
+        _filled(
+            "`guarantee.json` holds the same as data. The guarantee is of the training "
+            "images, not of the images that you classify. Whatever is done with this "
+            "head keeps it; training it further on the same images is not covered."
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,63 @@
+"""`dphead export` as a user sees it."""
+
+import os
+
+import pytest
+from commands import dphead, features_file, fitted, refused
+
+LS = ("--method", "dp-ls", "--epsilon", 1, "--backend", "numpy")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    features = features_file(folder / "train.h5")
+    ledger = ("--ledger", folder / "ledger.sqlite")
+    fitted("fit", features, "-o", folder / "run", *LS, *ledger)
+    return folder / "run"
+
+
+def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
+    said = fitted("export", run, "--to", "torch").out
+    out = run.with_name("run-torch")
+    assert str(out) in said
+    for name in os.listdir(out):
+        assert name in said
+    assert 'load_head("run-torch")' in said
+    assert "epsilon 1 " in said and "protects one image" in said
+    # again: what is there is not overwritten
+    assert "new or empty folder" in refused(dphead("export", run, "--to", "torch"))
+    fitted("export", run, "--to", "sklearn", "-o", run.parent / "elsewhere")
+    assert (run.parent / "elsewhere/head.py").exists()
+
+
+def test_the_run_folder_itself_stays_as_it_was(run):
+    before = sorted(os.listdir(run))
+    fitted("export", run, "--to", "torch", "-o", run.parent / "other")
+    assert sorted(os.listdir(run)) == before
+
+
+def test_a_head_without_privacy_says_so(tmp_path):
+    features = features_file(tmp_path / "train.h5")
+    fitted("fit", features, "-o", tmp_path / "run", *LS, "--seed", 1)
+    said = fitted("export", tmp_path / "run", "--to", "torch").out
+    assert "NOT PRIVATE" in said and "epsilon" not in said
+    text = " ".join((tmp_path / "run-torch/README.md").read_text().split())
+    assert "Reproducible, not private" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--to", "keras"), "keras"),
+        (("--to", "timm"), "features of a timm network"),
+        (("--to", "torch", "-o", "/proc/none/out"), "/proc/none"),
+    ],
+)
+def test_wrong_arguments_are_one_line(run, arguments, message):
+    assert message in refused(dphead("export", run, *arguments))
+
+
+def test_a_folder_without_a_head_is_refused(tmp_path):
+    assert "Fit first" in refused(dphead("export", tmp_path, "--to", "torch"))
+    assert not tmp_path.with_name(f"{tmp_path.name}-torch").exists()

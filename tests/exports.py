@@ -1,0 +1,42 @@
+"""The examples of docs/export.md, and a process in which dphead cannot be imported."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs/export.md"
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("dphead", "extract"):
+            raise ImportError(f"{name} is not installed")
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def without_dphead(folder, code):
+    """Run code in a process in which dphead cannot be imported."""
+    (folder / "sitecustomize.py").write_text(BLOCKED)
+    env = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def documented(name):
+    """The code block of docs/export.md after `<!-- example: name -->`."""
+    pattern = f"<!-- example: {name} -->\n```python\n(.*?)```"
+    (code,) = re.findall(pattern, DOCS.read_text(), re.DOTALL)
+    return code
