@@ -20,7 +20,8 @@ from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead import DPPCA, DPRegressor
 
-OUT = RESULTS / "unclassed" / "rows.jsonl"
+OUT = RESULTS / "unclassed"
+ROWS = "rows.jsonl"
 EPSILONS = (0.5, 1.0, 2.0, 8.0)
 DRAWS = 10
 DELTA = 1e-5
@@ -55,10 +56,16 @@ def ours(task: Task, epsilon: float, relation: str, seed: int) -> Any:
 
 def scores_of_peer(python: Path, name: str, epsilon: float) -> list[float]:
     """Scores of diffprivlib's model in each draw, none if it takes too long."""
-    command = [python, unclassed_peer.__file__, name, str(epsilon), str(DRAWS)]
+    told = f"from unclassed_peer import tell; tell({name!r}, {epsilon}, {DRAWS})"
+    command = [python, "-c", told]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=PEER_SECONDS
+            command,
+            cwd=Path(unclassed_peer.__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PEER_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return []
@@ -68,7 +75,7 @@ def scores_of_peer(python: Path, name: str, epsilon: float) -> list[float]:
 def run(python: Path | None) -> None:
     """The missing rows; the peer's only where its Python is given."""
     source = provenance()
-    done = {(row["model"], row["task"], row["epsilon"]) for row in read(OUT)}
+    done = {(row["model"], row["task"], row["epsilon"]) for row in read(OUT / ROWS)}
     for name, make in TASKS.items():
         task = make()
         for epsilon in EPSILONS:
@@ -87,19 +94,26 @@ def run(python: Path | None) -> None:
                         fits = (ours(task, epsilon, relation, i) for i in draws)
                         scores = [task.score(fit) for fit in fits]
                 row = {"model": model, "task": name, "epsilon": epsilon}
-                append(OUT, row | {"scores": scores} | source)
+                append(OUT / ROWS, row | {"scores": scores} | source)
 
 
 def write() -> list[Path]:
     """The README of the rows."""
-    path = OUT.with_name("README.md")
-    path.write_text(wrapped(f"# {__doc__}\n{table()}\n{WHY}"))
+    path = OUT / "README.md"
+    path.write_text(readme(), encoding="utf-8")
     return [path]
+
+
+def readme() -> str:
+    """What the rows say."""
+    return wrapped(f"# {__doc__}\n{table()}\n{WHY}")
 
 
 def table() -> str:
     """A line a task and model."""
-    rows = {(r["task"], r["model"], r["epsilon"]): r["scores"] for r in read(OUT)}
+    rows = {
+        (r["task"], r["model"], r["epsilon"]): r["scores"] for r in read(OUT / ROWS)
+    }
     head = " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS)
     lines = [f"| task | model | {head} |", "|---" * (len(EPSILONS) + 2) + "|"]
     for task in TASKS:

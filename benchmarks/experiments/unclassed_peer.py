@@ -1,11 +1,8 @@
 """diffprivlib's components and regressions on the data of `unclassed`, by a Python that
 has it: it may import numpy, scikit-learn and diffprivlib, and nothing of ours.
-
-python benchmarks/experiments/unclassed_peer.py TASK EPSILON DRAWS prints the scores.
 """
 
 import json
-import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -91,12 +88,10 @@ def peer(task: Task, epsilon: float, seed: int) -> Any:
     return regression.fit(task.x, task.y)
 
 
-if __name__ == "__main__":
-    name, epsilon, draws = sys.argv[1:]
-    chosen = TASKS[name]()
+def tell(name: str, epsilon: float, draws: int) -> None:
+    """Print the scores of a task's fits as JSON."""
+    task = TASKS[name]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [
-            chosen.score(peer(chosen, float(epsilon), i)) for i in range(int(draws))
-        ]
+        found = [task.score(peer(task, epsilon, seed)) for seed in range(draws)]
     print(json.dumps(found))

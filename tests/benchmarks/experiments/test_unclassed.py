@@ -51,7 +51,7 @@ def test_public_numbers_of_a_task_are_those_of_its_rows(name):
 
 def test_what_is_missing_is_run_and_rendered(tmp_path, monkeypatch):
     """The peer is any Python that prints as many scores."""
-    monkeypatch.setattr(unclassed, "OUT", tmp_path / "unclassed" / "rows.jsonl")
+    monkeypatch.setattr(unclassed, "OUT", tmp_path / "unclassed")
     monkeypatch.setattr(unclassed, "EPSILONS", (8.0,))
     monkeypatch.setattr(unclassed, "DRAWS", 2)
     monkeypatch.setattr(
@@ -60,12 +60,12 @@ def test_what_is_missing_is_run_and_rendered(tmp_path, monkeypatch):
         {"diabetes": TASKS["diabetes"]},
     )
     unclassed.run(None)
-    assert len(unclassed.read(unclassed.OUT)) == 2
-    stub = tmp_path / "stub.py"
-    stub.write_text(f"print({json.dumps([0.25, 0.75])!r})")
+    assert len(unclassed.read(unclassed.OUT / "rows.jsonl")) == 2
+    stub = tmp_path / "unclassed_peer.py"
+    stub.write_text(f"def tell(*_):\n    print({json.dumps([0.25, 0.75])!r})\n")
     monkeypatch.setattr(unclassed.unclassed_peer, "__file__", str(stub))
     unclassed.run(sys.executable)
     unclassed.run(sys.executable)
-    assert len(unclassed.read(unclassed.OUT)) == 3
+    assert len(unclassed.read(unclassed.OUT / "rows.jsonl")) == 3
     (readme,) = unclassed.write()
     assert "| diabetes | diffprivlib | 0.500 ± 0.354 |" in readme.read_text()
