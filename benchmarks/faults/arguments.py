@@ -12,14 +12,20 @@ from benchmarks.faults.cases import NETWORK, SCATTERING
 BASES: dict[str, tuple[str, ...]] = {
     "extract": ("images.npz", "-o", "x.h5", *SCATTERING, "--classes", "3"),
     "features join": ("s.shard-0-of-2.h5", "s.shard-1-of-2.h5", "-o", "x.h5"),
+    "features import": ("e.npz", "-o", "x.h5", "--classes", "3"),
     "verify": ("f.h5",),
-    "fit": ("f.h5", "-o", "x", "--method", "dp-fc", "--delta", "1e-3"),
+    "fit": (
+        *("f.h5", "--protect", "image", "-o", "x", "--method", "dp-fc"),
+        *("--delta", "1e-3"),
+    ),
     "finetune": (
         *("images.npz", "-o", "x", "--ledger", "x.sqlite", *NETWORK, "--steps", "1"),
         *("--epsilon", "8", "--delta", "1e-3"),
     ),
     "evaluate": ("head", "f.h5"),
     "predict": ("head", "f.h5"),
+    "export": ("head", "--to", "torch", "-o", "x"),
+    "report": ("head", "-o", "x"),
     "account": ("--delta", "1e-3", "--epsilon", "1"),
     "tan plan": (
         *("--n-rows", "100", "--epsilon", "1", "--delta", "1e-3", "--steps", "2"),

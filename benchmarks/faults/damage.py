@@ -27,6 +27,7 @@ from benchmarks.faults.processes import (
 
 SEED = ("--seed", "1")  # a fit on the same rows gives the same head
 BUDGET = ("--epsilon", "100", "--delta", "1e-3")
+ROWS = ("f.h5", "--protect", "image")  # it has groups
 LEAST = ("--method", "dp-ls", "--delta", "1e-3")  # nothing of its report is random
 # seconds, speeds, lines of progress, and the id of a data set
 RANDOM = re.compile(
@@ -58,12 +59,12 @@ class Reading(NamedTuple):
 
 
 READINGS = (
-    Reading("f.h5", ("fit", "f.h5", "-o", "new", "--delta", "1e-3", *SEED), 2),
+    Reading("f.h5", ("fit", *ROWS, "-o", "new", "--delta", "1e-3", *SEED), 2),
     Reading("f.h5", ("verify", "f.h5"), 2),
     Reading("f.h5", ("evaluate", "head", "f.h5", "--json"), 2),
     Reading("f.h5", ("predict", "head", "f.h5"), 2),
     Reading("f.h5", ("ledger", "show", "f.h5")),
-    Reading("t.h5", ("fit", "f.h5", "-o", "new", "--test", "t.h5", *SEED)),
+    Reading("t.h5", ("fit", *ROWS, "-o", "new", "--test", "t.h5", *SEED)),
     Reading("t.h5", ("verify", "f.h5", "--against", "t.h5")),
     Reading("g.h5.part", ("extract", "g.h5"), 0.5),
     Reading("s.shard-0-of-2.h5", ("features", "join")),
@@ -78,16 +79,16 @@ READINGS = (
     Reading("ledger", ("check", "head"), 2),
     Reading("ledger", ("ledger", "show", "f.h5"), 2),
     Reading("ledger", ("ledger", "verify", "f.h5"), 2),
-    Reading("ledger", ("fit", "f.h5", "-o", "new", "--delta", "1e-3", *SEED), 2),
-    Reading("ledger", ("fit", "f.h5", "-o", "half", *SEED)),
+    Reading("ledger", ("fit", *ROWS, "-o", "new", "--delta", "1e-3", *SEED), 2),
+    Reading("ledger", ("fit", *ROWS, "-o", "half", *SEED)),
     Reading("ledger's journal", ("ledger", "show", "f.h5")),
-    Reading("ledger's journal", ("fit", "f.h5", "-o", "half", *SEED)),
+    Reading("ledger's journal", ("fit", *ROWS, "-o", "half", *SEED)),
     Reading("limited ledger", ("ledger", "show", "b.h5")),
     Reading("limited ledger", ("ledger", "verify", "b.h5")),
     Reading("limited ledger", ("ledger", "budget", "b.h5", *BUDGET)),
     Reading("limited ledger", ("fit", "b.h5", "-o", "new", *LEAST)),
-    Reading("half/fit.json", ("fit", "f.h5", "-o", "half", *SEED)),
-    Reading("half/releases/000000.npy", ("fit", "f.h5", "-o", "half", *SEED)),
+    Reading("half/fit.json", ("fit", *ROWS, "-o", "half", *SEED)),
+    Reading("half/releases/000000.npy", ("fit", *ROWS, "-o", "half", *SEED)),
     Reading("net/model.json", ("predict", "net", "images.npz")),
     Reading("net/model.json", ("check", "net")),
     Reading("net/model.safetensors", ("predict", "net", "images.npz")),
@@ -132,16 +133,17 @@ def made(folder: Path) -> Made:
     cases.features_file(place / "f.h5", group=np.arange(60) // 2)
     cases.features_file(place / "t.h5", seed=1)
     cases.features_file(place / "b.h5", seed=2)
+    _embeddings(place / "e.npz")
     ledgers = {}
     _run(place, ("ledger", "budget", "b.h5", *BUDGET))
     _run(place, ("fit", "b.h5", "-o", "limited", *LEAST))
     (path,) = (place / "home/ledgers").glob("*.sqlite")
     ledgers["limited ledger"] = str(path.relative_to(place))
-    _run(place, ("fit", "f.h5", "-o", "head", "--delta", "1e-3", *SEED))
+    _run(place, ("fit", *ROWS, "-o", "head", "--delta", "1e-3", *SEED))
     (other,) = set((place / "home/ledgers").glob("*.sqlite")) - {path}
     ledgers["ledger"] = str(other.relative_to(place))
     ledgers["ledger's journal"] = ledgers["ledger"] + "-journal"
-    half = ("fit", "f.h5", "-o", "half", *LEAST, *SEED)
+    half = ("fit", *ROWS, "-o", "half", *LEAST, *SEED)
     _run(place, half, "open " + str(place / "half/releases/000001.part"))
     _run(place, cases.finetune(place, "net", *SEED).arguments)
     network = cases.finetune(place, "halfnet", *SEED)
@@ -157,10 +159,16 @@ def made(folder: Path) -> Made:
     commands = {
         ("extract", "g.h5"): part.arguments,
         ("features", "join"): ("features", "join", *shards, "-o", "s.h5"),
-        ("fit", "f.h5", "-o", "half", *SEED): half,
+        ("fit", *ROWS, "-o", "half", *SEED): half,
         ("finetune", "halfnet"): network.arguments,
     }
     return Made(place, kept, ledgers, commands)
+
+
+def _embeddings(path: Path) -> None:
+    """30 rows of 4 features and their labels, for `features import`."""
+    rng = np.random.default_rng(3)
+    np.savez(path, features=rng.random((30, 4)), labels=rng.integers(0, 3, 30))
 
 
 def _run(place: Path, arguments: Words, text: str = "", n: int = 1) -> None:

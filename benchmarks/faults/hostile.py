@@ -50,7 +50,14 @@ def changed_json(place: Path, rng: random.Random) -> tuple[str, ...]:
         "head/ledger.json": ("check", "head"),
         "net/model.json": ("predict", "net", "images.npz"),
         "net/report.json": ("check", "net"),
-        "half/fit.json": ("fit", "f.h5", "-o", "half", *damage.LEAST, *damage.SEED),
+        "half/fit.json": (
+            "fit",
+            *damage.ROWS,
+            "-o",
+            "half",
+            *damage.LEAST,
+            *damage.SEED,
+        ),
         "s.h5.shards.json": (
             *("extract", "images.npz", "-o", "s.h5", *SCATTERING, "--classes", "3"),
             *("--block-rows", "8", "--shard", "0/2"),
@@ -100,7 +107,7 @@ def odd_ledger(place: Path, rng: random.Random) -> tuple[str, ...]:
     commands: list[tuple[str, ...]] = [("ledger", "show", "odd.sqlite")]
     commands.append(("ledger", "verify", "odd.sqlite"))
     commands.append(("check", "head", "--ledger", "odd.sqlite"))
-    commands.append(("fit", "f.h5", "-o", "x", "--ledger", "odd.sqlite"))
+    commands.append(("fit", *damage.ROWS, "-o", "x", "--ledger", "odd.sqlite"))
     return rng.choice(commands)
 
 

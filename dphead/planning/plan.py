@@ -134,9 +134,10 @@ def make_plan(
     exceeds the budget.
     """
     check_budget(epsilon, delta)
-    if group_cap is not None and group_cap < 1:
+    if group_cap is not None and (type(group_cap) is not int or group_cap < 1):
         raise ValueError(
-            f"a group must keep at least one row, got {group_cap=}. Use 1 or more."
+            "a group must keep a whole number of rows, at least one, got "
+            f"{group_cap=}. Use 1 or more."
         )
     target = Target(epsilon, delta, relation, accountant, group_cap)
     wanted = solver.plan(target.budgeted(facts))

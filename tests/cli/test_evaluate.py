@@ -201,7 +201,7 @@ def test_unusable_input_is_refused(made, tmp_path, command):
         ((run, splits, "--split", "third"), "split must be one of"),
         ((run, tmp_path / "missing.h5"), "missing.h5"),
         ((tmp_path, splits, "--split", "test"), "Fit first"),
-        ((tmp_path / "nowhere", splits, "--split", "test"), "Fit first"),
+        ((tmp_path / "nowhere", splits, "--split", "test"), "must exist"),
     ):
         assert message in refused(dphead(command, *arguments))
     fitted(command, run, splits, "--split", "test")

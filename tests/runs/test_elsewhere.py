@@ -10,7 +10,7 @@ import pytest
 from commands import charges, dphead, features_file, fitted, refused, report_of
 
 from dphead import DPLeastSquaresClassifier
-from dphead.estimators.base import PrivacyWarning
+from dphead.estimators.fitting import PrivacyWarning
 from dphead.privacy.ledger import Ledger
 from dphead.runs.ledgers import (
     charged_elsewhere,

@@ -152,8 +152,9 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
 )
 def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts, rows):
     ledger = Ledger()
+    plan = make_plan(LeastSquares(), facts, epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="rows must have the planned"):
-        plan_and_fit(LeastSquares(), rows, facts, ledger=ledger)
+        fit_head(LeastSquares(), rows, facts, plan, Run(ledger=ledger))
     assert ledger.fits() == []
 
 
