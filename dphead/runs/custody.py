@@ -24,6 +24,7 @@ from dphead.privacy.ledger import (
     LedgerError,
     new_fit_id,
     sync,
+    write_durably,
 )
 from dphead.runs import report as reports
 from dphead.runs.ledgers import Elsewhere, charged_elsewhere, ledger_path

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from commands import dphead, features_file, fitted, refused
+from commands import dphead, features_file, fitted, refused, report_of
 
 from dphead.privacy.ledger import LedgerError
 from dphead.runs import ledgers
@@ -58,5 +58,6 @@ def test_a_ledger_is_the_same_file_after_a_cd(tmp_path, monkeypatch):
     assert ledgers.open_ledger("book.sqlite").path == str(tmp_path / "book.sqlite")
     assert ledgers.open_ledger(":memory:").path == ":memory:"
     features = features_file(tmp_path / "f.h5")
-    done = fitted("fit", features, "-o", "run", *LS, "--ledger", "mine.sqlite")
-    assert str(tmp_path / "mine.sqlite") in "".join(done.out.split())
+    fitted("fit", features, "-o", "run", *LS, "--ledger", "mine.sqlite")
+    path = report_of(tmp_path / "run")["ledger"]["path"]
+    assert path == str(tmp_path / "mine.sqlite")

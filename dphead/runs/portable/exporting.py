@@ -13,9 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dphead.runs import report as reports
 from dphead.runs.export import load_head
-from dphead.runs.portable.trained import TrainedHead, guarantee_of
+from dphead.runs.portable.trained import TrainedHead, guarantee_of, write_json
 from dphead.runs.portable.words import example, in_words, readme
 
 WRITERS = {  # format: module:function(trained, folder), imported when it is used
@@ -71,7 +70,7 @@ def export(
         takes = _writer(to)(trained, unfinished)
         code = example(trained, to, takes, out.name)
         (unfinished / "README.md").write_text(readme(trained, takes, code))
-        reports.write(unfinished / "guarantee.json", trained.guarantee)
+        write_json(unfinished / "guarantee.json", trained.guarantee)
         _readable(unfinished)
         os.replace(unfinished, out)
     finally:

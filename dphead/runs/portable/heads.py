@@ -3,8 +3,13 @@
 import shutil
 from pathlib import Path
 
-from dphead.runs.portable.trained import TrainedHead, described, metadata, tensors_of
-from dphead.runs.report import write
+from dphead.runs.portable.trained import (
+    TrainedHead,
+    described,
+    metadata,
+    tensors_of,
+    write_json,
+)
 
 HERE = Path(__file__).parent
 
@@ -25,6 +30,6 @@ def _write_head(trained: TrainedHead, folder: Path, loader: str) -> str:
     tensors = tensors_of(trained.head)
     about = metadata(trained.guarantee)
     save_file(tensors, folder / "head.safetensors", metadata=about)
-    write(folder / "head.json", described(trained, tensors))
+    write_json(folder / "head.json", described(trained, tensors))
     shutil.copyfile(HERE / loader, folder / "head.py")
     return "features"

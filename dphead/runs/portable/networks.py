@@ -17,8 +17,13 @@ from dphead.privacy.transform import RowTransform
 from dphead.runs.files import backbone_options
 from dphead.runs.portable.heads import HERE
 from dphead.runs.portable.torch_head import Head, load_model
-from dphead.runs.portable.trained import TrainedHead, described, metadata, tensors_of
-from dphead.runs.report import write
+from dphead.runs.portable.trained import (
+    TrainedHead,
+    described,
+    metadata,
+    tensors_of,
+    write_json,
+)
 from extract.backbones import Backbone, load_backbone, timm_model
 from extract.rowwise import RowNorm
 
@@ -107,9 +112,9 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     save_file(state, folder / "model.safetensors", metadata=about)
     facts = described(trained, tensors_of(trained.head))
     facts["timm"] = _timm_facts(model, name, extraction)
-    write(folder / "head.json", facts)
+    write_json(folder / "head.json", facts)
     if not trained.head.transform.unit_norm:
-        write(folder / "config.json", _timm_config(facts, model))
+        write_json(folder / "config.json", _timm_config(facts, model))
     shutil.copyfile(HERE / "torch_head.py", folder / "head.py")
     loaded = load_model(folder)[0]
     images = _random_images(classifier)
@@ -167,7 +172,7 @@ def write_onnx(trained: TrainedHead, folder: Path) -> str:
         module: nn.Module = _classifier(trained)
         given, takes = _random_images(module), "images"
         facts = described(trained, tensors_of(trained.head))
-        write(folder / "head.json", facts)
+        write_json(folder / "head.json", facts)
         shutil.copyfile(HERE / "pictures.py", folder / "prepare.py")
     else:
         module = Scores(torch_head(trained))

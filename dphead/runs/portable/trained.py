@@ -4,6 +4,7 @@ Every number here is in the run folder already.
 """
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,12 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
             "dphead": __version__,
         }
     )
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """JSON for programs of others: without the digest that a run's own files have."""
+    text = json.dumps(plain(facts), indent=2, sort_keys=True, allow_nan=False)
+    path.write_text(f"{text}\n")
 
 
 def tensors_of(head: LinearHead) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from dphead.runs.portable import torch_head
 from dphead.runs.portable.exporting import export
 from dphead.runs.portable.pictures import prepare
 from extract.backbones import BackboneOptions
-from extract.images import Classes
+from extract.classes import Classes
 from extract.rowwise import RowNorm
 from extract.run import ExtractOptions, extract
 
