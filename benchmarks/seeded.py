@@ -110,7 +110,8 @@ def fitted(folder: Path, features: Path, options: str) -> str:
         except (ValueError, OSError) as wrong:
             return "refused " + short(str(wrong).replace(str(folder), ""))
     report = json.loads((run / "report.json").read_text())
-    del report["ledger"]["fit_id"], report["ledger"]["path"]  # of this run alone
+    # of this run alone
+    del report["ledger"]["fit_id"], report["ledger"]["path"], report["sha256"]
     return f"{short(head_bytes(run))} {short(json.dumps(report, sort_keys=True))}"
 
 
