@@ -134,7 +134,7 @@ def problems_of_run(folder: Path, run: Path) -> list[str]:
             problems.append("the report's fit was not charged")
     except (OSError, ValueError, KeyError) as error:
         problems.append(f"a finished run cannot be read: {error!r}")
-    kept = {"report.json", "ledger.json", "run.toml"}
+    kept = {"report.json", "report.html", "ledger.json", "run.toml"}
     kept |= {f"{a}.{b}" for a in ("head", "model") for b in ("json", "safetensors")}
     left = sorted({path.name for path in run.iterdir()} - kept) if run.exists() else []
     if left:

@@ -5,6 +5,7 @@ import encodings.utf_8_sig
 
 import dp_accounting.pld.privacy_loss_distribution
 import dp_accounting.rdp
+import jinja2
 import PIL.Image
 import rich.console
 import rich.progress
@@ -17,12 +18,14 @@ import torch._dynamo
 
 import dphead.analysis.check
 import dphead.analysis.records
+import dphead.analysis.tradeoff
 import dphead.cli
 import dphead.cli.account
 import dphead.cli.check
 import dphead.cli.evaluate
 import dphead.cli.finetune
 import dphead.cli.ledger
+import dphead.cli.outcome
 import dphead.cli.tan
 import dphead.endtoend.run
 import dphead.endtoend.saved
@@ -37,6 +40,7 @@ __all__ = [
     "dphead",
     "encodings",
     "extract",
+    "jinja2",
     "rich",
     "safetensors",
     "scipy",

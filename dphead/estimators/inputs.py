@@ -159,7 +159,8 @@ def numbers(y: Any) -> np.ndarray:
         raise ValueError(
             f"targets must be real numbers, got dtype={y.dtype}. Convert them."
         )
-    return y.astype(np.float64)
+    with np.errstate(all="ignore"):  # a longdouble may be beyond float64
+        return y.astype(np.float64)
 
 
 def _number(item: Any) -> float:

@@ -334,6 +334,6 @@ class DPRegressor(RegressorMixin, _Unclassed):
 
 def clipped_target(target: np.ndarray, middle: float, half: float) -> np.ndarray:
     """(n,) in [-1, 1], each number alone; one that is not finite stays so."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
         part = np.clip((target - middle) / half, -1.0, 1.0)
     return np.where(np.isfinite(target), part, np.nan)

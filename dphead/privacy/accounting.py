@@ -245,12 +245,13 @@ def rdp_curve(
     """
     check(relation=relation)
     total = np.zeros(len(orders))
+    rounding = RDP_ROUNDING + len(events) * 2.0**-52  # of each addition below, too
     for event in (e for e in events if e.count):
         if event.sampling_prob == 1:
             mu = total_mu([event]) or 0.0
             # the square of a small mu would be rounded to nothing
             half = max(mu * mu / 2, sys.float_info.min) if mu else 0.0
-            total = total + np.asarray(orders) * (half * (1 + RDP_ROUNDING))
+            total = total + np.asarray(orders) * (half * (1 + rounding))
             continue
         sd, q, rows = event.noise_multiplier, event.sampling_prob, event.rows_per_unit
         pair = "RDP of Poisson batches needs zero_out or add_remove"

@@ -499,8 +499,9 @@ class CorrectCounts(ClassCounts):
     shape (2, 1).
 
     Rows are not clipped. A tie is not correct. Each row that counts is in one of the
-    two, so that their sum is the number of rows that count, and a row moves them by no
-    more than it would move one of them.
+    two, so that their sum is the number of rows that count, and a row that comes or
+    goes moves them by no more than it would move one of them; one that is replaced can
+    move both.
     """
 
     def shape(self, width: int) -> tuple[int, ...]:
