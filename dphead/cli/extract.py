@@ -78,6 +78,33 @@ def _arguments(
     return found
 
 
+OUTPUT = click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Features file (.h5).",
+)
+CLASSES = click.option(
+    "--classes",
+    metavar="A,B,C|N|@FILE",
+    help="Public class names in label order, their number, or a file.",
+)
+IGNORE_LABELS = click.option(
+    "--ignore-labels", is_flag=True, help="Store no labels (for prediction)."
+)
+BLOCK_ROWS = click.option(
+    "--block-rows",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Rows between two resume points.",
+)
+DATASET_ID = click.option(
+    "--dataset-id",
+    metavar="HEX",
+    help="Public id of the data set, if another file of it exists.",
+)
 UNLABELLED = click.option(
     "--allow-unlabelled",
     is_flag=True,
@@ -118,30 +145,20 @@ LAYOUT = click.option(
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Features file (.h5).",
-)
+@OUTPUT
 @click.option(
     "--backbone",
     required=True,
     metavar="NAME",
     help="scatternet, patches, scatternet+patches, or the name of a timm model.",
 )
-@click.option(
-    "--classes",
-    metavar="A,B,C|N|@FILE",
-    help="Public class names in label order, their number, or a file.",
-)
+@CLASSES
 @click.option(
     "--folder-names-are-public",
     is_flag=True,
     help="Declare the folder (or label) names public: they are the classes.",
 )
-@click.option("--ignore-labels", is_flag=True, help="Store no labels (for prediction).")
+@IGNORE_LABELS
 @UNLABELLED
 @click.option(
     "--split",
@@ -279,22 +296,12 @@ LAYOUT = click.option(
     type=click.IntRange(1),
     help="Default: 16 on a CPU (ScatterNet 128), 128 on a GPU.",
 )
-@click.option(
-    "--block-rows",
-    default=1024,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Rows between two resume points.",
-)
+@BLOCK_ROWS
 @click.option("--workers", type=click.IntRange(1), help="Threads; default: one a core.")
 @click.option(
     "--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows."
 )
-@click.option(
-    "--dataset-id",
-    metavar="HEX",
-    help="Public id of the data set, if another file of it exists.",
-)
+@DATASET_ID
 @click.option(
     "--same-data-as",
     type=click.Path(path_type=Path),

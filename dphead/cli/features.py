@@ -11,6 +11,11 @@ from typing import Any
 import click
 
 from dphead.cli.extract import (
+    BLOCK_ROWS,
+    CLASSES,
+    DATASET_ID,
+    IGNORE_LABELS,
+    OUTPUT,
     UNLABELLED,
     _print_budget,
     _print_problems,
@@ -27,13 +32,7 @@ def features() -> None:
 
 @features.command("import")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Features file (.h5).",
-)
+@OUTPUT
 @click.option(
     "--features",
     "features_",
@@ -61,12 +60,8 @@ def features() -> None:
     metavar="NAME",
     help="Likewise, train, validation or test.",
 )
-@click.option(
-    "--classes",
-    metavar="A,B,C|N|@FILE",
-    help="Public class names in label order, their number, or a file.",
-)
-@click.option("--ignore-labels", is_flag=True, help="Store no labels (for prediction).")
+@CLASSES
+@IGNORE_LABELS
 @UNLABELLED
 @click.option(
     "--width",
@@ -81,18 +76,8 @@ def features() -> None:
     help="What made the embeddings; a head is used only on files of the same.",
 )
 @click.option("--dtype", type=click.Choice(["float16", "float32"]))
-@click.option(
-    "--block-rows",
-    default=1024,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Rows between two resume points.",
-)
-@click.option(
-    "--dataset-id",
-    metavar="HEX",
-    help="Public id of the data set, if another file of it exists.",
-)
+@BLOCK_ROWS
+@DATASET_ID
 @click.option(
     "--same-data-as",
     type=click.Path(path_type=Path),
@@ -165,13 +150,7 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
 
 @features.command()
 @click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Features file (.h5).",
-)
+@OUTPUT
 def join(shards: tuple[Path, ...], output: Path) -> None:
     """Put all SHARDS of an extraction into one features file, the one that a single
     process would have written.

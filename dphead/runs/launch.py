@@ -23,7 +23,8 @@ def launch(count: int, command: list[str]) -> int:
     The first one's output is shown. If one ends with an error, the others are stopped,
     and all if this process is killed.
     """
-    said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115 (until the processes have ended)
+    # open until the processes have ended
+    said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
     running: list[subprocess.Popen[Any]] = []
     try:
         _start(running, count, command, said)
