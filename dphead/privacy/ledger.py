@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ NEW_RELEASE = (
 STATES = ("started", "redrawn", "committed")  # of a release that is not only reserved
 # what SQLite raises for a file or disk that fails; the last for damaged names
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
+HEADER = 100  # bytes that begin every SQLite file (sqlite.org/fileformat2, 1.3)
 
 _forks = [0]  # from the first process to this one
 os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
@@ -106,7 +107,7 @@ class Ledger:
             )
         try:
             if self.path != ":memory:":
-                _make_private(Path(path))
+                _make_whole(Path(path))
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
             self._db.execute("PRAGMA synchronous=EXTRA")
             # Without it REPLACE deletes rows past the triggers.
@@ -703,10 +704,39 @@ class FitLedger:
         )
 
 
-def _make_private(path: Path) -> None:
-    """A file that its owner alone can read, and its folder, where they are missing."""
+def _make_whole(path: Path) -> None:
+    """Make a ledger without fits that its owner alone can read, where there is none.
+
+    It gets its name when all of it is on the disk, so that a file that is shorter than
+    SQLite's header was cut: LedgerError, where SQLite would see an empty ledger.
+    """
+    if path.exists():
+        size = path.stat().st_size
+        if path.is_file() and size < HEADER:
+            raise LedgerError(
+                f"the ledger must be a whole SQLite file, got {path=!s} of {size} "
+                "bytes. Put back a copy that holds all its fits."
+            )
+        return
+    journal = Path(f"{path}-journal")
+    if journal.exists():  # SQLite would write its pages into the new file
+        raise LedgerError(
+            f"a ledger must be beside its journal, got {journal=!s} alone. "
+            "Put the ledger back."
+        )
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
+    os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        db = sqlite3.connect(new, isolation_level=None)
+        with closing(db):
+            db.execute("PRAGMA journal_mode=MEMORY")
+            db.executescript(f"BEGIN; {SCHEMA} {APPEND_ONLY} COMMIT;")
+        with suppress(FileExistsError):  # another process made it meanwhile
+            os.link(new, path)
+    finally:
+        new.unlink()
+    sync(path.parent)
 
 
 def new_fit_id() -> str:

@@ -5,6 +5,7 @@ and crashes that only waste.
 import contextlib
 import json
 import math
+import os
 import signal
 import sqlite3
 from pathlib import Path
@@ -806,6 +807,39 @@ def test_a_full_disk_is_one_error_and_nothing_is_charged(path):
         reserve(specs(500), ledger)
     assert ledger.fits() == []
     reserve(specs(), ledger)
+
+
+@pytest.mark.parametrize("left", [0, 1, 99])
+def test_a_ledger_that_was_cut_is_not_an_empty_one(path, left):
+    filled(path)
+    with open(path, "r+b") as file:
+        file.truncate(left)
+    with pytest.raises(LedgerError, match="a whole SQLite file"):
+        Ledger(path)
+    assert path.stat().st_size == left
+
+
+def test_a_journal_without_its_ledger_is_not_played_into_a_new_one(path):
+    path.parent.mkdir()
+    path.with_name(path.name + "-journal").write_bytes(b"pages of the lost ledger")
+    with pytest.raises(LedgerError, match="beside its journal"):
+        Ledger(path)
+    assert not path.exists()
+
+
+def test_a_ledger_gets_its_name_when_it_is_whole(path, monkeypatch):
+    """What another process makes meanwhile is not replaced, and nothing is left."""
+    link = os.link
+
+    def raced(new, target):
+        assert not Path(target).exists()
+        monkeypatch.setattr("os.link", link)
+        filled(path)
+        link(new, target)
+
+    monkeypatch.setattr("os.link", raced)
+    assert len(Ledger(path).fits()) == 3
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
 def damaged(path, statement, *values):
