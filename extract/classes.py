@@ -22,6 +22,7 @@ SPLITS = {
     "valid": "validation",
     "validation": "validation",
 }
+MOST_CLASSES = 2**20  # names that a number stands for, at most; chosen, not measured
 # of a source whose layout or header says that it has splits
 SPLIT_NAMES = ("train", "validation", "test", "none")
 
@@ -63,8 +64,8 @@ class Classes:
             )
         if text.startswith("@"):
             names = _listed_names(Path(text[1:]))
-        elif text.strip().isdigit():
-            names = [str(i) for i in range(int(text))]
+        elif text.strip().isdecimal():
+            names = _numbered(text.strip())
         else:
             names = [name.strip() for name in text.split(",")]
         if not names or "" in names or len(set(names)) != len(names):
@@ -121,6 +122,17 @@ class Classes:
             f"label={first!r}{more}.{hint} Correct --classes, "
             "or keep such rows without a class by --allow-unlabelled."
         )
+
+
+def _numbered(count: str) -> list[str]:
+    """The names "0", "1", ... of so many classes."""
+    # its length first: a number of thousands of digits cannot be read
+    if len(count) > len(str(MOST_CLASSES)) or int(count) > MOST_CLASSES:
+        raise ExtractError(
+            f"a number of classes must be at most {MOST_CLASSES}, got "
+            f"--classes={count[:20]}. List their names."
+        )
+    return [str(i) for i in range(int(count))]
 
 
 def _listed_names(path: Path) -> list[str]:

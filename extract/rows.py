@@ -97,7 +97,13 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
     """
     if not hasattr(groups, "dtype"):
         # an array of its items could have the type that one of them gives to all
-        groups = np.fromiter(groups, object, len(groups))
+        try:
+            groups = np.fromiter(groups, object, len(groups))
+        except TypeError:
+            raise FormatError(
+                f"groups must be a list or an array, got {type(groups).__name__}. Give "
+                "one for each row."
+            ) from None
     ids = np.asarray(groups)
     if ids.dtype.kind in "OSTU":
         shape = ids.shape

@@ -15,6 +15,8 @@ from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
+MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
+
 
 class _Unusable(click.ClickException):
     """Input that cannot be used: one line that says what to do."""
@@ -53,7 +55,7 @@ def _size(_: click.Context, __: click.Parameter, text: str | None) -> Any:
         sides = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
         sides = (0,)
-    if len(sides) > 2 or min(sides, default=1) < 1:
+    if len(sides) > 2 or not all(1 <= side <= MOST_SIDE for side in sides):
         raise click.BadParameter(f"write N or H,W in pixels, got {text!r}")
     return sides[0] if len(sides) == 1 else sides or None
 

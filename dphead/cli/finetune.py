@@ -9,7 +9,7 @@ import click
 
 from dphead.cli.choices import NOT_PRIVATE, PROTECT, RELATIONS, TUNING, check_private
 from dphead.cli.command import CONFIG, Sectioned, write_config
-from dphead.cli.extract import LAYOUT, NEW_DATA_SET, UNLABELLED, _numbers
+from dphead.cli.extract import LAYOUT, MOST_SIDE, NEW_DATA_SET, UNLABELLED, _numbers
 from dphead.cli.fit import _bytes, releases_text
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
@@ -47,7 +47,7 @@ def shape_of(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
         found = tuple(int(part) for part in text.split(",")) if text else None
     except ValueError:
         found = ()
-    if found is not None and len(found) != 3:
+    if found is not None and (len(found) != 3 or min(found) < 1):
         raise click.BadParameter(f"write CHANNELS,H,W, got {text!r}.")
     return found
 
@@ -161,7 +161,11 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     help="Take the class names from the folders.",
 )
 @UNLABELLED
-@click.option("--image-size", type=int, help="Side that images are resized to.")
+@click.option(
+    "--image-size",
+    type=click.IntRange(1, MOST_SIDE),
+    help="Side that images are resized to.",
+)
 @click.option(
     "--shape", callback=shape_of, help="CHANNELS,H,W of the maps in a features file."
 )
@@ -242,7 +246,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 )
 @click.option(
     "--checkpoint",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 2**20),
     default=20,
     show_default=True,
     help="Steps between them.",

@@ -50,11 +50,12 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
     number, unit = text[:-2], text[-2:].upper()
     try:
-        return int(float(number) * units[unit])
-    except (KeyError, ValueError) as error:
-        raise click.BadParameter(
-            f"a size like 500MB or 2GB is needed, got {text!r}."
-        ) from error
+        size = int(float(number) * units[unit])
+    except (KeyError, ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise click.BadParameter(f"a size like 500MB or 2GB is needed, got {text!r}.")
+    return size
 
 
 @click.command(

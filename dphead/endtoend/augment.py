@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+MOST_VIEWS = 2**16  # of an image; chosen, not measured
 NUMBERS_A_VIEW = 16  # uniform numbers for each view
 GREY = (0.299, 0.587, 0.114)
 

@@ -82,6 +82,11 @@ def schedule(
         steps = _largest(
             lambda t: cost(sigma, batch, t) <= epsilon, MOST_STEPS, "steps", epsilon
         )
+        if steps == MOST_STEPS:
+            raise ValueError(
+                f"the budget must end before {MOST_STEPS} steps, got "
+                f"{noise_multiplier=}, {batch_size=}. Give steps, or less noise."
+            )
     found = Schedule(sigma, batch_size, steps, cost(sigma, batch_size, steps))
     if found.epsilon > epsilon * (1 + 1e-9):
         raise ValueError(

@@ -5,8 +5,7 @@ classifier of images.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -16,9 +15,11 @@ from dphead.analysis.metrics import probabilities
 from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import ModelSpec, Scale, pixel_scale
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
+from dphead.endtoend.processes import usable_device
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import make_training
 from dphead.endtoend.settings import NAMES, make_settings
+from dphead.estimators import parameters
 from dphead.estimators.fitting import PrivacyWarning, confirmed_delta, seed_of
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import (
@@ -36,7 +37,11 @@ from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.runs.custody import public_facts
 from dphead.runs.loop import Run, check_fit, fit_head, reserve
+from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
 from dphead.sums.door import Door
+
+MEMORY = Setting("Bytes of a chunk's gradients.", AT_LEAST_ONE)
+LAYERS = Setting("Patterns of the names of parameters to train; () for all.")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -60,17 +65,17 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
     """
 
     model: str = "wrn-16-4"
-    epsilon: float = 1.0
-    delta: float = 1e-5
+    epsilon: parameters.Epsilon = 1.0
+    delta: parameters.Delta = 1e-5
     classes: Sequence[Any] | np.ndarray | None = None
-    relation: Literal["zero_out", "add_remove", "replace_one"] = "zero_out"
-    nominal_n: int | None = None
-    protect: Literal["image"] | None = None
-    ledger: str | Path | Ledger | None = None
-    preset: str | None = None
-    accountant: str = "auto"
-    allow_large_delta: bool = False
-    random_state: int | None = None
+    relation: parameters.Relation = "zero_out"
+    nominal_n: parameters.NominalN = None
+    protect: parameters.Protect = None
+    ledger: parameters.LedgerPlace = None
+    preset: parameters.PresetName = None
+    accountant: parameters.AccountantName = "auto"
+    allow_large_delta: parameters.Confirmed = False
+    random_state: parameters.Seed = None
     noise_multiplier: float | None = None
     batch_size: int | None = None
     steps: int | None = None
@@ -85,15 +90,15 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
     views: int | None = None
     augment: str | None = None
     weights: str | None = None
-    layers: tuple[str, ...] = ()
+    layers: Annotated[tuple[str, ...] | list[str], LAYERS] = ()
     norm: Literal["before", "after"] = "before"
     groups: int = 16
     mean: Scale | None = None
     std: Scale | None = None
-    memory: int = 2 << 30
-    device: str = "cpu"
-    bf16: bool = False
-    engine: Engine | None = None
+    memory: Annotated[int, MEMORY] = 2 << 30
+    device: Annotated[str, Setting("cpu, cuda, cuda:1.")] = "cpu"
+    bf16: Annotated[bool, Setting("Forward and backward in it.")] = False
+    engine: Annotated[Engine | None, Setting("Of gradients.")] = None
 
     def fit(
         self, X: Any, y: Any, groups: Any = None, **refused: Any
@@ -122,6 +127,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
             network does not protect, unless protect="image" confirms it.
         """
         refuse_weights(refused)
+        check_settings(self)
         X, y = as_arrays(X, y)
         seed = seed_of(self.random_state)
         noise = NoiseSource(seed)
@@ -177,7 +183,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
                 settings.views,
                 settings.augment,
             ),
-            self.device,
+            usable_device(self.device),
             self.bf16,
         )
         target = Target(self.epsilon, self.delta, self.relation, self.accountant)

@@ -9,17 +9,29 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dphead.solvers.settings import Range, Setting, check_settings, is_a, shown
 from extract.weights import first_line, read_state
 
 # Layers whose output for a row depends on the other rows of its batch, or that remember
 # rows from call to call.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
+STEM = 16  # channels of a Wide-ResNet's first layer
+# of a group norm: all widths of a Wide-ResNet are multiples of the stem's
+DIVISOR = Range(
+    f"0 or a divisor of {STEM}", lambda v: v == 0 or (0 < v <= STEM and STEM % v == 0)
+)
+GROUPS = Setting("Of group norms; 0 for none.", DIVISOR)
+SEED = Setting(
+    "Of the initial weights.", Range("a 64-bit number", lambda v: -(2**63) <= v < 2**63)
+)
+# of what pixels in [0, 1] are moved and divided by; chosen, not measured
+MOST_SCALE, LEAST_STD = 1e6, 1e-6
 OWN_PREFIXES = ("wrn-", "tb21-")  # how names begin that are not timm's
 
 
@@ -96,7 +108,7 @@ class WideResNet(nn.Module):
         if depth < 10 or (depth - 4) % 6 or width < 1:
             raise ValueError(
                 "a Wide-ResNet has depth 6k + 4 and a width of 1 or more, got "
-                f"{depth=}, {width=}."
+                f"{depth=}, {width=}. Try wrn-16-4."
             )
         if norm not in ("before", "after"):
             raise ValueError(
@@ -112,9 +124,9 @@ class WideResNet(nn.Module):
             ]
             return nn.Sequential(*(layers if norm == "before" else layers[::-1]))
 
-        self.stem = conv(channels, 16, 3, 1, 1, bias=False)
-        blocks, inputs = [], 16
-        for stage, outputs in enumerate((16 * width, 32 * width, 64 * width)):
+        self.stem = conv(channels, STEM, 3, 1, 1, bias=False)
+        blocks, inputs = [], STEM
+        for stage, outputs in enumerate(STEM * width * k for k in (1, 2, 4)):
             for k in range((depth - 4) // 6):
                 blocks.append(
                     _Block(inputs, outputs, 2 if stage and not k else 1, conv, pre)
@@ -201,14 +213,17 @@ class ModelSpec:
     weights: a local file of public weights (safetensors or a state dict), or None.
     """
 
-    name: str = "wrn-16-4"
+    name: Annotated[str, Setting("Which one.")] = "wrn-16-4"
     channels: int = 3
-    norm: Literal["before", "after"] = "before"
-    groups: int = 16
-    standardise: bool = True
-    seed: int = 0
+    norm: Annotated[Literal["before", "after"], Setting("Where norms are.")] = "before"
+    groups: Annotated[int, GROUPS] = 16
+    standardise: Annotated[bool, Setting("Weights.")] = True
+    seed: Annotated[int, SEED] = 0
     trainable: tuple[str, ...] = ()
-    weights: str | None = None
+    weights: Annotated[str | None, Setting("A file of public weights.")] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def build(self, n_classes: int) -> nn.Module:
         """The network in training mode, float32, on the CPU, its untrained parameters
@@ -282,7 +297,7 @@ def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
             pattern: {name for name in names if re.search(pattern, name)}
             for pattern in patterns
         }
-    except re.error as error:
+    except (re.error, TypeError) as error:
         raise ValueError(
             f"layers must be regular expressions, got {list(patterns)} ({error}). "
             "Correct them."
@@ -317,14 +332,21 @@ def pixel_scale(
         tuple(v) if len(v) == channels else (sum(v) / len(v),) * channels for v in own
     ]
     found = own[0] if mean is None else mean, own[1] if std is None else std
-    if any(
-        isinstance(value, tuple) and len(value) not in (1, channels) for value in found
+    _check_scale("mean", found[0], channels, -MOST_SCALE)
+    _check_scale("std", found[1], channels, LEAST_STD)
+    return found
+
+
+def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
+    """ValueError unless it is numbers of a possible scale, one or each channel's."""
+    parts = value if isinstance(value, tuple | list) else (value,)
+    if len(parts) not in (1, channels) or not all(
+        is_a(part, float) and least <= part <= MOST_SCALE for part in parts
     ):
         raise ValueError(
-            f"mean and std must be one number, or one for each of {channels} channels, "
-            f"got {mean=}, {std=}."
+            f"{name} must be a number from {least:g} to {MOST_SCALE:g}, or one for "
+            f"each of {channels} channels, got {name}={shown(value)}. Correct it."
         )
-    return found
 
 
 def refuse_mixing(model: nn.Module) -> None:

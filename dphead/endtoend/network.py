@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dphead.endtoend.augment import AUGMENTATIONS, row_keys, views_of
+from dphead.endtoend.augment import AUGMENTATIONS, MOST_VIEWS, row_keys, views_of
 from dphead.endtoend.gradients import (
     ENGINES,
     Engine,
@@ -87,7 +87,13 @@ class NetworkSpec:
             )
 
     def check_vote(self, vote: int) -> None:
-        """ValueError for a vote of the views of a network that has none."""
+        """ValueError for a vote of the views of a network that has none, or of so many
+        that there cannot be.
+        """
+        if not 0 <= vote <= MOST_VIEWS:
+            raise ValueError(
+                f"a vote must be of 0 to {MOST_VIEWS} views, got {vote=}. Correct it."
+            )
         if vote and self.augment == "none":
             raise ValueError(
                 "a vote needs a network trained on views, got augment='none', "

@@ -7,6 +7,7 @@ from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import Scale
 from dphead.endtoend.settings import Settings
 from dphead.runs.options import RunOptions
+from dphead.solvers.settings import RELEASES
 from extract.classes import Classes
 
 
@@ -50,8 +51,8 @@ class FinetuneOptions(RunOptions):
     checkpoint: int = 20
 
     def __post_init__(self) -> None:
-        if self.checkpoint < 1:
+        if not 1 <= self.checkpoint <= RELEASES:
             raise ValueError(
-                "there must be a step or more between checkpoints, got "
-                f"checkpoint={self.checkpoint}. Use 1 or more."
+                f"there must be 1 to {RELEASES} steps between checkpoints, got "
+                f"checkpoint={self.checkpoint}. Correct it."
             )

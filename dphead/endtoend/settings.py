@@ -1,12 +1,24 @@
 """A training's settings: defaults (De22's), then a preset's, then the user's."""
 
-import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
-from dphead.endtoend.augment import AUGMENTATIONS
+from dphead.endtoend.augment import AUGMENTATIONS, MOST_VIEWS
 from dphead.endtoend.solver import Step
 from dphead.planning import presets
+from dphead.planning.shorthands import BASE_LEARNING_RATE, EPOCHS, NORMALIZATION
+from dphead.solvers.settings import (
+    AT_LEAST_ONE,
+    POSITIVE,
+    STEPS,
+    Range,
+    Setting,
+)
+
+NOISE_MULTIPLIER = Setting("Of each step.", POSITIVE)
+BATCH_SIZE = Setting("Expected size of Poisson batches.", AT_LEAST_ONE)
+FEW = Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS)
+VIEWS = Setting("Augmented views of an image.", FEW)
 
 
 @dataclass(frozen=True)
@@ -21,31 +33,24 @@ class Settings(Step):
         settings. The rest: `Step`.
     """
 
-    model: str = "wrn-16-4"
-    noise_multiplier: float | None = None
-    batch_size: int | None = None
-    steps: int | None = None
-    epochs: float | None = None
-    base_learning_rate: float | None = None
-    views: int = 0
-    augment: str = "none"
-    normalization: dict[str, Any] | None = None
+    model: Annotated[str, Setting("The network's name.")] = "wrn-16-4"
+    noise_multiplier: Annotated[float | None, NOISE_MULTIPLIER] = None
+    batch_size: Annotated[int | None, BATCH_SIZE] = None
+    steps: Annotated[int | None, STEPS] = None
+    epochs: Annotated[float | None, EPOCHS] = None
+    base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
+    views: Annotated[int, VIEWS] = 0
+    augment: Annotated[str, Setting("What makes the views.")] = "none"
+    normalization: Annotated[dict[str, Any] | None, NORMALIZATION] = None
 
     def resolved(self, n_rows: int) -> "Settings":
-        """With epochs and base_learning_rate turned into steps and learning_rate, and
-        ranges checked.
-        """
+        """With epochs and base_learning_rate turned into steps and learning_rate."""
         found = self
         if self.epochs is not None:
             if self.steps is not None or self.batch_size is None:
                 raise ValueError(
                     f"epochs need a batch_size and no steps, got {self.steps=}, "
                     f"{self.batch_size=}. Correct."
-                )
-            if not (0 < self.epochs < math.inf and self.batch_size > 0):
-                raise ValueError(
-                    "epochs must be positive and finite, and so batch_size, got "
-                    f"{self.epochs=}, {self.batch_size=}. Correct them."
                 )
             steps = max(1, round(self.epochs * n_rows / self.batch_size))
             found = replace(found, steps=steps, epochs=None)
@@ -57,17 +62,6 @@ class Settings(Step):
                 )
             rate = self.base_learning_rate * self.batch_size / 512
             found = replace(found, learning_rate=rate, base_learning_rate=None)
-        if not (
-            found.learning_rate > 0
-            and 0 <= found.momentum < 1
-            and found.weight_decay >= 0
-            and found.views >= 0
-        ):
-            raise ValueError(
-                "learning_rate must be positive, momentum in [0, 1), weight_decay and "
-                f"views at least 0, got {found.learning_rate=}, {found.momentum=}, "
-                f"{found.weight_decay=}, {found.views=}. Correct them."
-            )
         return found
 
 
@@ -103,6 +97,7 @@ def make_settings(
         raise ValueError(
             f"settings must be a network's, got {unknown}. It has {sorted(NAMES)}."
         )
+    Settings(**given)  # refuses what cannot be, before anything is made of it
     known, source = (
         ({}, "dphead's defaults") if preset is None else _from_preset(preset, epsilon)
     )
@@ -119,7 +114,7 @@ def make_settings(
     if merged.get("augment") not in (None, "none", *AUGMENTATIONS):
         raise ValueError(
             f"augment must be none or one of {sorted(AUGMENTATIONS)}, got "
-            f"{merged['augment']!r}."
+            f"augment={merged['augment']!r}. Choose one."
         )
     if merged.get("augment") not in (None, "none") and not merged.get("views"):
         merged["views"] = 1

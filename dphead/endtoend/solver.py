@@ -4,7 +4,7 @@ and post-processes them.
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -12,8 +12,27 @@ from dphead.endtoend.gradients import ModelGradient
 from dphead.endtoend.network import StepParams
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
-from dphead.solvers.gradient import Moments
+from dphead.solvers.gradient import (
+    AVERAGE,
+    BETA2,
+    EMA_DECAY,
+    MOMENTUM,
+    NORMALIZE,
+    OPTIMIZER,
+    WEIGHT_DECAY,
+    Moments,
+    Optimizer,
+)
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.solvers.settings import (
+    CLIP_NORM,
+    LEARNING_RATE,
+    OFF,
+    Setting,
+    check_settings,
+)
+
+DECOUPLED = Setting("Weight decay beside the gradient, as AdamW's.", source=OFF)
 
 
 @dataclass
@@ -54,16 +73,19 @@ class Step:
     gradient (AdamW) if `decoupled`.
     """
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = 2.0
-    momentum: float = 0.0
-    beta2: float = 0.999
-    clip_norm: float = 1.0
-    normalize: bool = True
-    average: Literal["last", "ema"] = "ema"
-    ema_decay: float = 0.9999
-    weight_decay: float = 0.0
-    decoupled: bool = False
+    optimizer: Annotated[Optimizer, OPTIMIZER] = "sgd"
+    learning_rate: Annotated[float, LEARNING_RATE] = 2.0
+    momentum: Annotated[float, MOMENTUM] = 0.0
+    beta2: Annotated[float, BETA2] = 0.999
+    clip_norm: Annotated[float, CLIP_NORM] = 1.0
+    normalize: Annotated[bool, NORMALIZE] = True
+    average: Annotated[Literal["last", "ema"], AVERAGE] = "ema"
+    ema_decay: Annotated[float, EMA_DECAY] = 0.9999
+    weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
+    decoupled: Annotated[bool, DECOUPLED] = False
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,9 @@ def _named(options: FinetuneOptions) -> str | None:
     if options.same_data_as is not None:
         with open_features(options.same_data_as) as file:
             return file.dataset_id
-    return options.dataset_id or data_set_of(options.ledger)
+    if options.dataset_id is not None:
+        return options.dataset_id
+    return data_set_of(options.ledger)
 
 
 def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:

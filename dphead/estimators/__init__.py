@@ -5,7 +5,7 @@ checked there when it is fitted, and are documented from there (`documented`).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dphead.estimators.unclassed import DPPCA, DPRegressor
 from dphead.privacy.statistics import Loss
 from dphead.solvers.gradient import Average
 from dphead.solvers.prototypes import Rule
+from dphead.solvers.settings import Setting
 
 __all__ = [
     "DPPCA",
@@ -44,8 +45,8 @@ class DPHeadClassifier(DPClassifier):
     has ours). The other parameters, and the attributes after `fit`: `DPClassifier`.
     """
 
-    method: str = "auto"
-    settings: dict[str, Any] | None = None
+    method: Annotated[str, Setting("Its name.")] = "auto"
+    settings: Annotated[dict[str, Any] | None, Setting("The method's.")] = None
 
     def _options(self) -> dict[str, Any]:
         options = super()._options()

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dphead.analysis.metrics import accuracy, probabilities
-from dphead.estimators.fitting import Data, carry_out, public_rows, seed_of
+from dphead.estimators import parameters
+from dphead.estimators.fitting import Data, carry_out, public_rows
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -23,14 +23,10 @@ from dphead.estimators.inputs import (
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
 from dphead.planning.methods import make_method
-from dphead.planning.plan import (
-    check_budget,
-    check_facts,
-    check_unit,
-)
-from dphead.privacy.ledger import Ledger
+from dphead.planning.plan import check_facts, check_unit
 from dphead.rows.features import load_features
 from dphead.solvers.base import PublicFacts
+from dphead.solvers.settings import check_settings
 
 RowScores = Callable[[np.ndarray], np.ndarray]
 
@@ -117,19 +113,19 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
 
     method: ClassVar[str]
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
+    epsilon: parameters.Epsilon = 1.0
+    delta: parameters.Delta = 1e-5
     classes: Sequence[Any] | np.ndarray | None = None
-    relation: Literal["zero_out", "add_remove", "replace_one"] = "zero_out"
-    nominal_n: int | None = None
-    group_cap: int | None = None
-    protect: Literal["image"] | None = None
-    accountant: str = "auto"
-    ledger: str | Path | Ledger | None = None
-    split: str | None = None
-    preset: str | None = None
-    allow_large_delta: bool = False
-    random_state: int | None = None
+    relation: parameters.Relation = "zero_out"
+    nominal_n: parameters.NominalN = None
+    group_cap: parameters.GroupCap = None
+    protect: parameters.Protect = None
+    accountant: parameters.AccountantName = "auto"
+    ledger: parameters.LedgerPlace = None
+    split: parameters.SplitName = None
+    preset: parameters.PresetName = None
+    allow_large_delta: parameters.Confirmed = False
+    random_state: parameters.Seed = None
     unit_norm: bool | None = None
     center_share: float | None = None
     normalization: dict[str, Any] | None = None
@@ -175,9 +171,8 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
             (a grid search).
         """
         refuse_weights(refused)
+        check_settings(self)
         X, y, groups = as_arrays(X, y, groups)
-        check_budget(self.epsilon, self.delta)
-        seed_of(self.random_state)
         with self._training_data(X, y, groups) as data:
             facts = self._public_facts(data)
             unit = check_unit(

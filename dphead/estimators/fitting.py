@@ -5,11 +5,10 @@ sums, charge, fit, and say what was guaranteed. No row is read before the charge
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 from dphead.estimators.guarantee import Privacy, privacy_of
-from dphead.planning.plan import check_budget, large_delta, make_plan
+from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -54,11 +53,10 @@ def carry_out(
     """Charge an estimator's plan and fit.
 
     estimator: its parameters epsilon, delta, relation, group_cap, allow_large_delta,
-    random_state and ledger decide. notes: what else to say of the guarantee;
-    weaker: why it is weaker than it may look, which is warned of too. ValueError and
-    LedgerError with nothing charged.
+    random_state and ledger decide, checked before (`check_settings`). notes: what else
+    to say of the guarantee; weaker: why it is weaker than it may look, which is warned
+    of too. ValueError and LedgerError with nothing charged.
     """
-    check_budget(estimator.epsilon, estimator.delta)
     seed = seed_of(estimator.random_state)
     noise = NoiseSource(seed)
     facts = data.facts
@@ -131,16 +129,6 @@ def confirmed_delta(epsilon: float, delta: float, n_rows: int, allow: bool) -> s
     return text
 
 
-def seed_of(random_state: Any) -> int | None:
-    """The seed of a fit's noise: None for a guarantee. 0 is a seed like any other.
-
-    ValueError for what is neither None nor an int.
-    """
-    if random_state is None:
-        return None
-    if isinstance(random_state, Integral):
-        return int(random_state)
-    raise ValueError(
-        f"random_state must be None or an int, got {random_state!r}. None is private, "
-        "an int is for tests."
-    )
+def seed_of(random_state: int | None) -> int | None:
+    """The seed of a fit's noise: None for a guarantee. 0 is a seed like any other."""
+    return None if random_state is None else int(random_state)

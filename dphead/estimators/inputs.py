@@ -27,7 +27,10 @@ from dphead.rows.features import (
     open_features,
     split_slots,
 )
+from dphead.solvers.settings import shown
 
+MOST_CLASSES = 2**20  # chosen, not measured
+_LABELS = "biufUS"  # kinds of dtypes
 _PLAIN = {bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {
     np.object_,
     np.void,
@@ -98,6 +101,12 @@ def from_arrays(
     """
     cap = estimator.group_cap
     check_grouped(groups, cap)
+    if estimator.split is not None:
+        raise ValueError(
+            "split must be None for arrays, got "
+            f"split={shown(estimator.split)}. Pass the rows of the split, or the path "
+            "of a features file."
+        )
     if y is None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Pass "
@@ -188,6 +197,7 @@ def from_file(
     with open_features(Path(path)) as file:
         check_groups(file, group_cap)
         check_views(file, relation)
+        classes = None if classes is None else listed(classes)
         names = (
             classes
             if classes is not None
@@ -203,11 +213,11 @@ def from_file(
         if (
             classes is not None
             and file.class_names
-            and [str(c) for c in classes] != file.class_names
+            and list(map(str, classes)) != file.class_names
         ):
             raise ValueError(
                 "classes must equal the file's, in its order, got "
-                f"{list(classes)[:5]}. It has {file.class_names[:5]}."
+                f"{classes[:5]}. It has {file.class_names[:5]}."
             )
         yield TrainingData(
             len(split_slots(file, split)),
@@ -241,14 +251,35 @@ def _look_up(table: dict[Any, int], label: Any) -> int:
 
 def declared(classes: Any) -> np.ndarray:
     """Sorted distinct public classes."""
-    given = np.asarray(list(classes))
-    names = np.unique(given)
-    if given.ndim != 1 or given.dtype.kind not in "biufUS" or len(names) != len(given):
+    given = listed(classes)
+    try:
+        array = np.asarray(given)
+    except ValueError:  # some are lists
+        array = np.empty((0, 0))
+    plain = array.ndim == 1 and array.dtype.kind in _LABELS
+    if plain and (array.dtype.kind != "f" or np.isfinite(array).all()):
+        names = np.unique(array)
+        if len(names) == len(given) > 0:
+            return names
+    raise ValueError(
+        "classes must be distinct numbers or strings, got "
+        f"classes={shown(given)}. Correct them."
+    )
+
+
+def listed(classes: Any) -> list[Any]:
+    """Declared classes one by one. ValueError for what is no list of some: a text would
+    be one of its letters.
+    """
+    try:
+        if isinstance(classes, str | bytes | dict) or len(classes) > MOST_CLASSES:
+            raise TypeError
+        return list(classes)
+    except (TypeError, OverflowError):
         raise ValueError(
-            "classes must be distinct numbers or strings, got "
-            f"classes={list(classes)[:8]}. Correct them."
-        )
-    return names
+            f"classes must be a list of at most {MOST_CLASSES} numbers or strings, got "
+            f"classes={shown(classes)}. Pass the public list of classes."
+        ) from None
 
 
 def _numbers(x: Any) -> Any:

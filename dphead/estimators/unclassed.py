@@ -3,8 +3,7 @@ a bounded number. No row's value is looked at before the charge.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.base import (
@@ -19,6 +18,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from dphead.estimators import parameters
 from dphead.estimators.fitting import Data, Fitted, carry_out, public_rows
 from dphead.estimators.inputs import (
     as_arrays,
@@ -30,32 +30,31 @@ from dphead.estimators.inputs import (
 )
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
-from dphead.planning.plan import check_budget
-from dphead.privacy.ledger import Ledger
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers.base import PublicFacts, Solver
 from dphead.solvers.components import PrincipalComponents
 from dphead.solvers.regression import RidgeRegression
+from dphead.solvers.settings import check_settings, is_a, shown
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
     """Parameters of the guarantee, and the fit of rows that have no class."""
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
+    epsilon: parameters.Epsilon = 1.0
+    delta: parameters.Delta = 1e-5
     row_norm: float = 1.0
     mean_share: float = 0.1
-    relation: Literal["zero_out", "add_remove", "replace_one"] = "zero_out"
-    nominal_n: int | None = None
-    group_cap: int | None = None
-    ledger: str | Path | Ledger | None = None
-    allow_large_delta: bool = False
-    random_state: int | None = None
+    relation: parameters.Relation = "zero_out"
+    nominal_n: parameters.NominalN = None
+    group_cap: parameters.GroupCap = None
+    ledger: parameters.LedgerPlace = None
+    allow_large_delta: parameters.Confirmed = False
+    random_state: parameters.Seed = None
 
     def _rows(self, X: Any, y: Any = None) -> Any:
         """Checked as a fit may check them; y too where nothing is private."""
-        check_budget(self.epsilon, self.delta)
+        check_settings(self)
         if np.isfinite(self.epsilon):
             return private_rows(self, X)
         x: Any = X
@@ -309,14 +308,14 @@ class DPRegressor(RegressorMixin, _Unclassed):
         if bounds is None and not np.isfinite(self.epsilon):
             bounds = (float(target.min()), float(target.max()))
             bounds = bounds if bounds[0] < bounds[1] else (bounds[0], bounds[0] + 1.0)
-        known = bounds is not None and len(bounds) == 2 and np.isfinite(bounds).all()
-        if not known or not bounds[0] < bounds[1]:  # type: ignore[index]
+        lower, upper = _two_numbers(bounds)
+        # NaN where they are not two numbers; infinite where half their length is
+        if not 0 < (upper - lower) / 2 < np.inf:
             raise ValueError(
                 "bounds must be declared: two finite numbers, the lower first, got "
-                f"bounds={bounds}. Pass the public range of the target: its own "
+                f"bounds={shown(bounds)}. Pass the public range of the target: its own "
                 "smallest and largest value would reveal rows."
             )
-        lower, upper = bounds  # type: ignore[misc]
         return (lower + upper) / 2, (upper - lower) / 2
 
     def predict(self, X: Any) -> np.ndarray:
@@ -337,3 +336,12 @@ def clipped_target(target: np.ndarray, middle: float, half: float) -> np.ndarray
     with np.errstate(all="ignore"):
         part = np.clip((target - middle) / half, -1.0, 1.0)
     return np.where(np.isfinite(target), part, np.nan)
+
+
+def _two_numbers(bounds: Any) -> tuple[float, float]:
+    """What is given as two numbers; not a number twice for anything else."""
+    given = bounds.tolist() if isinstance(bounds, np.ndarray) else bounds
+    pair = isinstance(given, tuple | list) and len(given) == 2
+    if not pair or not all(is_a(part, float) for part in given):
+        return np.nan, np.nan
+    return float(given[0]), float(given[1])

@@ -152,7 +152,7 @@ def _preset_settings(
 
 def _refuse_unknown(name: str, given: set[str]) -> None:
     known = set(settable(name)) | set(shorthands(name))
-    unknown = sorted(given - known)
+    unknown = sorted(given - known, key=str)
     if unknown:
         hint = " Name the method that has them." if name == "auto" else ""
         raise ValueError(

@@ -8,7 +8,14 @@ from typing import Annotated, Any, TypeVar
 from dphead.solvers import PublicFacts
 from dphead.solvers.centering import CENTER_SHARE, UNIT_NORM, Centering
 from dphead.solvers.normalization import ChannelNormalization
-from dphead.solvers.settings import OFF, POSITIVE, Setting, check_settings
+from dphead.solvers.settings import (
+    OFF,
+    POSITIVE,
+    Setting,
+    check_settings,
+    settings_of,
+    shown,
+)
 
 T = TypeVar("T", "Batches", "RowPreparation")
 # each and the setting of a solver that it stands for
@@ -80,9 +87,20 @@ class RowPreparation:
     def centering(self) -> Centering | ChannelNormalization:
         """What a solver is given."""
         if self.normalization is not None:
-            return ChannelNormalization(**self.normalization)
+            return _normalization(self.normalization)
         share = Centering.share if self.center_share is None else self.center_share
         return Centering(share, self.unit_norm is not False)
+
+
+def _normalization(table: dict[str, Any]) -> ChannelNormalization:
+    try:
+        return ChannelNormalization(**table)
+    except TypeError:
+        names = ", ".join(settings_of(ChannelNormalization))
+        raise ValueError(
+            f"normalization must be a table of {names} (the last two may be left out), "
+            f"got normalization={shown(table)}. Correct it."
+        ) from None
 
 
 def taken(kind: type[T], settings: dict[str, Any], names: set[str]) -> T:

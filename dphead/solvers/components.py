@@ -11,8 +11,15 @@ from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
 from dphead.solvers.centering import shrunk
 from dphead.solvers.head import LinearHead
-from dphead.solvers.settings import BELOW_ONE, POSITIVE, Setting, check_settings
+from dphead.solvers.settings import (
+    AT_LEAST_ONE,
+    BELOW_ONE,
+    POSITIVE,
+    Setting,
+    check_settings,
+)
 
+N_COMPONENTS = Setting("How many, at most n_features.", AT_LEAST_ONE)
 ROW_NORM = Setting("Rows longer than this are shortened to it.", POSITIVE)
 MEAN_SHARE = Setting(
     "Share of mu² for the noisy mean that rows are centred by; 0: not centred.",
@@ -73,7 +80,7 @@ class PrincipalComponents:
     eigenvalues (Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1, and a mean).
     """
 
-    n_components: int
+    n_components: Annotated[int, N_COMPONENTS]
     row_norm: Annotated[float, ROW_NORM] = 1.0
     mean_share: Annotated[float, MEAN_SHARE] = 0.1
     name: str = "dp-pca"
@@ -83,10 +90,10 @@ class PrincipalComponents:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The mean, if any, and G. ValueError for more components than features."""
-        if not 1 <= self.n_components <= facts.n_features:
+        if self.n_components > facts.n_features:
             raise ValueError(
-                "n_components must be at least 1 and at most the number of features, "
-                f"got n_components={self.n_components}, "
+                "n_components must be at most the number of features, got "
+                f"n_components={self.n_components}, "
                 f"n_features={facts.n_features}. Correct it."
             )
         return CenteredGram(self.row_norm, self.mean_share).plan()

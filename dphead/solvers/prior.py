@@ -5,11 +5,12 @@ read.
 import hashlib
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dphead.privacy.transform import RowTransform
+from dphead.solvers.settings import shown
 
 # of a class's start, on unit rows; trials on CIFAR-10's training rows, none is stored
 START_LOGITS = 8.0
@@ -30,7 +31,7 @@ class PublicPrior:
     digest: str = field(init=False)
 
     def __post_init__(self, weights: np.ndarray) -> None:
-        weights = np.ascontiguousarray(weights, np.float64)
+        weights = _as_numbers(weights)
         if weights.ndim != 2 or not np.isfinite(weights).all():
             raise ValueError(
                 "a prior must be a finite (n_features, n_classes) array, got shape "
@@ -64,6 +65,16 @@ class PublicPrior:
             between if transform.scale is None else between / transform.scale[:, None]
         )
         return start
+
+
+def _as_numbers(given: Any) -> np.ndarray:
+    try:
+        return np.ascontiguousarray(given, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            "a prior must be a finite (n_features, n_classes) array, got "
+            f"prior={shown(given)}. Correct it."
+        ) from None
 
 
 def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:

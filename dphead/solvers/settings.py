@@ -7,7 +7,7 @@ From it come the check in the solver (`check_settings`), the options of `dphead 
 the estimators' documentation and docs/settings.md.
 """
 
-import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from numbers import Integral, Real
@@ -20,6 +20,8 @@ CHOSEN = "chosen, not measured"
 # on held-out training rows of CIFAR-10 (MobileNetV2) and digits: commit 135ded1
 TRIALS = "trials on training rows, not stored"
 OFF = "off"
+_QUOTED = reprlib.Repr()
+_QUOTED.maxstring = _QUOTED.maxlong = _QUOTED.maxother = 60  # characters
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,14 @@ class Range:
     """
 
     text: str
-    holds: Callable[[float], bool]
+    holds: Callable[[Any], bool]
 
 
-FINITE = Range("finite", lambda v: math.isfinite(v))
-POSITIVE = Range("positive and finite", lambda v: 0 < v < math.inf)
-NOT_NEGATIVE = Range("at least 0, finite", lambda v: 0 <= v < math.inf)
+# of a number that weights are made of: its square fits a float32; chosen, not measured
+LARGEST = 1e15
+FINITE = Range(f"from {-LARGEST:g} to {LARGEST:g}", lambda v: abs(v) <= LARGEST)
+POSITIVE = Range(f"positive, at most {LARGEST:g}", lambda v: 0 < v <= LARGEST)
+NOT_NEGATIVE = Range(f"from 0 to {LARGEST:g}", lambda v: 0 <= v <= LARGEST)
 AT_LEAST_ONE = Range("a whole number of at least 1", lambda v: v >= 1)
 RELEASES = 2**20  # of a plan, at most: it is a list, and takes a minute at this length
 COUNT = Range(f"a whole number from 1 to {RELEASES}", lambda v: 1 <= v <= RELEASES)
@@ -115,9 +119,9 @@ class Declared:
 
     def holds(self, value: Any) -> bool:
         """Whether the setting may have the value."""
-        if isinstance(value, str):
+        if isinstance(value, str) and str not in self.types:
             return value in self.choices
-        if not any(_is_a(value, t) for t in self.types):
+        if not any(is_a(value, t) for t in self.types):
             return False
         valid = self.setting.valid
         return valid is None or value is None or valid.holds(value)
@@ -137,6 +141,7 @@ NAMES = {
     float: "a number",
     bool: "true or false",
     dict: "a table",
+    str: "a text",
 }
 
 
@@ -167,8 +172,14 @@ def check_settings(settings: Any) -> None:
         value = getattr(settings, name)
         if not declared.holds(value):
             raise ValueError(
-                f"{name} must be {declared.must_be}, got {name}={value!r}. Correct it."
+                f"{name} must be {declared.must_be}, got {name}={shown(value)}. "
+                "Correct it."
             )
+
+
+def shown(value: Any) -> str:
+    """A value as a message of one line may quote it, whatever it is."""
+    return " ".join(_QUOTED.repr(value).split())
 
 
 def _members(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
@@ -184,9 +195,20 @@ def _members(annotation: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
     return types, choices
 
 
-def _is_a(value: Any, kind: type) -> bool:
-    """isinstance, where numbers of numpy are numbers and booleans are none."""
+def is_a(value: Any, kind: type) -> bool:
+    """`isinstance`, where numbers of numpy are numbers; booleans are none, and neither
+    is a whole number that is too large for a float.
+    """
     if kind in (int, float):
         number = Integral if kind is int else Real
-        return isinstance(value, number) and not isinstance(value, bool)
+        known = isinstance(value, number) and not isinstance(value, bool)
+        return known and _fits_float(value)
     return isinstance(value, (bool, np.bool_) if kind is bool else kind)
+
+
+def _fits_float(value: Any) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True

@@ -133,7 +133,7 @@ def test_one_mean_and_one_gram_matrix_are_all_that_is_released(solver):
 def test_settings_out_of_range_are_refused():
     facts = PublicFacts(N, D, 1)
     for many in (0, D + 1):
-        with pytest.raises(ValueError, match="n_components must be at least 1"):
+        with pytest.raises(ValueError, match="n_components must be"):
             PrincipalComponents(many).plan(facts)
     for wrong in (
         {"row_norm": 0.0},
