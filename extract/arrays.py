@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from extract.bounds import check_unpacked
+from extract.bounds import check_ends, check_unpacked
 from extract.classes import (
     Classes,
     check_found,
@@ -72,6 +72,7 @@ def read_idx(path: Path) -> np.ndarray:
     unpacked.
     """
     packed = path.suffix == ".gz"
+    check_ends(path)
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
             dtype, shape = _idx_header(file.read(4 + 4 * 255), path)
@@ -217,6 +218,7 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
 
 
 def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
+    check_ends(file)
     data = np.fromfile(file, np.uint8)
     size = label_bytes + _CIFAR_PIXELS
     if len(data) == 0 or len(data) % size:

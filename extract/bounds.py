@@ -35,3 +35,18 @@ def is_plain(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):  # ValueError: a name that no file can have
         return False
+
+
+def check_ends(path: Path) -> None:
+    """ExtractError for a pipe or a device. A folder, and what is not there, are for
+    others to refuse.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ExtractError(
+            f"a file must have an end, got path={str(path)!r}, a pipe or a device. "
+            "Copy it into a file."
+        )

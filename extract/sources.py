@@ -23,6 +23,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from extract import arrays, datasets, listing, webdataset
+from extract.bounds import check_ends
 from extract.classes import Classes
 from extract.errors import ExtractError
 from extract.images import Source
@@ -52,6 +53,7 @@ def open_source(
         raise ExtractError(
             f"the source must exist, got source={str(path)!r}. Check the path."
         )
+    check_ends(path)
     if layout == WEBDATASET:
         return webdataset.open_samples(path, classes, split, columns or Columns())
     if columns is not None or datasets.dataset_files(path):

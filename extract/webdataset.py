@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from extract.bounds import check_ends
 from extract.classes import Classes
 from extract.errors import ExtractError
 from extract.images import Source
@@ -82,6 +83,7 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
 def _samples(path: Path) -> dict[str, Sample]:
     """Samples of an archive by key, in its order."""
     found: dict[str, Sample] = {}
+    check_ends(path)
     try:
         with tarfile.open(path) as archive:
             for info in archive:

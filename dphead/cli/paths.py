@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
+from extract.bounds import check_ends
+
 
 def check_there(what: str, *paths: Path | None) -> None:
-    """ValueError for a path that does not exist; None is none that was given."""
+    """ValueError for a path that does not exist, or is a pipe or a device; None is none
+    that was given.
+    """
     for path in paths:
-        if path is None or _exists(path):
+        if path is None:
+            continue
+        check_ends(path)
+        if _exists(path):
             continue
         hint = ""
         if _exists(path.with_name(path.name + ".part")):

@@ -1,10 +1,12 @@
 """A path that is not there is said before libraries are loaded, which takes seconds."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+from commands import dphead, refused
 
 from dphead.cli.paths import check_there
 
@@ -49,6 +51,15 @@ def test_a_missing_path_loads_no_library(tmp_path):
     lines = done.stderr.splitlines()
     assert len(lines) == len(COMMANDS)
     assert all(" must exist, got missing" in line for line in lines)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pipe_is_refused_before_it_is_opened(command, tmp_path, monkeypatch):
+    """Reading one would wait for ever."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("missing")
+    os.mkfifo("missing.h5")
+    assert "must have an end, got path='missing" in refused(dphead(*command.split()))
 
 
 def test_an_unfinished_file_beside_it_is_named(tmp_path):

@@ -85,7 +85,7 @@ def test_arrays_of_no_source_are_one_line(arrays, tmp_path):
 
 def test_a_pipe_is_no_manifest_and_no_list_of_classes(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(ExtractError, match="a manifest must be"):
+    with pytest.raises(ExtractError, match="must have an end"):
         open_source(tmp_path / "pipe.csv", Classes.parse("3"))
     for path in (tmp_path / "pipe.csv", "/dev/zero"):
         with pytest.raises(ExtractError, match="--classes @FILE must be"):

@@ -1,10 +1,13 @@
 import os
+from pathlib import Path
 
 import pytest
 
 from extract import bounds
-from extract.bounds import check_unpacked, is_plain
+from extract.bounds import check_ends, check_unpacked, is_plain
+from extract.classes import Classes
 from extract.errors import ExtractError
+from extract.sources import open_source
 
 
 def test_what_unpacks_to_far_more_is_refused(tmp_path):
@@ -23,3 +26,29 @@ def test_only_a_file_with_an_end_is_plain(tmp_path):
     assert is_plain(tmp_path / "link")
     for name in ("pipe", "missing", ".", "/dev/zero", "a\0b", "x" * 5000):
         assert not is_plain(tmp_path / name)
+
+
+def test_a_pipe_and_a_device_are_refused_before_they_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ExtractError, match=r"must have an end, got .*Copy it into"):
+            check_ends(path)
+    for path in (tmp_path, tmp_path / "missing", Path(__file__), Path("x" * 5000)):
+        check_ends(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        *((f"pipe.{kind}", None) for kind in ("npz", "tar", "zip", "csv", "parquet")),
+        *(("folder/train-images-idx3-ubyte", None), ("folder/data_batch_1.bin", None)),
+        *(("folder/0.tar", "webdataset"), ("pipe.tar", "webdataset")),
+    ],
+)
+def test_a_source_that_is_a_pipe_is_refused(name, layout, tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / name)
+    source = tmp_path / name.split("/")[0]
+    (tmp_path / "folder" / "train-labels-idx1-ubyte").write_bytes(b"")
+    with pytest.raises(ExtractError, match="must have an end, got"):
+        open_source(source, Classes.parse("3"), layout=layout)
