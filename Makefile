@@ -1,6 +1,6 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo tour docs smoke test lint bench tables mutants lowest
+.PHONY: install demo tour docs smoke test lint bench tables mutants lowest lowest-torch
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
@@ -57,3 +57,9 @@ lowest:
 		../tests/privacy/test_ledger.py ../tests/privacy/test_release.py ../tests/rows \
 		../tests/solvers ../tests/sums ../tests/runs/test_fit.py \
 		../tests/runs/test_processes.py
+
+# Networks of images at their lowest versions, in the same environment.
+lowest-torch: lowest
+	$(LOWEST) -m pip install --quiet --constraint .lowest/constraints.txt '.[extract]'
+	cd .lowest && ../$(LOWEST) -m pytest --numprocesses 2 --rootdir .. -c ../pyproject.toml \
+		../tests/endtoend ../tests/extract

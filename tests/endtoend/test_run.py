@@ -280,7 +280,7 @@ def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
             },
             "epsilon must be at least",
         ),
-        ({"groups": 5}, "divisible"),
+        ({"groups": 5}, "a divisor of 16"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_nothing_charged(change, message, tmp_path):
