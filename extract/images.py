@@ -6,6 +6,7 @@ Nothing here may look at another row; `extract.sources` opens what a user names.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,10 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from extract.errors import ExtractError
+
+# an image of up to twice Pillow's limit (179 megapixels) is decoded, a larger one is
+# none: the warning between the two would be lines of Pillow's own source
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 
 class UnreadableImage(Exception):

@@ -16,7 +16,7 @@ from dphead.analysis.tan import (
 )
 from dphead.endtoend.choose import Schedule, schedule
 from dphead.endtoend.settings import Settings
-from dphead.planning.plan import Target
+from dphead.planning.plan import Target, check_budget
 
 
 def plans(
@@ -40,6 +40,9 @@ def plans(
             f"the flat region begins at sigma = {MIN_SIGMA:g}, got "
             f"{noise_multiplier=}. Use more noise."
         )
+    check_budget(epsilon, delta)
+    if n_rows < 1:
+        raise ValueError(f"there must be rows, got {n_rows=}. Give their number.")
     target = Target(epsilon, delta, accountant=accountant)
     found = []
     for count in steps:
@@ -54,7 +57,7 @@ def plans(
     if not found:
         raise ValueError(
             f"no number of steps spends this budget at sigma >= 2, got {epsilon=}, "
-            f"steps={list(steps)}."
+            f"steps={list(steps)}. Give another budget or number of rows."
         )
     return found
 

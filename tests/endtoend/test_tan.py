@@ -44,6 +44,21 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
         plans(100, epsilon=1e-3, delta=1e-5, steps=[10])
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--n-rows", "0", "there must be rows, got n_rows=0"),
+        ("--epsilon", "nan", "epsilon must be > 0, got epsilon=nan"),
+        ("--delta", "0", r"delta must be in \(0, 1\), got delta=0"),
+    ],
+)
+def test_a_plan_that_cannot_be_says_which_number(option, value, message):
+    given = {"--n-rows": "100", "--epsilon": "1", "--delta": "1e-5", option: value}
+    done = command("plan", *(word for pair in given.items() for word in pair))
+    assert done.exit_code != 0
+    assert re.match(message, str(done.exception))
+
+
 def test_a_simulated_setting_has_the_same_eta():
     small = simulated_settings(FULL, 8)
     assert (small.batch_size, small.noise_multiplier, small.steps) == (4, 0.25, 4)

@@ -75,6 +75,7 @@ def test_arrays_beyond_all_memory_are_refused(write, tmp_path):
         {"labels": np.array(["x", None] * 2, dtype=object)},
         {"images": np.zeros((4, 0, 5), np.uint8)},
         {"images": np.uint8(3)},
+        {"labels": np.uint8(3)},
         {"split": np.zeros((4, 2))},
     ],
 )

@@ -3,6 +3,8 @@ import gzip
 import io
 import os
 import struct
+import subprocess
+import sys
 import tarfile
 import zipfile
 
@@ -452,6 +454,41 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", forbidden)
     with pytest.raises(ExtractError, match=r"dog' \(Permission denied\)"):
         open_source(tmp_path / "images", Classes.parse("cat,dog"))
+
+
+HUGE = """
+import sys
+from PIL import Image
+from extract.images import decode_image
+Image.MAX_IMAGE_PIXELS = 800
+print(decode_image(sys.stdin.buffer.read()).shape)
+"""
+
+
+def test_a_huge_image_is_decoded_in_silence_or_is_none(monkeypatch):
+    """Up to twice Pillow's limit it only warns, in lines of its own source."""
+    data = encoded(np.zeros((30, 40, 3), np.uint8))
+    done = subprocess.run([sys.executable, "-c", HUGE], input=data, capture_output=True)
+    assert (done.stdout, done.stderr) == (b"(30, 40, 3)\n", b"")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+    with pytest.raises(UnreadableImage, match="DecompressionBombError"):
+        decode_image(data)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_packed_tar_is_one_line(damage, tmp_path):
+    path = tmp_path / "a.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        info = tarfile.TarInfo("a/1.png")
+        data = encoded(PICTURE)
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    held = bytearray(path.read_bytes())
+    middle = len(held) // 2
+    held[middle] ^= 255
+    path.write_bytes(held[:middle] if damage == "cut" else held)
+    with pytest.raises(ExtractError, match="an archive must be complete"):
+        open_source(path, Classes.parse("a"))
 
 
 def test_a_pipe_with_an_images_name_is_refused(tmp_path):

@@ -160,6 +160,30 @@ def test_a_folder_with_a_report_is_whole(features, run, monkeypatch):
     assert written == ["ledger.json", "report.json"]
 
 
+def test_records_are_on_the_disk_before_stored_releases_go(features, run, monkeypatch):
+    """Each file's bytes before its name, and its name before the next file."""
+    seen = []
+
+    def spy(place, name, said):
+        real = getattr(place, name)
+
+        def spied(*given, **more):
+            seen.append(said(*given))
+            return real(*given, **more)
+
+        monkeypatch.setattr(place, name, spied)
+
+    spy(os, "fsync", lambda _: "sync")
+    spy(os, "replace", lambda _, path: Path(path).name)
+    spy(custody.shutil, "rmtree", lambda path: Path(path).name)
+    fitted("fit", features, "-o", run, *LS)
+    records = ["head.safetensors", "head.json", "ledger.json"]
+    records += ["report.html", "report.json"]
+    wanted = [part for name in records for part in ("sync", name, "sync")]
+    first = seen.index("head.safetensors") - 1
+    assert seen[first : seen.index("releases", first) + 1] == [*wanted, "releases"]
+
+
 def test_what_is_private_is_the_owners_alone(features, run, monkeypatch):
     command = ("fit", features, "-o", run, *LS)
     crashed(monkeypatch, "write", "before", *command, module=fit)
