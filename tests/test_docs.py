@@ -108,3 +108,17 @@ def test_the_citation_has_the_projects_version():
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"version: {project['version']}\n" in citation
     assert f"license: {project['license']}\n" in citation
+
+
+def test_security_says_how_what_and_which_versions():
+    """What it names of the claims is there."""
+    text = " ".join((ROOT / "SECURITY.md").read_text().split())
+    for part in ("What to report", "What is not in scope", "How", "Which versions get"):
+        assert f"**{part}" in text
+    audit = (ROOT / "dphead" / "privacy" / "AUDIT.md").read_text().splitlines()
+    scope = text.partition("**What is not in scope**")[2].partition(":")[0]
+    named = re.findall(r'"([^"]+)"', scope)
+    assert named == ["Not protected", "Who is trusted"]
+    for heading in named:
+        assert f"## {heading}" in audit
+    assert "SECURITY.md" in README
