@@ -311,7 +311,13 @@ def column(y: Any) -> np.ndarray:
         and not isinstance(y, str | bytes)
     ):
         y = np.fromiter(y, object, len(y))
-    return column_or_1d(np.asarray(y), warn=True)
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] > 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {y.shape} instead. For "
+            "several classes a row use DPMultiLabelClassifier."
+        )
+    return column_or_1d(y, warn=True)
 
 
 def require_same_kind(y: np.ndarray, classes: np.ndarray) -> None:
