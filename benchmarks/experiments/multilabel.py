@@ -1,9 +1,8 @@
-"""`DPMultiLabelClassifier` beside one logistic regression a label: diffprivlib's, and
-scikit-learn's without privacy.
+"""`DPMultiLabelClassifier` beside one logistic regression a label.
 
-`python -m benchmarks multilabel --peer PYTHON` runs what is missing: PYTHON is one that
-has diffprivlib. One JSON line a model, task and epsilon in results/multilabel/, and the
-README there.
+These are diffprivlib's, and scikit-learn's without privacy. `python -m benchmarks
+multilabel --peer PYTHON` runs what is missing: PYTHON is one that has diffprivlib. One
+JSON line a model, task and epsilon in results/multilabel/, and the README there.
 """
 
 import json
