@@ -20,7 +20,7 @@ from extract.images import Source, UnreadableImage, image_hash
 from extract.index import ImageIndex
 from extract.rows import row_digest
 from extract.rowwise import RowNorm
-from extract.threads import one_thread
+from extract.threads import one_thread, pool_of
 from extract.views import Views
 from extract.writing import FeaturesWriter
 
@@ -154,7 +154,7 @@ class Loop:
 
     def run(self) -> None:
         options = self.options
-        with one_thread(), ThreadPoolExecutor(options.workers) as pool:
+        with one_thread(), pool_of(options.workers) as pool:
             jobs = in_order(
                 pool,
                 self._batch,

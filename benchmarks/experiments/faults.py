@@ -162,9 +162,9 @@ NOTES = """An event is an SQL statement, or a file opened for writing, renamed, 
 or flushed, or a folder made or removed. A full disk is a limit of zero bytes on every
 file from an event on, which the writes of SQLite and HDF5 meet too. Bits are drawn
 evenly from each file; every file that `dphead` writes and reads again is among them,
-with every command that reads it (`benchmarks/faults/damage.py` lists the pairs). Outside
-what is tried: HDF5 files that someone made to break HDF5 itself, with a seal that fits,
-and the power of a machine that goes off with unflushed pages.
+with every command that reads it (`benchmarks/faults/damage.py` lists the pairs).
+Outside what is tried: HDF5 files that someone made to break HDF5 itself, with a seal
+that fits, and the power of a machine that goes off with unflushed pages.
 """
 
 

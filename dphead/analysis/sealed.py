@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.ledger import write_durably
+from dphead.privacy.durable import write_durably
 
 FORMAT = 1
 DIGESTS = ("tensors_sha256", "sha256")  # of NAME.safetensors, and of NAME.json's rest

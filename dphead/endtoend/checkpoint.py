@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dphead.endtoend.solver import Progress
-from dphead.privacy.ledger import write_durably
+from dphead.privacy.durable import write_durably
 
 
 def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:

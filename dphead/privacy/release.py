@@ -19,9 +19,9 @@ from dphead.privacy.contract import (
     Summer,
     SumRequest,
 )
-from dphead.privacy.ledger import FitLedger
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
+from dphead.privacy.reserved import FitLedger
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.statistics import Params, Query, check_whole, root
 

@@ -18,14 +18,9 @@ from dphead.analysis.sealed import read_json, write_json
 from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, check_facts, large_delta
 from dphead.privacy.contract import Rows
-from dphead.privacy.ledger import (
-    FitLedger,
-    Ledger,
-    LedgerError,
-    new_fit_id,
-    sync,
-    write_durably,
-)
+from dphead.privacy.durable import sync, write_durably
+from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
+from dphead.privacy.reserved import FitLedger
 from dphead.runs import report as reports
 from dphead.runs.ledgers import Elsewhere, charged_elsewhere, ledger_path
 from dphead.runs.loop import FitResult, reserve

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Rows
-from dphead.privacy.ledger import FitLedger, Ledger, LedgerError
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
+from dphead.privacy.reserved import FitLedger
 from dphead.solvers.base import Answer, PublicFacts, Solver
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums

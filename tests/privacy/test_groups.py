@@ -22,7 +22,8 @@ from dphead.privacy.accounting import (
     rdp_curve,
     total_mu,
 )
-from dphead.privacy.ledger import SCHEMA, Ledger, LedgerError
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger_file import SCHEMA
 from dphead.privacy.loss_distribution import loss_distribution
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release

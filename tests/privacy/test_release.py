@@ -425,7 +425,7 @@ def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("dphead.privacy.ledger.os.fsync", fail)
+    monkeypatch.setattr("dphead.privacy.durable.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         release(
             query,
@@ -452,7 +452,7 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
     for name in ("fsync", "replace"):
         real = getattr(os, name)
         monkeypatch.setattr(
-            f"dphead.privacy.ledger.os.{name}",
+            f"dphead.privacy.durable.os.{name}",
             lambda *a, n=name, f=real: (order.append(n), f(*a))[1],
         )
 

@@ -39,7 +39,7 @@ FC = ("--method", "dp-fc", "--steps", 6, "--backend", "numpy")
 DYING = textwrap.dedent("""
     import os, signal, sys
     from dphead.cli import main
-    from dphead.privacy.ledger import FitLedger
+    from dphead.privacy.reserved import FitLedger
 
     when, last = sys.argv.pop(1), int(sys.argv.pop(1))
     commit = FitLedger.commit

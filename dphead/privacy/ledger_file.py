@@ -1,0 +1,237 @@
+"""The file of a ledger: SQLite, append-only, durable, one writer at a time.
+
+Nothing is charged here: what the tables mean is `ledger.py`'s. No row is changed or
+deleted (SQL triggers refuse it), and what SQLite or the disk refuses is one error.
+"""
+
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dphead.privacy.durable import sync
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS fits (
+    fit_id TEXT PRIMARY KEY, created REAL NOT NULL, epsilon TEXT NOT NULL,
+    delta REAL NOT NULL, relation TEXT NOT NULL, plan_hash TEXT NOT NULL,
+    description TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS releases (
+    fit_id TEXT NOT NULL, sequence INTEGER NOT NULL, label TEXT NOT NULL,
+    noise_multiplier REAL NOT NULL, sampling_prob REAL NOT NULL, spec TEXT NOT NULL,
+    PRIMARY KEY (fit_id, sequence));
+CREATE TABLE IF NOT EXISTS progress (
+    id INTEGER PRIMARY KEY, fit_id TEXT NOT NULL, sequence INTEGER NOT NULL,
+    state TEXT NOT NULL, at REAL NOT NULL, digest TEXT);
+CREATE TABLE IF NOT EXISTS seals (
+    id INTEGER PRIMARY KEY, fits INTEGER NOT NULL, meta TEXT NOT NULL,
+    digest TEXT NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS one_commit
+    ON progress (fit_id, sequence) WHERE state = 'committed';
+"""
+APPEND_ONLY = "".join(
+    f"CREATE TRIGGER IF NOT EXISTS {table}_{verb.lower()} BEFORE {verb} ON {table} "
+    f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;"
+    for table in ("meta", "fits", "releases", "progress", "seals")
+    for verb in ("UPDATE", "DELETE")
+)
+FIT = (
+    "fit_id",
+    "created",
+    "epsilon",
+    "delta",
+    "relation",
+    "plan_hash",
+    "description",
+)
+STATES = ("started", "redrawn", "committed")  # of a release that is not only reserved
+# what SQLite raises for a file or disk that fails; the last for damaged names
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+HEADER = 100  # bytes that begin every SQLite file (sqlite.org/fileformat2, 1.3)
+
+
+_forks = [0]  # from the first process to this one
+os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
+
+
+def _process() -> tuple[int, int]:
+    """Its id, which another may get later, and how many forks lie before it."""
+    return os.getpid(), _forks[0]
+
+
+class LedgerError(ValueError):
+    """Refused: the budget would be exceeded, or this is not what was reserved."""
+
+
+class LedgerFile:
+    """Tables of fits, releases, their progress, facts fixed once, and seals.
+
+    path, dataset_id: as in `Ledger`.
+    """
+
+    def __init__(
+        self, path: str | Path = ":memory:", dataset_id: str | None = None
+    ) -> None:
+        self.path, self._process = str(path), _process()
+        if self.path == ":memory:" and not isinstance(path, str):
+            self.path = "./:memory:"  # a Path is a file, and drops its "./"
+        if self.path == "":
+            raise LedgerError(
+                "the ledger must be a file, got path=''. SQLite would keep it nowhere: "
+                "name a file, or ':memory:' to count this process's fits alone."
+            )
+        try:
+            if self.path != ":memory:":
+                _make_whole(Path(path))
+            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+            self._db.execute("PRAGMA synchronous=EXTRA")
+            # Without it REPLACE deletes rows past the triggers.
+            self._db.execute("PRAGMA recursive_triggers=ON")
+            self._db.executescript(SCHEMA + APPEND_ONLY)
+        except (*FAULTS, OSError) as error:
+            raise LedgerError(
+                "the ledger must be a readable, writable SQLite file, got "
+                f"path={self.path} ({error})."
+            ) from error
+        if dataset_id is None:
+            return
+        kept = self.set_once("dataset_id", dataset_id)
+        if kept != dataset_id:
+            raise LedgerError(
+                f"the ledger must belong to this data set, got dataset_id={kept}. "
+                f"The features say {dataset_id}: use their own ledger."
+            )
+
+    def meta(self, key: str) -> str | None:
+        """A fact that is fixed once, or None where it is not yet.
+
+        key: dataset_id, relation, accounting ("gdp" or "rdp"), group_cap (JSON: a
+        number, or null where a row is protected), or budget (JSON).
+        """
+        row = self.first("SELECT value FROM meta WHERE key = ?", key)
+        return row and row[0]
+
+    def facts(self) -> dict[str, str]:
+        """Every fact that is fixed."""
+        return dict(self.query("SELECT key, value FROM meta"))
+
+    def set_once(self, key: str, value: str) -> str:
+        """The fact, which is `value` where it was not fixed before."""
+        self.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
+        return self.meta(key) or value
+
+    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
+        """Run a statement. LedgerError, in one line, where the file or disk fails."""
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.IntegrityError:
+            raise
+        except FAULTS as error:
+            raise self._unsound(error) from error
+
+    def _unsound(self, error: Exception) -> LedgerError:
+        return LedgerError(
+            "the ledger must be a sound SQLite file on a disk with room, got "
+            f"path={self.path} ({error}). Make room, or look at the file before you "
+            "use a copy of it: a copy does not know later fits."
+        )
+
+    def query(self, query: str, *values: Any) -> list[Any]:
+        """The rows that a query finds."""
+        try:
+            return self.execute(query, values).fetchall()
+        except FAULTS as error:
+            raise self._unsound(error) from error
+
+    def first(self, query: str, *values: Any) -> Any:
+        """The first row that a query finds, or None."""
+        return next(iter(self.query(query, *values)), None)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything or nothing, and one at a time.
+
+        So two processes cannot both pass the budget check. LedgerError in a process
+        that was forked off: SQLite forbids it to use this connection.
+        """
+        if _process() != self._process:
+            raise LedgerError(
+                "a ledger must be used in the process that opened it, got "
+                f"process={os.getpid()}. Process {self._process[0]} opened it: open a "
+                "file again here, and make no fork of a ledger in memory."
+            )
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                with suppress(sqlite3.Error):  # the first error is the one to be seen
+                    self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """One state of the file for all queries: another process may charge it."""
+        if self._db.in_transaction:
+            yield
+            return
+        self.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with suppress(sqlite3.Error):  # nothing was written
+                self._db.rollback()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+
+def _make_whole(path: Path) -> None:
+    """Make a ledger without fits that its owner alone can read, where there is none.
+
+    It gets its name when all of it is on the disk, so that a file that is shorter than
+    SQLite's header was cut: LedgerError, where SQLite would see an empty ledger.
+    """
+    if path.exists():
+        size = path.stat().st_size
+        if path.is_file() and size < HEADER:
+            raise LedgerError(
+                f"the ledger must be a whole SQLite file, got {path=!s} of {size} "
+                "bytes. Put back a copy that holds all its fits."
+            )
+        return
+    journal = Path(f"{path}-journal")
+    if journal.exists():  # SQLite would write its pages into the new file
+        raise LedgerError(
+            f"a ledger must be beside its journal, got {journal=!s} alone. "
+            "Put the ledger back."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
+    os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        db = sqlite3.connect(new, isolation_level=None)
+        with closing(db):
+            db.execute("PRAGMA journal_mode=MEMORY")
+            db.executescript(f"BEGIN; {SCHEMA} {APPEND_ONLY} COMMIT;")
+        with suppress(FileExistsError):  # another process made it meanwhile
+            os.link(new, path)
+    finally:
+        new.unlink()
+    sync(path.parent)
+
+
+def whole_hour(at: float) -> float:
+    """The whole hour, in seconds, that a time lies in: finer times tell of the rows."""
+    return at // 3600 * 3600
+
+
+def canonical(spec: dict[str, Any]) -> str:
+    return json.dumps(spec, sort_keys=True)

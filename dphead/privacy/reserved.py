@@ -1,0 +1,217 @@
+"""The reserved releases of one fit: begun in order, committed once, kept for a resume.
+
+A release that was returned is never drawn again. Keys, samples and sums without noise
+never come here.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from dphead.privacy.durable import write_durably
+from dphead.privacy.ledger_file import (
+    STATES,
+    LedgerError,
+    LedgerFile,
+    canonical,
+    whole_hour,
+)
+
+Book = TypeVar("Book", bound=LedgerFile, covariant=True)
+
+
+class FitLedger(Generic[Book]):
+    """The reserved releases of one fit, in order.
+
+    ledger: its `Ledger`, which alone makes these (`reserve`, `resume`).
+    store: where committed values are kept for a resume, or None.
+    """
+
+    def __init__(self, ledger: Book, fit_id: str, store: Path | None) -> None:
+        self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
+        if store is not None:
+            store.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # held until the process ends
+            self._lock = open(store / "lock", "w")  # noqa: SIM115
+            if not self._holds(store / "lock"):
+                raise LedgerError(
+                    f"one process may run a fit, got a second one for {store}. Wait "
+                    "for it, or use another folder."
+                )
+
+    def _holds(self, lock: Path) -> bool:
+        """Take the lock; False if another process has it, or removed it by `leave`
+        after it was opened here: the next one would lock another file.
+        """
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(lock))
+        except OSError:
+            return False
+
+    def leave(self) -> None:
+        """Give up the folder, before anything was stored."""
+        if self.store is not None:
+            (self.store / "lock").unlink()
+            self._lock.close()
+            with suppress(OSError):  # another program's files are there
+                self.store.rmdir()
+
+    def begin(self, spec: dict[str, Any]) -> tuple[int, np.ndarray | None]:
+        """The next release's number, and its value if an earlier run committed it.
+
+        Guarantee: a release that is not the next reserved one raises before any row is
+        read, and so does one after a release that failed. One that was in flight at a
+        crash was never observed; it is drawn afresh, and logged as "redrawn". One that
+        was returned is never redrawn.
+        """
+        sequence = self._next
+        if self._reserved(sequence) != canonical(spec):
+            raise LedgerError(
+                f"a release must be the next one reserved, got sequence={sequence}, "
+                f"label={spec['label']!r}. "
+                "The solver left its plan: this is a defect, and nothing was read."
+            )
+        # Nobody commits between the look and the removal.
+        with self.ledger.transaction():
+            progress = self.ledger.query(
+                "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
+                self.fit_id,
+                sequence,
+            )
+            states = dict(progress)
+            if set(states) - set(STATES):
+                raise LedgerError(
+                    f"a release's states must be known ones, got {sorted(states)}. "
+                    "The ledger is damaged: nothing was read."
+                )
+            before = self.ledger.first(
+                "SELECT COUNT(*) FROM progress "
+                "WHERE fit_id = ? AND sequence < ? AND state = 'committed'",
+                self.fit_id,
+                sequence,
+            )
+            if before != (sequence,):
+                raise LedgerError(
+                    f"a release must follow returned ones, got {sequence=} after "
+                    f"{before[0]} of them. The last one failed: resume the fit."
+                )
+            if "committed" not in states:
+                self._log(sequence, "redrawn" if states else "started")
+                self._remove(sequence)
+        self._next += 1
+        if "committed" in states:
+            return sequence, self._load(sequence, states["committed"])
+        return sequence, None
+
+    def following(self) -> dict[str, Any] | None:
+        """The spec reserved after the release that began last, None after the last."""
+        reserved = self._reserved(self._next)
+        return reserved and json.loads(reserved)
+
+    def _reserved(self, sequence: int) -> Any:
+        """The text of the spec that was reserved, or None."""
+        row = self.ledger.first(
+            "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?",
+            self.fit_id,
+            sequence,
+        )
+        return row and row[0]
+
+    def commit(self, sequence: int, value: np.ndarray) -> None:
+        """Store a noisy value, where values are stored, and log it, in one transaction.
+
+        Only then may it be observed.
+
+        Guarantee: raises if another process has committed this release, before a byte
+        of this value is written: it is neither observed nor kept, and the other's file,
+        which may have the same name, is not touched. The log shows `committed` only
+        once the value is on the disk.
+        """
+        try:
+            with self.ledger.transaction():
+                self._log(sequence, "committed", _digest(value))
+                if self.store is not None:
+                    write_durably(
+                        self._file(sequence),
+                        lambda file: np.save(file, value, allow_pickle=False),
+                    )
+        except sqlite3.IntegrityError as error:
+            raise LedgerError(
+                "a release must be committed once, got a second value for "
+                f"sequence={sequence} of fit {self.fit_id}. "
+                "Another process runs the same fit: its value counts, this one is "
+                "discarded."
+            ) from error
+
+    def forget(self, count: int) -> None:
+        """Delete the stored values of the first `count` releases; go on after them.
+
+        The caller keeps what it needs of them.
+
+        Guarantee: LedgerError unless all of them are committed, so that no release can
+        be skipped or made twice.
+        """
+        row = self.ledger.first(
+            "SELECT COUNT(*) FROM progress WHERE fit_id = ? AND state = 'committed' "
+            "AND sequence < ?",
+            self.fit_id,
+            count,
+        )
+        if row[0] != count:
+            raise LedgerError(
+                f"releases must be committed before they are forgotten, got {row[0]} "
+                f"of {count}. Resume."
+            )
+        for file in self.store.glob("*.npy") if self.store is not None else ():
+            if int(file.stem) < count:
+                file.unlink()
+        self._next = max(self._next, count)
+
+    def _load(self, sequence: int, digest: str) -> np.ndarray:
+        """The committed value.
+
+        Any other is a second answer to one charge, which a crash left in a copied
+        folder, or it is damaged: it is deleted before the error.
+        """
+        value = None
+        if self.store is not None and self._file(sequence).exists():
+            with suppress(Exception):  # cut short, or no array: the digest decides
+                value = np.load(self._file(sequence), allow_pickle=False)
+        if value is None or _digest(value) != digest:
+            self._remove(sequence)
+            raise LedgerError(
+                "a released value must be reused, never redrawn, got no or another "
+                f"file for sequence={sequence} of fit {self.fit_id}. "
+                "Start a new fit in a new folder: it is charged again."
+            )
+        return value
+
+    def _file(self, sequence: int) -> Path:
+        assert self.store is not None
+        return self.store / f"{sequence:06d}.npy"
+
+    def _remove(self, sequence: int) -> None:
+        """Delete what this folder holds of a release, whole or in part."""
+        if self.store is not None:
+            self._file(sequence).with_suffix(".part").unlink(missing_ok=True)
+            self._file(sequence).unlink(missing_ok=True)
+
+    def _log(self, sequence: int, state: str, digest: str | None = None) -> None:
+        self.ledger.execute(
+            "INSERT INTO progress (fit_id, sequence, state, at, digest) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (self.fit_id, sequence, state, whole_hour(time.time()), digest),
+        )
+
+
+def _digest(value: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).hexdigest()

@@ -1,0 +1,37 @@
+"""One torch thread a worker: what a row's bits are does not depend on its batch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from extract.format import open_features
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_batch_has_the_bits_of_later_ones(tmp_path, workers):
+    """Equal images, in a process whose number of threads nobody has set: the rest of
+    the tests run with one. The images are small, so that torch splits nothing.
+    """
+    image = np.random.default_rng(7).integers(0, 256, (1, 6, 6, 3)).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=np.repeat(image, 32, 0))
+    free = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    command = "extract images.npz -o f.h5 --backbone scatternet --scatter-j 1"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "dphead", *command.split()),
+            *("--scatter-l", "2", "--block-rows", "8", "--workers", str(workers)),
+        ],
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+        env=free | {"PYTHONPATH": str(ROOT)},
+    )
+    with open_features(tmp_path / "f.h5") as file:
+        rows = file.features[:]
+    np.testing.assert_array_equal(rows, np.repeat(rows[:1], 32, 0))

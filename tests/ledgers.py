@@ -1,0 +1,52 @@
+"""Helpers of the ledger's tests: a small release, and ledgers that hold fits."""
+
+import sqlite3
+
+from core import M, door, reserve, spec_of, toy
+
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.release import release
+from dphead.privacy.statistics import ClassSums, Params
+from dphead.rows.arrays import ArrayRows
+
+QUERY = ClassSums(M)
+X, Y = toy(40)
+DELTA = 1e-5
+
+
+def specs(count=1, sigma=1.0, **more):
+    return [spec_of(QUERY, 40, sigma=sigma, **more)] * count
+
+
+def run_release(fit, seed=None, spec=None, rows=None):
+    spec = spec or specs()[0]
+    return release(
+        QUERY,
+        Params(),
+        rows or ArrayRows(X, Y),
+        spec,
+        ledger=fit,
+        noise=NoiseSource(seed),
+        summer=door(),
+    ).value
+
+
+def damaged(path, statement, *values):
+    """A ledger after a change that its triggers would refuse."""
+    with sqlite3.connect(path) as db:
+        names = db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+        for (name,) in names.fetchall():
+            db.execute(f"DROP TRIGGER {name}")
+        db.execute(statement, values)
+    return Ledger(path)
+
+
+def filled(path):
+    """Three fits within a budget."""
+    ledger = Ledger(path, "data")
+    ledger.set_budget(3.0, DELTA)
+    for sigma in (20.0, 30.0, 40.0):
+        reserve(specs(2, sigma), ledger)
+    assert ledger.verify() == []
+    ledger.close()

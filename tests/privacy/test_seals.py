@@ -1,0 +1,146 @@
+"""What seals find: any change in a charge, and releases out of order."""
+
+import contextlib
+import sqlite3
+
+import pytest
+from core import reserve
+from ledgers import DELTA, damaged, filled, run_release, specs
+
+from dphead.privacy.ledger import Ledger, LedgerError
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("meta", "value", '{"epsilon": 9.0, "delta": 1e-05, "order": 2}'),
+        ("meta", "key", "x"),
+        ("fits", "fit_id", "x"),
+        ("fits", "epsilon", "0.1"),
+        ("fits", "delta", 0.5),
+        ("fits", "relation", "add_remove"),
+        ("fits", "plan_hash", "x"),
+        ("fits", "description", "x"),
+        ("fits", "created", 0.0),
+        ("releases", "label", "x"),
+        ("releases", "noise_multiplier", 1e6),
+        ("releases", "sampling_prob", 0.1),
+        ("releases", "spec", '{"noise_multiplier": 1e6, "sampling_prob": 1.0}'),
+        ("releases", "spec", "{"),
+        ("releases", "sequence", 7),
+        ("seals", "digest", "x"),
+        ("seals", "meta", "{}"),
+        ("seals", "fits", 2),
+    ],
+)
+def test_a_change_in_any_column_is_found_and_nothing_is_charged(
+    path, table, column, value
+):
+    """Of any row: two flipped bits once lowered what a budget had spent, unseen."""
+    filled(path)
+    whole = path.read_bytes()
+    with sqlite3.connect(path) as db:
+        rowids = [row[0] for row in db.execute(f"SELECT rowid FROM {table}")]
+    for rowid in rowids:
+        path.write_bytes(whole)
+        where = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"
+        ledger = damaged(path, where, value, rowid)
+        if (table, column) == ("seals", "fits") and rowid == 3:
+            continue  # it says the same
+        assert ledger.verify() != [], rowid
+        with pytest.raises(LedgerError, match="must be undamaged"):
+            reserve(specs(1, 50.0), ledger)
+        ledger.close()
+
+
+def test_a_fit_that_is_gone_is_found(path):
+    filled(path)
+    for table in ("releases", "fits"):
+        whole = path.read_bytes()
+        query = f"DELETE FROM {table} WHERE rowid = (SELECT MIN(rowid) FROM {table})"
+        assert damaged(path, query).verify() != []
+        path.write_bytes(whole)
+
+
+def test_fits_of_before_there_were_seals_are_under_the_first_one(path):
+    filled(path)
+    ledger = damaged(path, "DROP TABLE seals")
+    assert ledger.verify() == []
+    reserve(specs(1, 50.0), ledger)
+    assert ledger.verify() == []
+    ledger.close()
+    assert damaged(path, "UPDATE fits SET delta = 0.5 WHERE rowid = 1").verify() != []
+
+
+def test_an_index_that_hides_a_row_is_found(path):
+    """A budget is read through the primary key's index, which is a copy."""
+    filled(path)
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("CREATE TABLE other (key TEXT PRIMARY KEY, value TEXT)")
+        root = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (empty,) = db.execute(root, ("sqlite_autoindex_other_1",)).fetchone()
+        change = "UPDATE sqlite_master SET rootpage = ? WHERE name = ?"
+        db.execute(change, (empty, "sqlite_autoindex_meta_1"))
+    ledger = Ledger(path)
+    assert ledger.budget() is None  # it was fixed
+    assert any("not as SQLite wrote it" in found for found in ledger.verify())
+    with pytest.raises(LedgerError, match="must be undamaged"):
+        reserve(specs(1, 50.0), ledger)
+    with pytest.raises(LedgerError, match="must be undamaged"):
+        ledger.set_budget(100.0, DELTA)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM progress WHERE state = 'started'",
+        "UPDATE progress SET state = 'redrawn' WHERE state = 'started'",
+        "UPDATE progress SET sequence = 1 WHERE state = 'committed'",
+        "UPDATE progress SET sequence = 9",
+        "UPDATE progress SET fit_id = 'x'",
+        "INSERT INTO progress (fit_id, sequence, state, digest, at) "
+        "SELECT fit_id, sequence, 'started', digest, at FROM progress LIMIT 1",
+    ],
+)
+def test_a_ledger_whose_releases_are_out_of_order_continues_nothing(
+    path, tmp_path, statement
+):
+    """Else a release could be drawn a second time under one charge. (A fit's last
+    commit can be lost unseen: proofs/ledger.md.)
+    """
+    store = tmp_path / "store"
+    fit = reserve(specs(2), Ledger(path), store)
+    run_release(fit)
+    fit._lock.close()
+    assert Ledger(path).verify() == []
+    ledger = damaged(path, statement)
+    assert any("out of turn" in found for found in ledger.verify())
+    with pytest.raises(LedgerError, match="must be undamaged"):
+        ledger.resume("hash", fit.fit_id, store)
+
+
+@pytest.mark.parametrize("after", ["GROUP BY fit_id", "FROM meta", "FROM seals"])
+def test_a_charge_by_another_process_is_no_damage(path, monkeypatch, after):
+    """Between any two queries of a check; its refusal would tell the holder to put back
+    an old copy.
+    """
+    filled(path)
+    ledger = Ledger(path)
+    other = Ledger(path)
+    read = ledger.query
+    late = []
+
+    def charged(query, *values):
+        found = read(query, *values)
+        if after in query and not late:
+            late.append(query)
+            with contextlib.suppress(LedgerError):  # the file is locked, or free
+                run_release(reserve(specs(1, 50.0), other), spec=specs(1, 50.0)[0])
+        return found
+
+    other._db.execute("PRAGMA busy_timeout = 0")
+    monkeypatch.setattr(ledger, "query", charged)
+    assert ledger.verify() == []
+    assert late
+    assert Ledger(path).verify() == []
