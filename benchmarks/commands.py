@@ -292,6 +292,19 @@ def tuning() -> None:
     "--peer",
     "python",
     type=PATH,
+    help="A Python that has diffprivlib; default: only rows without it.",
+)
+def multilabel(python: Path | None) -> None:
+    """DPMultiLabelClassifier beside one regression a label."""
+    experiment("multilabel").run(python)
+    show(experiment("multilabel").write())
+
+
+@command("experiments")
+@click.option(
+    "--peer",
+    "python",
+    type=PATH,
     help="A Python that has diffprivlib; default: only our rows.",
 )
 def unclassed(python: Path | None) -> None:

@@ -12,6 +12,7 @@ EXPERIMENTS = (
     "compare",
     "expected",
     "faults",
+    "multilabel",
     "peers",
     "scale",
     "unclassed",

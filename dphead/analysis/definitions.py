@@ -2,8 +2,8 @@
 
 One row at a time, in float64. Nothing may run on these: tests hold the integer sums to
 the sum of `per_example` over rows, within the grid's rounding.
-Symbols: phi a row after transform, clip and appended constant; y its class; C or R the
-    clip norm.
+Symbols: phi a row after transform, clip and appended constant; y its class, or its
+    label set (n_classes,) of ones and zeros; C or R the clip norm.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,17 @@ from dphead.privacy.statistics import (
 )
 from dphead.privacy.transform import RowTransform
 
+Label = int | np.ndarray
+
 
 def per_example(
-    query: Query, params: Params, x: np.ndarray, y: int, clip_norm: float
+    query: Query, params: Params, x: np.ndarray, y: Label, clip_norm: float
 ) -> np.ndarray:
     """The clipped statistic of one row x (n_features,), of shape `query.shape(width)`;
     zero if it does not count.
     """
     phi = transformed_row(params.transform, np.asarray(x, np.float64))
-    if phi is None or not 0 <= y < query.n_classes:
+    if phi is None or not is_label(y, query.n_classes):
         return np.zeros(query.shape(params.transform.width(len(x))))
     if query.clips == "features":
         phi = clip(phi, clip_norm)
@@ -63,6 +65,13 @@ def transformed_row(transform: RowTransform, x: np.ndarray) -> np.ndarray | None
     if not counts(x):
         return None
     return unit(x) if transform.unit_norm and transform.center is not None else x
+
+
+def is_label(y: Label, n_classes: int) -> bool:
+    """Whether it is a class, or says yes or no of each class."""
+    if np.ndim(y) == 0:
+        return bool(0 <= y < n_classes)
+    return all(one in (0, 1) for one in np.asarray(y))
 
 
 def counts(v: np.ndarray) -> bool:
@@ -124,10 +133,11 @@ def _class_sums(
 
 
 def _gradient(
-    query: Gradient, params: Params, phi: np.ndarray, y: int, clip_norm: float
+    query: Gradient, params: Params, phi: np.ndarray, y: Label, clip_norm: float
 ) -> np.ndarray:
     p = predictions(phi @ np.asarray(params.weights, np.float64), query.loss)
-    gradient = np.outer(phi, p - np.eye(query.n_classes)[y])
+    target = np.eye(query.n_classes)[y] if np.ndim(y) == 0 else y
+    gradient = np.outer(phi, p - target)
     return clip(gradient, clip_norm) if query.clip == "rows" else gradient
 
 

@@ -13,6 +13,7 @@ from dphead.estimators.base import DPClassifier
 from dphead.estimators.documented import documented
 from dphead.estimators.fitting import PrivacyWarning
 from dphead.estimators.guarantee import Privacy
+from dphead.estimators.multilabel import DPMultiLabelClassifier
 from dphead.estimators.unclassed import DPPCA, DPRegressor
 from dphead.privacy.statistics import Loss
 from dphead.solvers.gradient import Average
@@ -27,6 +28,7 @@ __all__ = [
     "DPFeatureCovarianceClassifier",
     "DPHeadClassifier",
     "DPLeastSquaresClassifier",
+    "DPMultiLabelClassifier",
     "DPNewtonClassifier",
     "DPPrototypeClassifier",
     "DPRegressor",

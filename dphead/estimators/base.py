@@ -22,7 +22,7 @@ from dphead.estimators.inputs import (
 )
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
-from dphead.planning.methods import make_method
+from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import check_facts, check_unit
 from dphead.rows.features import load_features
 from dphead.solvers.base import PublicFacts
@@ -183,7 +183,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
                 instead="group_cap=K",
                 group_cap=self.group_cap,
             )
-            method = make_method(self.method, facts, self._options(), self.preset)
+            method = self._method(facts)
             auto = self.accountant == "auto"
             fitted = carry_out(
                 self,
@@ -248,6 +248,9 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         scores, labels = self._file_scores(X, split)
         known = (labels >= 0) & (labels < len(self.classes_))
         return accuracy(labels[known], scores.argmax(axis=1)[known])[0]
+
+    def _method(self, facts: PublicFacts) -> Method:
+        return make_method(self.method, facts, self._options(), self.preset)
 
     def _options(self) -> dict[str, Any]:
         """The method's settings, None for what is not given."""

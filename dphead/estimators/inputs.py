@@ -101,12 +101,7 @@ def from_arrays(
     """
     cap = estimator.group_cap
     check_grouped(groups, cap)
-    if estimator.split is not None:
-        raise ValueError(
-            "split must be None for arrays, got "
-            f"split={shown(estimator.split)}. Pass the rows of the split, or the path "
-            "of a features file."
-        )
+    refuse_split(estimator.split)
     if y is None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Pass "
@@ -137,6 +132,15 @@ def from_arrays(
         lambda: ArrayRows(x, positions(y, names), groups=groups, group_cap=cap),
         classes_seen=classes is None,
     )
+
+
+def refuse_split(split: str | None) -> None:
+    """ValueError: arrays have no splits."""
+    if split is not None:
+        raise ValueError(
+            f"split must be None for arrays, got split={shown(split)}. Pass the rows "
+            "of the split, or the path of a features file."
+        )
 
 
 def check_grouped(groups: Any, cap: int | None) -> None:
@@ -342,7 +346,13 @@ def column(y: Any) -> np.ndarray:
         and not isinstance(y, str | bytes)
     ):
         y = np.fromiter(y, object, len(y))
-    return column_or_1d(np.asarray(y), warn=True)
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] > 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {y.shape} instead. For "
+            "several classes a row use DPMultiLabelClassifier."
+        )
+    return column_or_1d(y, warn=True)
 
 
 def require_same_kind(y: np.ndarray, classes: np.ndarray) -> None:

@@ -23,7 +23,8 @@ class Block:
     Blocks of a sample have one shape whatever the sample; that of a full batch may
     follow n. No sum depends on a shape (proofs/exactness.md).
     index: (k,) slots, -1 for padding. x: (k, n_features) float32, or (k, 0) where the
-    pass knew the rows. y: (k,) int class positions; any other number means that the row
+    pass knew the rows. y: (k,) int class positions, or (k, n_classes) int label sets,
+    one for a class that is the row's and zero for another; a row with any other number
     counts zero.
     """
 

@@ -7,8 +7,8 @@ sum, in these units (`squared_sensitivity`, a whole number), and the vectors
 numbers, to be read against the papers; proofs/sensitivity.md has the table and the
 proofs.
 
-Symbols: x a row after its transform, y its class, R or C the clip norm, b the appended
-constant, q the row's integers, l its residual's.
+Symbols: x a row after its transform, y its class or its set of classes, R or C the clip
+norm, b the appended constant, q the row's integers, l its residual's.
 """
 
 from dataclasses import dataclass, field
@@ -118,7 +118,8 @@ class Query:
     0..n_classes - 1 counts zero. kind: "outer" for l qᵀ, "gram" for w q qᵀ. clips: what
     the clip norm bounds. single: square of how far a row that goes or comes can move
     the integer sum, in L2; replaced: how many times as much where another is put in its
-    place.
+    place. takes_sets: whether that holds of a row with any set of classes too; other
+    queries refuse label sets.
     """
 
     n_classes: int
@@ -126,6 +127,7 @@ class Query:
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
     single: ClassVar[int]
     replaced: ClassVar[int]
+    takes_sets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_whole("n_classes", self.n_classes, 1)
@@ -186,7 +188,7 @@ class Query:
 class Chunk:
     """Rows in work, as integers.
 
-    y, keep: (k,); keep is False for rows that count zero. weights: of `Params`,
+    y: as of `Block`. keep: (k,), False for rows that count zero. weights: of `Params`,
     rounded.
     """
 
@@ -211,8 +213,25 @@ class Chunk:
 
 
 def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:
-    """(k,) bool: slots in use whose row is finite and has a class."""
-    return used & (rows.scale > 0) & (y >= 0) & (y < query.n_classes)
+    """(k,) bool: slots in use whose row is finite and `labelled`."""
+    return used & (rows.scale > 0) & labelled(query, y)
+
+
+def labelled(query: Query, y: Array) -> Array:
+    """(k,) bool: rows that have a class, or a label set, which may be empty.
+
+    ValueError, by the shape of y alone, for label sets where the query's bound is of
+    one class a row, and for those of another number of classes.
+    """
+    if y.ndim == 1:
+        return (y >= 0) & (y < query.n_classes)
+    if not query.takes_sets or y.shape[1:] != (query.n_classes,):
+        raise ValueError(
+            "rows with several classes need a statistic that takes label sets of its "
+            f"n_classes, got {query.name} for labels of shape (n, "
+            f"{', '.join(map(str, y.shape[1:]))}). Use sigmoid gradients."
+        )
+    return ((y == 0) | (y == 1)).all(axis=1)
 
 
 def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
@@ -220,6 +239,13 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
     classes = xp.arange(n_classes)
     same = y.astype(xp.int64)[:, None] == classes[None, :]
     return (same & keep[:, None]).astype(xp.int64)
+
+
+def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
+    """(k, n_classes) int64: what a row's predictions are to be, in rows that count."""
+    if chunk.y.ndim == 1:
+        return one_hot(xp, chunk.y, chunk.keep, n_classes)
+    return chunk.y.astype(xp.int64)
 
 
 @cache
@@ -316,6 +342,11 @@ class Gradient(Query):
         """What `clip_norm` bounds."""
         return self.clip
 
+    @property
+    def takes_sets(self) -> bool:  # type: ignore[override]
+        """A sigmoid's prediction is of its class alone."""
+        return self.loss == "sigmoid"
+
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """C / RADIUS**2; features clipped: a row's unit times a residual's."""
         if self.clip == "rows":
@@ -342,8 +373,7 @@ class Gradient(Query):
         """The rows, and their residuals times min(1, C / (||r|| ||x||))."""
         z, rate = chunk.scores(xp)
         p = probabilities(xp, z, rate, self.loss)
-        classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
-        r = p - PROBABILITY_SCALE * classes
+        r = p - PROBABILITY_SCALE * targets(xp, chunk, self.n_classes)
         r = xp.where(chunk.keep[:, None], r, 0)
         longest = aim(RADIUS**2, self.n_classes)
         if self.clip == "features":
@@ -370,6 +400,7 @@ class Gram(Query):
     kind: ClassVar[Literal["outer", "gram"]] = "gram"
     single: ClassVar[int] = RADIUS**4  # rho²
     replaced: ClassVar[int] = 2
+    takes_sets: ClassVar[bool] = True  # no label is in it
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(width, width)."""
@@ -395,6 +426,8 @@ class ClassGrams(Gram):
     One label a row: the sensitivity is the Gram matrix's.
     """
 
+    takes_sets: ClassVar[bool] = False
+
     def shape(self, width: int) -> tuple[int, ...]:
         """(n_classes, width, width)."""
         return (self.n_classes, width, width)
@@ -411,6 +444,8 @@ class SigmoidHessians(ClassGrams):
 
     The sum of p (1 - p) x xᵀ for each class, all classes jointly.
     """
+
+    takes_sets: ClassVar[bool] = True  # no label is in it
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
         """That of a Gram matrix whose largest weight is 1/4."""
@@ -531,6 +566,7 @@ class ChannelMoment(Query):
     power: Literal[1, 2] = 1
     n_channels: int = 0
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
+    takes_sets: ClassVar[bool] = True  # no label is in it
 
     def __post_init__(self) -> None:
         super().__post_init__()

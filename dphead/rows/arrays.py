@@ -14,8 +14,8 @@ from extract.format import group_ids
 class ArrayRows:
     """Rows in memory.
 
-    x: (n_rows, n_features) float; y: (n_rows,) int class positions, anything else
-    counts zero.
+    x: (n_rows, n_features) float; y: (n_rows,) int class positions, or (n_rows,
+    n_classes) label sets of ones and zeros; a row with anything else counts zero.
 
     groups: (n_rows,) integers that int64 holds (`group_ids`), negative for a row on its
     own; with group_cap only the first so many rows of each count.
@@ -33,18 +33,17 @@ class ArrayRows:
         groups: np.ndarray | None = None,
         group_cap: int | None = None,
     ) -> None:
-        if x.ndim != 2 or y.shape != (x.shape[0],):
+        labels = y.ndim <= 2 and y.shape[1:] != (1,)
+        if x.ndim != 2 or y.shape[:1] != x.shape[:1] or not labels:
             raise ValueError(
-                f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape "
-                "them."
+                "x must be (n, d) and y (n,), or (n, n_classes) for sets of several "
+                f"classes, got {x.shape=}, {y.shape=}. Reshape them."
             )
         with np.errstate(over="ignore"):
             # masked or not, a chunk goes to the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
-        # 2**32 must not come round to class 0
-        held = (y >= 0) & (y < 2**31)
-        self._y = np.where(held, y, -1).astype(np.int32)
-        self.within = within_group_cap(groups, group_cap, y.shape)
+        self._y = held_labels(y)
+        self.within = within_group_cap(groups, group_cap, y.shape[:1])
         self._y[~self.within] = -1
         self.group_cap = group_cap
         self._most, self._together = (
@@ -73,6 +72,17 @@ class ArrayRows:
                 yield padded(
                     np.arange(part.start, part.stop), self._x[part], self._y[part], rows
                 )
+
+
+def held_labels(y: np.ndarray) -> np.ndarray:
+    """Class positions (n,) int32, or label sets (n, n_classes) int8; -1 for what is
+    neither, and for all of a row whose set has any other number than one and zero.
+    """
+    if y.ndim == 1:
+        held = (y >= 0) & (y < 2**31)  # 2**32 must not come round to class 0
+        return np.where(held, y, -1).astype(np.int32)
+    known = ((y == 0) | (y == 1)).all(axis=1, keepdims=True)
+    return np.where(known, y, -1).astype(np.int8)
 
 
 def within_group_cap(

@@ -43,7 +43,7 @@ def padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block:
         # zeros that nobody reads take no memory
         x, given = np.zeros((rows, x.shape[1]), np.float32), x
         x[: len(given)] = given
-        y = np.concatenate([y, np.full(missing, -1, np.int32)])
+        y = np.concatenate([y, np.full((missing, *y.shape[1:]), -1, y.dtype)])
     return Block(index, x, y)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dphead.privacy.contract import Block, Known
-from dphead.rows.arrays import ArrayRows, within_group_cap
+from dphead.rows.arrays import ArrayRows, held_labels, within_group_cap
 from dphead.rows.blocks import (
     BLOCK_ROWS,
     padded,
@@ -44,6 +44,8 @@ class FeaturesRows:
         take; beyond it they are streamed.
     group_cap: only the first so many rows of each of the file's groups count;
         FormatError if it has none.
+    label_sets: (n_rows, n_classes) of ones and zeros in place of the file's labels, a
+        row for each of the split in its order; FormatError for another number.
 
     FormatError if a row is not as it was written.
     Unreadable images are rows that count zero, so n_rows stays the public number of
@@ -56,18 +58,21 @@ class FeaturesRows:
         split: str | None = None,
         memory: int = 2 << 30,
         group_cap: int | None = None,
+        label_sets: np.ndarray | None = None,
     ) -> None:
         check_blocks(file)
         self._file = file
         self._slots = split_slots(file, split)
         self.n_rows, self.n_features = len(self._slots), file.n_features
-        labels = np.where(file.valid, file.labels, -1).astype(np.int32)
-        self._y = labels[self._slots]
+        labels = file.labels[self._slots] if label_sets is None else label_sets
+        check_one_each(labels, self.n_rows)
+        self._y = held_labels(labels)
+        self._y[~file.valid[self._slots]] = -1
         check_groups(file, group_cap)
         self.within = within_group_cap(
             None if file.group is None else file.group[self._slots],
             group_cap,
-            self._y.shape,
+            self._y.shape[:1],
         )
         self._y[~self.within] = -1
         self.group_cap = group_cap
@@ -102,7 +107,7 @@ class FeaturesRows:
         return x
 
     def labels(self) -> np.ndarray:
-        """Class positions, (n_rows,) int32, -1 where there is none."""
+        """Class positions, (n_rows,) int32, or label sets; -1 where there is none."""
         return self._y
 
     def blocks(
@@ -181,6 +186,15 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
         raise FormatError(
             f"group_cap needs a file with groups, got {group_cap=}. Extract with a "
             "group column."
+        )
+
+
+def check_one_each(labels: np.ndarray, n_rows: int) -> None:
+    """FormatError unless there is a label, or a label set, for each row."""
+    if len(labels) != n_rows:
+        raise FormatError(
+            f"label sets must be one for each of the split's {n_rows} rows, got "
+            f"{len(labels)}. Name the split, and keep its order."
         )
 
 

@@ -4,12 +4,13 @@ No sum may reach `release` by another way.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dphead.privacy.contract import Block, SumRequest
-from dphead.privacy.statistics import ChannelMoment, Params, Query
+from dphead.privacy.statistics import ChannelMoment, Gradient, Params, Query
 from dphead.privacy.transform import RowTransform
 from dphead.sums.caches import KeptRows, NextSum
 from dphead.sums.passes import checked_sum, empty_sum
@@ -82,12 +83,16 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
 
     They hold what has broken sums before: rows at the clip in one entry, tiny, huge and
     not finite ones, labels outside the classes, padding, and a tail of a chunk.
+    Gradients that take label sets are tried with these too.
     """
     rng = np.random.default_rng(0)
     for query in sorted(queries, key=repr):
         entries = int(np.prod(query.shape(n_features)))
         k = int(np.clip(KNOWN_ANSWER_PRODUCTS // entries, 8, 160))
-        block = _hostile(rng, k, n_features, query.n_classes)
+        blocks = [_hostile(rng, k, n_features, query.n_classes)]
+        if isinstance(query, Gradient) and query.takes_sets:
+            sets = _hostile_sets(rng, k, query.n_classes)
+            blocks.append(replace(blocks[0], y=sets))
         center = rng.normal(size=n_features) / np.sqrt(n_features)
         append = 0.0 if isinstance(query, ChannelMoment) else 0.3  # features alone
         centered = RowTransform(True, center, None, append)
@@ -95,15 +100,19 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
             width = transform.width(n_features)
             weights = rng.normal(size=(width, query.n_classes))
             ask = ask_of(query, Params(transform, weights), 1.0)
-            fast = _answer(block_sum, ask, block)
-            wanted = _answer(ReferenceSums(), ask, block)
-            if not np.array_equal(fast, wanted):
-                raise RuntimeError(
-                    "fast sums must equal the reference's before anything is charged, "
-                    f"got other integers of {query.name} with "
-                    f"{type(block_sum).__name__}. Use --backend reference, and say on "
-                    "which processor this was."
-                )
+            for block in blocks:
+                _compare(block_sum, ask, block)
+
+
+def _compare(block_sum: BlockSum, ask: Ask, block: Block) -> None:
+    fast = _answer(block_sum, ask, block)
+    wanted = _answer(ReferenceSums(), ask, block)
+    if not np.array_equal(fast, wanted):
+        raise RuntimeError(
+            "fast sums must equal the reference's before anything is charged, got "
+            f"other integers of {ask.query.name} with {type(block_sum).__name__}. Use "
+            "--backend reference, and say on which processor this was."
+        )
 
 
 def _answer(way: BlockSum, ask: Ask, block: Block) -> np.ndarray:
@@ -130,3 +139,13 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
     index = np.arange(k)
     index[-k // 8 :] = -1
     return Block(index, x, y)
+
+
+def _hostile_sets(rng: np.random.Generator, k: int, m: int) -> np.ndarray:
+    """Label sets (k, m) int8: of any size, none, all, and some that are no set."""
+    sets = (rng.random((k, m)) < rng.random((k, 1))).astype(np.int8)
+    sets[::5] = 0
+    sets[1::5] = 1
+    sets[2::7] = -1
+    sets[3::7, m // 2] = 2
+    return sets

@@ -24,6 +24,7 @@ from dphead.privacy.statistics import (
     IntegerWeights,
     Query,
     SigmoidHessians,
+    counting,
 )
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
@@ -103,8 +104,8 @@ def _compiled(query: Query, clip_norm: float, scored: bool, devices: int) -> Any
 
     def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
         weights = IntegerWeights(w, step) if scored else None
-        keep = used & (scale > 0) & (y >= 0) & (y < query.n_classes)
         rows = IntegerRows(q, scale)
+        keep = counting(query, rows, y, used)
         chunk = Chunk(rows, y, keep, weights, clip_norm)
         left, right = query.factors(jnp, chunk)
         return _products(query, left, right, y, keep)

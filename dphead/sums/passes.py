@@ -156,12 +156,13 @@ def _check_block(block: Block, n_features: int) -> None:
     would be added to all of them. A block that is known has no columns.
     """
     k = len(block.index)
-    fits = block.index.shape == block.y.shape == (k,)
+    labels = block.y.ndim <= 2 and block.y.shape[1:] != (1,)
+    fits = labels and block.index.shape == block.y.shape[:1] == (k,)
     fits = fits and block.x.shape in ((k, n_features), (k, 0))
     if not fits or block.x.dtype != np.float32 or block.y.dtype.kind != "i":
         raise TypeError(
             "a block must be float32 with a number for each feature, a slot and a "
-            f"whole number a row, got {block.x.dtype}, {block.y.dtype}, "
+            f"whole number or a label set a row, got {block.x.dtype}, {block.y.dtype}, "
             f"{block.x.shape=}, {block.y.shape=}. This is a defect in the row source."
         )
 

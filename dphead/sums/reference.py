@@ -88,6 +88,8 @@ class GramAndSums(Gram):
     It is never released; `Gram` and `ClassSums` are.
     """
 
+    takes_sets = False
+
     def shape(self, width: int) -> tuple[int, ...]:
         """(width + n_classes, width)."""
         return (width + self.n_classes, width)

@@ -25,7 +25,7 @@ from wrong import (
 )
 
 import dphead
-from dphead.estimators import inputs, unclassed
+from dphead.estimators import inputs, multilabel, unclassed
 from dphead.privacy.ledger import Ledger
 from dphead.solvers.normalization import ChannelNormalization
 
@@ -104,8 +104,8 @@ def unreadable(monkeypatch, tmp_path):
     def rows(*_, **__):
         raise Read
 
-    monkeypatch.setattr(inputs, "ArrayRows", rows)
-    monkeypatch.setattr(unclassed, "ArrayRows", rows)
+    for module in (inputs, multilabel, unclassed):
+        monkeypatch.setattr(module, "ArrayRows", rows)
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
 
 
@@ -127,6 +127,8 @@ def fitted(estimator, book, **given):
         right["bounds"] = (0.0, 2.0)
     elif estimator != "DPPCA":
         right["classes"] = [0, 1, 2]
+    if estimator == "DPMultiLabelClassifier":
+        y = np.eye(3, dtype=int)[y]
     groups = np.arange(60) // 2 if "group_cap" in given else None
     return getattr(dphead, estimator)(**(right | given)).fit(x, y, groups=groups)
 

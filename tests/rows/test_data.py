@@ -8,7 +8,7 @@ import pytest
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.blocks import CHUNK, to_float32
 from dphead.rows.features import FeaturesRows, load_features, split_slots
-from extract.format import FormatError, write_features
+from extract.format import FormatError, open_features, write_features
 
 
 def collect(rows, indices=None):
@@ -144,6 +144,8 @@ def test_shapes_that_do_not_match_are_refused():
         (np.zeros(3), np.zeros(3)),
         (np.zeros((3, 2)), np.zeros(2)),
         (np.zeros((3, 2)), np.zeros((3, 1))),
+        (np.zeros((3, 2)), np.zeros((2, 4))),
+        (np.zeros((3, 2)), np.zeros((3, 4, 2))),
     ):
         with pytest.raises(ValueError, match="Reshape"):
             ArrayRows(x, y)
@@ -198,6 +200,37 @@ def test_a_split_on_disk_is_the_same_rows_streamed_or_loaded(path, memory):
             assert np.array_equal(ys, np.where(valid, y, -1)[slots])
         assert np.array_equal(rows.features(), x[wanted])
         assert np.array_equal(rows.labels(), np.where(valid, y, -1)[wanted])
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_label_sets_stand_in_place_of_a_files_labels(path, memory):
+    """Of the split's rows in their order; an unreadable image has none."""
+    path, _, _, split, valid = path
+    wanted = np.flatnonzero(split == 0)
+    sets = np.random.default_rng(0).integers(0, 2, (len(wanted), 5))
+    with open_features(path) as file:
+        rows = FeaturesRows(file, "train", memory, label_sets=sets)
+        known = np.where(valid[wanted, None], sets, -1)
+        for chosen in (np.arange(len(wanted)), np.arange(0, len(wanted), 7)):
+            blocks = list(rows.blocks(chosen))
+            y = np.concatenate([b.y for b in blocks])
+            index = np.concatenate([b.index for b in blocks])
+            assert y.shape == (len(index), 5) and y.dtype == np.int8
+            assert np.array_equal(y[index >= 0], known[chosen])
+            assert (y[index < 0] == -1).all()
+        assert np.array_equal(rows.labels(), known)
+        with pytest.raises(FormatError, match="one for each of the split's"):
+            FeaturesRows(file, "train", memory, label_sets=sets[1:])
+
+
+def test_a_label_set_holds_ones_and_zeros_alone():
+    """Each row alone; 256 must not come round to 0."""
+    given = np.array([[0, 1], [256, 1], [1, 257], [-1, 0], [0, 0.5], [np.nan, 1]])
+    for y, n in ((given, 6), (given[:4].astype(np.int64), 4)):
+        rows = ArrayRows(np.zeros((n, 3)), y)
+        found = next(rows.blocks()).y
+        assert found[:n].tolist() == [[0, 1]] + [[-1, -1]] * (n - 1)
+        assert found.dtype == np.int8
 
 
 def test_features_that_are_known_are_not_read_from_disk(path, monkeypatch):

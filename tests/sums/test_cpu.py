@@ -89,6 +89,28 @@ def test_what_kernels_add_of_one_block_is_the_references(m, clip_norm):
             ), query.name
 
 
+@pytest.mark.parametrize("m", [2, 17, 100])
+def test_what_is_added_of_label_sets_is_the_references(m):
+    """Sets of none, some and all, and what is no set; padding holds an ordinary row."""
+    x, _ = hostile(1300, 12, m, m)
+    rng = np.random.default_rng(m)
+    sets = (rng.random((1300, m)) < rng.random((1300, 1))).astype(np.int8)
+    sets[::6] = 0
+    sets[1::6] = 1
+    sets[2::6, 0] = -1
+    sets[3::6, -1] = 2
+    index = np.where(np.arange(1300) % 9 == 4, -1, np.arange(1300))
+    params = Params(RowTransform(append=0.5), 3 * rng.standard_normal((13, m)))
+    plain = Params(RowTransform(), params.weights[1:])
+    for query in queries(m):
+        if not query.takes_sets or (m > 50 and isinstance(query, SigmoidHessians)):
+            continue
+        own = plain if isinstance(query, ChannelMoment) else params
+        wanted = added(ReferenceSums(), query, own, x, sets, index)
+        for way in (CpuSums(), CpuSums(compiled_from=0)):
+            assert np.array_equal(wanted, added(way, query, own, x, sets, index))
+
+
 @pytest.mark.parametrize("compiled_from", [0, COMPILED_ENTRIES])
 def test_sums_beyond_24_bits_are_exact(compiled_from):
     """Float32 would round them."""

@@ -57,6 +57,23 @@ def test_a_kernel_that_is_off_by_one_on_a_hostile_row_is_refused_before_the_char
         door.check([query], D)
 
 
+SETS = {
+    "none": lambda rows, y, used: y.ndim == 2 and used & (y == 0).all(axis=1),
+    "all": lambda rows, y, used: y.ndim == 2 and used & (y == 1).all(axis=1),
+    "no set": lambda rows, y, used: y.ndim == 2 and used & (y == 2).any(axis=1),
+    "masked": lambda rows, y, used: y.ndim == 2 and used & (y == -1).all(axis=1),
+}
+
+
+@pytest.mark.parametrize("case", SETS)
+def test_sums_of_label_sets_are_tried_where_gradients_take_them(case):
+    door = Door(Wrong(SETS[case]))
+    for query in (Gradient(M, "sigmoid"), Gradient(M, "sigmoid", "features")):
+        with pytest.raises(RuntimeError, match="before anything is charged"):
+            door.check([query], D)
+    door.check([Gradient(M)], D)
+
+
 @pytest.mark.parametrize("kernel", ["gradient", "class sums"])
 def test_a_compiled_kernel_is_itself_what_is_checked(monkeypatch, kernel):
     """Sums of another layout went to other loops: the kernel that ran was never

@@ -167,6 +167,27 @@ CASES = [
 ]
 
 
+SETS_CASES = [
+    *(("float64", q) for q in QUERIES if q.takes_sets),
+    ("halves", Gradient(M, "sigmoid")),
+]
+
+
+@pytest.mark.parametrize("products, query", SETS_CASES, indirect=["products"], ids=str)
+def test_sums_of_label_sets_are_the_references(query, products):
+    """Sets of none, some and all, and what is no set."""
+    x, _ = toy(500)
+    x[3], x[4, 1], x[5] = np.nan, np.inf, 0
+    sets = np.random.default_rng(0).integers(0, 2, (500, M))
+    sets[::7], sets[1::7], sets[2::7, 0] = 0, 1, 2
+    params = params_of(query)
+    one, other = (
+        integer_sum(query, params, ArrayRows(x, sets, 256), None, 0.3, block_sum=way)
+        for way in (JaxSums(), ReferenceSums())
+    )
+    assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize("products, query", CASES, indirect=["products"], ids=str)
 def test_sums_are_the_references(query, products):
     """Rows with labels of no class, that are not finite, zero, tiny and huge."""

@@ -196,6 +196,8 @@ def of_shapes(x, y, index):
         of_shapes((4, D + 1), 4, 4),
         of_shapes(4, 4, 4),
         of_shapes((4, D), (4, 1), 4),
+        of_shapes((4, D), (4, M, 1), 4),
+        of_shapes((4, D), (3, M), 4),
         of_shapes((4, D), 3, 4),
         of_shapes((3, D), 4, 4),
     ],

@@ -1,0 +1,373 @@
+import doctest
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MultiLabelBinarizer, Normalizer
+from sklearn.utils import get_tags
+
+import dphead
+from dphead import DPAutoClassifier, DPMultiLabelClassifier
+from dphead.estimators import multilabel
+from dphead.privacy.ledger import Ledger, LedgerError
+from extract.format import FormatError, write_features
+
+N, D, M = 600, 8, 3
+METHODS = [
+    "auto",
+    "dp-sgd",
+    "dp-adam",
+    "dp-fc",
+    "dp-newton",
+]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def rows():
+    """(n, d) rows, and the sets of classes that they lie towards."""
+    draw = np.random.default_rng(0)
+    sets = draw.integers(
+        0,
+        2,
+        (N, M),
+    )
+    return draw.normal(size=(N, D)) + 4 * sets @ np.eye(M, D), sets
+
+
+def head(**changes):
+    return DPMultiLabelClassifier(**({"epsilon": 8.0} | changes))
+
+
+def same(one, other):
+    assert np.array_equal(one.head_.weights, other.head_.weights)
+    assert np.array_equal(one.head_.intercept, other.head_.intercept)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("epsilon", [8.0, np.inf])
+def test_every_method_of_gradients_learns_each_class(rows, method, epsilon):
+    """A chance of one in eight."""
+    x, sets = rows
+    ours = head(method=method, epsilon=epsilon).fit(x, sets)
+    assert ours.score(x, sets) > 0.6
+    assert (ours.predict(x) == sets).mean(axis=0).min() > 0.8
+    assert ours.privacy_.private == np.isfinite(epsilon)
+
+
+def test_scores_are_the_logits_of_each_class_by_itself(rows):
+    x, sets = rows
+    x[7] = np.nan
+    ours = head(classes=["tall", "red", "old"]).fit(x, sets)
+    scores = ours.decision_function(x)
+    assert scores.shape == (N, M) and ours.coef_.shape == (M, D)
+    assert ours.intercept_.shape == (M,)
+    assert ours.classes_.tolist() == ["tall", "red", "old"]
+    p = ours.predict_proba(x)
+    np.testing.assert_allclose(p, 1 / (1 + np.exp(-scores.astype(float))))
+    assert p.sum(axis=1).max() > 1.5
+    assert np.array_equal(ours.predict(x), p > 0.5)
+    assert ours.predict(x).dtype == np.int64
+    np.testing.assert_array_equal(scores[7], ours.intercept_.astype(np.float32))
+    whole = (ours.predict(x) == sets).all(axis=1)
+    assert ours.score(x, sets) == whole.mean()
+    weight = np.arange(N)
+    weighted = np.average(whole, weights=weight)
+    assert ours.score(x, sets, weight) == pytest.approx(weighted)
+
+
+def test_two_classes_are_two_scores(rows):
+    """Of one class a row, two classes have one score between them."""
+    x, sets = rows
+    ours = head().fit(x, sets[:, :2])
+    assert ours.decision_function(x).shape == (N, 2)
+    assert ours.coef_.shape == (2, D) and ours.intercept_.shape == (2,)
+    np.testing.assert_array_equal(ours.coef_, ours.head_.weights.T)
+
+
+def test_the_same_sets_in_any_container_give_the_same_head(rows):
+    x, sets = rows
+    one = head(random_state=0).fit(x, sets)
+    for other in (
+        sets.astype(bool),
+        sets.astype(np.float32),
+        sets.tolist(),
+        csr_matrix(sets),
+        [tuple(row) for row in sets],
+        torch.tensor(sets),
+    ):
+        same(one, head(random_state=0).fit(x, other))
+    names = [[i for i in range(M) if row[i]] for row in sets]
+    binary = MultiLabelBinarizer(classes=range(M)).fit_transform(names)
+    same(one, head(random_state=0).fit(x, binary))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        2,
+        -1,
+        0.5,
+        np.nan,
+        256,
+        2**40,
+        np.inf,
+    ],
+)
+def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
+    """In silence: whether there is one must not be seen."""
+    x, sets = rows
+    there = sets.astype(float)
+    there[9, 1] = bad
+    gone = x.copy()
+    gone[9] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = head(random_state=0).fit(x, there)
+    same(ours, head(random_state=0).fit(gone, sets))
+    if float(bad).is_integer():
+        same(ours, head(random_state=0).fit(x, there.astype(np.int64)))
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_rows_of_no_class_and_of_all_raise_nothing(rows, kind):
+    x, sets = rows
+    sets[::2] = kind
+    head().fit(x, sets)
+    ours = head().fit(x, np.full_like(sets, kind))
+    assert (ours.predict(x) == kind).mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"method": "dp-ls"}, r"take label sets, got ClassSums.* of method='dp-ls'"),
+        ({"method": "prototypes"}, "take label sets, got ClassSums"),
+        ({"settings": {"estimate": True}}, "take label sets, got CorrectCounts"),
+        (
+            {"method": "dp-sgd", "settings": {"loss": "softmax"}},
+            "take label sets, got Gradient.*softmax.* with the sigmoid loss",
+        ),
+        ({"method": "dp-fc", "settings": {"loss": "squared"}}, "take label sets"),
+        ({"classes": ["a", "b"]}, "classes must be .*distinct numbers or texts"),
+        ({"classes": ["a", "b", "b"]}, "classes must be .*distinct"),
+        ({"classes": [["a"], ["b"], ["c"]]}, "classes must be .*distinct"),
+        ({"settings": {"stepz": 3}}, "must have every option given"),
+        ({"method": "none"}, "method must be one of"),
+        ({"relation": "add_remove"}, "nominal_n must be given"),
+        ({"group_cap": 2}, "given together"),
+        ({"delta": 0.1}, "delta must be below 1/n"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_nothing_charged(rows, change, said):
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=said):
+        head(ledger=ledger, **change).fit(*rows)
+    assert ledger.fits() == []
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda y: y[:, 0], "must be an indicator matrix"),
+        (lambda y: y[:, :1], "two columns or more"),
+        (lambda y: y[:, :, None], "must be an indicator matrix"),
+        (lambda y: y.astype(str), "must be an indicator matrix"),
+        (lambda y: y.astype(object), "must be an indicator matrix"),
+        (lambda y: [["a", "b"]] * N, "MultiLabelBinarizer"),
+        (lambda y: [[0, 1], [1]] * (N // 2), "MultiLabelBinarizer"),
+        (lambda y: y[1:], "inconsistent numbers of samples"),
+        (lambda y: None, "target y is None"),
+    ],
+)
+def test_labels_of_another_shape_or_kind_are_refused(rows, change, said):
+    x, sets = rows
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=said):
+        head(ledger=ledger).fit(x, change(sets))
+    assert ledger.fits() == []
+
+
+def test_weights_are_refused_and_other_classifiers_say_where_sets_go(rows):
+    x, sets = rows
+    with pytest.raises(ValueError, match="sample_weight must be None"):
+        head().fit(
+            x,
+            sets,
+            sample_weight=np.ones(N),
+        )
+    with pytest.raises(ValueError, match="DPMultiLabelClassifier"):
+        DPAutoClassifier(classes=[0, 1, 2]).fit(x, sets)
+
+
+def test_fits_are_counted_whatever_the_unit_and_the_relation(rows):
+    x, sets = rows
+    ledger = Ledger()
+    groups = [f"patient {i // 4}" for i in range(N)]
+    capped = head(ledger=ledger, group_cap=2).fit(
+        x,
+        sets,
+        groups,
+    )
+    assert capped.privacy_.protected_unit.startswith("one group")
+    assert len(ledger.fits()) == 1
+    alone = head().fit(x, sets)
+    assert capped.privacy_.mu == pytest.approx(alone.privacy_.mu)
+    with pytest.raises(LedgerError, match="group"):
+        head(ledger=ledger).fit(x, sets)
+    hidden = head(relation="add_remove", nominal_n=N).fit(x[:-1], sets[:-1])
+    assert hidden.privacy_.neighboring_relation == "add_remove"
+    noise = [
+        head(method="dp-sgd", relation=relation).fit(x, sets).privacy_.releases
+        for relation in ("zero_out", "replace_one")
+    ]
+    each, replaced = (releases[-1]["noise_multiplier"] for releases in noise)
+    assert each == pytest.approx(replaced)  # of a sensitivity twice as large
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "add_remove"])
+def test_poisson_batches_learn_and_stay_within_the_budget(rows, relation):
+    x, sets = rows
+    settings = {"sampling_prob": 0.2, "steps": 60}
+    nominal = N if relation == "add_remove" else None
+    ours = head(
+        method="dp-sgd", settings=settings, relation=relation, nominal_n=nominal
+    ).fit(x, sets)
+    assert ours.score(x, sets) > 0.5
+    assert ours.privacy_.mu is None and ours.privacy_.epsilon <= 8.0
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_features_file_takes_sets_of_its_rows(rows, tmp_path, grouped):
+    """Its ledger counts the fit; an unreadable image counts zero, and with groups only
+    the first rows of each do.
+    """
+    x, sets = rows
+    path = tmp_path / "f.h5"
+    x = x.astype(np.float32)
+    split = np.arange(N) % 3 // 2
+    valid = np.arange(N) != 3
+    x[3] = 0
+    more = {"group": np.arange(N) // 6} if grouped else {}
+    write_features(
+        path,
+        x,
+        np.full(
+            N,
+            -1,
+            np.int32,
+        ),
+        ["a", "b"],
+        split=split,
+        split_names=["train", "test"],
+        valid=valid,
+        **more,
+    )
+    cap = 2 if grouped else None
+    there = split == 0
+    ours = head(
+        random_state=0,
+        split="train",
+        group_cap=cap,
+    )
+    ours = ours.fit(path, sets[there])
+    x[3] = np.nan
+    groups = (np.arange(N) // 6)[there] if grouped else None
+    theirs = head(random_state=0, group_cap=cap).fit(
+        x[there],
+        sets[there],
+        groups,
+    )
+    same(ours, theirs)
+    assert len(ours.ledger_.fits()) == 1 and ours.ledger_.path != ":memory:"
+    found = ours.score(
+        path,
+        sets[~there],
+        split="test",
+    )
+    assert found == theirs.score(x[~there], sets[~there])
+    assert ours.predict(path, split="test").shape == ((~there).sum(), M)
+    before = len(ours.ledger_.fits())
+    for y, error, said in (
+        (sets, FormatError, "one for each of the split's 400 rows"),
+        (None, ValueError, "target y is None"),
+    ):
+        with pytest.raises(error, match=said):
+            head(split="train", group_cap=cap).fit(path, y)
+    with pytest.raises(ValueError, match="has its own groups"):
+        head(split="train").fit(
+            path,
+            sets[there],
+            sets[there][:, 0],
+        )
+    assert len(ours.ledger_.fits()) == before
+
+
+def test_it_is_an_estimator_like_any_other(rows):
+    x, sets = rows
+    model = head(
+        method="dp-sgd",
+        settings={"steps": 5},
+        classes=["a", "b", "c"],
+    )
+    twin = clone(model)
+    assert twin.get_params() == model.get_params()
+    tags = get_tags(model)
+    assert tags.classifier_tags.multi_label and not tags.classifier_tags.multi_class
+    pipeline = make_pipeline(Normalizer(), model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pipeline.fit(x, sets).predict(x).shape == (N, M)
+    assert (
+        len(
+            cross_val_score(
+                model,
+                x,
+                sets,
+                cv=2,
+            )
+        )
+        == 2
+    )
+    fitted = model.fit(x, sets)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+
+
+def test_no_row_is_read_before_the_charge(rows, monkeypatch):
+    x, sets = rows
+    ledger = Ledger()
+    seen = []
+
+    def watched(*args, **more):
+        seen.append(len(ledger.fits()))
+        return rows_of(*args, **more)
+
+    rows_of = multilabel.ArrayRows
+    monkeypatch.setattr(
+        multilabel,
+        "ArrayRows",
+        watched,
+    )
+    head(ledger=ledger).fit(x, sets)
+    assert seen == [1]
+
+
+def test_the_example_runs_and_every_parameter_is_described():
+    kind = DPMultiLabelClassifier
+    (test,) = doctest.DocTestFinder(recurse=False).find(kind, globs={})
+    result = doctest.DocTestRunner().run(test)
+    assert result.failed == 0 and result.attempted > 5
+    for name in kind().get_params():
+        assert name in kind.__doc__
+    assert "DPMultiLabelClassifier" in dphead.__all__
