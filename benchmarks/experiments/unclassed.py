@@ -1,5 +1,4 @@
-"""`DPPCA` and `DPRegressor` beside diffprivlib's and OpenDP's, on the same rows with the
-same public bounds.
+"""`DPPCA` and `DPRegressor` beside diffprivlib's and OpenDP's, on the same rows.
 
 `python -m benchmarks unclassed --peer PYTHON` runs what is missing: PYTHON is one that
 has diffprivlib and opendp. One JSON line a model, task and epsilon in
@@ -43,13 +42,14 @@ is replaced by another, ours (ε, 1e-5) by one row's contribution replaced by no
 (`zero_out`) or by another's (`replace_one`); pure DP is the stronger promise at one ε.
 diffprivlib's regression has no ridge, so noise that makes its matrix nearly singular
 makes weights of any size. Both peers draw components by rejection, which takes the
-longer the more rows there are and the larger ε is.
+longer the more rows there are and the larger ε is; seconds are of one processor, for
+all ten draws.
 
 Without a row here: OpenDP 0.16's regression (Theil and Sen's) is of one feature alone,
 and it has no logistic regression. SmartNoise (smartnoise-synth 1.0.8) has a linear
-regression and neither of the others; at every ε tried it ended in an error on the tasks
-of one, ten and twenty features: "Matrix is not positive definite" or, where its noisy
-matrix was, one of numpy's (2.4) about its own sweep of the matrix.
+regression and neither of the others; at ε = 2 it ended in an error on the tasks of one,
+ten and twenty features: "Matrix is not positive definite" or, where its noisy matrix
+was, one of numpy's (2.4) about its own sweep of the matrix.
 """
 
 

@@ -1,5 +1,5 @@
-"""diffprivlib's and OpenDP's components and regressions on the data of `unclassed`, by a
-Python that has them: it may import numpy, scikit-learn and these, and nothing of ours.
+"""diffprivlib's and OpenDP's components and regressions on the data of `unclassed`, by
+a Python that has them: it may import numpy, scikit-learn, these, and nothing of ours.
 """
 
 import json
