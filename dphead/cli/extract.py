@@ -363,10 +363,10 @@ def extract(**given: Any) -> None:
     check_there("a features file", given["same_data_as"])
     try:
         _check_source(given)
-        from extract.run import extract as run
+        with shown("loading the network and looking at all images") as progress:
+            from extract.run import extract as run
 
-        options = _options(given)
-        with shown("looking at all images") as progress:
+            options = _options(given)
 
             def told(done: int, total: int) -> None:
                 progress(done, total, "extracting features")
