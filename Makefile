@@ -1,6 +1,7 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo tour docs smoke test lint bench tables mutants lowest lowest-torch
+.PHONY: install demo tour pictures docs smoke test lint bench tables mutants lowest \
+	lowest-torch
 
 .venv/.ready: pyproject.toml
 	test -x $(PY) || python3 -m venv .venv
@@ -15,9 +16,12 @@ demo: install
 tour: install
 	$(PY) -m benchmarks tour
 
+pictures: install
+	$(PY) -m benchmarks pictures
+
 docs: install
 	$(PY) -m pip install --quiet --editable '.[docs]'
-	$(PY) -m mkdocs build --strict --quiet
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) -m mkdocs build --strict --quiet
 
 smoke:
 	python3 -m venv --clear build/smoke

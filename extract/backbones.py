@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -316,7 +317,7 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
 
     # "hf-hub:owner/name" is looked up by timm
     if ":" not in options.name and not timm.is_model(options.name):
-        close = timm.list_models(f"*{options.name.split('.')[0].split('_')[0]}*")[:5]
+        close = get_close_matches(options.name.split(".")[0], timm.list_models(), 5)
         raise ExtractError(
             "the backbone must be scatternet or a timm model, got "
             f"backbone={options.name!r}. Try one of {close or 'timm.list_models()'}."

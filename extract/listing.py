@@ -155,11 +155,12 @@ def _check_found_classes(
             "class."
         )
     if names and not classes.ignore_labels and not (source.labels >= 0).any():
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise ExtractError(
-            "one image at least must lie in the folder of a class, got none under "
-            f"layout={source.layout!r}, the first at {source.names[0]!r}. Declare what "
-            f"the folders are by --layout ({EXAMPLES}); images without classes need "
-            "--ignore-labels."
+            f"one image at least must lie in the folder of a class ({some}), got none "
+            f"under layout={source.layout!r}, the first at {source.names[0]!r}. Give "
+            "the folders' names by --classes, or declare what the folders are by "
+            f"--layout ({EXAMPLES}); images without classes need --ignore-labels."
         )
 
 

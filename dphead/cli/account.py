@@ -10,6 +10,7 @@ import click
 
 from dphead.analysis.rounding import rounded_up
 from dphead.cli.choices import ACCOUNTANTS, METHODS, RELATIONS
+from dphead.cli.paragraphs import filled
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
@@ -376,7 +377,7 @@ def _print(found: dict[str, Any]) -> None:
         )
         console.print(
             f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} "
-            f"releases, {batch})"
+            f"release{'s' if found['steps'] != 1 else ''}, {batch})"
         )
         for sigma in found["gaussian"]:
             console.print(f"and one full-batch release with noise multiplier {sigma:g}")
@@ -385,14 +386,12 @@ def _print(found: dict[str, Any]) -> None:
             f"{found['select_distribution']} number of runs, {found['select_mean']:g} "
             "on average"
         )
-        console.print(
-            (
-                f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
-                f"{found['relation']}: the total of keeping the best of a secret "
-                f"{runs}; nothing else of the runs may leave"
-            ),
-            soft_wrap=True,
+        text = (
+            f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
+            f"{found['relation']}: the total of keeping the best of a secret "
+            f"{runs}; nothing else of the runs may leave"
         )
+        click.echo("\n".join(filled(text)))
         every = found["every_run"]
         text = (
             f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
@@ -418,7 +417,7 @@ def _print(found: dict[str, Any]) -> None:
         f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
         for fpr, tpr in found["tpr_at_fpr"].items()
     ]
-    console.print("any attack's TPR is at most  " + ", ".join(limits), soft_wrap=True)
+    console.print(f"any attack's TPR is at most\n  {', '.join(limits)}")
     _print_profiles(console, found)
 
 

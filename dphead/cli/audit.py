@@ -10,6 +10,7 @@ import click
 
 from dphead.cli.choices import METHODS, RELATIONS
 from dphead.cli.finetune import shape_of
+from dphead.cli.paragraphs import filled, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
@@ -329,11 +330,8 @@ def _print(console: Any, r: dict[str, Any]) -> None:
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     if "canaries" in r:
         console.print(
-            (
-                f"{r['method']}, one run, {r['canaries']} canaries, {r['guesses']} "
-                f"guesses, {r['correct']} right"
-            ),
-            soft_wrap=True,
+            f"{r['method']}, one run, {r['canaries']} canaries, {r['guesses']} "
+            f"guesses, {r['correct']} right"
         )
         table.add_row(
             "epsilon at least",
@@ -381,26 +379,17 @@ def _print(console: Any, r: dict[str, Any]) -> None:
         )
         odds = r["false_alarm_odds"]["both"]
     console.print(table)
-    console.print(
-        (
-            f"{h['pairs']} pairs of hostile rows, {h['sums']:,} sums without noise: "
-            f"they move a sum by at most {h['largest_share']:.4g} of what its noise is "
-            f"for ({h['worst']})"
-        ),
-        soft_wrap=True,
+    hostile = (
+        f"{h['pairs']} pairs of hostile rows, {h['sums']:,} sums without noise: they "
+        f"move a sum by at most {h['largest_share']:.4g} of what its noise is for "
+        f"({h['worst']})"
     )
+    click.echo("\n".join(filled(hostile)))
     if h["largest_disagreement"] > 0:
-        console.print(
-            (
-                "two ways to one sum differ by at most "
-                f"{h['largest_disagreement']:.2g} of it"
-            ),
-            soft_wrap=True,
-        )
-    console.print(
-        f"{verdict} (a correct method fails with odds of at most {odds:.1g})",
-        soft_wrap=True,
-    )
+        apart = f"{h['largest_disagreement']:.2g}"
+        click.echo(f"two ways to one sum differ by at most {apart} of it")
+    fails = f"(a correct method fails with {tied(f'odds of at most {odds:.1g}')})"
+    click.echo("\n".join(filled(f"{verdict} {fails}")))
 
 
 def _cells(*values: float | None) -> list[str]:

@@ -46,12 +46,10 @@ def show(which: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plain({"budget": book.budget(), "fits": fits})))
         return
+    click.echo(section("Ledger", [str(book.path)]))
+    click.echo(section("Data set", [book.meta("dataset_id") or "-"]))
     console = Console(highlight=False)
-    table = Table(
-        title=f"{book.path}   data set {book.meta('dataset_id') or '-'}",
-        title_justify="left",
-        show_edge=False,
-    )
+    table = Table(show_edge=False)
     for name in (
         "charged at",
         "fit",
@@ -78,34 +76,28 @@ def show(which: Path, as_json: bool) -> None:
             str(len(f["releases"])),
             str(done),
         )
-    console.print(table)
-    budget = book.budget()
-    delta = budget["delta"] if budget else max((f["delta"] for f in fits), default=1e-5)
+    if fits:
+        console.print(table)
+    limit = book.budget()
+    delta = limit["delta"] if limit else max((f["delta"] for f in fits), default=1e-5)
     total = plain_sum_epsilon(book.events(), delta, book.meta("relation") or "zero_out")
-    console.print(
-        (
-            f"plain sum: epsilon {total:.5g} at delta {delta:g}, every reserved "
-            "release counted"
-        ),
-        soft_wrap=True,
-    )
-    if budget:
-        console.print(
-            (
-                f"budget: epsilon {budget['epsilon']:g} at delta {budget['delta']:g}, "
-                "the guarantee for all fits together; what exceeds it is refused"
-            ),
-            soft_wrap=True,
+    spent = tied(f"epsilon {total:.5g} at delta {delta:g}")
+    every = f"{spent}: the plain sum, every reserved release counted"
+    click.echo(section("Spent", [every]))
+    if limit:
+        fixed = tied(f"epsilon {limit['epsilon']:g} at delta {limit['delta']:g}")
+        said = (
+            f"{fixed}: the guarantee for all fits together; what exceeds it is refused"
+        )
+    elif fits:
+        said = (
+            "! none was fixed before the first fit, so nothing is refused, and the "
+            "plain sum is a guarantee only if no fit was chosen after seeing the "
+            "results of another"
         )
     else:
-        console.print(
-            (
-                "budget: none was fixed before the first fit, so nothing is refused, "
-                "and the plain sum is a guarantee only if no fit was chosen after "
-                "seeing the results of another"
-            ),
-            soft_wrap=True,
-        )
+        said = "none yet: fix it before the first fit, by dphead ledger budget"
+    click.echo(section("Budget", [said]))
 
 
 @ledger.command()
@@ -137,7 +129,10 @@ def verify(which: Path) -> None:
         click.echo(f"damaged: {problem}")
     if problems:
         raise SystemExit(1)
-    click.echo(f"{book.path}: nothing found, {len(book.fits())} fits")
+    click.echo(section("Ledger", [str(book.path)]))
+    number = len(book.fits())
+    fits = f"{number} fit{'s' if number != 1 else ''}"
+    click.echo(section("Damage", [f"nothing found, in {fits}"]))
 
 
 def _open(which: Path, create: bool = False):

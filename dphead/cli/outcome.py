@@ -214,6 +214,8 @@ def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
     new = "new.h5" if extraction.get("backbone") == "arrays" else "new_images/"
     yield f"dphead check {run}"
     yield f"dphead predict {run} {new} -o predictions.csv"
+    if extraction.get("transform", {}).get("library") == "timm":
+        yield f"(with {tied('--weights FILE')}, if dphead extract had it)"
 
 
 def is_network(report: dict[str, Any]) -> bool:

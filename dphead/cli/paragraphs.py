@@ -26,11 +26,12 @@ def section(label: str, paragraphs: Iterable[str]) -> str:
         mark = "! " if text.startswith("! ") else ""
         head = label if not lines else ""
         lead = head.ljust(INDENT - len(mark)) + mark
-        lines += _filled(text.removeprefix("! "), lead)
+        lines += filled(text.removeprefix("! "), lead)
     return "\n".join(lines)
 
 
-def _filled(text: str, lead: str) -> list[str]:
+def filled(text: str, lead: str = "") -> list[str]:
+    """The lines of a text, the first with what leads it and the others as far in."""
     if text.startswith("dphead "):
         return [lead + text]
     filled = textwrap.wrap(

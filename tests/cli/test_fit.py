@@ -24,6 +24,7 @@ from commands import (
 )
 from features import edited
 
+from dphead.cli.outcome import next_commands
 from dphead.runs.export import load_head
 from dphead.runs.ledgers import ledger_home
 from extract.format import open_features, write_features
@@ -715,3 +716,13 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     own = ("--ledger", tmp_path / "own.sqlite")  # one ledger protects one unit
     fitted(*command[:2], "-o", capped, *command[4:], "--group-cap", 6, *own)
     assert "people with several images" not in dphead("check", capped).out
+
+
+def test_what_to_type_next_names_weights_where_a_network_may_have_had_a_file():
+    def said(extraction):
+        return list(next_commands(Path("run"), {"data": {"extraction": extraction}}))
+
+    timm = {"backbone": "vit", "transform": {"library": "timm"}}
+    assert "--weights" in said(timm)[-1]
+    for other in (None, {"backbone": "arrays"}, {"backbone": "scatternet"}):
+        assert said(other)[-1].startswith("dphead predict run new")

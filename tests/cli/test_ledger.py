@@ -68,14 +68,16 @@ def test_errors_of_the_installed_command_are_one_line_and_exit_code_2(tmp_path):
 
 
 def test_show_lists_every_fit_and_the_total(features, tmp_path):
-    assert "sum: epsilon 0 " in fitted("ledger", "show", features).out
+    before = fitted("ledger", "show", features).out
+    assert "Spent      epsilon 0 " in before
+    assert "before the first fit, by dphead ledger budget" in before
     for i, epsilon in enumerate((1, 0.5)):
         fitted("fit", features, "-o", tmp_path / f"run{i}", *LS, "--epsilon", epsilon)
     text = fitted("ledger", "show", features).out
     assert text.count("dp-ls") == 2
     assert "zero_out" in text
-    assert "nothing is refused" in text
-    total = float(re.search(r"sum: epsilon (\S+) at delta 1e-05", text)[1])
+    assert "so nothing is refused" in text
+    total = float(re.search(r"Spent +epsilon (\S+) at delta 1e-05", text)[1])
     assert 1.0 < total < 1.5
     # by the ledger's own path too
     assert fitted("ledger", "show", ledger_of(features).path).out == text
@@ -109,7 +111,8 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
     assert not (tmp_path / "run3").exists()
     # mu = 0.142: 0.485 in all
     fitted("fit", features, "-o", tmp_path / "run4", *LS, "--epsilon", 0.5)
-    assert "what exceeds it is refused" in fitted("ledger", "show", features).out
+    shown = fitted("ledger", "show", features).out
+    assert "what exceeds it is refused" in " ".join(shown.split())
 
 
 def test_poisson_fits_keep_a_budget_too(features, tmp_path):
@@ -155,13 +158,14 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
     for source in (features, other):
         done = fitted("fit", source, "-o", tmp_path / f"run {source.stem}", *LS).out
         assert "spent (delta 1e-05) in 1 fit" in done
-    kept, free = (fitted("ledger", "show", source).out for source in (features, other))
+    shown = (fitted("ledger", "show", source).out for source in (features, other))
+    kept, free = (" ".join(text.split()) for text in shown)
     for text in (kept, free):
-        assert "plain sum: epsilon 1 at delta 1e-05" in text
+        assert "Spent epsilon 1 at delta 1e-05: the plain sum" in text
         assert "total" not in text
         # whole hours
         assert {at[-2:] for at in re.findall(r"\d\d:\d\d", text)} == {"00"}
-    assert "epsilon 2 at delta 1e-05, the guarantee for all fits together" in kept
+    assert "epsilon 2 at delta 1e-05: the guarantee for all fits together" in kept
     assert "guarantee only if no fit was chosen after seeing" in free
 
 
@@ -207,7 +211,7 @@ def test_verify_finds_damage(tmp_path):
     features = features_file(tmp_path / "f.h5")
     book = tmp_path / "book.sqlite"
     fitted("fit", features, "-o", tmp_path / "run", "--ledger", book, "--seed", 1)
-    assert "nothing found, 1 fits" in fitted("ledger", "verify", book).out
+    assert "nothing found, in 1 fit" in fitted("ledger", "verify", book).out
     with sqlite3.connect(book) as db:
         db.execute("DROP TRIGGER releases_update")
         db.execute("UPDATE releases SET noise_multiplier = 1e6 WHERE sequence = 0")

@@ -291,6 +291,10 @@ def test_a_layout_that_is_another_is_refused_with_what_to_declare(tmp_path, kind
     both = add(
         tmp_path / f"both{kind}", ["data/train/cat/1.png", "data/test/dog/2.png"]
     )
+    with pytest.raises(
+        ExtractError, match=r"of a class \(0, 1, 2, \.\.\.\).*--classes"
+    ):
+        open_source(wrapped, Classes.parse("5"))
     for path in (wrapped, splits, both):
         with pytest.raises(
             ExtractError, match=r"folder of a class.*layout='class'.*--layout"
