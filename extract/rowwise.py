@@ -147,4 +147,4 @@ def _root(x: torch.Tensor) -> torch.Tensor:
     """Signed square roots: a few large coefficients no longer decide a row's
     direction.
     """
-    return x.sign() * x.abs().sqrt()
+    return x.abs().sqrt_().copysign_(x)  # a copy, not three

@@ -37,6 +37,12 @@ def loaded_after(code: str) -> set[str]:
         ("import dphead.planning.registry as r; r.names()", HEAVY | {"numpy"}),
         ("import dphead.cli.fit, dphead.cli.account", HEAVY | {"numpy", "rich"}),
         (
+            "from dphead.analysis.profiles import all_profiles\n"
+            "from dphead.privacy.accounting import GaussianEvent\n"
+            "all_profiles([GaussianEvent(3.0)], 1e-5)",
+            {"dp_accounting"},
+        ),
+        (
             "from click.testing import CliRunner; import dphead.cli\n"
             "result = CliRunner().invoke(dphead.cli.cli, ['--help'])\n"
             "assert result.exit_code == 0, result.output",
@@ -52,6 +58,7 @@ def loaded_after(code: str) -> set[str]:
         "extract.importing",
         "methods",
         "options",
+        "full batches",
         "help",
     ],
 )

@@ -233,7 +233,7 @@ def fit(
                 progress.say(releases_text(plan.summary(), title))
             if dry_run:
                 raise click.exceptions.Exit(0)
-            progress.begin("charging")
+            progress.begin("trying the sums (a first fit compiles them), then charging")
 
         result = fit_files(options, announce, progress)
         if result["report"] is None:

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from dphead.privacy import accounting
 from dphead.privacy.accounting import (
@@ -127,6 +126,8 @@ def smallest_scale(
 
     `cost` decreases. step: the first of the search around the guess, in log s.
     """
+    from scipy.optimize import brentq  # a full batch's noise needs none
+
     cost = lru_cache(cost)  # brentq asks for its ends again
 
     def excess(log_scale: float) -> float:
