@@ -17,7 +17,7 @@ tour: install
 
 docs: install
 	$(PY) -m pip install --quiet --editable '.[docs]'
-	$(PY) -m mkdocs build --strict --quiet
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) -m mkdocs build --strict --quiet
 
 smoke:
 	python3 -m venv --clear build/smoke

@@ -20,6 +20,7 @@ PAGES = (  # beside docs/: what becomes a page, by its path in the project
     "benchmarks/results/*/README.md",
 )
 PICTURES = ("benchmarks/results/*/*.png",)
+NOTEBOOK_LINK = re.compile(r'href="([^":]+\.(?:md|ipynb))"')
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)]*)?\)")
 MODULES = {  # what is public, by what it is for
     "Estimators": ("dphead.estimators",),
@@ -66,6 +67,23 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
         return f"{picture}[{text}]({relative}{part})"
 
     return LINK.sub(linked, markdown)
+
+
+def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
+    """Links of a notebook, which comes as HTML, as links between pages."""
+    uri = page.file.src_uri
+    if not uri.endswith(".ipynb"):
+        return html
+    here = posixpath.dirname(origin(uri))
+
+    def linked(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(here, match.group(1)))
+        to = files.get_file_from_path(site(path))
+        if to is None:
+            raise ValueError(f"a link must lead to a page, got {path} in {uri}")
+        return f'href="{to.url_relative_to(page.file)}"'
+
+    return NOTEBOOK_LINK.sub(linked, html)
 
 
 def found(patterns: tuple[str, ...]) -> list[str]:

@@ -1,5 +1,6 @@
 """README and docs/: short, explained, and true where a test can say so."""
 
+import json
 import re
 import shlex
 import tomllib
@@ -19,6 +20,7 @@ from dphead.privacy.accounting import GaussianEvent
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 LINK = re.compile(r"\]\(([^)\s#]+)")
 # explained in the glossary or in docs/papers.md
 NOT_FOR_A_BEGINNER = ("FC23", "TB21", "De22", "TAN23", "μ", "canary", "oracle")
@@ -38,7 +40,7 @@ def test_the_readme_is_short_and_says_no_word_that_it_does_not_explain():
     assert "the last layer (the *head*)" in README.split("##")[0]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: page.name)
 def test_every_link_leads_to_a_file(page):
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
@@ -99,8 +101,18 @@ def test_the_python_example_runs(capsys):
 
 def test_every_page_is_in_the_sites_navigation():
     listed = (ROOT / "mkdocs.yml").read_text()
-    for page in ROOT.glob("docs/*.md"):
-        assert f": {page.name}\n" in listed, page.name
+    for page in [*ROOT.glob("docs/*.md"), *NOTEBOOKS]:
+        path = page.relative_to(ROOT / "docs").as_posix()
+        assert f": {path}\n" in listed, path
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.name)
+def test_a_notebook_is_stored_without_what_a_run_of_it_gives(page):
+    """`make docs` runs it; what were stored would be of another version."""
+    cells = [c for c in json.loads(page.read_text())["cells"] if "outputs" in c]
+    assert len(cells) > 3
+    for cell in cells:
+        assert cell["outputs"] == [] and cell["execution_count"] is None
 
 
 def test_the_citation_has_the_projects_version():
