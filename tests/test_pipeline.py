@@ -272,4 +272,6 @@ def test_another_package_named_extract_is_named():
     """It would hide ours, and an error deep inside would not say so."""
     assert "dphead's own package `extract`" in missing("extract.format")
     assert "pip install 'dphead[plots]'" in missing("matplotlib.pyplot")
+    assert "pip install 'dphead[jax]'" in missing("jaxlib")
+    assert "pip install 'dphead[tables]'" in missing("pyarrow.parquet")
     assert missing("numpy") is None

@@ -65,7 +65,10 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
 # what a base installation lacks: the extra, its packages, and their modules
 EXTRAS = {
     "extract": ("PyTorch, timm and pillow", ("torch", "timm", "PIL")),
+    "jax": ("jax", ("jax", "jaxlib")),
+    "onnx": ("onnx and onnxruntime", ("onnx", "onnxruntime", "onnxscript")),
     "plots": ("matplotlib", ("matplotlib",)),
+    "tables": ("pyarrow", ("pyarrow",)),
 }
 
 

@@ -11,9 +11,29 @@ from typing import Any
 
 import click
 
+from dphead.cli.command import Sectioned
 from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
+
+
+SECTIONS = {
+    "File and data set": ("output", "dataset_id", "same_data_as", "new_data_set"),
+    "Images and labels": (
+        *("split", "layout", "columns", "limit", "skip_unreadable"),
+        *("classes", "folder_names_are_public", "allow_unlabelled", "ignore_labels"),
+    ),
+    "Frozen network": (
+        *("backbone", "weights", "model_args", "image_size", "channels", "mean"),
+        *("std", "interpolation", "crop_pct"),
+    ),
+    "scatternet and patches": ("scatter_j", "scatter_l", "colours"),
+    "Features": ("mirror", "views", "flip", "normalize", "groups", "dtype"),
+    "Speed, memory and processes": (
+        *("device", "amp", "batch_size", "workers", "block_rows", "shard"),
+    ),
+    "Help": ("--help",),
+}
 
 
 class _Unusable(click.ClickException):
@@ -143,7 +163,11 @@ LAYOUT = click.option(
 )
 
 
-@click.command()
+@click.command(
+    cls=Sectioned,
+    sections=SECTIONS,
+    short_help="Turn images into a features file with a frozen network.",
+)
 @click.argument("source", type=click.Path(path_type=Path))
 @OUTPUT
 @click.option(

@@ -8,6 +8,8 @@ from click.testing import CliRunner
 from commands import dphead, features_file, fitted, refused
 
 from dphead.cli.command import CONFIG, Sectioned
+from dphead.cli.extract import SECTIONS as OF_EXTRACT
+from dphead.cli.extract import extract
 from dphead.cli.finetune import SECTIONS as OF_FINETUNE
 from dphead.cli.finetune import finetune
 from dphead.cli.fit import SECTIONS as OF_FIT
@@ -58,7 +60,8 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, text, message):
 
 
 @pytest.mark.parametrize(
-    ("command", "sections"), [(fit, OF_FIT), (finetune, OF_FINETUNE)]
+    ("command", "sections"),
+    [(extract, OF_EXTRACT), (fit, OF_FIT), (finetune, OF_FINETUNE)],
 )
 def test_every_option_is_in_one_section(command, sections):
     """A new option needs a line there, or it is last in the help."""
@@ -72,9 +75,12 @@ def test_every_option_is_in_one_section(command, sections):
     assert set(named) <= known
 
 
-def test_help_shows_the_sections_in_order():
-    text = fitted("fit", "--help").out
-    at = [text.index(f"\n{title}:") for title in OF_FIT]
+@pytest.mark.parametrize(
+    ("name", "sections"), [("extract", OF_EXTRACT), ("fit", OF_FIT)]
+)
+def test_help_shows_the_sections_in_order(name, sections):
+    text = fitted(name, "--help").out
+    at = [text.index(f"\n{title}:") for title in sections]
     assert at == sorted(at)
     assert "Other:" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
