@@ -16,7 +16,6 @@ from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
-
 SECTIONS = {
     "File and data set": ("output", "dataset_id", "same_data_as", "new_data_set"),
     "Images and labels": (
