@@ -292,10 +292,10 @@ def tuning() -> None:
     "--peer",
     "python",
     type=PATH,
-    help="A Python that has diffprivlib; default: only our rows.",
+    help="A Python that has diffprivlib and opendp; default: only our rows.",
 )
 def unclassed(python: Path | None) -> None:
-    """DPPCA and DPRegressor beside diffprivlib's."""
+    """DPPCA and DPRegressor beside diffprivlib's and OpenDP's."""
     experiment("unclassed").run(python)
     show(experiment("unclassed").write())
 
@@ -426,6 +426,14 @@ def demo() -> None:
     from benchmarks import demo as module
 
     module.run()
+
+
+@command("checks")
+def pictures() -> None:
+    """What every command prints, and the privacy card, as pictures for docs/."""
+    from benchmarks import pictures as module
+
+    show(module.write())
 
 
 @command("checks")

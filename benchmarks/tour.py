@@ -65,12 +65,12 @@ def run() -> str:
             if done.returncode:
                 raise SystemExit(done.stdout)
             said = PROGRESS.sub("", done.stdout)
-            lines += [*_typed(command), *said.rstrip().splitlines(), ""]
+            lines += [*typed(command), *said.rstrip().splitlines(), ""]
         text = "\n".join(lines).replace(str(home), HOME)
     return f"```text\n{text.rstrip()}\n```\n"
 
 
-def _typed(command: str) -> list[str]:
+def typed(command: str) -> list[str]:
     """A command as it is typed, on as many lines as it takes; an option's value stays
     beside it.
     """

@@ -1,9 +1,11 @@
-"""diffprivlib's components and regressions on the data of `unclassed`, by a Python that
-has it: it may import numpy, scikit-learn and diffprivlib, and nothing of ours.
+"""diffprivlib's and OpenDP's components and regressions on the data of `unclassed`, by a
+Python that has them: it may import numpy, scikit-learn and these, and nothing of ours.
 """
 
 import json
+import resource
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +65,34 @@ def linear() -> Task:
     return Task(x, 1.5, (-1.0, 1.0), y, (-10.0, 10.0))
 
 
-TASKS = {"diabetes": diabetes, "linear": linear, "digits": digits}
+def line() -> Task:
+    """5,000 rows of one feature, and a noisy target."""
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-1, 1, (5_000, 1))
+    y = 2 * x[:, 0] + 0.5 * draw.normal(size=5_000)
+    return Task(x, 1.0, (-1.0, 1.0), y, (-4.0, 4.0))
 
 
-def peer(task: Task, epsilon: float, seed: int) -> Any:
-    """diffprivlib's model, fitted."""
+def few_digits() -> Task:
+    """The first 400 of the digits: with few rows and a small epsilon the peers' sampler
+    of components ends.
+    """
+    all_of_them = digits()
+    few = all_of_them.x[:400]
+    return Task(few, all_of_them.row_norm, all_of_them.entries)
+
+
+TASKS = {
+    "diabetes": diabetes,
+    "linear": linear,
+    "line": line,
+    "digits": digits,
+    "few digits": few_digits,
+}
+
+
+def diffprivlib(task: Task, epsilon: float, seed: int) -> Any:
+    """Its model, fitted."""
     from diffprivlib import models  # type: ignore[import-not-found]
 
     if task.y is None:
@@ -88,10 +113,60 @@ def peer(task: Task, epsilon: float, seed: int) -> Any:
     return regression.fit(task.x, task.y)
 
 
-def tell(name: str, epsilon: float, draws: int) -> None:
-    """Print the scores of a task's fits as JSON."""
+def opendp(task: Task, epsilon: float, _: int) -> Any:
+    """Its model, fitted; its noise has no seed. Regressions are of one feature alone,
+    by the scale of noise that costs this epsilon where a row is replaced (a symmetric
+    distance of two).
+    """
+    import opendp.prelude as dp  # type: ignore[import-not-found]
+
+    dp.enable_features("contrib", "idealized-numerics", "honest-but-curious")
+    if task.y is None:
+        components = dp.sklearn.decomposition.PCA(
+            epsilon=epsilon,
+            row_norm=task.row_norm,
+            n_samples=len(task.x),
+            n_features=task.x.shape[1],
+            n_components=N_COMPONENTS,
+        )
+        return components.fit(task.x)
+
+    def regression(scale: float) -> Any:
+        return dp.sklearn.linear_model.LinearRegression(
+            dp.max_divergence(),
+            x_bounds=[task.entries],
+            y_bounds=task.bounds,
+            scale=scale,
+        )
+
+    def enough(scale: float) -> bool:
+        return regression(scale).measurement.map(2) <= epsilon
+
+    scale = dp.binary_search(enough, bounds=(1e-3, 1e4))
+    return regression(scale).fit(task.x, task.y)
+
+
+PEERS: dict[str, Callable[[Task, float, int], Any]] = {
+    "diffprivlib": diffprivlib,
+    "OpenDP": opendp,
+}
+ONE_FEATURE = ("OpenDP",)  # whose regressions have no more
+
+
+def has_model(peer: str, name: str) -> bool:
+    """Whether a peer has a model for a task."""
+    one = name == "line" or TASKS[name]().y is None
+    return one or peer not in ONE_FEATURE
+
+
+def tell(peer: str, name: str, epsilon: float, draws: int, seconds: int) -> None:
+    """Print the scores of a peer's fits of a task as JSON, unless they take more than
+    so many seconds of a processor together: then the process is killed.
+    """
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     task = TASKS[name]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [task.score(peer(task, epsilon, seed)) for seed in range(draws)]
+        fit = PEERS[peer]
+        found = [task.score(fit(task, epsilon, seed)) for seed in range(draws)]
     print(json.dumps(found))

@@ -50,7 +50,7 @@ def test_public_numbers_of_a_task_are_those_of_its_rows(name):
 
 
 def test_what_is_missing_is_run_and_rendered(tmp_path, monkeypatch):
-    """The peer is any Python that prints as many scores."""
+    """A peer is any Python that prints as many scores, if there is such a model."""
     monkeypatch.setattr(unclassed, "OUT", tmp_path / "unclassed")
     monkeypatch.setattr(unclassed, "EPSILONS", (8.0,))
     monkeypatch.setattr(unclassed, "DRAWS", 2)
