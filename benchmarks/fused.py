@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_limits
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import Gradient, Params, Query
+from dphead.privacy.query import Params, Query
+from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.blocks import CHUNK

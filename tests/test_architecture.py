@@ -17,6 +17,8 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.privacy": set(),
     "dphead.sums": {
         "dphead.privacy.contract",
+        "dphead.privacy.predictions",
+        "dphead.privacy.query",
         "dphead.privacy.statistics",
         "dphead.privacy.transform",
     },
@@ -25,7 +27,12 @@ ALLOWED: dict[str, set[str]] = {
         "dphead.privacy.sampling",
         "extract.format",
     },
-    "dphead.solvers": {"dphead.privacy.statistics", "dphead.privacy.transform"},
+    "dphead.solvers": {
+        "dphead.privacy.predictions",
+        "dphead.privacy.query",
+        "dphead.privacy.statistics",
+        "dphead.privacy.transform",
+    },
     "dphead.planning": {"dphead.privacy", "dphead.solvers"},
     "dphead.analysis": {
         "dphead.planning",

@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional as F
 
 from dphead.endtoend.models import WSConv2d, loss_of, trained
-from dphead.privacy.statistics import Query
+from dphead.privacy.query import Query
 
 Engine = Literal["vmap", "layers", "ghost"]
 ENGINES: tuple[Engine, ...] = ("vmap", "layers", "ghost")

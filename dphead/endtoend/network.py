@@ -30,7 +30,7 @@ from dphead.endtoend.models import (
     trained,
 )
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import Params, Query
+from dphead.privacy.query import Params, Query
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask

@@ -14,7 +14,7 @@ from dphead.estimators.documented import documented
 from dphead.estimators.fitting import PrivacyWarning
 from dphead.estimators.guarantee import Privacy
 from dphead.estimators.unclassed import DPPCA, DPRegressor
-from dphead.privacy.statistics import Loss
+from dphead.privacy.predictions import Loss
 from dphead.solvers.gradient import Average
 from dphead.solvers.prototypes import Rule
 from dphead.solvers.settings import Setting

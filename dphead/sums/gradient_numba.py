@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dphead.privacy.statistics import (
+from dphead.privacy.predictions import (
     MAX_POWER,
     MAX_SCORE_RATE,
     POWER_SCALE,
     POWER_TABLE_SIZE,
     POWERS_PER_NAT,
     PROBABILITY_SCALE,
-    Gradient,
-    counting,
     powers_of_two,
 )
+from dphead.privacy.query import counting
+from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, aim
 from dphead.sums.processor_numba import TILE_HEIGHT, compiled
 from dphead.sums.products_numba import _add_products, _packed, _scores
@@ -71,7 +71,7 @@ def add_softmax_gradient(
 
 
 class ResidualRule(NamedTuple):
-    """How scores become residuals: numbers of `privacy.statistics`.
+    """How scores become residuals: numbers of `privacy.predictions`.
 
     table: (POWER_TABLE_SIZE,) int32 powers of two. one: parts of a probability.
     longest: the length that clipped rows are brought to, inf where the loss bounds it.

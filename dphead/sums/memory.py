@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dphead.privacy.statistics import ClassSums, Query
+from dphead.privacy.query import Query
+from dphead.privacy.statistics import ClassSums
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
 SCORE_ARRAYS = 6  # of a piece: predictions, residuals, what numpy makes between them

@@ -44,6 +44,7 @@ def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path
     assert names == {
         "gradient_numba.py",
         "kernels_numba.py",
+        "predictions.py",
         "processor_numba.py",
         "products_numba.py",
         "rows_numba.py",
