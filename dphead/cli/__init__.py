@@ -18,7 +18,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
         "Import embeddings of your own, or join files of several processes.",
     ),
     "verify": (
-        "dphead.cli.extract:verify",
+        "dphead.cli.verify:verify",
         "Check a features file (looks at private values).",
     ),
     "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),

@@ -475,7 +475,7 @@ def test_command_line(digits_npz, tmp_path):
     from click.testing import CliRunner
 
     from dphead.cli.extract import extract as command
-    from dphead.cli.extract import verify as check
+    from dphead.cli.verify import verify as check
 
     run = CliRunner()
     out = str(tmp_path / "f.h5")
