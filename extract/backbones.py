@@ -140,7 +140,7 @@ def load_backbone(
     backbone = (
         _unlearned(options, size, has_colour)
         if options.name in UNLEARNED
-        else _timm(options)
+        else timm_backbone(options)
     )
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
@@ -291,7 +291,8 @@ def _resize_to_cover(
 # ---------------------------------------------------------------- timm
 
 
-def _timm(options: BackboneOptions) -> Backbone:
+def timm_backbone(options: BackboneOptions) -> Backbone:
+    """A timm model without its classifier, and the transform of its input."""
     model, weights_sha256 = timm_model(options)
     if hasattr(model, "reset_classifier"):
         model.reset_classifier(0)  # type: ignore[operator]

@@ -76,7 +76,7 @@ class Gradient(Query):
         """C / RADIUS**2; features clipped: a row's unit times a residual's."""
         if self.clip == "rows":
             return clip_norm / RADIUS**2
-        return clipped_step(clip_norm, append) * self._longest() / RADIUS
+        return clipped_step(clip_norm, append) * self.longest_residual() / RADIUS
 
     def most(self) -> int:
         """A product of two entries."""
@@ -89,7 +89,7 @@ class Gradient(Query):
         append = params.transform.append
         whole = float(np.hypot(largest_norm, append))
         if self.loss != "squared" or params.weights is None:
-            return self._longest() * whole
+            return self.longest_residual() * whole
         columns = np.linalg.norm(params.weights, axis=0)
         residual = float(np.linalg.norm(columns) * whole + 1)
         return residual * whole
@@ -103,7 +103,7 @@ class Gradient(Query):
         r = xp.where(chunk.keep[:, None], r, 0)
         longest = aim(RADIUS**2, self.n_classes)
         if self.clip == "features":
-            factor = longest / (self._longest() * PROBABILITY_SCALE)
+            factor = longest / (self.longest_residual() * PROBABILITY_SCALE)
             return chunk.rows.q, shortened(xp, r, factor)
         squared = (r * r).sum(axis=1, keepdims=True)
         length = xp.sqrt(squared.astype(xp.float64))
@@ -113,7 +113,7 @@ class Gradient(Query):
         factor = xp.minimum(unclipped, clipped)
         return chunk.rows.q, shortened(xp, r, factor)
 
-    def _longest(self) -> float:
+    def longest_residual(self) -> float:
         """Largest norm of a residual whose loss bounds it."""
         squared = 2.0 if self.loss == "softmax" else self.n_classes
         return float(np.sqrt(squared))
