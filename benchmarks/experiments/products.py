@@ -16,6 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dphead.sums import loops_numba as integers
+from dphead.sums.products_numba import add_products
 
 ROWS = 2048
 CHUNK = integers.CHUNK_ROWS
@@ -97,7 +98,7 @@ def gradient_times(d: int, m: int) -> dict[str, float]:
             "float products": each(float_products),
             "float whole": lambda: np.add(total, r.T @ x, out=total),
             "exact products": each(exact_products),
-            "exact whole": lambda: integers.add_products(left, rows, exact),
+            "exact whole": lambda: add_products(left, rows, exact),
             "float both": each(float_scores, float_products),
             "exact both": each(exact_scores_of, exact_products),
         }
@@ -121,7 +122,7 @@ def square_times(d: int) -> dict[str, float]:
     return seconds(
         {
             "float whole": lambda: np.add(total, x.T @ x, out=total),
-            "exact whole": lambda: integers.add_products(rows, None, exact),
+            "exact whole": lambda: add_products(rows, None, exact),
         }
     )
 
