@@ -21,6 +21,15 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
+class Planned:
+    """What will be charged, and how its rows are summed: tried on hostile rows."""
+
+    solver: Solver
+    plan: Plan
+    summer: Door
+
+
+@dataclass(frozen=True)
 class Run:
     """How one fit is carried out; what it releases and at what price is its plan's.
 
