@@ -3,6 +3,7 @@ inside functions.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -214,3 +215,103 @@ def test_one_function_of_the_audited_folder_makes_events_of_releases():
             ]:
                 found.append(f"{path.stem}.{function.name}")
     assert found == ["accounting.event_of"]
+
+
+# --- private names --------------------------------------------------------------------
+
+# private names of libraries: what they offer for it has none in public, and why
+BORROWED = {
+    "_asdict": "a named tuple's own, public",
+    "_exit": "os: ends a process at once, whatever its threads do",
+    "_getframe": "sys: whose pipeline calls a fit",
+    "_BatchNorm": "torch: what all batch norms are",
+    "_compute_rdp_poisson_subsampled_gaussian": "dp-accounting: RDP at one order",
+    "_compute_rdp_repeat_and_select": "dp-accounting: RDP of a choice",
+    "_jax": "jax: sums of processes that listen on loopback alone",
+}
+
+
+def private(name: str) -> bool:
+    """Whether a name begins with one underscore."""
+    return name.startswith("_") and not name.startswith("__")
+
+
+def borrowed(source: str) -> set[str]:
+    """Private names of elsewhere that a source uses: imported, or asked of an object
+    that is not its own (self, which a mixin of another module shares, and cls are).
+    """
+    nodes = list(ast.walk(ast.parse(source)))
+    own = {getattr(node, "name", "") for node in nodes}
+    own |= {n.id for n in nodes if isinstance(n, ast.Name)}
+    stored = (n for n in nodes if isinstance(n, ast.Attribute))
+    own |= {n.attr for n in stored if isinstance(n.ctx, ast.Store)}
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.name for alias in node.names if private(alias.name)}
+        elif isinstance(node, ast.Attribute) and private(node.attr):
+            mine = ast.unparse(node.value) in ("self", "cls", "super()")
+            if not mine and node.attr not in own:
+                found.add(node.attr)
+    return found
+
+
+def test_no_module_uses_anothers_private_name():
+    """What two modules use is public, in the one where it belongs."""
+    found = {path: borrowed((ROOT / path).read_text()) for path in sources()}
+    wrong = {path: names - set(BORROWED) for path, names in found.items()}
+    assert {path: names for path, names in wrong.items() if names} == {}
+    assert set().union(*found.values()) == set(BORROWED)
+
+
+def test_a_private_name_of_elsewhere_is_noticed():
+    source = "from a import _b\nimport c\nc._d\nself._e\nother._f = 1\nother._f\n"
+    assert borrowed(source) == {"_b", "_d"}
+
+
+# --- where a reader looks -------------------------------------------------------------
+
+# tests of no module but of what several do together, and what each is about
+TOGETHER = {
+    "analysis/card/test_cards.py": "the card's modules, on one report",
+    "cli/test_arguments.py": "every option of fit, with a value that cannot be",
+    "cli/test_memory.py": "the bound on memory, as a user sets it",
+    "endtoend/test_training.py": "gradients, network and release: a row's part",
+    "estimators/test_checks.py": "scikit-learn's own checks",
+    "privacy/test_audit.py": "AUDIT.md: what it names is there",
+    "privacy/test_coupling.py": "noise, sample and charge come from one spec",
+    "privacy/test_groups.py": "groups, from the cap to the accountant",
+    "privacy/test_places.py": "a row's part does not depend on where it stands",
+    "runs/test_elsewhere.py": "fits on the same images in other ledgers",
+    "solvers/test_against_references.py": "solvers beside scikit-learn's and scipy's",
+    "test_architecture.py": "this file",
+    "test_docs.py": "pages: links, commands, options, printed limits",
+    "test_imports.py": "what an import loads",
+    "test_packaging.py": "what a wheel holds",
+    "test_pipeline.py": "images to predictions",
+    "test_typography.py": "density and width of lines",
+}
+PROHIBITION = re.compile(r"\b(may|must|no|not|nor|nothing|never|neither|alone)\b", re.I)
+
+
+def test_every_test_file_is_named_after_what_it_tests():
+    tests = ROOT / "tests"
+    found = {str(p.relative_to(tests)) for p in tests.rglob("test_*.py")}
+    mirrored = {
+        name
+        for name in found
+        for top in ("", "dphead/", "benchmarks/")
+        if is_module((top + name.replace("test_", "")).removesuffix(".py"))
+    }
+    assert found - mirrored == set(TOGETHER)
+
+
+@pytest.mark.parametrize("top", [*TOP, "tests"])
+def test_every_module_says_what_it_is_for(top):
+    """In a first line that ends, and a room also what may not be done in it."""
+    for path in sorted((ROOT / top).rglob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        first = text.split("\n\n")[0].rstrip()
+        assert len(first) > 10 and first[-1] in ".:", path
+        if path.name == "__init__.py" and path.parent.parent.name == "dphead":
+            assert PROHIBITION.search(text), path

@@ -1,6 +1,7 @@
-"""The `dphead` command.
+"""The `dphead` command: one module a command, which is imported when it runs.
 
-Commands are imported when they run, so `dphead --help` is quick.
+`dphead --help` takes a tenth of a second, so nothing here may import a library. No
+command may decide what the library does not.
 """
 
 import sys

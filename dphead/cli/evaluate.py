@@ -1,4 +1,7 @@
-"""`dphead evaluate` and `dphead predict`."""
+"""`dphead evaluate` and `dphead predict`: a finished run on other rows.
+
+What they print is exact, of these rows, and outside the guarantee.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""`dphead finetune`."""
+"""`dphead finetune`: its options, and what is said while `dphead.endtoend.run` trains.
+
+Everything heavy may be imported only when the command runs.
+"""
 
 from collections.abc import Callable
 from dataclasses import fields

@@ -1,4 +1,7 @@
-"""`dphead fit`."""
+"""`dphead fit`: its options, and what is said while `dphead.runs.fit` fits a head.
+
+Everything heavy may be imported only when the command runs.
+"""
 
 import sys
 from typing import Any

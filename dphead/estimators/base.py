@@ -1,4 +1,7 @@
-"""The one scikit-learn classifier that all methods share."""
+"""The one scikit-learn classifier that all methods share.
+
+It may decide nothing that its solver or `fitting` does not.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

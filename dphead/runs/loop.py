@@ -1,4 +1,4 @@
-"""The one loop: ask, release, tell."""
+"""The one loop: ask, release, tell. No solver may be told what was not released."""
 
 import time
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""Networks are frozen, have no classifier, and are loaded from any weights file."""
+
 from pathlib import Path
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Extraction from images to a features file: the same bytes however it was run."""
+
 import hashlib
 import os
 import shutil
