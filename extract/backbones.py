@@ -75,10 +75,10 @@ class BackboneOptions:
         return (size, size) if isinstance(size, int) else size
 
 
+# An orthonormal map from RGB.
 _LUMINANCE = [2.0, 2.0, 2.0]
 _RED_GREEN = [6**0.5, -(6**0.5), 0.0]
 _YELLOW_BLUE = [2**0.5, 2**0.5, -2 * 2**0.5]
-# an orthonormal map from RGB
 OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
 
 

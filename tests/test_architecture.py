@@ -315,3 +315,47 @@ def test_every_module_says_what_it_is_for(top):
         assert len(first) > 10 and first[-1] in ".:", path
         if path.name == "__init__.py" and path.parent.parent.name == "dphead":
             assert PROHIBITION.search(text), path
+
+
+ONLY_NUMBERS = (ast.BinOp, ast.Constant, ast.Load, ast.Tuple, ast.UnaryOp)
+OPERATORS = (ast.operator, ast.unaryop)
+
+
+def bare_numbers(source: str) -> list[int]:
+    """Lines of a module's numbers that no comment explains, in the line or above it in
+    the same paragraph.
+    """
+    lines = source.splitlines()
+    found = []
+    for node in ast.parse(source).body:
+        value = getattr(node, "value", None)
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or value is None:
+            continue
+        parts = list(ast.walk(value))
+        numbers = [type(p.value) for p in parts if isinstance(p, ast.Constant)]
+        if not set(numbers) & {int, float}:
+            continue
+        if not all(isinstance(p, (*ONLY_NUMBERS, *OPERATORS)) for p in parts):
+            continue
+        start = node.lineno - 1
+        while start > 0 and lines[start - 1].strip():
+            start -= 1
+        above = any(line.startswith("#") for line in lines[start : node.lineno])
+        beside = any("#" in line for line in lines[node.lineno - 1 : node.end_lineno])
+        if not above and not beside:
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize("top", ["dphead", "extract"])
+def test_every_number_says_what_it_is(top):
+    """And where it was measured, from which paper it is, or that it was chosen: which
+    of them is for a reader to judge.
+    """
+    found = {p: bare_numbers(p.read_text()) for p in (ROOT / top).rglob("*.py")}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_a_bare_number_is_noticed():
+    source = "A = 2**3\n\nB = 3  # chosen\n\n# chosen\nC = 1\nD = (4, -5)\n\nE = 1.5\n"
+    assert bare_numbers(source) == [1, 9]

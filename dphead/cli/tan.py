@@ -9,6 +9,7 @@ from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.paths import check_there
 
+# numbers of steps that `tan plan` looks at; chosen: powers of two of 250
 SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
 
 

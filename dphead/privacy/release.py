@@ -25,7 +25,7 @@ from dphead.privacy.query import Params, Query, check_whole, root
 from dphead.privacy.reserved import FitLedger
 from dphead.privacy.sampling import poisson_sample
 
-MAX_SUM = 2**62  # sums stay below it in int64
+MAX_SUM = 2**62  # sums stay below it in int64 (proofs/exactness.md)
 
 
 def release(

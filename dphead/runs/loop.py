@@ -16,7 +16,7 @@ from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
-KEPT_ROWS_BYTES = 2 << 30  # bytes of integer rows kept between passes
+KEPT_ROWS_BYTES = 2 << 30  # bytes of integer rows kept between passes; chosen
 Progress = Callable[[int, int, str], None]
 
 

@@ -27,8 +27,9 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.parts import PartAsk, serve
 from dphead.sums.reference import BlockSum, GramAndSums
 
-NO_TIMEOUT_MS = 10**9  # ms
-REASON_READ_SECONDS = 2.0  # seconds in which the others read why a run ends
+NO_TIMEOUT_MS = 10**9  # eleven days, for what has no end of its own
+# in which the others read why a run ends; chosen, not measured
+REASON_READ_SECONDS = 2.0
 QUERIES = {
     name: c
     for name, c in vars(statistics).items()
