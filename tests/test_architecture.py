@@ -359,3 +359,17 @@ def test_every_number_says_what_it_is(top):
 def test_a_bare_number_is_noticed():
     source = "A = 2**3\n\nB = 3  # chosen\n\n# chosen\nC = 1\nD = (4, -5)\n\nE = 1.5\n"
     assert bare_numbers(source) == [1, 9]
+
+
+def test_every_room_and_file_that_the_map_names_is_there():
+    """And every room is on it; a file may be named by the end of its path."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = {part.replace(".", "/") for part in ALLOWED if "__" not in part}
+    missing = [room for room in rooms - {"dphead"} if f"`{room}/`" not in text]
+    assert missing == []
+    others = (p for top in ("tests", "docs") for p in (ROOT / top).rglob("*.py"))
+    files = [*sources(), *(str(p.relative_to(ROOT)) for p in others)]
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert len(named) > 90
+    lost = [n for n in named if not any(f"/{f}".endswith(f"/{n}") for f in files)]
+    assert lost == []
