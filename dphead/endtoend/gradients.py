@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional as F
 
-from dphead.endtoend.models import WSConv2d, loss_of, trained
+from dphead.endtoend.architectures import WSConv2d
+from dphead.endtoend.models import loss_of, trained
 from dphead.privacy.query import Query
 
 Engine = Literal["vmap", "layers", "ghost"]
