@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+STEM = 16  # channels of a Wide-ResNet's first layer
+
 
 class WSConv2d(nn.Conv2d):
     """A convolution whose weights are standardised over the fan-in, differentiably

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dphead.endtoend.architectures import WideResNet, tb21_cnn
+from dphead.endtoend.architectures import STEM, WideResNet, tb21_cnn
 from dphead.solvers.settings import Range, Setting, check_settings, is_a, shown
 from extract.weights import first_line, read_state
 
 # Layers whose output for a row depends on the other rows of its batch, or that remember
 # rows from call to call.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
-STEM = 16  # channels of a Wide-ResNet's first layer
 # of a group norm: all widths of a Wide-ResNet are multiples of the stem's
 DIVISOR = Range(
     f"0 or a divisor of {STEM}", lambda v: v == 0 or (0 < v <= STEM and STEM % v == 0)
