@@ -16,7 +16,7 @@ from benchmarks.jobs import Job, jobs_of, selected
 from benchmarks.runner import stored
 from benchmarks.store import RESULTS, read
 from benchmarks.tables import HEADS
-from dphead.analysis.plots import _figure, _save
+from dphead.analysis.plots import new_figure, save_figure
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 
@@ -68,7 +68,7 @@ def accuracy(path: Path, rows: list[Row], title: str) -> Path:
     """Test accuracy against epsilon, a line a method, mean ± sd over draws; dashed:
     without noise.
     """
-    figure, (axes,) = _figure(path, 1, (6.4, 4.4))
+    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
     for method, color, marker in zip(METHODS, COLORS, MARKERS, strict=True):
         cells = _cells(
             (r["epsilon"], r["accuracy"]) for r in rows if r["method"] == method
@@ -90,7 +90,7 @@ def accuracy(path: Path, rows: list[Row], title: str) -> Path:
     )
     axes.set_title(title, fontsize=11)
     axes.legend(frameon=False, fontsize=9, ncols=2)
-    _save(figure, path)
+    save_figure(figure, path)
     return path
 
 
@@ -108,7 +108,7 @@ def noise_law(
     powers: binary logarithms of the batch sizes.
     """
     rates = np.array([2.0**k for k in powers]) / n_rows
-    figure, (axes,) = _figure(path, 1, (6.4, 4.4))
+    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
     for accountant, color, marker in (
         ("rdp-classic", COLORS[0], "o"),
         ("auto", COLORS[1], "s"),
@@ -141,7 +141,7 @@ def noise_law(
         f"TB21, Figure 6: ε = {epsilon:g}, δ = {delta:g}, {epochs} epochs", fontsize=11
     )
     axes.legend(frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
     return path
 
 
@@ -149,7 +149,7 @@ def convergence(path: Path, rows: list[Row]) -> Path:
     """TB21's Figures 3 and 11: accuracy after each epoch with and without noise; and
     against what was spent by then.
     """
-    figure, (left, right) = _figure(path, 2, (9.6, 4.4))
+    figure, (left, right) = new_figure(path, 2, (9.6, 4.4))
     rates = sorted({r["job"]["settings"]["base_learning_rate"] for r in rows})
     for row in rows:
         epochs, accuracies, pld, rdp = zip(*row["points"], strict=True)
@@ -179,7 +179,7 @@ def convergence(path: Path, rows: list[Row]) -> Path:
         fontsize=11,
     )
     right.set_title("the same runs with noise", fontsize=11)
-    _save(figure, path)
+    save_figure(figure, path)
     return path
 
 
@@ -201,7 +201,7 @@ def claimed_and_measured(path: Path, rows: list[Row], dataset: str) -> list[Path
                 ]
     if sum(map(len, lines.values())) < 2:
         return []
-    figure, (axes,) = _figure(path, 1, (6.4, 4.4))
+    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
     axes.plot(
         [float(c.epsilon) for c in found],
         [float(c.value) for c in found],
@@ -218,7 +218,7 @@ def claimed_and_measured(path: Path, rows: list[Row], dataset: str) -> list[Path
         f"TB21, Table 1: {dataset}, ScatterNet and a linear head", fontsize=11
     )
     axes.legend(frameon=False, fontsize=8)
-    _save(figure, path)
+    save_figure(figure, path)
     return [path]
 
 
@@ -238,7 +238,7 @@ def spread(path: Path, rows: list[Row]) -> Path:
     groups = _cells(
         (f"ε = {r['job']['epsilon']}\n{_kind(r)}", r["accuracy"]) for r in rows
     )
-    figure, (axes,) = _figure(
+    figure, (axes,) = new_figure(
         path,
         1,
         (max(5.0, 1.6 + 1.3 * len(groups)), 4.4),
@@ -266,7 +266,7 @@ def spread(path: Path, rows: list[Row]) -> Path:
     axes.set_title(
         f"{rows[0]['job']['dataset']}: {len(rows)} settings (bar: median)", fontsize=11
     )
-    _save(figure, path)
+    save_figure(figure, path)
     return path
 
 

@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_limits
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import Gradient, Params, Query
+from dphead.privacy.query import Params, Query
+from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.blocks import CHUNK
@@ -124,7 +125,7 @@ class FusedSums:
             z = (x @ weights).reshape(-1, fits, m)
             z *= (inner * outer)[:, :, None]
             z += outer[:, :, None] * offset + bias
-            residual = _residual(z, block.y, asks[0].query.loss)
+            residual = residual_of(z, block.y, asks[0].query.loss)
             norm = np.sqrt((residual**2).sum(2) * np.where(ok, squared + appended, 1))
             factor = np.where(ok, np.minimum(1, clips / np.maximum(norm, 1e-30)), 0)
             residual *= factor.astype(np.float32)[:, :, None]
@@ -438,7 +439,7 @@ def _unfold(
         asked.out[-1] += t.append * total
 
 
-def _residual(z: np.ndarray, y: np.ndarray, loss: str) -> np.ndarray:
+def residual_of(z: np.ndarray, y: np.ndarray, loss: str) -> np.ndarray:
     """Prediction minus one-hot label, (k, fits, n_classes) float32; z is
     overwritten.
     """

@@ -1,4 +1,4 @@
 """From images to frozen features: the PyTorch side.
 
-It imports neither dphead nor jax.
+It may import neither dphead nor jax, and no row or path may move another row.
 """

@@ -23,12 +23,14 @@ from extract.images import Source, to_uint8
 from extract.rows import group_ids
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
+# codes of IDX's third byte (yann.lecun.com/exdb/mnist)
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+# classes: names of the files, and bytes of labels before an image
 _CIFAR = {
     10: (r"data_batch_\d+\.bin", "test_batch.bin", 1),
     100: (r"train\.bin", "test.bin", 2),
 }
-_CIFAR_PIXELS = 3072
+_CIFAR_PIXELS = 3072  # 3 x 32 x 32
 
 
 def _source(

@@ -76,10 +76,10 @@ class BackboneOptions:
         return (size, size) if isinstance(size, int) else size
 
 
+# An orthonormal map from RGB.
 _LUMINANCE = [2.0, 2.0, 2.0]
 _RED_GREEN = [6**0.5, -(6**0.5), 0.0]
 _YELLOW_BLUE = [2**0.5, 2**0.5, -2 * 2**0.5]
-# an orthonormal map from RGB
 OPPONENT = torch.tensor([_LUMINANCE, _RED_GREEN, _YELLOW_BLUE]) / 12**0.5
 
 
@@ -141,7 +141,7 @@ def load_backbone(
     backbone = (
         _unlearned(options, size, has_colour)
         if options.name in UNLEARNED
-        else _timm(options)
+        else timm_backbone(options)
     )
     backbone.module.eval().requires_grad_(False)
     check_rows_alone(backbone.module, backbone.input_shape)
@@ -292,7 +292,8 @@ def _resize_to_cover(
 # ---------------------------------------------------------------- timm
 
 
-def _timm(options: BackboneOptions) -> Backbone:
+def timm_backbone(options: BackboneOptions) -> Backbone:
+    """A timm model without its classifier, and the transform of its input."""
     model, weights_sha256 = timm_model(options)
     if hasattr(model, "reset_classifier"):
         model.reset_classifier(0)  # type: ignore[operator]

@@ -22,7 +22,7 @@ import numpy as np
 from extract.errors import ExtractError, FormatError
 from extract.rows import check_dataset_id
 
-_KEY_BYTES, _SEAL_BYTES = 32, 16
+_KEY_BYTES, _SEAL_BYTES = 32, 16  # of BLAKE2b; chosen
 _ENDING = ".digests"
 # Of the larger of two data sets, what makes them the same; of the smaller, what is no
 # accident (CIFAR-10 holds a few images twice). Chosen, not measured.

@@ -23,7 +23,7 @@ from torch import nn
 from extract.errors import ExtractError
 from extract.synthetic import COLOURS
 
-SEED = 0
+SEED = 0  # of all that is drawn here: the filters are the same everywhere
 IMAGES = 200  # of dead leaves; chosen, not measured
 PATCHES = 40_000  # whose covariance is whitened; chosen, not measured
 # side of a patch, pixels between patches, filters, and places along an axis;

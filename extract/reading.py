@@ -14,7 +14,7 @@ import numpy as np
 from extract.errors import FormatError
 from extract.seal import read_seal
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of features files: extract/format.py
 JSON_ATTRIBUTES = (
     *("backbone_kwargs", "transform", "normalization", "views"),
     *("library_versions", "config"),

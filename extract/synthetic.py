@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # backbones are made of patches, and these of synthetic colou
     from extract.backbones import Backbone
 
 COUNT = 400  # images; chosen, not measured
-SEED = 0
+SEED = 0  # of the images, which are the same everywhere
 GREY, CONTRAST = 128.0, 50.0  # mean and standard deviation of a colour, of 255
 # from luminance, red-blue, green-magenta
 _RED = [1.0, 0.3, 0.1]

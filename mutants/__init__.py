@@ -1,1 +1,4 @@
-"""Seeded defects that the tests must find: `python -m mutants`."""
+"""Seeded defects that the tests must find: `python -m mutants`.
+
+A defect may be in any source; the copy that has it is thrown away.
+"""

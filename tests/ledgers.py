@@ -6,8 +6,9 @@ from core import M, door, reserve, spec_of, toy
 
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.release import release
-from dphead.privacy.statistics import ClassSums, Params
+from dphead.privacy.statistics import ClassSums
 from dphead.rows.arrays import ArrayRows
 
 QUERY = ClassSums(M)

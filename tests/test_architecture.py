@@ -3,6 +3,7 @@ inside functions.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ ALLOWED: dict[str, set[str]] = {
     "dphead.privacy": set(),
     "dphead.sums": {
         "dphead.privacy.contract",
+        "dphead.privacy.predictions",
+        "dphead.privacy.query",
         "dphead.privacy.statistics",
         "dphead.privacy.transform",
     },
@@ -25,7 +28,12 @@ ALLOWED: dict[str, set[str]] = {
         "dphead.privacy.sampling",
         "extract.format",
     },
-    "dphead.solvers": {"dphead.privacy.statistics", "dphead.privacy.transform"},
+    "dphead.solvers": {
+        "dphead.privacy.predictions",
+        "dphead.privacy.query",
+        "dphead.privacy.statistics",
+        "dphead.privacy.transform",
+    },
     "dphead.planning": {"dphead.privacy", "dphead.solvers"},
     "dphead.analysis": {
         "dphead.planning",
@@ -207,3 +215,164 @@ def test_one_function_of_the_audited_folder_makes_events_of_releases():
             ]:
                 found.append(f"{path.stem}.{function.name}")
     assert found == ["accounting.event_of"]
+
+
+# --- private names --------------------------------------------------------------------
+
+# private names of libraries: what they offer for it has none in public, and why
+BORROWED = {
+    "_asdict": "a named tuple's own, public",
+    "_exit": "os: ends a process at once, whatever its threads do",
+    "_getframe": "sys: whose pipeline calls a fit",
+    "_BatchNorm": "torch: what all batch norms are",
+    "_compute_rdp_poisson_subsampled_gaussian": "dp-accounting: RDP at one order",
+    "_compute_rdp_repeat_and_select": "dp-accounting: RDP of a choice",
+    "_jax": "jax: sums of processes that listen on loopback alone",
+}
+
+
+def private(name: str) -> bool:
+    """Whether a name begins with one underscore."""
+    return name.startswith("_") and not name.startswith("__")
+
+
+def borrowed(source: str) -> set[str]:
+    """Private names of elsewhere that a source uses: imported, or asked of an object
+    that is not its own (self, which a mixin of another module shares, and cls are).
+    """
+    nodes = list(ast.walk(ast.parse(source)))
+    own = {getattr(node, "name", "") for node in nodes}
+    own |= {n.id for n in nodes if isinstance(n, ast.Name)}
+    stored = (n for n in nodes if isinstance(n, ast.Attribute))
+    own |= {n.attr for n in stored if isinstance(n.ctx, ast.Store)}
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.name for alias in node.names if private(alias.name)}
+        elif isinstance(node, ast.Attribute) and private(node.attr):
+            mine = ast.unparse(node.value) in ("self", "cls", "super()")
+            if not mine and node.attr not in own:
+                found.add(node.attr)
+    return found
+
+
+def test_no_module_uses_anothers_private_name():
+    """What two modules use is public, in the one where it belongs."""
+    found = {path: borrowed((ROOT / path).read_text()) for path in sources()}
+    wrong = {path: names - set(BORROWED) for path, names in found.items()}
+    assert {path: names for path, names in wrong.items() if names} == {}
+    assert set().union(*found.values()) == set(BORROWED)
+
+
+def test_a_private_name_of_elsewhere_is_noticed():
+    source = "from a import _b\nimport c\nc._d\nself._e\nother._f = 1\nother._f\n"
+    assert borrowed(source) == {"_b", "_d"}
+
+
+# --- where a reader looks -------------------------------------------------------------
+
+# tests of no module but of what several do together, and what each is about
+TOGETHER = {
+    "analysis/card/test_cards.py": "the card's modules, on one report",
+    "cli/test_arguments.py": "every option of fit, with a value that cannot be",
+    "cli/test_memory.py": "the bound on memory, as a user sets it",
+    "endtoend/test_arguments.py": "every option and parameter of a network's training",
+    "endtoend/test_training.py": "gradients, network and release: a row's part",
+    "estimators/test_arguments.py": "every parameter, with values that cannot be",
+    "estimators/test_checks.py": "scikit-learn's own checks",
+    "privacy/test_audit.py": "AUDIT.md: what it names is there",
+    "privacy/test_coupling.py": "noise, sample and charge come from one spec",
+    "privacy/test_groups.py": "groups, from the cap to the accountant",
+    "privacy/test_label_sets.py": "rows of several classes, from their bound to the sum",
+    "privacy/test_places.py": "a row's part does not depend on where it stands",
+    "runs/test_elsewhere.py": "fits on the same images in other ledgers",
+    "solvers/test_against_references.py": "solvers beside scikit-learn's and scipy's",
+    "test_architecture.py": "this file",
+    "test_docs.py": "pages: links, commands, options, printed limits",
+    "test_imports.py": "what an import loads",
+    "test_packaging.py": "what a wheel holds",
+    "test_pipeline.py": "images to predictions",
+    "test_typography.py": "density and width of lines",
+}
+PROHIBITION = re.compile(r"\b(may|must|no|not|nor|nothing|never|neither|alone)\b", re.I)
+
+
+def test_every_test_file_is_named_after_what_it_tests():
+    tests = ROOT / "tests"
+    found = {str(p.relative_to(tests)) for p in tests.rglob("test_*.py")}
+    mirrored = {
+        name
+        for name in found
+        for top in ("", "dphead/", "benchmarks/")
+        if is_module((top + name.replace("test_", "")).removesuffix(".py"))
+    }
+    assert found - mirrored == set(TOGETHER)
+
+
+@pytest.mark.parametrize("top", [*TOP, "tests"])
+def test_every_module_says_what_it_is_for(top):
+    """In a first line that ends, and a room also what may not be done in it."""
+    for path in sorted((ROOT / top).rglob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        first = text.split("\n\n")[0].rstrip()
+        assert len(first) > 10 and first[-1] in ".:", path
+        if path.name == "__init__.py" and path.parent.parent.name == "dphead":
+            assert PROHIBITION.search(text), path
+
+
+ONLY_NUMBERS = (ast.BinOp, ast.Constant, ast.Load, ast.Tuple, ast.UnaryOp)
+OPERATORS = (ast.operator, ast.unaryop)
+
+
+def bare_numbers(source: str) -> list[int]:
+    """Lines of a module's numbers that no comment explains, in the line or above it in
+    the same paragraph.
+    """
+    lines = source.splitlines()
+    found = []
+    for node in ast.parse(source).body:
+        value = getattr(node, "value", None)
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or value is None:
+            continue
+        parts = list(ast.walk(value))
+        numbers = [type(p.value) for p in parts if isinstance(p, ast.Constant)]
+        if not set(numbers) & {int, float}:
+            continue
+        if not all(isinstance(p, (*ONLY_NUMBERS, *OPERATORS)) for p in parts):
+            continue
+        start = node.lineno - 1
+        while start > 0 and lines[start - 1].strip():
+            start -= 1
+        above = any(line.startswith("#") for line in lines[start : node.lineno])
+        beside = any("#" in line for line in lines[node.lineno - 1 : node.end_lineno])
+        if not above and not beside:
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize("top", ["dphead", "extract"])
+def test_every_number_says_what_it_is(top):
+    """And where it was measured, from which paper it is, or that it was chosen: which
+    of them is for a reader to judge.
+    """
+    found = {p: bare_numbers(p.read_text()) for p in (ROOT / top).rglob("*.py")}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_a_bare_number_is_noticed():
+    source = "A = 2**3\n\nB = 3  # chosen\n\n# chosen\nC = 1\nD = (4, -5)\n\nE = 1.5\n"
+    assert bare_numbers(source) == [1, 9]
+
+
+def test_every_room_and_file_that_the_map_names_is_there():
+    """And every room is on it; a file may be named by the end of its path."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = {part.replace(".", "/") for part in ALLOWED if "__" not in part}
+    missing = [room for room in rooms - {"dphead"} if f"`{room}/`" not in text]
+    assert missing == []
+    others = (p for top in ("tests", "docs") for p in (ROOT / top).rglob("*.py"))
+    files = [*sources(), *(str(p.relative_to(ROOT)) for p in others)]
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert len(named) > 90
+    lost = [n for n in named if not any(f"/{f}".endswith(f"/{n}") for f in files)]
+    assert lost == []

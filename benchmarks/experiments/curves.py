@@ -19,7 +19,7 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.planning.calibration import epsilon_by
 from dphead.planning.plan import Plan
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import Params
+from dphead.privacy.query import Params
 from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.solvers.base import PublicFacts, Solver, Steps
 from dphead.solvers.head import LinearHead, split_intercept

@@ -180,14 +180,14 @@ def timm() -> None:
     """MobileNetV2 at 128 pixels: plain timm and extraction's path (batch norms folded,
     channels last).
     """
-    from extract.backbones import _timm
+    from extract.backbones import timm_backbone
 
     arguments = {"num_classes": 1001, "pad_type": "same"}
     options = BackboneOptions(
         "mobilenetv2_100", WEIGHTS, arguments, (0.5,), (0.5,), image_size=128
     )
     images = torch.randn(128, 3, 128, 128, generator=torch.Generator().manual_seed(0))
-    plain = _timm(options).module.eval()
+    plain = timm_backbone(options).module.eval()
     fast = load_backbone(options, (32, 32), True).module
 
     networks: dict[str, Network] = {

@@ -20,7 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks import features, runner
-from benchmarks.fused import _residual
+from benchmarks.fused import residual_of
 from benchmarks.jobs import Job
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis.iteration import iteration_epsilon, iteration_noise
@@ -79,7 +79,7 @@ def last_iterates(
                 len(x), len(rates), m
             )
             residual = (
-                _residual(z, block.y, "softmax")
+                residual_of(z, block.y, "softmax")
                 * ((block.index >= 0) & (block.y >= 0))[:, None, None]
             )
             flat = residual.reshape(len(x), -1)

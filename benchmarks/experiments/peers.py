@@ -58,8 +58,9 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.query import Params
     from dphead.privacy.release import release
-    from dphead.privacy.statistics import Gradient, Params
+    from dphead.privacy.statistics import Gradient
     from dphead.rows.arrays import ArrayRows
     from dphead.sums.cpu import CpuSums
     from dphead.sums.door import Door

@@ -15,7 +15,8 @@ from time import perf_counter
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dphead.sums import products_numba as integers
+from dphead.sums import loops_numba as integers
+from dphead.sums.products_numba import add_products
 
 ROWS = 2048
 CHUNK = integers.CHUNK_ROWS
@@ -63,7 +64,7 @@ def gradient_times(d: int, m: int) -> dict[str, float]:
     scores = np.empty((m, CHUNK), np.float32)
     exact_scores = np.empty((m, CHUNK), np.int32)
     exact = np.zeros((m, d), np.int64)
-    packed = integers._packed(weights)
+    packed = integers.packed_weights(weights)
     most = (m + 23) // 24 * 24
     residuals = np.zeros((len(starts), most, CHUNK), np.int16)
     residuals[:, :m] = left.T.reshape(m, -1, CHUNK).swapaxes(0, 1)
@@ -77,10 +78,10 @@ def gradient_times(d: int, m: int) -> dict[str, float]:
         np.add(total, product, out=total)
 
     def exact_scores_of(i: int) -> None:
-        integers._scores(rows, i, i + CHUNK, packed, exact_scores)
+        integers.scores_into(rows, i, i + CHUNK, packed, exact_scores)
 
     def exact_products(i: int) -> None:
-        integers._add_products(pairs[i // CHUNK], rows, i, i + CHUNK, exact)
+        integers.add_pair_products(pairs[i // CHUNK], rows, i, i + CHUNK, exact)
 
     def each(*steps: Callable[[int], None]) -> Callable[[], None]:
         def run() -> None:
@@ -97,7 +98,7 @@ def gradient_times(d: int, m: int) -> dict[str, float]:
             "float products": each(float_products),
             "float whole": lambda: np.add(total, r.T @ x, out=total),
             "exact products": each(exact_products),
-            "exact whole": lambda: integers.add_products(left, rows, exact),
+            "exact whole": lambda: add_products(left, rows, exact),
             "float both": each(float_scores, float_products),
             "exact both": each(exact_scores_of, exact_products),
         }
@@ -121,7 +122,7 @@ def square_times(d: int) -> dict[str, float]:
     return seconds(
         {
             "float whole": lambda: np.add(total, x.T @ x, out=total),
-            "exact whole": lambda: integers.add_products(rows, None, exact),
+            "exact whole": lambda: add_products(rows, None, exact),
         }
     )
 

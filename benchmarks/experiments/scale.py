@@ -102,8 +102,9 @@ def timed(rows: Any) -> dict[str, float]:
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.query import Params
     from dphead.privacy.release import release
-    from dphead.privacy.statistics import ClassSums, Gram, Params
+    from dphead.privacy.statistics import ClassSums, Gram
     from dphead.privacy.transform import RowTransform
     from dphead.runs.loop import Run, fit_head
     from dphead.solvers import LeastSquares, PublicFacts
@@ -232,8 +233,9 @@ def device_seconds(
     from dphead.privacy.contract import ReleaseSpec
     from dphead.privacy.ledger import Ledger
     from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.query import Params
     from dphead.privacy.release import release
-    from dphead.privacy.statistics import Gradient, Gram, Params
+    from dphead.privacy.statistics import Gradient, Gram
     from dphead.privacy.transform import RowTransform
     from dphead.rows.arrays import ArrayRows
     from dphead.runs.fit import block_sum

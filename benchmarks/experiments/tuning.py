@@ -33,7 +33,7 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import Query
+from dphead.privacy.query import Query
 from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import PublicFacts

@@ -35,8 +35,8 @@ from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import Released, ReleaseSpec
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params, Query
 from dphead.privacy.release import release
-from dphead.privacy.statistics import Params, Query
 from dphead.solvers.base import Answer, PublicFacts, Solver
 from dphead.sums.door import Door
 

@@ -31,8 +31,8 @@ from dphead.planning.plan import Plan
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params, Query
 from dphead.privacy.release import noise_scale
-from dphead.privacy.statistics import Params, Query
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.blocks import CHUNK
 from dphead.rows.features import FeaturesRows

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows
-from dphead.privacy.statistics import Params, Query
+from dphead.privacy.query import Params, Query
 from dphead.rows.arrays import ArrayRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums

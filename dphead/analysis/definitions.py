@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dphead.privacy.predictions import Loss
+from dphead.privacy.query import Params, Query
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCounts,
@@ -18,9 +20,6 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
-    Loss,
-    Params,
-    Query,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform

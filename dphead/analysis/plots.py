@@ -34,7 +34,7 @@ def tradeoff_plot(
     Raises ImportError without matplotlib, and ValueError for an ending that is no
     picture format.
     """
-    figure, (left, right) = _figure(path, 2, (9.6, 4.2))
+    figure, (left, right) = new_figure(path, 2, (9.6, 4.2))
     linear, logarithmic = np.linspace(1e-6, 1, 500), np.geomspace(1e-4, 1, 400)
     both = tradeoff(
         events, np.concatenate([linear, logarithmic, REPORTED_RATES]), relation
@@ -74,7 +74,7 @@ def tradeoff_plot(
     for axis in (right.xaxis, right.yaxis):
         axis.set_major_formatter(lambda rate, _: f"{100 * rate:g} %")
     figure.suptitle(title, fontsize=11)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def figure9(
@@ -106,7 +106,7 @@ def figure9(
             iteration_noise(e, batches, epochs, delta) for e in epsilons
         ],
     }
-    figure, (axes,) = _figure(path, 1, (6.4, 4.4))
+    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
     for (name, sigmas), color in zip(noise.items(), (BLUE, ORANGE), strict=True):
         axes.loglog(epsilons, sigmas, color=color, label=name)
     axes.set(
@@ -119,11 +119,11 @@ def figure9(
         f"{epochs} epochs, batches of {batch_size} of {n_rows:,} rows, δ = {delta:g}",
         fontsize=11,
     )
-    _save(figure, path)
+    save_figure(figure, path)
     return {"epsilon": [float(e) for e in epsilons], **noise}
 
 
-def _figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any:
+def new_figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any:
     """A figure without a window and its axes, after the checks that need no drawing."""
     try:
         from matplotlib.figure import Figure
@@ -148,6 +148,7 @@ def _figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any:
     return figure, axes
 
 
-def _save(figure: Any, path: str | Path) -> None:
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Write it; its folder is made."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

@@ -17,7 +17,7 @@ from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger
 
-SCHEMA = 1
+SCHEMA = 1  # of the reports that are read here
 FIELDS: dict[str, Any] = {  # what a check needs of a report, with its type
     "statement": str,
     "tuning": str,

@@ -13,7 +13,7 @@ import numpy as np
 
 from dphead.privacy.durable import write_durably
 
-FORMAT = 1
+FORMAT = 1  # of what is written here
 DIGESTS = ("tensors_sha256", "sha256")  # of NAME.safetensors, and of NAME.json's rest
 
 

@@ -1,6 +1,7 @@
-"""The `dphead` command.
+"""The `dphead` command: one module a command, which is imported when it runs.
 
-Commands are imported when they run, so `dphead --help` is quick.
+`dphead --help` takes a tenth of a second, so nothing here may import a library. No
+command may decide what the library does not.
 """
 
 import sys
@@ -18,7 +19,7 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
         "Import embeddings of your own, or join files of several processes.",
     ),
     "verify": (
-        "dphead.cli.extract:verify",
+        "dphead.cli.verify:verify",
         "Check a features file (looks at private values).",
     ),
     "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),

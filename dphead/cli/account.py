@@ -9,30 +9,14 @@ from typing import Any
 import click
 
 from dphead.analysis.rounding import rounded_up
-from dphead.cli.choices import ACCOUNTANTS, METHODS, RELATIONS
+from dphead.cli import values
+from dphead.cli.choices import ACCOUNTANTS, METHODS
+from dphead.cli.options import RELATION
 from dphead.cli.paragraphs import filled
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
 PATH = click.Path(path_type=Path, dir_okay=False)
-
-
-def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE pairs; a value is read as JSON where it is JSON (10, 0.5, true), else
-    as text.
-    """
-    import json
-
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"write NAME=VALUE, got {pair!r}")
-        try:
-            found[name.replace("-", "_")] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name.replace("-", "_")] = value
-    return found
 
 
 @click.command(short_help="Noise for a budget, or epsilon for a noise; needs no data.")
@@ -62,7 +46,7 @@ def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
     type=click.IntRange(min=1),
     help="Batches were shuffled, not sampled: epochs run.",
 )
-@click.option("--relation", type=RELATIONS, default="zero_out", show_default=True)
+@RELATION
 @click.option(
     "--group-cap",
     type=click.IntRange(min=1),
@@ -88,7 +72,7 @@ def _settings(_: Any, __: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
     "--set",
     "settings",
     multiple=True,
-    callback=_settings,
+    callback=values.settings,
     metavar="NAME=VALUE",
     help="With --method: batch_size=4096.",
 )
@@ -363,7 +347,7 @@ def _print(found: dict[str, Any]) -> None:
 
     console = Console(highlight=False)
     if "releases" in found:
-        from dphead.cli.fit import releases_table
+        from dphead.cli.releases import releases_table
 
         title = f"{found['method']} would release ({found['source']})"
         console.print(releases_table(found["releases"], title))

@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from dphead.cli.choices import METHODS, RELATIONS
-from dphead.cli.finetune import shape_of
+from dphead.cli import values
+from dphead.cli.choices import METHODS, PATH
+from dphead.cli.options import DELTA, RELATION
 from dphead.cli.paragraphs import filled, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-
-PATH = click.Path(path_type=Path)
 
 
 @click.command(
@@ -28,7 +27,9 @@ PATH = click.Path(path_type=Path)
         "--shape."
     ),
 )
-@click.option("--shape", callback=shape_of, help="CHANNELS,H,W of a row of --network.")
+@click.option(
+    "--shape", callback=values.map_shape, help="CHANNELS,H,W of a row of --network."
+)
 @click.option("--preset", help="A paper's settings, as for fit.")
 @click.option(
     "--epsilon",
@@ -37,8 +38,8 @@ PATH = click.Path(path_type=Path)
     show_default=True,
     help="The claim to be audited.",
 )
-@click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--relation", type=RELATIONS, default="zero_out", show_default=True)
+@DELTA
+@RELATION
 @click.option(
     "--group-cap",
     type=click.IntRange(min=1),

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
+from dphead.cli.choices import PATH
+from dphead.cli.options import AS_JSON
 from dphead.cli.paragraphs import section
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
-
-PATH = click.Path(path_type=Path)
 
 
 def with_elsewhere(run: Any, ledger: Path | None) -> Any:
@@ -43,7 +43,7 @@ def unknown_images(run: Any) -> list[str]:
     type=PATH,
     help="The data set's ledger, if it is not where the report says.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 def check(run: Path, ledger: Path | None, as_json: bool) -> None:
     """List what the guarantee of RUN (a run folder or a report.json) does not cover,
     each with what mends it and why it matters.

@@ -40,19 +40,6 @@ ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
 TUNING = KeptChoice("dphead.runs.report:TUNING")
 
 
-NOT_PRIVATE = click.option(
-    "--i-know-this-is-not-private",
-    "not_private",
-    is_flag=True,
-    help="Confirm --epsilon inf: no noise, charged as infinite for ever.",
-)
-PROTECT = click.option(
-    "--protect",
-    type=click.Choice(["image"]),
-    help="Protect each image for itself alone where the source has groups (people).",
-)
-
-
 def check_private(epsilon: float, not_private: bool) -> None:
     """ValueError for a fit without noise that nobody confirmed: it cannot be undone."""
     if epsilon == float("inf") and not not_private:

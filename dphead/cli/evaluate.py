@@ -1,4 +1,7 @@
-"""`dphead evaluate` and `dphead predict`."""
+"""`dphead evaluate` and `dphead predict`: a finished run on other rows.
+
+What they print is exact, of these rows, and outside the guarantee.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,13 +9,14 @@ from typing import Any
 
 import click
 
-from dphead.cli.extract import LAYOUT
+from dphead.cli.choices import PATH
+from dphead.cli.options import AS_JSON, LAYOUT
 from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
 
-PATH = click.Path(path_type=Path)
 SHOWN_CLASSES = 20  # the weakest, in the text; chosen, not measured
+SPLIT_OF_SOURCE = click.option("--split", help="Split of SOURCE, if it has several.")
 VOTE = click.option(
     "--vote",
     type=click.IntRange(min=0),
@@ -67,12 +71,12 @@ class Predicted:
 @click.command(short_help="Measure a head or a network on labelled rows.")
 @click.argument("run", type=PATH)
 @click.argument("source", type=PATH)
-@click.option("--split", help="Split of SOURCE, if it has several.")
+@SPLIT_OF_SOURCE
 @LAYOUT
 @VOTE
 @WEIGHTS
 @DEVICE
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 def evaluate(as_json: bool, **given: Any) -> None:
     """Accuracy, its standard error, top-5, per-class accuracy and calibration of what
     RUN holds, on SOURCE.
@@ -215,7 +219,7 @@ def _features(
     type=click.Choice(["csv", "json", "parquet"]),
     help="Default: by the file's name, else csv.",
 )
-@click.option("--split", help="Split of SOURCE, if it has several.")
+@SPLIT_OF_SOURCE
 @LAYOUT
 @VOTE
 @WEIGHTS

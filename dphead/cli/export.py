@@ -1,4 +1,4 @@
-"""`dphead export`."""
+"""`dphead export`: a head for other software. Nothing private may be read for it."""
 
 import textwrap
 from pathlib import Path

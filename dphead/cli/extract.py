@@ -1,22 +1,32 @@
-"""`dphead extract` and `verify`: from images to a features file.
+"""`dphead extract`: from images to a features file.
 
 Everything heavy may be imported only when a command runs.
 """
 
-from __future__ import annotations
-
-import shlex
-from pathlib import Path
 from typing import Any
 
 import click
 
+from dphead.cli import values
+from dphead.cli.choices import PATH
 from dphead.cli.command import Sectioned
+from dphead.cli.features_file import Unusable, print_budget, print_problems
+from dphead.cli.options import (
+    BLOCK_ROWS,
+    CLASSES,
+    DATASET_ID,
+    FEATURES_FILE,
+    FOLDER_NAMES_ARE_PUBLIC,
+    IGNORE_LABELS,
+    LAYOUT,
+    NEW_DATA_SET,
+    SAME_DATA_AS,
+    UNLABELLED,
+)
 from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
-MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
 SECTIONS = {
     "File and data set": ("output", "dataset_id", "same_data_as", "new_data_set"),
     "Images and labels": (
@@ -36,140 +46,13 @@ SECTIONS = {
 }
 
 
-class _Unusable(click.ClickException):
-    """Input that cannot be used: one line that says what to do."""
-
-    exit_code = 2
-
-    def __init__(self, error: Exception):
-        super().__init__(" ".join(str(error).split()))
-
-
-def _separated(kind: type, what: str) -> Any:
-    """A callback that reads numbers of a kind between commas."""
-
-    def read(
-        _: click.Context, __: click.Parameter, text: str | None
-    ) -> tuple[Any, ...] | None:
-        try:
-            return (
-                None if text is None else tuple(kind(part) for part in text.split(","))
-            )
-        except ValueError as error:
-            raise click.BadParameter(f"write {what}") from error
-
-    return read
-
-
-_numbers = _separated(
-    float, "one number, or one for each colour: 0.5 or 0.48,0.46,0.41"
-)
-_whole_numbers = _separated(int, "one whole number or several: 2 or 1,2")
-
-
-def _size(_: click.Context, __: click.Parameter, text: str | None) -> Any:
-    """N, or H,W as two numbers."""
-    try:
-        sides = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        sides = (0,)
-    if len(sides) > 2 or not all(1 <= side <= MOST_SIDE for side in sides):
-        raise click.BadParameter(f"write N or H,W in pixels, got {text!r}")
-    return sides[0] if len(sides) == 1 else sides or None
-
-
-def _arguments(
-    _: click.Context, __: click.Parameter, pairs: tuple[str, ...]
-) -> dict[str, Any]:
-    """NAME=VALUE pairs; a value is read as JSON where it is JSON (1001, true, 0.5),
-    else as text.
-    """
-    import json
-
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"write NAME=VALUE, got {pair!r}")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = {"True": True, "False": False, "None": None}.get(value, value)
-    return found
-
-
-OUTPUT = click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Features file (.h5).",
-)
-CLASSES = click.option(
-    "--classes",
-    metavar="A,B,C|N|@FILE",
-    help="Public class names in label order, their number, or a file.",
-)
-IGNORE_LABELS = click.option(
-    "--ignore-labels", is_flag=True, help="Store no labels (for prediction)."
-)
-BLOCK_ROWS = click.option(
-    "--block-rows",
-    default=1024,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Rows between two resume points.",
-)
-DATASET_ID = click.option(
-    "--dataset-id",
-    metavar="HEX",
-    help="Public id of the data set, if another file of it exists.",
-)
-UNLABELLED = click.option(
-    "--allow-unlabelled",
-    is_flag=True,
-    help="Keep rows whose label is no declared class, without a class.",
-)
-NEW_DATA_SET = click.option(
-    "--new-data-set",
-    is_flag=True,
-    help="Count these images apart, though another data set holds some of them too.",
-)
-
-
-def _columns(
-    _: click.Context, __: click.Parameter, pairs: tuple[str, ...]
-) -> dict[str, str]:
-    """ROLE=NAME pairs."""
-    found: dict[str, str] = {}
-    for pair in pairs:
-        role, _sign, found[role] = pair.partition("=")
-    wrong = set(found) - {"image", "label", "group", "split"}
-    if wrong or "" in found.values():
-        raise click.BadParameter(
-            f"write image=NAME, label=NAME, group=NAME or split=NAME, got {pairs}"
-        )
-    return found
-
-
-LAYOUT = click.option(
-    "--layout",
-    metavar="PARTS",
-    help=(
-        "What the folders of image files are, from the outside in: class, split/class, "
-        "any/class, any/split/class; or webdataset, for tars of samples. Default: "
-        "split/class with --split, else class."
-    ),
-)
-
-
 @click.command(
     cls=Sectioned,
     sections=SECTIONS,
     short_help="Turn images into a features file with a frozen network.",
 )
-@click.argument("source", type=click.Path(path_type=Path))
-@OUTPUT
+@click.argument("source", type=PATH)
+@FEATURES_FILE
 @click.option(
     "--backbone",
     required=True,
@@ -177,11 +60,7 @@ LAYOUT = click.option(
     help="scatternet, patches, scatternet+patches, or the name of a timm model.",
 )
 @CLASSES
-@click.option(
-    "--folder-names-are-public",
-    is_flag=True,
-    help="Declare the folder (or label) names public: they are the classes.",
-)
+@FOLDER_NAMES_ARE_PUBLIC
 @IGNORE_LABELS
 @UNLABELLED
 @click.option(
@@ -195,7 +74,7 @@ LAYOUT = click.option(
     "--column",
     "columns",
     multiple=True,
-    callback=_columns,
+    callback=values.columns,
     metavar="ROLE=NAME",
     help=(
         "Which column of a Hugging Face dataset holds the image, label, group or "
@@ -205,23 +84,25 @@ LAYOUT = click.option(
 )
 @click.option(
     "--weights",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Local weights (safetensors, pth, npz) instead of the hub's.",
 )
 @click.option(
     "--model-arg",
     "model_args",
     multiple=True,
-    callback=_arguments,
+    callback=values.arguments,
     metavar="NAME=VALUE",
     help="For timm.create_model.",
 )
 @click.option(
     "--mean",
-    callback=_numbers,
+    callback=values.numbers_of_colours,
     help="Channel means, comma-separated; default: the model's own.",
 )
-@click.option("--std", callback=_numbers, help="Channel standard deviations.")
+@click.option(
+    "--std", callback=values.numbers_of_colours, help="Channel standard deviations."
+)
 @click.option(
     "--interpolation",
     type=click.Choice(["nearest", "bilinear", "bicubic", "lanczos", "none"]),
@@ -234,7 +115,7 @@ LAYOUT = click.option(
 )
 @click.option(
     "--image-size",
-    callback=_size,
+    callback=values.image_size,
     metavar="N|H,W",
     help=(
         "Of the network's input in pixels; scatternet and patches need it for image "
@@ -254,7 +135,7 @@ LAYOUT = click.option(
 @click.option(
     "--scatter-j",
     default="2",
-    callback=_whole_numbers,
+    callback=values.whole_numbers,
     show_default=True,
     help="ScatterNet: averages over 2**J pixels; 1,2 joins the features of both.",
 )
@@ -326,11 +207,7 @@ LAYOUT = click.option(
     "--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows."
 )
 @DATASET_ID
-@click.option(
-    "--same-data-as",
-    type=click.Path(path_type=Path),
-    help="Features file of the same images: take its dataset_id.",
-)
+@SAME_DATA_AS
 @NEW_DATA_SET
 @click.option(
     "--limit", type=click.IntRange(1), help="Only the first rows (for trials)."
@@ -373,7 +250,7 @@ def extract(**given: Any) -> None:
 
             summary = run(options, told)
     except (FormatError, OSError) as error:
-        raise _Unusable(error) from error
+        raise Unusable(error) from error
     if summary.restarted:
         click.echo("the unfinished file was damaged, and all of it was started again")
     _print_summary(summary)
@@ -385,8 +262,8 @@ def extract(**given: Any) -> None:
         join = f"dphead features join {pattern} -o {options.output}"
         click.echo(section("Next", ["when all shards are there:", join]))
     elif summary.class_names is not None:
-        _print_budget(summary.path)
-    _print_problems(summary.problems)
+        print_budget(summary.path)
+    print_problems(summary.problems)
 
 
 def _check_source(given: dict[str, Any]) -> None:
@@ -501,26 +378,6 @@ def _named_columns(named: dict[str, str]) -> Any:
     )
 
 
-def _print_budget(features: Path) -> None:
-    """A limit can only be fixed before the first fit, which is now."""
-    from dphead.runs.ledgers import default_ledger_path
-    from extract.format import open_features
-
-    with open_features(features) as file:
-        several = len(file.split_names) > 1
-        begun = default_ledger_path(file.dataset_id).exists()
-    split = " --split train" if several else ""
-    name = shlex.quote(str(features))
-    lines = [f"dphead fit {name}{split} --epsilon 1 -o run"]
-    if not begun:
-        lines = [
-            "before the first fit, fix what all fits together may spend:",
-            f"dphead ledger budget {name} --epsilon 3 --delta 1e-5",
-            *lines,
-        ]
-    click.echo(section("Next", lines))
-
-
 def _print_others(summary: Any) -> None:
     """Whose images these are besides, as the private index of this home knows."""
     if summary.recognised:
@@ -531,39 +388,3 @@ def _print_others(summary: Any) -> None:
         click.echo(section("Known", [known]))
     for other in summary.overlaps:
         click.echo(section("Private", [f"for you alone: {other}"]), err=True)
-
-
-def _print_problems(problems: list[str]) -> None:
-    if not problems:
-        click.echo(section("Problems", ["none found"]))
-        return
-    title = "private, for the data holder only:"
-    click.echo(section("Problems", [title]), err=True)
-    for problem in problems:
-        click.echo(section("", [f"! {problem}"]), err=True)
-
-
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--against",
-    type=click.Path(path_type=Path),
-    help="A second features file, such as the test set.",
-)
-def verify(file: Path, against: Path | None) -> None:
-    """Check a features FILE before any guarantee starts: it looks at private values, so
-    keep what it prints.
-
-    Exit code 0: no problems; 1: problems, listed; 2: the file cannot be used.
-    """
-    from extract.format import FormatError
-    from extract.format import verify as check
-
-    try:
-        with shown("checking rows"):
-            problems = check(file, against)
-    except (FormatError, OSError) as error:
-        raise _Unusable(error) from error
-    _print_problems(problems)
-    if problems:
-        raise SystemExit(1)

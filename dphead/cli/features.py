@@ -3,23 +3,21 @@
 Everything heavy may be imported only when a command runs.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dphead.cli.extract import (
+from dphead.cli.choices import PATH
+from dphead.cli.features_file import Unusable, print_budget, print_problems
+from dphead.cli.options import (
     BLOCK_ROWS,
     CLASSES,
     DATASET_ID,
+    FEATURES_FILE,
     IGNORE_LABELS,
-    OUTPUT,
+    SAME_DATA_AS,
     UNLABELLED,
-    _print_budget,
-    _print_problems,
-    _Unusable,
 )
 from dphead.cli.paragraphs import section, tied
 from dphead.cli.progress import shown
@@ -31,8 +29,8 @@ def features() -> None:
 
 
 @features.command("import")
-@click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@OUTPUT
+@click.argument("source", metavar="FILE", type=PATH)
+@FEATURES_FILE
 @click.option(
     "--features",
     "features_",
@@ -78,11 +76,7 @@ def features() -> None:
 @click.option("--dtype", type=click.Choice(["float16", "float32"]))
 @BLOCK_ROWS
 @DATASET_ID
-@click.option(
-    "--same-data-as",
-    type=click.Path(path_type=Path),
-    help="Features file of the same rows: take its dataset_id, so one ledger counts.",
-)
+@SAME_DATA_AS
 def import_(source: Path, output: Path, **given: Any) -> None:
     """Write the embeddings in FILE to a features file: one row of numbers each, of a
     text, a table, a sound, a slide.
@@ -100,7 +94,7 @@ def import_(source: Path, output: Path, **given: Any) -> None:
         with shown("importing rows") as progress:
             done = import_features(options, progress)
     except (FormatError, OSError) as error:
-        raise _Unusable(error) from error
+        raise Unusable(error) from error
     size = tied(f"{done.n_rows:,} rows x {done.n_features:,} features")
     names = done.class_names
     classes = "classes not declared" if names is None else f"{len(names)} classes"
@@ -113,8 +107,8 @@ def import_(source: Path, output: Path, **given: Any) -> None:
         click.echo(section("Features", [_shortened(done.columns)]))
     click.echo(section("Data set", [done.dataset_id]))
     if names is not None:
-        _print_budget(done.path)
-    _print_problems(done.problems)
+        print_budget(done.path)
+    print_problems(done.problems)
 
 
 def _shortened(names: tuple[str, ...]) -> str:
@@ -149,8 +143,8 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
 
 
 @features.command()
-@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
-@OUTPUT
+@click.argument("shards", nargs=-1, required=True, type=PATH)
+@FEATURES_FILE
 def join(shards: tuple[Path, ...], output: Path) -> None:
     """Put all SHARDS of an extraction into one features file, the one that a single
     process would have written.
@@ -172,7 +166,7 @@ def join(shards: tuple[Path, ...], output: Path) -> None:
             click.echo(section("Wrote", [f"{wrote}, by {file.attrs['backbone']}"]))
             click.echo(section("Data set", [file.dataset_id]))
             if file.class_names is not None:
-                _print_budget(output)
-        _print_problems(problems)
+                print_budget(output)
+        print_problems(problems)
     except (FormatError, OSError) as error:
-        raise _Unusable(error) from error
+        raise Unusable(error) from error

@@ -1,4 +1,7 @@
-"""`dphead finetune`."""
+"""`dphead finetune`: its options, and what is said while `dphead.endtoend.run` trains.
+
+Everything heavy may be imported only when the command runs.
+"""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -7,12 +10,38 @@ from typing import Any
 
 import click
 
-from dphead.cli.choices import NOT_PRIVATE, PROTECT, RELATIONS, TUNING, check_private
+from dphead.cli import values
+from dphead.cli.choices import PATH, check_private
 from dphead.cli.command import CONFIG, Sectioned, write_config
-from dphead.cli.extract import LAYOUT, MOST_SIDE, NEW_DATA_SET, UNLABELLED, _numbers
-from dphead.cli.fit import _bytes, releases_text
+from dphead.cli.options import (
+    ALLOW_LARGE_DELTA,
+    CLASSES,
+    DATASET_ID,
+    DELTA,
+    DRY_RUN,
+    EPSILON,
+    FOLDER_NAMES_ARE_PUBLIC,
+    LAYOUT,
+    LEDGER,
+    NEW_DATA_SET,
+    NOMINAL_N,
+    NOT_PRIVATE,
+    PROTECT,
+    RELATION,
+    RUN_FOLDER,
+    SAME_DATA_AS,
+    SEED,
+    SPLIT,
+    TEST,
+    TEST_IS,
+    TEST_SPLIT,
+    TUNED,
+    UNLABELLED,
+    VERBOSE,
+)
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
+from dphead.cli.releases import releases_text
 
 SECTIONS = {
     "Images and files": (
@@ -38,23 +67,6 @@ SECTIONS = {
     "What is printed": ("verbose", "dry_run", "--help"),
 }
 
-PATH = click.Path(path_type=Path)
-
-
-def shape_of(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
-    """CHANNELS,H,W as three numbers."""
-    try:
-        found = tuple(int(part) for part in text.split(",")) if text else None
-    except ValueError:
-        found = ()
-    if found is not None and (len(found) != 3 or min(found) < 1):
-        raise click.BadParameter(f"write CHANNELS,H,W, got {text!r}.")
-    return found
-
-
-def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
-    return tuple(part for part in (text or "").split(",") if part)
-
 
 @click.command(
     cls=Sectioned,
@@ -62,9 +74,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     short_help="Train a whole network, or some layers of it, with a guarantee.",
 )
 @click.argument("images", type=PATH)
-@click.option(
-    "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
-)
+@RUN_FOLDER
 @click.option(
     "--model",
     help=(
@@ -83,7 +93,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 )
 @click.option(
     "--layers",
-    callback=_parts,
+    callback=values.parts,
     help="Train the parameters whose names hold one of these regexes, a,b.",
 )
 @click.option(
@@ -105,14 +115,8 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     show_default=True,
     help="Weight standardisation.",
 )
-@click.option(
-    "--epsilon",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="inf: no noise, no clipping, no privacy.",
-)
-@click.option("--delta", type=float, default=1e-5, show_default=True)
+@EPSILON
+@DELTA
 @click.option(
     "--noise-multiplier", type=float, help="Left out, it is what the budget asks for."
 )
@@ -143,80 +147,55 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     help="Augmentation multiplicity K: views averaged before the clip.",
 )
 @click.option("--augment", type=click.Choice(["none", "crop", "rrc", "ours", "simclr"]))
-@click.option("--relation", type=RELATIONS, default="zero_out", show_default=True)
-@click.option(
-    "--nominal-n",
-    type=int,
-    help="Public stand-in for n, which add_remove keeps private.",
-)
+@RELATION
+@NOMINAL_N
 @click.option(
     "--accountant",
     type=click.Choice(["auto", "pld", "rdp", "rdp-classic"]),
     help="Solves for what is left out.",
 )
-@click.option("--classes", help="Public class names a,b,c, or their number, or @FILE.")
-@click.option(
-    "--folder-names-are-public",
-    is_flag=True,
-    help="Take the class names from the folders.",
-)
+@CLASSES
+@FOLDER_NAMES_ARE_PUBLIC
 @UNLABELLED
 @click.option(
     "--image-size",
-    type=click.IntRange(1, MOST_SIDE),
+    type=click.IntRange(1, values.MOST_SIDE),
     help="Side that images are resized to.",
 )
 @click.option(
-    "--shape", callback=shape_of, help="CHANNELS,H,W of the maps in a features file."
+    "--shape",
+    callback=values.map_shape,
+    help="CHANNELS,H,W of the maps in a features file.",
 )
 @click.option(
     "--mean",
-    callback=_numbers,
+    callback=values.numbers_of_colours,
     help="Of pixels in [0, 1], for all colours or each (default: the model's).",
 )
 @click.option(
-    "--std", callback=_numbers, help="They are divided by it. Both are public."
+    "--std",
+    callback=values.numbers_of_colours,
+    help="They are divided by it. Both are public.",
 )
-@click.option("--split", help="Split of IMAGES to train on, if there are several.")
+@SPLIT
 @LAYOUT
-@click.option("--test", type=PATH, help="Images to measure the network on.")
-@click.option("--test-split", help="Their split, or a split of IMAGES.")
-@click.option(
-    "--test-is",
-    type=click.Choice(["private", "public"]),
-    default="private",
-    show_default=True,
-)
+@TEST
+@TEST_SPLIT
+@TEST_IS
 @click.option(
     "--vote",
     type=int,
     default=0,
     help="Measure with so many augmented views that vote, too.",
 )
-@click.option(
-    "--ledger",
-    type=PATH,
-    help="The data set's ledger (default: one for each data set, in DPHEAD_HOME).",
-)
-@click.option(
-    "--same-data-as",
-    type=PATH,
-    help="A features file of the same images: use its data set's ledger.",
-)
-@click.option("--dataset-id", metavar="HEX", help="The same, by its data set's id.")
+@LEDGER
+@SAME_DATA_AS
+@DATASET_ID
 @NEW_DATA_SET
 @PROTECT
-@click.option(
-    "--tuning",
-    type=TUNING,
-    help="How the settings were chosen; the report says it.",
-)
-@click.option(
-    "--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n."
-)
-@click.option(
-    "--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private."
-)
+@TUNED
+@ALLOW_LARGE_DELTA
+@SEED
 @click.option(
     "--init-seed",
     type=int,
@@ -228,7 +207,7 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
     "--memory",
     default="2GB",
     show_default=True,
-    callback=_bytes,
+    callback=values.n_bytes,
     help="Of the gradients of a chunk of rows.",
 )
 @click.option(
@@ -253,8 +232,8 @@ def _parts(_: Any, __: Any, text: str | None) -> tuple[str, ...]:
 )
 @NOT_PRIVATE
 @CONFIG
-@click.option("-v", "--verbose", is_flag=True, help="Print every release and number.")
-@click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
+@VERBOSE
+@DRY_RUN
 def finetune(
     images: Path, dry_run: bool, verbose: bool, not_private: bool, **given: Any
 ) -> None:

@@ -1,25 +1,45 @@
-"""`dphead fit`."""
+"""`dphead fit`: its options, and what is said while `dphead.runs.fit` fits a head.
+
+Everything heavy may be imported only when the command runs.
+"""
 
 import sys
 from typing import Any
 
 import click
 
+from dphead.cli import values
 from dphead.cli.choices import (
     ACCOUNTANTS,
     METHODS,
-    NOT_PRIVATE,
     PATH,
-    PROTECT,
-    RELATIONS,
     SETTINGS,
-    TUNING,
     WithSettings,
     check_private,
 )
 from dphead.cli.command import CONFIG, write_config
+from dphead.cli.options import (
+    ALLOW_LARGE_DELTA,
+    DELTA,
+    DRY_RUN,
+    EPSILON,
+    LEDGER,
+    NOMINAL_N,
+    NOT_PRIVATE,
+    PROTECT,
+    RELATION,
+    RUN_FOLDER,
+    SEED,
+    SPLIT,
+    TEST,
+    TEST_IS,
+    TEST_SPLIT,
+    TUNED,
+    VERBOSE,
+)
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
+from dphead.cli.releases import releases_text
 
 SECTIONS = {
     "Rows and files": (
@@ -40,33 +60,13 @@ SECTIONS = {
 }
 
 
-def _classes(_: Any, __: Any, text: str | None) -> tuple[str, ...] | None:
-    return tuple(text.split(",")) if text else None
-
-
-def _bytes(_: Any, __: Any, text: str | None) -> int | None:
-    if text is None:
-        return None
-    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-    number, unit = text[:-2], text[-2:].upper()
-    try:
-        size = int(float(number) * units[unit])
-    except (KeyError, ValueError, OverflowError):
-        size = 0
-    if size < 1:
-        raise click.BadParameter(f"a size like 500MB or 2GB is needed, got {text!r}.")
-    return size
-
-
 @click.command(
     cls=WithSettings,
     sections=SECTIONS,
     short_help="Train a private head from a features file.",
 )
 @click.argument("features", type=PATH)
-@click.option(
-    "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
-)
+@RUN_FOLDER
 @click.option(
     "--method",
     type=METHODS,
@@ -78,32 +78,10 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
     "--preset",
     help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...",
 )
-@click.option(
-    "--epsilon",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="The budget of this fit; inf: no noise, no clipping, no privacy.",
-)
-@click.option(
-    "--delta",
-    type=float,
-    default=1e-5,
-    show_default=True,
-    help="Below one over the number of images.",
-)
-@click.option(
-    "--relation",
-    type=RELATIONS,
-    default="zero_out",
-    show_default=True,
-    help="What is compared: an image counting zero, left out, or another in its place.",
-)
-@click.option(
-    "--nominal-n",
-    type=int,
-    help="Public stand-in for n, which add_remove keeps private.",
-)
+@EPSILON
+@DELTA
+@RELATION
+@NOMINAL_N
 @click.option(
     "--group-cap",
     type=click.IntRange(min=1),
@@ -117,38 +95,20 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 )
 @click.option(
     "--classes",
-    callback=_classes,
+    callback=values.names,
     help="Public class names a,b,c if the file declares none.",
 )
-@click.option("--split", help="Split of FEATURES to train on, if it has several.")
-@click.option("--test", type=PATH, help="Features file to measure the head on.")
-@click.option("--test-split", help="Its split, or a split of FEATURES.")
-@click.option(
-    "--test-is",
-    type=click.Choice(["private", "public"]),
-    default="private",
-    show_default=True,
-    help="public: what is measured on the test rows goes into the report.",
-)
-@click.option(
-    "--ledger",
-    type=PATH,
-    help="The data set's ledger (default: one for each dataset id, in DPHEAD_HOME).",
-)
-@click.option(
-    "--tuning",
-    type=TUNING,
-    help="How the settings were chosen; the report says it.",
-)
-@click.option(
-    "--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n."
-)
-@click.option(
-    "--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private."
-)
+@SPLIT
+@TEST
+@TEST_SPLIT
+@TEST_IS
+@LEDGER
+@TUNED
+@ALLOW_LARGE_DELTA
+@SEED
 @click.option(
     "--memory",
-    callback=_bytes,
+    callback=values.n_bytes,
     help="Bound on the memory of each process, like 2GB: kept, or refused.",
 )
 @click.option(
@@ -189,8 +149,8 @@ def _bytes(_: Any, __: Any, text: str | None) -> int | None:
 )
 @NOT_PRIVATE
 @CONFIG
-@click.option("-v", "--verbose", is_flag=True, help="Print every release and number.")
-@click.option("--dry-run", is_flag=True, help="Print what would be released, and stop.")
+@VERBOSE
+@DRY_RUN
 def fit(
     dry_run: bool,
     verbose: bool,
@@ -275,40 +235,3 @@ def _options(given: dict[str, Any], place: Any) -> Any:
         settings={k: v for k, v in given.items() if k not in names},
         processes=place,
     )
-
-
-def releases_text(rows: list[dict[str, Any]], title: str) -> str:
-    """A table of releases as text."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        console.print(releases_table(rows, title))
-    return captured.get().rstrip("\n")
-
-
-def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
-    """A table of releases, equal ones together."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    for name in (
-        "release",
-        "times",
-        "clip norm",
-        "noise multiplier",
-        "sampling",
-        "mu each",
-    ):
-        table.add_column(name, justify="left" if name == "release" else "right")
-    for r in rows:
-        mu = "" if r["mu"] is None else f"{r['mu']:.4g}"
-        table.add_row(
-            r["label"],
-            str(r["count"]),
-            f"{r['clip_norm']:g}",
-            f"{r['noise_multiplier']:.5g}",
-            f"{r['sampling_prob']:.4g}",
-            mu,
-        )
-    return table

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
+from dphead.cli.choices import PATH
 from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
-
-PATH = click.Path(path_type=Path)
 
 
 @click.group(short_help="Show what was spent on a data set, or fix its budget.")

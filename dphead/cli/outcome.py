@@ -15,7 +15,7 @@ from dphead.analysis.rounding import percent_up
 from dphead.cli.paragraphs import section, tied
 
 NETWORK = "finetune "  # before the name of a network that was trained
-FALSE_ALARMS = 0.01  # of the attacker in the sentence on recognition
+FALSE_ALARMS = 0.01  # of the attacker in the sentence on recognition; chosen
 NAMED_CLASSES = 4  # weak ones that are named; chosen, not measured
 
 

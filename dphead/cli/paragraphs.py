@@ -7,8 +7,8 @@ What is said is the commands' own; nothing here may know what a number means.
 import textwrap
 from collections.abc import Iterable
 
-WIDTH = 80
-INDENT = 11  # columns of labels
+WIDTH = 80  # columns, as of a terminal
+INDENT = 11  # columns of labels: the longest and two spaces
 TIE = "\u00a0"  # a space at which no line ends
 
 

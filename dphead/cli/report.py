@@ -1,4 +1,4 @@
-"""`dphead report`."""
+"""`dphead report`: a run's cards and registry entry, made of its report alone."""
 
 from pathlib import Path
 from typing import Any

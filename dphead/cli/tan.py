@@ -5,22 +5,12 @@ from typing import Any
 
 import click
 
+from dphead.cli import values
+from dphead.cli.choices import PATH
 from dphead.cli.paths import check_there
 
-PATH = click.Path(path_type=Path)
+# numbers of steps that `tan plan` looks at; chosen: powers of two of 250
 SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
-
-
-def _numbers(kind: Any) -> Any:
-    def parse(_: Any, __: Any, text: str | None) -> Any:
-        try:
-            return tuple(kind(part) for part in text.split(",")) if text else None
-        except ValueError:
-            raise click.BadParameter(
-                f"write numbers with commas, got {text!r}."
-            ) from None
-
-    return parse
 
 
 @click.group(
@@ -140,7 +130,7 @@ def show(
 )
 @click.option(
     "--steps",
-    callback=_numbers(int),
+    callback=values.separated(int, "whole numbers: 250,500"),
     help="Numbers of steps to look at, T1,T2,... (default: 250 to 64000).",
 )
 def plan(
@@ -220,7 +210,7 @@ def plan(
 @click.option("--steps", type=int, required=True)
 @click.option(
     "--factors",
-    callback=_numbers(float),
+    callback=values.separated(float, "numbers: 4,8"),
     required=True,
     help="k1,k2,...: runs at B/k and sigma/k.",
 )

@@ -1,7 +1,8 @@
 """End-to-end training of whole networks, which needs `pip install 'dphead[endtoend]'`.
 
-`DPFinetuneClassifier` is imported on first use, so that planning (`choose`, `tan`)
-loads no torch.
+No network may mix rows, and nothing here may add noise: sums go through the same
+`release` as those of heads. `DPFinetuneClassifier` is imported on first use, so that
+planning (`choose`, `tan`) loads no torch.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -12,7 +12,7 @@ from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.solver import NetworkDescent
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import Query
+from dphead.privacy.query import Query
 from dphead.solvers.base import PublicFacts
 from dphead.sums.reference import Ask
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 MOST_VIEWS = 2**16  # of an image; chosen, not measured
-NUMBERS_A_VIEW = 16  # uniform numbers for each view
-GREY = (0.299, 0.587, 0.114)
+NUMBERS_A_VIEW = 16  # uniform numbers, more than any view takes
+GREY = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601
 
 
 def row_keys(x: np.ndarray) -> np.ndarray:

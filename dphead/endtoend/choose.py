@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dphead.planning.plan import Target, check_budget
 from dphead.privacy.accounting import GaussianEvent
 
-MOST_STEPS = 2**20
+MOST_STEPS = 2**20  # that a search tries; chosen: a plan holds no more
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 classifier of images.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -18,10 +17,9 @@ from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.processes import usable_device
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import make_training
-from dphead.endtoend.settings import NAMES, make_settings
+from dphead.endtoend.settings import NAMES, Settings, make_settings
 from dphead.estimators import parameters
-from dphead.estimators.fitting import PrivacyWarning, confirmed_delta, seed_of
-from dphead.estimators.guarantee import Privacy, privacy_of
+from dphead.estimators.fitting import Data, carry_out
 from dphead.estimators.inputs import (
     as_arrays,
     column,
@@ -33,10 +31,10 @@ from dphead.estimators.inputs import (
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
 from dphead.planning.plan import Target, check_unit
-from dphead.privacy.ledger import Ledger
-from dphead.privacy.noise import NoiseSource
+from dphead.privacy.contract import Rows
 from dphead.runs.custody import public_facts
-from dphead.runs.loop import Run, check_fit, fit_head, reserve
+from dphead.runs.loop import Planned, check_fit
+from dphead.solvers.base import PublicFacts
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
 from dphead.sums.door import Door
 
@@ -129,8 +127,6 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         refuse_weights(refused)
         check_settings(self)
         X, y = as_arrays(X, y)
-        seed = seed_of(self.random_state)
-        noise = NoiseSource(seed)
         if self.classes is None:
             raise ValueError(
                 "classes must be declared, got classes=None. Pass the public list of "
@@ -151,75 +147,55 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
             confirm="protect='image'",
             instead="a head on features with group_cap=",
         )
-        large = confirmed_delta(
-            self.epsilon, self.delta, facts.n_rows, self.allow_large_delta
+        settings = self._settings()
+        network = self._network(settings, x.shape[1:], len(names))
+        fitted = carry_out(
+            self,
+            Data(lambda: rows, facts),
+            lambda: self._plan(settings, network, rows, facts),
+            description=f"finetune {settings.model}",
+            notes=ungrouped,
+            weaker=self._around() if np.isfinite(self.epsilon) else (),
         )
-        around = self._around() if np.isfinite(self.epsilon) else []
-        for text in around:
-            warnings.warn(text, PrivacyWarning, stacklevel=2)
-        warning = " ".join(filter(None, [large, *ungrouped, *around]))
+        self.classes_, self.network_ = names, network
+        self.weights_, self.privacy_ = fitted.head.average, fitted.privacy
+        self._ledger = fitted.ledger
+        return self
+
+    def _settings(self) -> Settings:
+        """The preset's, and what is given besides."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
         default = next(f.default for f in fields(self) if f.name == "model")
         given["model"] = None if self.preset and self.model == default else self.model
         settings, _ = make_settings(given, self.preset, self.epsilon)
+        return settings
+
+    def _network(self, settings: Settings, shape: Any, n_classes: int) -> Network:
+        """shape: of an image, channels first."""
         spec = ModelSpec(
             settings.model,
-            x.shape[1],
+            shape[0],
             self.norm,
             self.groups,
             trainable=tuple(self.layers),
             weights=self.weights,
         )
-        shape: Any = x.shape[1:]
-        mean, std = pixel_scale(settings.model, x.shape[1], self.mean, self.std)
-        network = Network(
-            NetworkSpec(
-                spec,
-                shape,
-                len(names),
-                True,
-                mean,
-                std,
-                settings.views,
-                settings.augment,
-            ),
-            usable_device(self.device),
-            self.bf16,
-        )
+        mean, std = pixel_scale(settings.model, shape[0], self.mean, self.std)
+        given = (mean, std, settings.views, settings.augment)
+        spec = NetworkSpec(spec, shape, n_classes, True, *given)
+        return Network(spec, usable_device(self.device), self.bf16)
+
+    def _plan(
+        self, settings: Settings, network: Network, rows: Rows, facts: PublicFacts
+    ) -> Planned:
+        """The training, and its sums once they were tried."""
         target = Target(self.epsilon, self.delta, self.relation, self.accountant)
         training = make_training(settings, target, facts, network)
         solver, plan = training.method.solver, training.plan
-        sums = TorchSums(
-            network, self.memory, self.engine, batch=settings.batch_size or facts.n_rows
-        )
-        door = Door(sums)
+        batch = settings.batch_size or facts.n_rows
+        door = Door(TorchSums(network, self.memory, self.engine, batch=batch))
         check_fit(door, solver, rows, plan, facts)
-        ledger = self._open_ledger()
-        charged = reserve(
-            solver,
-            plan,
-            ledger,
-            seed=seed,
-            description=f"finetune {settings.model}",
-        )
-        run = Run(charged=charged, noise=noise, summer=door)
-        result = fit_head(solver, rows, facts, plan, run)
-        head: Any = result.head
-        self.classes_, self.network_, self.weights_, self._ledger = (
-            names,
-            network,
-            head.average,
-            ledger,
-        )
-        self.privacy_: Privacy = privacy_of(
-            plan,
-            n_rows=facts.n_rows,
-            seeded=not noise.private,
-            counted=ledger.path != ":memory:" or isinstance(self.ledger, Ledger),
-            classes_seen=False,
-            warning=warning,
-        )
-        return self
+        return Planned(solver, plan, door)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores: (n, n_classes), or (n,) for two classes: the second's minus the

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional as F
 
-from dphead.endtoend.models import WSConv2d, loss_of, trained
-from dphead.privacy.statistics import Query
+from dphead.endtoend.architectures import WSConv2d
+from dphead.endtoend.models import loss_of, trained
+from dphead.privacy.query import Query
 
 Engine = Literal["vmap", "layers", "ghost"]
 ENGINES: tuple[Engine, ...] = ("vmap", "layers", "ghost")
@@ -30,6 +31,7 @@ GPU_FLOAT64_NUMBERS = 2**24
 # a convolution of at least so many times as much fan-in as positions is faster as a
 # matrix product; chosen, not measured
 FAN_IN_PER_POSITION = 8
+# Bounds (proofs/finetune.md).
 CLIP_INTEGERS = 2**20  # integers of a gradient of the clip norm
 # share of (sum of |a_t||b_t|)^2 that covers the rounding of a float64 ghost norm
 CANCELLATION = 2.0**-40

@@ -1,12 +1,13 @@
-"""Networks for end-to-end training, and the refusal of those that mix rows.
+"""Which network is trained: built by name, its weights loaded, refused if it mixes
+rows.
 
-Wide-ResNets as De22 C.1 (group norm, weight standardisation), the tanh CNNs of TB21
-Tables 6 to 9, and timm's models without batch normalisation.
+By name it is one of `architectures`, or one of timm's models without batch
+normalisation.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dphead.endtoend.architectures import STEM, WideResNet, tb21_cnn
 from dphead.solvers.settings import Range, Setting, check_settings, is_a, shown
 from extract.weights import first_line, read_state
 
 # Layers whose output for a row depends on the other rows of its batch, or that remember
 # rows from call to call.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
-STEM = 16  # channels of a Wide-ResNet's first layer
 # of a group norm: all widths of a Wide-ResNet are multiples of the stem's
 DIVISOR = Range(
     f"0 or a divisor of {STEM}", lambda v: v == 0 or (0 < v <= STEM and STEM % v == 0)
@@ -33,174 +34,6 @@ SEED = Setting(
 # of what pixels in [0, 1] are moved and divided by; chosen, not measured
 MOST_SCALE, LEAST_STD = 1e6, 1e-6
 OWN_PREFIXES = ("wrn-", "tb21-")  # how names begin that are not timm's
-
-
-class WSConv2d(nn.Conv2d):
-    """A convolution whose weights are standardised over the fan-in, differentiably
-    [De22 C.1; Qiao et al. 2019].
-    """
-
-    def standardised(self, weight: Tensor) -> Tensor:
-        """(W - mean) / (sd sqrt(fan_in)) of weight (out, in, kh, kw), for each output
-        channel.
-        """
-        fan_in = weight[0].numel()
-        variance, mean = torch.var_mean(
-            weight, dim=(1, 2, 3), keepdim=True, correction=0
-        )
-        return (weight - mean) * torch.rsqrt(torch.clamp(variance * fan_in, min=1e-4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As `nn.Conv2d`, with standardised weights."""
-        return self._conv_forward(x, self.standardised(self.weight), self.bias)
-
-
-class _Block(nn.Module):
-    """conv(pre(x)), conv(pre(.)), plus the shortcut [Zagoruyko and Komodakis 2016]."""
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        stride: int,
-        conv: Any,
-        pre: Callable[[int], nn.Module],
-    ) -> None:
-        super().__init__()
-        self.pre1, self.conv1 = (
-            pre(inputs),
-            conv(inputs, outputs, 3, stride, 1, bias=False),
-        )
-        self.pre2, self.conv2 = (
-            pre(outputs),
-            conv(outputs, outputs, 3, 1, 1, bias=False),
-        )
-        same = inputs == outputs and stride == 1
-        self.shortcut = (
-            None if same else conv(inputs, outputs, 1, stride, 0, bias=False)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.pre1(x)
-        short = x if self.shortcut is None else self.shortcut(y)
-        return short + self.conv2(self.pre2(self.conv1(y)))
-
-
-class WideResNet(nn.Module):
-    """WRN-depth-width [De22 C.1]: group norm with `groups` groups (0: none), weight
-    standardisation, no dropout.
-
-    norm: "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5].
-        depth is 6k + 4.
-    """
-
-    def __init__(
-        self,
-        depth: int,
-        width: int,
-        n_classes: int,
-        channels: int = 3,
-        groups: int = 16,
-        standardise: bool = True,
-        norm: Literal["before", "after"] = "before",
-    ) -> None:
-        super().__init__()
-        if depth < 10 or (depth - 4) % 6 or width < 1:
-            raise ValueError(
-                "a Wide-ResNet has depth 6k + 4 and a width of 1 or more, got "
-                f"{depth=}, {width=}. Try wrn-16-4."
-            )
-        if norm not in ("before", "after"):
-            raise ValueError(
-                f"norm must be 'before' or 'after' the activation, got {norm=}. Choose "
-                "one."
-            )
-        conv = WSConv2d if standardise else nn.Conv2d
-
-        def pre(channels: int) -> nn.Module:
-            layers = [
-                nn.GroupNorm(groups, channels) if groups else nn.Identity(),
-                nn.ReLU(),
-            ]
-            return nn.Sequential(*(layers if norm == "before" else layers[::-1]))
-
-        self.stem = conv(channels, STEM, 3, 1, 1, bias=False)
-        blocks, inputs = [], STEM
-        for stage, outputs in enumerate(STEM * width * k for k in (1, 2, 4)):
-            for k in range((depth - 4) // 6):
-                blocks.append(
-                    _Block(inputs, outputs, 2 if stage and not k else 1, conv, pre)
-                )
-                inputs = outputs
-        self.blocks = nn.Sequential(*blocks)
-        self.final = pre(inputs)
-        self.head = nn.Linear(inputs, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores (n, n_classes) of images (n, channels, h, w)."""
-        maps = self.final(self.blocks(self.stem(x)))
-        return self.head(maps.mean(dim=(2, 3)))
-
-
-def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
-    """A tanh CNN of TB21: "mnist" (Table 6), "cifar10", "cifar10-small" (7), "sn-mnist"
-    (8), "sn-cifar10" (9).
-
-    The sn- ones take ScatterNet maps, (81, 7, 7) and (243, 8, 8). Tables 8 and 9 as
-    printed have 20,778 and 179,530 parameters; the counts that TB21 states, 33,066 and
-    187,210, need Table 8 without poolings and Table 9 without its second.
-    """
-
-    def conv(
-        inputs: int, outputs: int, size: int, stride: int, padding: int
-    ) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, size, stride, padding), nn.Tanh()]
-
-    def dense(inputs: int, units: int) -> list[nn.Module]:
-        return [
-            nn.Flatten(),
-            nn.Linear(inputs, units),
-            nn.Tanh(),
-            nn.Linear(units, n_classes),
-        ]
-
-    def halve() -> nn.Module:
-        return nn.MaxPool2d(2, 2)
-
-    if name == "mnist":
-        return nn.Sequential(
-            *conv(1, 16, 8, 2, 2),
-            nn.MaxPool2d(2, 1),
-            *conv(16, 32, 4, 2, 0),
-            nn.MaxPool2d(2, 1),
-            *dense(512, 32),
-        )
-    if name == "sn-mnist":
-        return nn.Sequential(
-            *conv(81, 16, 3, 2, 1),
-            *conv(16, 32, 3, 1, 1),
-            *dense(512, 32),
-        )
-    if name == "sn-cifar10":
-        first = conv(243, 64, 3, 1, 1)
-        second = conv(64, 64, 3, 1, 1)
-        return nn.Sequential(
-            *first, halve(), *second, nn.Flatten(), nn.Linear(1024, n_classes)
-        )
-    plans = {
-        "cifar10": [[32, 32], [64, 64], [128, 128]],
-        "cifar10-small": [[16, 16], [32, 32], [64]],
-    }
-    if name not in plans:
-        known = ["mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10"]
-        raise ValueError(f"a TB21 CNN must be one of {known}, got {name=}. Choose one.")
-    layers, inputs = [], 3
-    for stage in plans[name]:
-        for outputs in stage:
-            layers += conv(inputs, outputs, 3, 1, 1)
-            inputs = outputs
-        layers.append(halve())
-    return nn.Sequential(*layers, *dense(16 * inputs, 128))
 
 
 @dataclass(frozen=True)

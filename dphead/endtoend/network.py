@@ -30,13 +30,13 @@ from dphead.endtoend.models import (
     trained,
 )
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import Params, Query
+from dphead.privacy.query import Params, Query
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask
 
-MOST_ROWS = 256  # of a chunk: more rows than this no longer make it faster
-# numbers that go through the network at a time: 682 images of 3 x 32 x 32
+MOST_ROWS = 256  # of a chunk: more were no faster on a CPU; tried, no row is stored
+# numbers that go through the network at a time: 682 images of 3 x 32 x 32; chosen
 SCORED_NUMBERS = 2**21
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from dphead.endtoend.network import StepParams, TorchSums, network_rows, own_step
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import Query
+from dphead.privacy.query import Query
 from dphead.privacy.transform import RowTransform
 from dphead.sums.reference import Ask
 from extract.weights import first_line

@@ -1,4 +1,4 @@
-"""8-bit images as private rows."""
+"""8-bit images as private rows. What a row holds is read for that row alone."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """TAN23's way to tune at a fraction of the price: plan in the flat region, simulate at
 a constant amount of noise.
+
+A simulated run spends a vast epsilon and charges nothing: its images must be public.
 """
 
 from collections.abc import Callable, Sequence

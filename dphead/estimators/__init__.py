@@ -1,7 +1,8 @@
 """scikit-learn estimators.
 
-Each names a method; its settings default to the preset's or the solver's own, are
-checked there when it is fitted, and are documented from there (`documented`).
+No label's own code may run, and no row's value may be looked at before the charge. Each
+names a method; its settings default to the preset's or the solver's own, are checked
+there when it is fitted, and are documented from there (`documented`).
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from dphead.estimators.fitting import PrivacyWarning
 from dphead.estimators.guarantee import Privacy
 from dphead.estimators.multilabel import DPMultiLabelClassifier
 from dphead.estimators.unclassed import DPPCA, DPRegressor
-from dphead.privacy.statistics import Loss
+from dphead.privacy.predictions import Loss
 from dphead.solvers.gradient import Average
 from dphead.solvers.prototypes import Rule
 from dphead.solvers.settings import Setting

@@ -1,4 +1,7 @@
-"""The one scikit-learn classifier that all methods share."""
+"""The one scikit-learn classifier that all methods share.
+
+It may decide nothing that its solver or `fitting` does not.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dphead.analysis.metrics import accuracy, probabilities
 from dphead.estimators import parameters
-from dphead.estimators.fitting import Data, carry_out, public_rows
+from dphead.estimators.fitting import Data, carry_out, head_plan, public_rows
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -185,9 +188,9 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
             )
             method = self._method(facts)
             auto = self.accountant == "auto"
+            accountant = method.accountant if auto else self.accountant
             fitted = carry_out(
                 self,
-                method.solver,
                 Data(
                     data.rows,
                     facts,
@@ -195,7 +198,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
                     data.feature_space,
                     data.classes_seen,
                 ),
-                accountant=method.accountant if auto else self.accountant,
+                lambda: head_plan(self, method.solver, facts, accountant),
                 description=self.method,
                 notes=unit,
                 weaker=self._around() if np.isfinite(self.epsilon) else (),

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dphead.estimators.guarantee import Privacy, privacy_of
+from dphead.estimators.ledger import in_other_ledgers, ledger_of
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
-from dphead.runs.loop import Run, door_for, fit_head, reserve
+from dphead.runs.loop import Planned, Run, door_for, fit_head, reserve
 from dphead.solvers.base import PublicFacts, Solver
 
 
@@ -40,31 +41,12 @@ class Fitted:
     ledger: Ledger
 
 
-def carry_out(
-    estimator: Any,
-    solver: Solver,
-    data: Data,
-    *,
-    accountant: str = "auto",
-    description: str,
-    notes: Sequence[str] = (),
-    weaker: Sequence[str] = (),
-) -> Fitted:
-    """Charge an estimator's plan and fit.
-
-    estimator: its parameters epsilon, delta, relation, group_cap, allow_large_delta,
-    random_state and ledger decide, checked before (`check_settings`). notes: what else
-    to say of the guarantee; weaker: why it is weaker than it may look, which is warned
-    of too. ValueError and LedgerError with nothing charged.
+def head_plan(
+    estimator: Any, solver: Solver, facts: PublicFacts, accountant: str = "auto"
+) -> Planned:
+    """A linear head's plan, by an estimator's epsilon, delta, relation and
+    group_cap.
     """
-    seed = seed_of(estimator.random_state)
-    noise = NoiseSource(seed)
-    facts = data.facts
-    large = confirmed_delta(
-        estimator.epsilon, estimator.delta, facts.n_rows, estimator.allow_large_delta
-    )
-    for text in weaker:
-        warnings.warn(text, PrivacyWarning, stacklevel=3)
     plan = make_plan(
         solver,
         facts,
@@ -74,9 +56,37 @@ def carry_out(
         accountant=accountant,
         group_cap=estimator.group_cap,
     )
-    summer = door_for(solver, plan, facts)
-    ledger = estimator._open_ledger(data.dataset_id)
-    others = estimator._uncounted(ledger, data.dataset_id)
+    return Planned(solver, plan, door_for(solver, plan, facts))
+
+
+def carry_out(
+    estimator: Any,
+    data: Data,
+    prepare: Callable[[], Planned],
+    *,
+    description: str,
+    notes: Sequence[str] = (),
+    weaker: Sequence[str] = (),
+) -> Fitted:
+    """Warn, plan, charge and fit, of a head or of a network.
+
+    estimator: its parameters epsilon, delta, allow_large_delta, random_state and ledger
+    decide, checked before (`check_settings`). notes: what else to say of the guarantee;
+    weaker: why it is weaker than it may look, which is warned of too. ValueError and
+    LedgerError with nothing charged.
+    """
+    seed = seed_of(estimator.random_state)
+    noise = NoiseSource(seed)
+    facts = data.facts
+    large = confirmed_delta(
+        estimator.epsilon, estimator.delta, facts.n_rows, estimator.allow_large_delta
+    )
+    for text in weaker:
+        warnings.warn(text, PrivacyWarning, stacklevel=3)
+    planned = prepare()
+    solver, plan = planned.solver, planned.plan
+    ledger = ledger_of(estimator.ledger, data.dataset_id)
+    others = in_other_ledgers(ledger, data.dataset_id)
     if others:
         warnings.warn(others, PrivacyWarning, stacklevel=3)
     charged = reserve(
@@ -87,7 +97,7 @@ def carry_out(
         seed=seed,
         description=description,
     )
-    run = Run(charged=charged, noise=noise, summer=summer)
+    run = Run(charged=charged, noise=noise, summer=planned.summer)
     result = fit_head(solver, data.rows(), facts, plan, run)
     privacy = privacy_of(
         plan,

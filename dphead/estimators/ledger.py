@@ -11,6 +11,27 @@ from dphead.runs.ledgers import charged_elsewhere, note_ledger, open_ledger
 from dphead.runs.report import uncounted
 
 
+def ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
+    """The ledger given, or the data set's. LedgerError if it is another's."""
+    if not isinstance(given, Ledger):
+        return open_ledger(given, dataset_id)
+    if dataset_id is not None:
+        note_ledger(given.path, dataset_id)
+    theirs = given.meta("dataset_id")
+    if dataset_id is not None and theirs not in (None, dataset_id):
+        raise LedgerError(
+            f"the ledger must be this data set's, got dataset_id={theirs}. The "
+            f"file says {dataset_id}."
+        )
+    return given
+
+
+def in_other_ledgers(ledger: Ledger, dataset_id: str | None) -> str:
+    """What to say of other ledgers with fits on the same images, or ""."""
+    found = charged_elsewhere(dataset_id, ledger.path)
+    return " ".join(uncounted(one.fact) for one in found)
+
+
 class LedgerMixin:
     """For an estimator with a `ledger` parameter that sets `_ledger` in `fit`.
 
@@ -35,26 +56,6 @@ class LedgerMixin:
         if isinstance(self._ledger, str):
             self._ledger = Ledger(self._ledger)
         return self._ledger
-
-    def _open_ledger(self, dataset_id: str | None = None) -> Ledger:
-        """The ledger given, or the data set's. LedgerError if it is another's."""
-        if not isinstance(self.ledger, Ledger):
-            return open_ledger(self.ledger, dataset_id)
-        if dataset_id is not None:
-            note_ledger(self.ledger.path, dataset_id)
-        theirs = self.ledger.meta("dataset_id")
-        if dataset_id is not None and theirs not in (None, dataset_id):
-            raise LedgerError(
-                f"the ledger must be this data set's, got dataset_id={theirs}. The "
-                f"file says {dataset_id}."
-            )
-        return self.ledger
-
-    @staticmethod
-    def _uncounted(ledger: Ledger, dataset_id: str | None) -> str:
-        """What to say of other ledgers with fits on the same images, or ""."""
-        found = charged_elsewhere(dataset_id, ledger.path)
-        return " ".join(uncounted(one.fact) for one in found)
 
     def __sklearn_clone__(self) -> Any:
         """A clone shares the ledger, so that it cannot start from zero."""

@@ -19,7 +19,13 @@ from sklearn.utils.validation import (
 )
 
 from dphead.estimators import parameters
-from dphead.estimators.fitting import Data, Fitted, carry_out, public_rows
+from dphead.estimators.fitting import (
+    Data,
+    Fitted,
+    carry_out,
+    head_plan,
+    public_rows,
+)
 from dphead.estimators.inputs import (
     as_arrays,
     check_grouped,
@@ -77,7 +83,13 @@ class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
             lambda: ArrayRows(rows, one_class, groups=groups, group_cap=cap), facts
         )
         weaker = self._around() if np.isfinite(self.epsilon) else []
-        done = carry_out(self, solver, data, description=solver.name, weaker=weaker)
+        done = carry_out(
+            self,
+            data,
+            lambda: head_plan(self, solver, facts),
+            description=solver.name,
+            weaker=weaker,
+        )
         self.head_, self.privacy_, self._ledger = done.head, done.privacy, done.ledger
         return done
 

@@ -354,6 +354,7 @@ def filter_order(epsilon: float, delta: float) -> float:
     require(finite, "epsilon must be positive and finite", "epsilon", epsilon)
 
     def room(order: float) -> float:
+        """The most μ²/2 of a Gaussian mechanism that the budget allows there."""
         failure = math.log(delta * order) / (order - 1)
         return (epsilon - math.log1p(-1 / order) + failure) / order
 

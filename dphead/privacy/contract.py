@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
-from dphead.privacy.statistics import Params, Query, check_whole
+from dphead.privacy.query import Params, Query, check_whole
 
 # whether a pass knows the rows of a block's slots (`Rows.blocks`)
 Known = Callable[[np.ndarray], bool]

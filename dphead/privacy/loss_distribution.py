@@ -4,22 +4,18 @@ A release is a pair of distributions, of what is seen with and without one prote
 unit (proofs/poisson.md, proofs/groups.md say which pair). Its privacy loss is the
 logarithm of their ratio. Here losses are rounded up to a grid, so that releases can be
 composed by Fourier transforms; what rounding may take off is added to the chance of an
-infinite loss. It takes seconds to load: import this module where it is used.
+infinite loss (`losses`). It takes seconds to load: import this module where it is used.
 
 Sources: Zhu, Dong, Wang 2022 (dominating pairs); Doroshenko et al. 2022 (connect the
-dots). The ends of a composition are dp_accounting's.
+dots).
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
-from typing import Any
+from functools import lru_cache, reduce
 
 import numpy as np
-from dp_accounting.pld.common import compute_self_convolve_bounds
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import fftconvolve, lfilter
 from scipy.special import log_ndtr
 
 from dphead.privacy.accounting import (
@@ -32,16 +28,13 @@ from dphead.privacy.accounting import (
     together,
     total_mu,
 )
+from dphead.privacy.losses import UNIT_ROUNDOFF, Losses, composed, self_composed
 
 # Chosen, not measured: they trade the charge's tightness for time and memory, and what
-# they leave is counted. (UNIT_ROUNDOFF is float64's own.)
+# they leave is counted.
 GRID_INTERVAL = 1e-4  # of losses; in proportion for losses below 2 and above 100
 LARGEST_LOSS = 1e6  # above, epsilon is called infinite
 SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048)  # of RDP: for the grid
-UNIT_ROUNDOFF = 2.0**-53  # what one float64 operation rounds by, relative to its result
-TAIL_MASS = 1e-15  # chance of losses beyond each end of a composition that is cut
-CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # of the bound that finds these ends
-MAX_GRID_POINTS = 2**23  # of a composition: 67 MB; more are called infinite
 LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: about 20 s
 TAIL_DEVIATIONS = 10.0  # standard deviations from the outer means to the grid's ends
 LOOKUP_POINTS = 4096  # of x, between which a loss is looked up first
@@ -52,87 +45,6 @@ DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
     "add_remove": ("removed", "added"),
     "replace_one": ("replaced",),  # the mirror image of itself
 }
-
-
-@dataclass(frozen=True)
-class Losses:
-    """A distribution of privacy losses on a grid, in one direction of the pair.
-
-    chances: (n,) of the losses lowest * interval, (lowest + 1) * interval, ...
-    infinite: the chance of an infinite loss.
-    """
-
-    lowest: int
-    chances: np.ndarray
-    infinite: float
-    interval: float
-
-    def deltas(self, epsilons: np.ndarray) -> np.ndarray:
-        """Delta at each epsilon of at least 0.
-
-        Guarantee: not below sum of chance * (1 - exp(epsilon - loss)) over the losses
-        above epsilon, plus `infinite`.
-        """
-        losses, above, scaled = self._tails
-        asked = np.asarray(epsilons, np.longdouble)
-        first = np.searchsorted(losses, asked, side="right")
-        least = np.append(losses, np.inf)[first]
-        shares = np.exp(asked - least)
-        deltas = self.infinite + above[first] - shares * scaled[first]
-        rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)
-        return np.asarray(rounded + 1e-300, float)  # subnormals too
-
-    def epsilon(self, delta: float) -> float:
-        """Smallest epsilon of at least 0 with `deltas` of at most delta, or above it.
-
-        Infinite where there is none.
-        """
-        losses, above, scaled = self._tails
-        grid = np.concatenate([[0.0], losses])
-        enough = self.deltas(grid) <= delta
-        if not enough[-1]:
-            return math.inf
-        first = int(np.argmax(enough))
-        if first == 0:
-            return 0.0
-        point = float(np.nextafter(float(grid[first]), np.inf))
-        # between two points of the grid, delta is linear in exp(epsilon)
-        lowered = delta * (1 - 8 * UNIT_ROUNDOFF)
-        rest = self.infinite + above[first - 1] - lowered
-        if scaled[first - 1] <= 0 or rest <= 0:
-            return point
-        between = grid[first] + np.log(rest / scaled[first - 1])
-        raised = between * (1 + 8 * UNIT_ROUNDOFF)
-        return float(np.clip(raised, 0.0, point))
-
-    @cached_property
-    def mass(self) -> float:
-        """Sum of all chances. Rounding makes it larger than 1: then it is counted."""
-        return max(1.0, float(np.sum(self.chances)) + self.infinite)
-
-    @cached_property
-    def _tails(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Positive losses l; above and scaled: for each, sums over it and all larger L.
-
-        above: of p(L). scaled: of p(L) exp(l - L), which no loss is too large for. Sums
-        have one entry more, 0, and what their rounding may have taken off `above`.
-        """
-        start = max(0, 1 - self.lowest)
-        places = np.arange(start, len(self.chances), dtype=np.longdouble)
-        steps = places + self.lowest
-        losses = steps * np.longdouble(self.interval)
-        positive = np.maximum(self.chances[start:], 0)
-        chances = positive.astype(np.longdouble)[::-1]
-        one = np.ones(1, np.longdouble)
-        zero = np.zeros(1, np.longdouble)
-        above = np.cumsum(chances)
-        ratio = np.exp(-np.longdouble(self.interval))
-        scaled = np.asarray(lfilter(one, np.append(one, -ratio), chances))
-        largest = float(losses[-1]) if len(losses) else 0.0
-        unit = np.finfo(np.longdouble).eps
-        rounding = 4 * (len(losses) + largest + 20) * unit
-        above = np.append(above[::-1], zero) * (1 + rounding)
-        return losses, above, np.append(scaled[::-1], zero)
 
 
 # A plan's calibration, its charge and its report ask for the same.
@@ -188,15 +100,15 @@ def loss_distribution(
     full = []
     if full_mu > 0:
         full.append(_connect_dots(*_full_pair(full_mu), interval))
-    composed = []
+    found = []
     for direction in DIRECTIONS[relation] if poisson else ("removed",):
         parts = list(full)
         for event in poisson:
             one = _connect_dots(*_sample_pair(event, direction), interval)
-            parts.append(_self_composed(one, int(event.count)))
+            parts.append(self_composed(one, int(event.count)))
         parts.sort(key=lambda part: len(part.chances))
-        composed.append(reduce(_composed, parts) if parts else nothing)
-    return composed
+        found.append(reduce(composed, parts) if parts else nothing)
+    return found
 
 
 def _size_of_losses(
@@ -405,65 +317,3 @@ def _excess(
         rounding = 100 * UNIT_ROUNDOFF * (size + np.abs(log)) + weights
         missed += np.exp(log) * rounding
     return side * (np.exp(hit) - np.exp(false)) + missed
-
-
-def _self_composed(one: Losses, count: int) -> Losses:
-    """`count` releases at once. What the transforms may lose becomes infinite."""
-    if count == 1:
-        return one
-    scales = np.array([1.0, count**-0.5]) / len(one.chances)
-    signed = np.concatenate([CHERNOFF_ORDERS, np.negative(CHERNOFF_ORDERS)])
-    orders = list(np.outer(signed, scales).ravel())
-    chances: Any = one.chances
-    low, high = compute_self_convolve_bounds(chances, count, TAIL_MASS, orders)
-    points = high - low + 1
-    longest = max(points, len(one.chances))
-    too_long = high < low or longest > MAX_GRID_POINTS
-    if too_long or count * math.log(one.mass) > 1:
-        return Losses(0, np.zeros(1), 1.0, one.interval)
-    size: Any = next_fast_len(longest, real=True)
-    power = np.asarray(rfft(one.chances, size)) ** count
-    composed = np.asarray(irfft(power, size))
-    chances = np.roll(composed, -low)[:points]
-    mass = one.mass**count
-    share = min(one.infinite / one.mass, 1 - UNIT_ROUNDOFF)
-    finite = math.log1p(-share)
-    infinite = TAIL_MASS - mass * math.expm1(count * finite)
-    norm = float(np.linalg.norm(chances)) / mass
-    share = count * (_transform_error(size) + 16 * UNIT_ROUNDOFF)
-    forward = share * norm ** (1 - 1 / count) + 2 * share**2
-    backward = _transform_error(size) * norm
-    infinite += mass * math.sqrt(size) * (forward + backward)
-    return Losses(one.lowest * count + low, chances, infinite, one.interval)
-
-
-def _composed(first: Losses, second: Losses) -> Losses:
-    """Both, one after the other. What the transforms may lose becomes infinite.
-
-    So do the largest, of a chance of TAIL_MASS at most; the least become the next one.
-    """
-    chances = fftconvolve(first.chances, second.chances)
-    size: Any = next_fast_len(len(chances), real=True)
-    norms = float(np.linalg.norm(first.chances)) * second.mass
-    norms += float(np.linalg.norm(second.chances)) * first.mass
-    norms += float(np.linalg.norm(chances))
-    infinite = first.infinite * second.mass + second.infinite * first.mass
-    infinite += math.sqrt(size) * _transform_error(size) * norms
-    chances = np.maximum(chances, 0.0)
-    start = int(np.searchsorted(np.cumsum(chances), TAIL_MASS))
-    from_the_end = np.cumsum(chances[::-1])
-    stop = len(chances) - int(np.searchsorted(from_the_end, TAIL_MASS))
-    if stop <= start:
-        return Losses(0, np.zeros(1), 1.0, first.interval)
-    infinite += float(np.sum(chances[stop:]))
-    chances[start] += np.sum(chances[:start])
-    lowest = first.lowest + second.lowest + start
-    return Losses(lowest, chances[start:stop], infinite, first.interval)
-
-
-def _transform_error(size: int) -> float:
-    """Bound on the relative error of a Fourier transform of at most that size.
-
-    Eight operations' rounding for each doubling. Source: Higham 2002, Theorem 24.2.
-    """
-    return 8 * UNIT_ROUNDOFF * math.log2(size)

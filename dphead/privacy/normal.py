@@ -96,6 +96,7 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     """`count` draws: the float64 value where it is certain, `definition` elsewhere."""
 
     def more() -> int:
+        """64 further random bits."""
         return int(_words(generator, 1)[0])
 
     words = _words(generator, count).view(np.int64)

@@ -21,11 +21,11 @@ from dphead.privacy.contract import (
 )
 from dphead.privacy.noise import NoiseSource, rounded_noise
 from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
+from dphead.privacy.query import Params, Query, check_whole, root
 from dphead.privacy.reserved import FitLedger
 from dphead.privacy.sampling import poisson_sample
-from dphead.privacy.statistics import Params, Query, check_whole, root
 
-MAX_SUM = 2**62  # sums stay below it in int64
+MAX_SUM = 2**62  # sums stay below it in int64 (proofs/exactness.md)
 
 
 def release(

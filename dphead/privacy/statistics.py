@@ -1,308 +1,38 @@
 """What may be asked of the private rows: one class a statistic, all of it in integers.
 
-A row's statistic is an outer product of two integer vectors, l qᵀ, or a weighted square
-w q qᵀ. A class gives what one integer stands for (`unit`), how far one row can move the
-sum, in these units (`squared_sensitivity`, a whole number), and the vectors
-(`factors`). `dphead.analysis.definitions` says the same one row at a time in real
-numbers, to be read against the papers; proofs/sensitivity.md has the table and the
-proofs.
-
-Symbols: x a row after its transform, y its class or its set of classes, R or C the clip
-norm, b the appended constant, q the row's integers, l its residual's.
+Each says how far one row can move its sum; proofs/sensitivity.md has the table and the
+proofs, and the symbols are those of `query`. `dphead.analysis.definitions` says the
+same one row at a time in real numbers, to be read against the papers.
 """
 
-from dataclasses import dataclass, field
-from decimal import Decimal, localcontext
-from fractions import Fraction
-from functools import cache
-from math import inf, nextafter, sqrt
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from dphead.privacy.predictions import (
+    PROBABILITY_SCALE,
+    Array,
+    Loss,
+    probabilities,
+    shortened,
+)
+from dphead.privacy.query import Chunk, Params, Query, check_whole, one_hot, targets
 from dphead.privacy.transform import (
     RADIUS,
     IntegerRows,
     RowTransform,
     aim,
     clipped_bound,
-    clipped_rows,
     clipped_step,
-    direction_rows,
-    fits,
     transformed,
     within,
 )
 
-Loss = Literal["softmax", "sigmoid", "squared"]
-Array = Any  # of numpy, or of jax.numpy where `xp` is that
-# Grids: what stands for one. The finer, the less rounding and the longer the integers,
-# whose bit counts proofs/exactness.md adds up; each was chosen, not measured.
+# Grids: what stands for one, as in `predictions`; each was chosen, not measured.
 MOMENT_RADIUS = 2**20  # longest vector of channel moments
 COUNT_SCALE = 2**10  # a counted row: the grid is then fine beside any noise
 HESSIAN_SCALE = 2**6  # the largest weight p (1 - p) of a Hessian, 1/4
-PROBABILITY_SCALE = 2**16  # a probability of one
-POWER_TABLE_SIZE = 2**11  # entries of the table of powers of two
-POWER_SCALE = 2**15  # what the table calls one
-POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # times log2(e): entries
-MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
-# Bounds (proofs/exactness.md).
-MAX_WEIGHT = 1e100  # above, a weight counts as zero; all do if none reaches 1e-100
-MAX_SQUARED_RESIDUAL = 2**24  # of a squared loss, 256 in real numbers
-MAX_SCORE_RATE = 1e290  # of scores' units: a larger one times 0 would be no number
-MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
-MAX_WEIGHT_NORM = 2**18  # of a class's integer weights: scores are then below 2**30
-
-
-@dataclass(frozen=True, eq=False)
-class Params:
-    """What the statistic may depend on besides the row: public numbers and releases.
-
-    weights: (width, n_classes), where width counts the appended constant; None for
-    statistics that need no head.
-    """
-
-    transform: RowTransform = field(default_factory=RowTransform)
-    weights: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class IntegerWeights:
-    """Public weights on a grid.
-
-    w: (n_classes, width) int16; step: what one of them stands for, 0 if all are zero.
-    """
-
-    w: np.ndarray
-    step: float
-
-
-def integer_weights(weights: np.ndarray) -> IntegerWeights:
-    """Weights (width, n_classes) rounded; beyond MAX_WEIGHT or not finite is zero.
-
-    The same on every machine: operations on single entries, and sums of integers.
-    """
-    weights = np.asarray(weights, np.float64).T
-    with np.errstate(invalid="ignore"):
-        weights = np.where(np.abs(weights) <= MAX_WEIGHT, weights, 0.0)
-    largest = float(np.abs(weights).max(initial=0.0))
-    if largest < 1 / MAX_WEIGHT:
-        zeros = np.zeros(weights.shape, np.int16)
-        return IntegerWeights(zeros, 0.0)
-    parts = np.rint(weights / largest * 2.0**20).astype(np.int64)
-    squared = (parts**2).sum(axis=1)
-    length = float(np.sqrt(float(squared.max())))
-    longest = largest * length / 2**20
-    room = MAX_WEIGHT_NORM - 2 * np.sqrt(weights.shape[1])  # rounding may lengthen them
-    step = max(largest / MAX_INTEGER_WEIGHT, longest / room)
-    w = np.rint(weights / step)
-    return IntegerWeights(w.astype(np.int16), step)
-
-
-def check_whole(name: str, value: Any, least: int) -> None:
-    """ValueError unless a number is Python's own int: those of numpy come round, and a
-    sensitivity made of them could be too small.
-    """
-    if type(value) is not int or value < least:
-        raise ValueError(
-            f"{name} must be a whole number (int) of at least {least}, got "
-            f"{name}={value!r} of {type(value).__name__}. Convert it."
-        )
-
-
-@dataclass(frozen=True)
-class Query:
-    """A sum over rows.
-
-    n_classes: the number of public classes. A row whose label is outside
-    0..n_classes - 1 counts zero. kind: "outer" for l qᵀ, "gram" for w q qᵀ. clips: what
-    the clip norm bounds. single: square of how far a row that goes or comes can move
-    the integer sum, in L2; replaced: how many times as much where another is put in its
-    place. takes_sets: whether that holds of a row with any set of classes too; other
-    queries refuse label sets.
-    """
-
-    n_classes: int
-    kind: ClassVar[Literal["outer", "gram"]] = "outer"
-    clips: ClassVar[Literal["features", "rows", "nothing"]] = "features"
-    single: ClassVar[int]
-    replaced: ClassVar[int]
-    takes_sets: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_whole("n_classes", self.n_classes, 1)
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the sum is a symmetric matrix (or one a class), and its noise too."""
-        return self.kind == "gram"
-
-    @property
-    def name(self) -> str:
-        """The query's name and settings, as the ledger records it."""
-        return repr(self)
-
-    def shape(self, width: int) -> tuple[int, ...]:
-        """Shape of the sum, for rows of `width` columns after the transform."""
-        return (width, self.n_classes)
-
-    def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """The real number that an integer of the sum stands for."""
-        raise NotImplementedError
-
-    def squared_sensitivity(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """Square of how far one row can move the integer sum, in L2.
-
-        Guarantee: proofs/sensitivity.md, for "zero_out", "add_remove", "replace_one".
-        """
-        return self.single * (self.replaced if relation == "replace_one" else 1)
-
-    def most(self) -> int:
-        """Largest size of an entry that one row adds."""
-        raise NotImplementedError
-
-    def no_clip(self, largest_norm: float, params: Params) -> float:
-        """A clip norm that clips no row of this norm, for fits without noise."""
-        return largest_norm
-
-    def rows(
-        self, transform: RowTransform, x: np.ndarray, clip_norm: float
-    ) -> IntegerRows:
-        """The integers of rows x (k, n_features) float32."""
-        if self.clips == "features":
-            return clipped_rows(transform, x, clip_norm)
-        return direction_rows(transform, x)
-
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
-        """Integer vectors of each row.
-
-        "outer": (left (k, p), right (k, q)), one of them zero where not keep. "gram":
-        (rows (k, width), weights (k, m)), (k, 1) of zeros and ones for one matrix.
-        """
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, eq=False)
-class Chunk:
-    """Rows in work, as integers.
-
-    y: as of `Block`. keep: (k,), False for rows that count zero. weights: of `Params`,
-    rounded.
-    """
-
-    rows: IntegerRows
-    y: Array
-    keep: Array
-    weights: IntegerWeights | None
-    clip_norm: float
-
-    def scores(self, xp: Any) -> tuple[Array, Array]:
-        """Scores (k, n_classes), whole numbers, and what one of them stands for (k, 1).
-
-        Below 2**30, in float64, which holds each partial sum exactly: the order of the
-        additions is nothing.
-        """
-        assert self.weights is not None
-        q = self.rows.q.astype(xp.float64)
-        w = self.weights.w.T.astype(xp.float64)
-        z = xp.matmul(q, w)
-        rate = self.rows.scale[:, None] * self.weights.step
-        return z, xp.minimum(rate, MAX_SCORE_RATE)
-
-
-def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:
-    """(k,) bool: slots in use whose row is finite and `labelled`."""
-    return used & (rows.scale > 0) & labelled(query, y)
-
-
-def labelled(query: Query, y: Array) -> Array:
-    """(k,) bool: rows that have a class, or a label set, which may be empty.
-
-    ValueError, by the shape of y alone, for label sets where the query's bound is of
-    one class a row, and for those of another number of classes.
-    """
-    if y.ndim == 1:
-        return (y >= 0) & (y < query.n_classes)
-    if not query.takes_sets or y.shape[1:] != (query.n_classes,):
-        raise ValueError(
-            "rows with several classes need a statistic that takes label sets of its "
-            f"n_classes, got {query.name} for labels of shape (n, "
-            f"{', '.join(map(str, y.shape[1:]))}). Use sigmoid gradients."
-        )
-    return ((y == 0) | (y == 1)).all(axis=1)
-
-
-def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
-    """(k, n_classes) int64."""
-    classes = xp.arange(n_classes)
-    same = y.astype(xp.int64)[:, None] == classes[None, :]
-    return (same & keep[:, None]).astype(xp.int64)
-
-
-def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
-    """(k, n_classes) int64: what a row's predictions are to be, in rows that count."""
-    if chunk.y.ndim == 1:
-        return one_hot(xp, chunk.y, chunk.keep, n_classes)
-    return chunk.y.astype(xp.int64)
-
-
-@cache
-def powers_of_two() -> np.ndarray:
-    """(POWER_TABLE_SIZE,) int64: POWER_SCALE * 2**(-i / POWER_TABLE_SIZE), rounded."""
-    with localcontext(prec=30):  # decimal arithmetic is the same on every machine
-        step = Decimal(2) ** (Decimal(-1) / POWER_TABLE_SIZE)
-        half = Decimal("0.5")
-        powers = (POWER_SCALE * step**i for i in range(POWER_TABLE_SIZE))
-        table = [int(value + half) for value in powers]
-    return np.array(table, np.int64)
-
-
-def power(xp: Any, distance: Array, rate: Array) -> Array:
-    """POWER_SCALE * e**-(distance * rate), as int64.
-
-    distance: (k, m) whole numbers >= 0, of scores; rate: (k, 1) what one stands for.
-    The exponent is truncated to 1 / POWER_TABLE_SIZE of a power of two.
-    """
-    table = xp.asarray(powers_of_two())
-    exponent = distance * (rate * POWERS_PER_NAT)
-    exponent = xp.minimum(exponent, float(MAX_POWER)).astype(xp.int64)
-    return xp.take(table, exponent % POWER_TABLE_SIZE) >> (exponent // POWER_TABLE_SIZE)
-
-
-def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:
-    """Predictions (k, m), as int64 parts of PROBABILITY_SCALE.
-
-    z: (k, m) scores, whole numbers; rate: (k, 1), what one of them stands for.
-    """
-    if loss == "softmax":
-        distance = z.max(axis=1, keepdims=True) - z
-        e = power(xp, distance, rate)
-        total = e.sum(axis=1, keepdims=True)
-        one = float(PROBABILITY_SCALE) / total.astype(xp.float64)
-        share = e.astype(xp.float64) * one
-        return xp.rint(share).astype(xp.int64)
-    if loss == "sigmoid":
-        e = power(xp, xp.abs(z), rate)
-        larger = POWER_SCALE * PROBABILITY_SCALE // (POWER_SCALE + e)
-        return xp.where(z >= 0, larger, PROBABILITY_SCALE - larger)
-    most = float(MAX_SQUARED_RESIDUAL)
-    value = xp.clip(z * (rate * float(PROBABILITY_SCALE)), -most, most)
-    return xp.rint(value).astype(xp.int64)
-
-
-def shortened(xp: Any, residual: Array, factor: Array) -> Array:
-    """residual (k, m) * factor (k, 1), no longer than RADIUS, as int64.
-
-    Rounded; truncated towards zero where the sum of squares exceeds RADIUS**2; zero
-    where it still does. Guarantee: no sum of squares exceeds RADIUS**2.
-    """
-    value = residual.astype(xp.float64) * factor
-    l = xp.rint(value)
-    l = xp.where(fits(l, RADIUS**2), l, xp.trunc(value))
-    l = xp.where(fits(l, RADIUS**2), l, 0.0)
-    return l.astype(xp.int64)
 
 
 @dataclass(frozen=True)
@@ -351,7 +81,7 @@ class Gradient(Query):
         """C / RADIUS**2; features clipped: a row's unit times a residual's."""
         if self.clip == "rows":
             return clip_norm / RADIUS**2
-        return clipped_step(clip_norm, append) * self._longest() / RADIUS
+        return clipped_step(clip_norm, append) * self.longest_residual() / RADIUS
 
     def most(self) -> int:
         """A product of two entries."""
@@ -364,12 +94,12 @@ class Gradient(Query):
         append = params.transform.append
         whole = float(np.hypot(largest_norm, append))
         if self.loss != "squared" or params.weights is None:
-            return self._longest() * whole
+            return self.longest_residual() * whole
         columns = np.linalg.norm(params.weights, axis=0)
         residual = float(np.linalg.norm(columns) * whole + 1)
         return residual * whole
 
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """The rows, and their residuals times min(1, C / (||r|| ||x||))."""
         z, rate = chunk.scores(xp)
         p = probabilities(xp, z, rate, self.loss)
@@ -377,7 +107,7 @@ class Gradient(Query):
         r = xp.where(chunk.keep[:, None], r, 0)
         longest = aim(RADIUS**2, self.n_classes)
         if self.clip == "features":
-            factor = longest / (self._longest() * PROBABILITY_SCALE)
+            factor = longest / (self.longest_residual() * PROBABILITY_SCALE)
             return chunk.rows.q, shortened(xp, r, factor)
         squared = (r * r).sum(axis=1, keepdims=True)
         length = xp.sqrt(squared.astype(xp.float64))
@@ -387,7 +117,7 @@ class Gradient(Query):
         factor = xp.minimum(unclipped, clipped)
         return chunk.rows.q, shortened(xp, r, factor)
 
-    def _longest(self) -> float:
+    def longest_residual(self) -> float:
         """Largest norm of a residual whose loss bounds it."""
         squared = 2.0 if self.loss == "softmax" else self.n_classes
         return float(np.sqrt(squared))
@@ -414,7 +144,7 @@ class Gram(Query):
         """A square of an entry."""
         return RADIUS**2
 
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """The rows, all of weight one."""
         return chunk.rows.q, chunk.keep[:, None].astype(xp.int64)
 
@@ -432,7 +162,7 @@ class ClassGrams(Gram):
         """(n_classes, width, width)."""
         return (self.n_classes, width, width)
 
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """The rows, and their class as weights of zero and one."""
         classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
         return chunk.rows.q, classes
@@ -462,7 +192,7 @@ class SigmoidHessians(ClassGrams):
         """A square of an entry, weighted."""
         return HESSIAN_SCALE * RADIUS**2
 
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """The rows, and weights 4 p (1 - p) of HESSIAN_SCALE (k, n_classes)."""
         z, rate = chunk.scores(xp)
         p = probabilities(xp, z, rate, "sigmoid")
@@ -496,7 +226,7 @@ class ClassSums(Query):
         """An entry."""
         return RADIUS
 
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """The rows, and their classes."""
         classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
         return chunk.rows.q, classes
@@ -522,7 +252,7 @@ class ClassCounts(Query):
         """One row."""
         return COUNT_SCALE
 
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """The classes, and one row each."""
         classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
         return classes, _counted(xp, chunk.keep)
@@ -543,7 +273,7 @@ class CorrectCounts(ClassCounts):
         """(2, 1)."""
         return (2, 1)
 
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """One of two, by whether the row's own class has the highest score, and one row
         each.
         """
@@ -633,18 +363,10 @@ class ChannelMoment(Query):
         q = within(share, factor, None, MOMENT_RADIUS**2)
         return IntegerRows(q, np.where(usable, 1.0, 0.0))
 
-    def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """The moments of rows that count."""
         return chunk.rows.q, chunk.keep[:, None].astype(xp.int64)
 
 
 def _counted(xp: Any, keep: Array) -> Array:
     return COUNT_SCALE * keep[:, None].astype(xp.int64)
-
-
-def root(squared: int) -> float:
-    """The square root of a whole number, as a float64 that is not below it."""
-    value = sqrt(squared)
-    while Fraction(value) ** 2 < squared:
-        value = nextafter(value, inf)
-    return value

@@ -1,13 +1,12 @@
 """A row becomes integers, once and alone: transform, norm, clip, integer inequality.
 
 Numbers of a head's path that are not integers are here and in five places of
-`statistics`: moments, a score's unit, predictions, a Hessian's weights, residuals'
-factors. Each
-operation on a row is one IEEE operation on one of its numbers, or a sum of integers,
-which is the same in any order: so a row's integers are a function of that row and of
-public numbers, wherever it stands and whatever stands beside it (proofs/exactness.md
-has the list). That they are no longer than the clip is not concluded from that
-arithmetic: it is checked, in integers.
+`predictions`, `query` and `statistics`: moments, a score's unit, predictions, a
+Hessian's weights, residuals' factors. Each operation on a row is one IEEE operation
+on one of its numbers, or a sum of integers, which is the same in any order: so a row's
+integers are a function of that row and of public numbers, wherever it stands and
+whatever stands beside it (proofs/exactness.md has the list). That they are no longer
+than the clip is not concluded from that arithmetic: it is checked, in integers.
 
 `dphead.sums.rows_numba` does the same a row at a time; tests hold the two equal.
 """

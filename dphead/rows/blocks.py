@@ -8,15 +8,16 @@ import numpy as np
 from dphead.privacy.contract import Block
 
 CHUNK = 128  # rows that kernels add at a time: blocks have a multiple of it
-BLOCK_ROWS = 2048
-# of a streamed block. First passes over 50,000 x 15,552 rows took 7.3, 6.5, 4.3 s with
-# 32, 16, 8 MB (larger memory is taken from the system anew for each block), further
-# ones 0.44, 0.51, 0.60 s; with blocks of 127 MB 10.6 and 0.70 s.
+BLOCK_ROWS = 2048  # of a block where nothing else decides; chosen, not measured
+# bytes of a streamed block. First passes over 50,000 x 15,552 rows took 7.3, 6.5, 4.3 s
+# with 32, 16, 8 MB (larger memory is taken from the system anew for each block),
+# further ones 0.44, 0.51, 0.60 s; with blocks of 127 MB 10.6 and 0.70 s
+# (commit a37b95d).
 BLOCK_BYTES = 16 << 20
 # blocks of rows in memory that are one, where there are so many for each core: fewer
-# calls
+# calls; chosen, not measured
 BLOCKS_TOGETHER = 4
-SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample
+SAMPLE_ROWS = 2 * CHUNK  # of a block of a sample; chosen, not measured
 
 
 def streamed_rows(n_features: int) -> int:

@@ -24,6 +24,7 @@ from dphead.rows.blocks import (
 )
 from extract.format import FeaturesFile, FormatError, check_blocks, open_features
 
+# Chosen, not measured.
 BLOCKS_AHEAD = 2  # blocks that are read while others are summed
 DROPPED_ROWS = 4  # rows that are read and dropped rather than asked for apart
 

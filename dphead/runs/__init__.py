@@ -1,4 +1,4 @@
 """A fit from files to files: charge, loop, resume, report.
 
-Decides no noise of its own.
+Nothing here may decide noise, or write a sum that has none.
 """

@@ -28,7 +28,7 @@ from dphead.runs.options import RunOptions
 from dphead.runs.provenance import commit
 from dphead.solvers.base import PublicFacts
 
-SLACK_DISK = 64 << 20  # bytes beside the stored releases
+SLACK_DISK = 64 << 20  # bytes beside the stored releases; chosen
 
 
 @dataclass(frozen=True)

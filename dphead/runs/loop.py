@@ -1,4 +1,4 @@
-"""The one loop: ask, release, tell."""
+"""The one loop: ask, release, tell. No solver may be told what was not released."""
 
 import time
 from collections.abc import Callable
@@ -16,8 +16,17 @@ from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
-KEPT_ROWS_BYTES = 2 << 30  # bytes of integer rows kept between passes
+KEPT_ROWS_BYTES = 2 << 30  # bytes of integer rows kept between passes; chosen
 Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What will be charged, and how its rows are summed: tried on hostile rows."""
+
+    solver: Solver
+    plan: Plan
+    summer: Door
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,13 @@ from dphead.solvers.base import PlannedRelease, PublicFacts, solving_bytes
 from dphead.sums.memory import largest_sum_bytes, row_bytes, sum_bytes, work_bytes
 from dphead.sums.passes import cores
 
-DEFAULT_BYTES = 2 << 30  # of features and of kept rows together, without a bound
+DEFAULT_BYTES = 2 << 30  # of features and kept rows, without a bound; chosen
 # modules still to come (numba and what it compiles: 130 MB), threads and allocator
-# space
+# space; chosen, and tests hold the bound
 LIBRARIES_BYTES = 192 << 20
-JAX_BYTES = 300 << 20  # its compiler and buffers
-PASSES_STREAMED = (
-    2  # passes that read a file before it pays to load it; chosen, not measured
-)
+JAX_BYTES = 300 << 20  # its compiler and buffers; chosen
+# passes that read a file before it pays to load it; chosen, not measured
+PASSES_STREAMED = 2
 BYTES_A_ROW = 64  # bytes a row of labels, splits, groups, and counts of used slots
 MB = 10**6
 # what is needed is told to so much where n is private: 1.5 million rows of BYTES_A_ROW

@@ -19,7 +19,7 @@ import numpy as np
 
 from dphead.privacy import statistics
 from dphead.privacy.contract import ReleaseSpec, Rows
-from dphead.privacy.statistics import Params
+from dphead.privacy.query import Params, Query
 from dphead.privacy.transform import RowTransform
 from dphead.runs.connect import Place, connect, die, explain_aborts
 from dphead.solvers.head import AccuracyEstimate, LinearHead
@@ -27,12 +27,13 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.parts import PartAsk, serve
 from dphead.sums.reference import BlockSum, GramAndSums
 
-NO_TIMEOUT_MS = 10**9  # ms
-REASON_READ_SECONDS = 2.0  # seconds in which the others read why a run ends
+NO_TIMEOUT_MS = 10**9  # eleven days, for what has no end of its own
+# in which the others read why a run ends; chosen, not measured
+REASON_READ_SECONDS = 2.0
 QUERIES = {
     name: c
     for name, c in vars(statistics).items()
-    if isinstance(c, type) and issubclass(c, statistics.Query)
+    if isinstance(c, type) and issubclass(c, Query)
 }
 QUERIES["GramAndSums"] = GramAndSums
 

@@ -17,7 +17,7 @@ from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.runs.loop import FitResult
 
-SCHEMA = 1
+SCHEMA = 1  # of report.json: docs/report.md
 RELATION_MEANING = {
     "zero_out": (
         "one image's contribution replaced by nothing, the number of images being "

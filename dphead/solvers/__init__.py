@@ -1,6 +1,6 @@
 """Solvers ask for releases and post-process them.
 
-They never see rows, keys or the ledger.
+They may never see rows, keys or the ledger.
 """
 
 from dphead.solvers.auto import Auto

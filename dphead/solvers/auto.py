@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dphead.privacy.statistics import CorrectCounts, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import CorrectCounts
 from dphead.solvers.auto_rules import (
     DESCENT,
     GAP_PER_PARAMETER,

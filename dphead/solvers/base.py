@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dphead.privacy.statistics import Params, Query
+from dphead.privacy.query import Params, Query
 from dphead.solvers.head import LinearHead
 
 

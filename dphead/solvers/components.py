@@ -6,7 +6,8 @@ from typing import Annotated
 
 import numpy as np
 
-from dphead.privacy.statistics import ChannelMoment, Gram, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ChannelMoment, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
 from dphead.solvers.centering import shrunk

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import numpy as np
 
-from dphead.privacy.statistics import Gradient, Gram, Loss, Params
+from dphead.privacy.predictions import Loss
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import Gradient, Gram
 from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, zero_weights

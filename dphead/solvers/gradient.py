@@ -6,7 +6,9 @@ from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
-from dphead.privacy.statistics import Gradient, Loss, Params
+from dphead.privacy.predictions import Loss
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import Gradient
 from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, zero_weights

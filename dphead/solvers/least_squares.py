@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from dphead.privacy.statistics import ClassGrams, ClassSums, Gram, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassGrams, ClassSums, Gram
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import numpy as np
 
-from dphead.privacy.statistics import Gradient, Params, SigmoidHessians
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import Gradient, SigmoidHessians
 from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import head_of, zero_weights

@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from dphead.privacy.statistics import ChannelMoment, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ChannelMoment
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
 from dphead.solvers.settings import (

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from dphead.privacy.statistics import ClassSums, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassSums
 from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.head import LinearHead

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.contract import ReleaseSpec, SumRequest
-from dphead.privacy.statistics import ClassSums, Gram, Query
+from dphead.privacy.query import Query
+from dphead.privacy.statistics import ClassSums, Gram
 from dphead.sums.reference import GramAndSums
 
 Key = Any

@@ -6,14 +6,8 @@ Which of them makes a sum may depend on shapes and types alone, never on the row
 import numpy as np
 
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import (
-    ChannelMoment,
-    ClassSums,
-    Gradient,
-    Gram,
-    Query,
-    counting,
-)
+from dphead.privacy.query import Query, counting
+from dphead.privacy.statistics import ChannelMoment, ClassSums, Gradient, Gram
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.reference import (
     Ask,

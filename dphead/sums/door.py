@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.contract import Block, SumRequest
-from dphead.privacy.statistics import ChannelMoment, Gradient, Params, Query
+from dphead.privacy.query import Params, Query
+from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.sums.caches import KeptRows, NextSum
 from dphead.sums.passes import checked_sum, empty_sum

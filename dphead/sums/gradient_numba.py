@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dphead.privacy.statistics import (
+from dphead.privacy.predictions import (
     MAX_POWER,
     MAX_SCORE_RATE,
     POWER_SCALE,
     POWER_TABLE_SIZE,
     POWERS_PER_NAT,
     PROBABILITY_SCALE,
-    Gradient,
-    counting,
     powers_of_two,
 )
+from dphead.privacy.query import counting
+from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, aim
+from dphead.sums.loops_numba import add_pair_products, packed_weights, scores_into
 from dphead.sums.processor_numba import TILE_HEIGHT, compiled
-from dphead.sums.products_numba import _add_products, _packed, _scores
 from dphead.sums.reference import Ask
 from dphead.sums.tuning import CHUNK_ROWS, ROUNDING_SHIFT
 
@@ -55,7 +55,9 @@ def add_softmax_gradient(
     if query.clip == "rows":
         factor = rows.scale * (float(RADIUS**2) / (ask.clip_norm * PROBABILITY_SCALE))
     else:
-        factor = np.full(len(y), longest / (query._longest() * PROBABILITY_SCALE))
+        factor = np.full(
+            len(y), longest / (query.longest_residual() * PROBABILITY_SCALE)
+        )
         longest = np.inf
     rule = ResidualRule(
         powers_of_two().astype(np.int32),
@@ -67,11 +69,11 @@ def add_softmax_gradient(
     assert len(rule.table) == POWER_TABLE_SIZE and rule.table[0] == POWER_SCALE
     classes = np.where(keep, y, -1).astype(np.int32)
     q = np.ascontiguousarray(rows.q)
-    _add(q, classes, rate, factor, _packed(w), rule, CHUNK_ROWS, out)
+    _add(q, classes, rate, factor, packed_weights(w), rule, CHUNK_ROWS, out)
 
 
 class ResidualRule(NamedTuple):
-    """How scores become residuals: numbers of `privacy.statistics`.
+    """How scores become residuals: numbers of `privacy.predictions`.
 
     table: (POWER_TABLE_SIZE,) int32 powers of two. one: parts of a probability.
     longest: the length that clipped rows are brought to, inf where the loss bounds it.
@@ -96,7 +98,7 @@ def _add(q, y, rate, factor, weights, rule, size, out):
     for start in range(0, len(q), size):
         stop = min(start + size, len(q))
         k = stop - start
-        _scores(q, start, stop, weights, z)
+        scores_into(q, start, stop, weights, z)
         if k < size:
             l[:] = 0
         at = slice(start, stop)
@@ -105,11 +107,11 @@ def _add(q, y, rate, factor, weights, rule, size, out):
         _residuals(own, y[at], rate[at], factor[at], rule, residuals)
         pairs = l.view(np.int32)
         if k == size:
-            _add_products(pairs, q, start, stop, out)
+            add_pair_products(pairs, q, start, stop, out)
         else:
             n = (k + 1) // 2
             few = np.ascontiguousarray(pairs[:, :n])
-            _add_products(few, q, start, stop, out)
+            add_pair_products(few, q, start, stop, out)
 
 
 @compiled

@@ -2,7 +2,7 @@
 
 Rows become integers on the host, by the same code as everywhere, and are sent as 16-bit
 numbers. A device may do integer arithmetic, and products of numbers by one row's
-constant, each rounded once (`statistics`): nothing that a compiler could fuse.
+constant, each rounded once (`predictions`): nothing that a compiler could fuse.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import (
-    Chunk,
-    ClassSums,
-    Gradient,
-    Gram,
-    IntegerWeights,
-    Query,
-    SigmoidHessians,
-    counting,
-)
+from dphead.privacy.predictions import IntegerWeights
+from dphead.privacy.query import Chunk, Query, counting
+from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask, GramAndSums, row_norms

@@ -1,6 +1,6 @@
 """The innermost products, written in LLVM's own terms: numba chooses registers badly.
 
-Nothing here checks a bound: `products_numba` alone may call these, with places that lie
+Nothing here checks a bound: `loops_numba` alone may call these, with places that lie
 in their arrays. One instruction multiplies a register of pairs of int16 and adds the
 two products of each pair (`products_numba` says why int32 holds the sums).
 """

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dphead.privacy.statistics import ClassSums, Query
+from dphead.privacy.query import Query
+from dphead.privacy.statistics import ClassSums
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
+# Counted in the code of `cpu` and `statistics`; tests hold the bound on memory.
 SCORE_ARRAYS = 6  # of a piece: predictions, residuals, what numpy makes between them
 CONVERSION_ARRAYS = 8  # float64, of rows that numpy turns to integers
 

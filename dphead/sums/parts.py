@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from dphead.privacy.contract import ReleaseSpec, Rows, SumRequest
-from dphead.privacy.statistics import Params, Query
+from dphead.privacy.query import Params, Query
 from dphead.sums.caches import KeptRows
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import Ask, BlockSum, ReferenceSums, ask_of, largest_norm

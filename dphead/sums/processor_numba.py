@@ -65,6 +65,7 @@ MADE_OF = [
     *sorted(_HERE.glob("*_numba.py")),
     _HERE / "tuning.py",
     _HERE.parent / "privacy" / "transform.py",
+    _HERE.parent / "privacy" / "predictions.py",
     _HERE.parent / "privacy" / "statistics.py",
 ]
 _SOURCES = sources(MADE_OF)

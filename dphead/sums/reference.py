@@ -10,16 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dphead.privacy.contract import Block, Rows
-from dphead.privacy.statistics import (
-    Chunk,
-    ClassSums,
-    Gram,
-    IntegerWeights,
-    Params,
-    Query,
-    counting,
-    integer_weights,
-)
+from dphead.privacy.predictions import IntegerWeights, integer_weights
+from dphead.privacy.query import Chunk, Params, Query, counting
+from dphead.privacy.statistics import ClassSums, Gram
 from dphead.privacy.transform import IntegerRows, transformed
 
 

@@ -25,6 +25,7 @@ from dphead.privacy.transform import (
 from dphead.sums.processor_numba import compiled
 from dphead.sums.tuning import ROUNDING_SHIFT
 
+# Bits of IEEE 754 numbers: all but the sign, and those of infinity.
 SIGN32 = np.int32(0x7FFFFFFF)
 SIGN64 = np.int64(0x7FFFFFFFFFFFFFFF)
 INFINITE32 = np.int32(0x7F800000)

@@ -22,9 +22,11 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def figures(monkeypatch):
     """Figures as they were saved."""
     saved = []
-    save = plots._save
+    save = plots.save_figure
     monkeypatch.setattr(
-        plots, "_save", lambda figure, path: (saved.append(figure), save(figure, path))
+        plots,
+        "save_figure",
+        lambda figure, path: (saved.append(figure), save(figure, path)),
     )
     return saved
 

@@ -10,7 +10,8 @@ from benchmarks.fused import FusedSums, Together, fit_together
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.statistics import Gradient, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from commands import dphead, fitted, refused
 from scipy.special import ndtr, ndtri
 
-from dphead.cli.account import ACCOUNTANTS, METHODS, RELATIONS, account
+from dphead.cli.account import account
+from dphead.cli.choices import ACCOUNTANTS, METHODS, RELATIONS
 from dphead.planning import calibration, registry
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan

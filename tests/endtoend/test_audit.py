@@ -17,7 +17,7 @@ from dphead.endtoend.gradients import CLIP_INTEGERS
 from dphead.endtoend.network import TorchSums
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import Params
+from dphead.privacy.query import Params
 from dphead.solvers.base import PublicFacts
 from dphead.sums.reference import ask_of
 

@@ -1,3 +1,5 @@
+"""A checkpoint is read as it was written, or refused."""
+
 import numpy as np
 import pytest
 

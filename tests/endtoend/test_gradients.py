@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dphead.endtoend.architectures import WSConv2d
 from dphead.endtoend.gradients import (
     CLIP_INTEGERS,
     ENGINES,
@@ -22,7 +23,7 @@ from dphead.endtoend.gradients import (
     clipped,
     squared_norms,
 )
-from dphead.endtoend.models import ModelSpec, WSConv2d, loss_of, trained
+from dphead.endtoend.models import ModelSpec, loss_of, trained
 
 ROWS, CLASSES = 5, 3
 

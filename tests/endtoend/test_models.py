@@ -7,10 +7,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from dphead.endtoend.architectures import WideResNet, WSConv2d
 from dphead.endtoend.models import (
     ModelSpec,
-    WideResNet,
-    WSConv2d,
     count_parameters,
     pixel_scale,
     refuse_mixing,

@@ -1,3 +1,5 @@
+"""Estimators' docstrings: every parameter is described, every example runs."""
+
 import doctest
 from dataclasses import fields
 

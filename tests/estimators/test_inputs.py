@@ -1,3 +1,5 @@
+"""What estimators take for rows, labels and groups, and what they refuse."""
+
 import numpy as np
 import pytest
 from sklearn.base import clone

@@ -1,3 +1,5 @@
+"""What stands around a fit is warned of: fitted steps of a pipeline, searches."""
+
 import pickle
 import warnings
 

@@ -1,3 +1,7 @@
+"""Components and regressions: near those of the rows, with nothing charged for what
+cannot be used.
+"""
+
 import doctest
 import warnings
 

@@ -1,3 +1,5 @@
+"""Images that tests of extraction share."""
+
 from pathlib import Path
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Networks are frozen, have no classifier, and are loaded from any weights file."""
+
 from pathlib import Path
 
 import numpy as np
@@ -212,13 +214,13 @@ def path_difference(options, size):
     """Largest difference, relative to the largest feature, between what extraction runs
     on a CPU and plain timm.
     """
-    from extract.backbones import _timm
+    from extract.backbones import timm_backbone
 
     images = (
         torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
     )
     with torch.inference_mode():
-        plain = _timm(options).module.eval()(images)
+        plain = timm_backbone(options).module.eval()(images)
         fast = load_backbone(options, (32, 32), True).module(
             images.to(memory_format=torch.channels_last)
         )

@@ -1,3 +1,5 @@
+"""Packed sources that unpack to far more than they hold are refused."""
+
 import os
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Hugging Face datasets as sources: read in place, each row by itself."""
+
 import io
 import json
 import tarfile

@@ -1,3 +1,5 @@
+"""Features files: what is written is read back, and what is damaged is refused."""
+
 import hashlib
 import json
 import os

@@ -1,3 +1,5 @@
+"""Images are decoded to canonical 8-bit arrays, each by itself."""
+
 import contextlib
 import gzip
 import io

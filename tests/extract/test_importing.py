@@ -1,3 +1,5 @@
+"""Embeddings of every kind of file become the rows that it holds."""
+
 import csv
 import io
 import pickle

@@ -1,3 +1,5 @@
+"""Normalisation of a row looks at no other row."""
+
 import numpy as np
 import pytest
 import torch

@@ -1,3 +1,5 @@
+"""Extraction from images to a features file: the same bytes however it was run."""
+
 import hashlib
 import os
 import shutil
@@ -475,7 +477,7 @@ def test_command_line(digits_npz, tmp_path):
     from click.testing import CliRunner
 
     from dphead.cli.extract import extract as command
-    from dphead.cli.extract import verify as check
+    from dphead.cli.verify import verify as check
 
     run = CliRunner()
     out = str(tmp_path / "f.h5")

@@ -1,3 +1,5 @@
+"""ScatterNet is kymatio's, whatever engine makes it."""
+
 import numpy as np
 import pytest
 import torch

@@ -13,8 +13,9 @@ from randomgen import ChaCha
 
 import dphead.privacy
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.query import Params
 from dphead.privacy.release import noise_scale
-from dphead.privacy.statistics import ClassSums, Gradient, Params
+from dphead.privacy.statistics import ClassSums, Gradient
 from dphead.rows.arrays import ArrayRows
 
 

@@ -26,9 +26,10 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger_file import SCHEMA
 from dphead.privacy.loss_distribution import loss_distribution
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.sampling import within_cap
-from dphead.privacy.statistics import ClassSums, Params
+from dphead.privacy.statistics import ClassSums
 from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.runs.report import guarantee

@@ -21,16 +21,13 @@ from hypothesis import strategies as st
 
 from dphead.analysis.definitions import per_example
 from dphead.privacy.accounting import RELATIONS
-from dphead.privacy.statistics import (
+from dphead.privacy.predictions import (
     PROBABILITY_SCALE,
-    Chunk,
-    Gradient,
     IntegerWeights,
-    Params,
-    labelled,
     probabilities,
-    targets,
 )
+from dphead.privacy.query import Chunk, Params, labelled, targets
+from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.sums.cpu import CpuSums

@@ -84,7 +84,8 @@ FORK = """
 import os, sys
 from core import *
 from dphead.privacy.ledger import LedgerError
-from dphead.privacy.statistics import ClassSums, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassSums
 path, when = sys.argv[1:]
 x, y = toy(40)
 spec = spec_of(ClassSums(3), 40)

@@ -16,7 +16,8 @@ from scipy.stats import norm
 
 from dphead.privacy import loss_distribution as module
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, epsilon, epsilon_from_mu
-from dphead.privacy.loss_distribution import Losses, loss_distribution
+from dphead.privacy.loss_distribution import loss_distribution
+from dphead.privacy.losses import Losses, composed, self_composed
 
 UNIT = 2.0**-53
 
@@ -396,8 +397,8 @@ def grid_delta(total, infinite, interval, eps):
 def test_a_composition_is_not_below_all_its_sums(count):
     one = connected(GaussianEvent(0.8, 0.3), 0.25)
     other = connected(GaussianEvent(2.0, 0.5), 0.25)
-    many = module._self_composed(one, count)
-    both = module._composed(many, other)
+    many = self_composed(one, count)
+    both = composed(many, other)
     lost = 1 - (1 - Fraction(one.infinite)) ** count
     total = composed_slowly([one] * count)
     for eps in (0.0, 0.3, 2.0, 4.0):
@@ -416,7 +417,7 @@ def test_what_transforms_may_lose_grows_with_the_releases():
     """
     one = connected(GaussianEvent(4.0, 0.1), 1e-3)
     for count in (100, 10_000):
-        many = module._self_composed(one, count)
+        many = self_composed(one, count)
         known = count * one.infinite + 1e-15
         size = len(many.chances)
         spread = math.sqrt(size) * float(np.linalg.norm(many.chances))
@@ -456,17 +457,17 @@ def test_what_weights_may_lose_is_added():
 
 def test_the_ends_and_both_transforms_are_counted(monkeypatch):
     one = replace(connected(GaussianEvent(4.0, 0.1), 1e-3), infinite=0.0)
-    monkeypatch.setattr(module, "TAIL_MASS", 1e-9)
-    assert module._self_composed(one, 2).infinite >= 1e-9
+    monkeypatch.setattr("dphead.privacy.losses.TAIL_MASS", 1e-9)
+    assert self_composed(one, 2).infinite >= 1e-9
     monkeypatch.undo()
-    two = module._self_composed(one, 2)
+    two = self_composed(one, 2)
     other = connected(GaussianEvent(2.0, 0.2), 1e-3)
     size = len(two.chances)
     norm = float(np.linalg.norm(two.chances))
     transform = 8 * UNIT * math.log2(size)
     lost = 2 * (transform + 16 * UNIT) * math.sqrt(norm) + transform * norm
     assert two.infinite >= 1e-15 + 0.999 * math.sqrt(size) * lost
-    both = module._composed(one, other)
+    both = composed(one, other)
     size = len(one.chances) + len(other.chances) - 1
     norms = sum(float(np.linalg.norm(losses.chances)) for losses in (one, other, both))
     assert (
@@ -478,7 +479,7 @@ def test_the_ends_and_both_transforms_are_counted(monkeypatch):
 def test_what_connecting_dots_may_lose_becomes_an_infinite_loss_of_each():
     one = connected(GaussianEvent(2.0, 0.2), 1e-3)
     assert one.infinite >= 40 * UNIT
-    assert module._self_composed(one, 50).infinite >= 49 * one.infinite
+    assert self_composed(one, 50).infinite >= 49 * one.infinite
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -552,10 +553,10 @@ def test_a_mass_above_one_is_counted():
     one = Losses(0, np.array([0.6, 0.6]), 0.1, 1.0)
     other = Losses(0, np.array([0.9]), 0.2, 1.0)
     assert one.mass == pytest.approx(1.3)
-    assert module._self_composed(one, 3).infinite == pytest.approx(1.3**3 - 1.2**3)
+    assert self_composed(one, 3).infinite == pytest.approx(1.3**3 - 1.2**3)
     assert (
         1.3 * 1.1 - 1.2 * 0.9
-        <= module._composed(one, other).infinite
+        <= composed(one, other).infinite
         <= 0.1 * 1.1 + 0.2 * 1.3 + 1e-12
     )
 

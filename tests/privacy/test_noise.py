@@ -13,7 +13,8 @@ from core import D, M, python, release_many, release_one, toy
 from scipy import stats
 
 from dphead.privacy.noise import NoiseSource, rounded_noise
-from dphead.privacy.statistics import ClassGrams, ClassSums, Gradient, Gram, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.sums.cpu import CpuSums
@@ -280,7 +281,8 @@ def test_seeded_streams_differ_by_seed_release_and_purpose_and_repeat_otherwise(
 SCRIPT = """
 import os, sys
 from core import *
-from dphead.privacy.statistics import *
+from dphead.privacy.query import Params
+
 import numpy as np
 rows = ArrayRows(np.zeros((3, 4), np.float32), np.full(3, -1))
 def draw():

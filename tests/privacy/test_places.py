@@ -20,11 +20,11 @@ from core import integer_sum, python
 from fits import plan_and_fit
 
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
     CorrectCounts,
     Gradient,
-    Params,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform

@@ -25,15 +25,9 @@ from core import (
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource, rounded_noise
+from dphead.privacy.query import Params, Query
 from dphead.privacy.release import noise_scale, release
-from dphead.privacy.statistics import (
-    ClassSums,
-    Gradient,
-    Gram,
-    Params,
-    Query,
-    SigmoidHessians,
-)
+from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.sums.cpu import CpuSums

@@ -72,7 +72,8 @@ import os, signal, sys
 from pathlib import Path
 from core import *
 import dphead.privacy.reserved as module
-from dphead.privacy.statistics import ClassSums, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassSums
 folder, when = sys.argv[1:]
 x, y = toy(40)
 spec = spec_of(ClassSums(3), 40)

@@ -22,9 +22,10 @@ from core import (
 from scipy import stats
 
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.sampling import poisson_sample
-from dphead.privacy.statistics import ClassCounts, ClassSums, Params
+from dphead.privacy.statistics import ClassCounts, ClassSums
 from dphead.rows.arrays import ArrayRows
 
 

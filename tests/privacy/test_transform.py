@@ -3,6 +3,7 @@ stands.
 """
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -379,3 +380,9 @@ def test_a_copy_of_a_transform_keeps_its_numbers(of):
     for values in (again.center, again.scale):
         with pytest.raises(ValueError, match="read-only"):
             values[0] = 7.0
+
+
+@pytest.mark.parametrize("append", [math.nan, math.inf, -math.inf, 1e-300, 1e200])
+def test_a_constant_that_would_spoil_the_sensitivity_is_refused(append):
+    with pytest.raises(ValueError, match="append"):
+        RowTransform(append=append)

@@ -11,7 +11,8 @@ from commands import charges, dphead, features_file, fitted, refused, report_of
 from core import python
 
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import ChannelMoment, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ChannelMoment
 from dphead.privacy.transform import IntegerRows
 from dphead.runs import memory
 from dphead.runs.memory import DEFAULT_BYTES, share

@@ -29,7 +29,7 @@ from features import edited
 
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.statistics import Params
+from dphead.privacy.query import Params
 from dphead.privacy.transform import RowTransform
 from dphead.runs.connect import Place
 from dphead.runs.export import load_head

@@ -14,15 +14,9 @@ from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.contract import Block, ReleaseSpec, SumRequest
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.release import release
-from dphead.privacy.statistics import (
-    ClassCounts,
-    ClassGrams,
-    ClassSums,
-    Gradient,
-    Gram,
-    Params,
-)
+from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform, direction_rows
 from dphead.rows.arrays import ArrayRows
 from dphead.sums.caches import KeptRows, KeptSums, NextSum

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from core import D, added, hostile, integer_sum, toy
 
+from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCounts,
@@ -14,7 +15,6 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
-    Params,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from core import QUERIES, D, M, integer_sum, toy
 
-from dphead.privacy.statistics import ClassSums, Gradient, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassSums, Gradient
 from dphead.sums import gradient_numba, products_numba
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door

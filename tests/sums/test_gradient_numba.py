@@ -6,13 +6,9 @@ from core import D, added, hostile, integer_sum, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.privacy.statistics import (
-    MAX_POWER,
-    PROBABILITY_SCALE,
-    Gradient,
-    Params,
-    powers_of_two,
-)
+from dphead.privacy.predictions import MAX_POWER, PROBABILITY_SCALE, powers_of_two
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, RowTransform
 from dphead.sums import gradient_numba
 from dphead.sums.cpu import CpuSums

@@ -12,6 +12,7 @@ from commands import Fork
 from core import QUERIES, D, M, added, hostile, integer_sum, one_block, toy
 
 from dphead.privacy.contract import Block
+from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
     ClassCounts,
@@ -19,7 +20,6 @@ from dphead.privacy.statistics import (
     ClassSums,
     Gradient,
     Gram,
-    Params,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RADIUS, RowTransform
@@ -44,8 +44,9 @@ from core import D, M, integer_sum, one_block, toy
 from dphead.rows.arrays import ArrayRows
 from fits import plan_and_fit
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.statistics import ChannelMoment, ClassGrams, ClassSums
-from dphead.privacy.statistics import Gradient, Gram, Params
+from dphead.privacy.statistics import Gradient, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums.door import Door
 from dphead.sums.jax import JaxSums

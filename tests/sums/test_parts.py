@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from dphead.privacy.contract import ReleaseSpec, SumRequest
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.statistics import (
     COUNT_SCALE,
     ClassCounts,
     ClassSums,
     Gram,
-    Params,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform

@@ -12,7 +12,8 @@ import pytest
 from core import NAMES, QUERIES, D, M, integer_sum, release_one, toy
 
 from dphead.privacy.contract import Block
-from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram, Params
+from dphead.privacy.query import Params
+from dphead.privacy.statistics import ClassCounts, ClassSums, Gradient, Gram
 from dphead.rows.arrays import ArrayRows
 from dphead.sums import passes
 from dphead.sums.caches import KeptRows

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.sums import gradient_numba, processor_numba, rows_numba
+from dphead.sums import gradient_numba, loops_numba, processor_numba, rows_numba
 from dphead.sums import products_numba as compiled
 
 TOP = 4095  # the largest entry of a row or a residual
@@ -44,6 +44,8 @@ def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path
     assert names == {
         "gradient_numba.py",
         "kernels_numba.py",
+        "loops_numba.py",
+        "predictions.py",
         "processor_numba.py",
         "products_numba.py",
         "rows_numba.py",
@@ -52,7 +54,7 @@ def test_compiled_code_is_kept_under_the_text_of_all_that_it_is_made_of(tmp_path
         "tuning.py",
     }
     name = processor_numba.sources(made_of)
-    for module in (compiled, gradient_numba, rows_numba):
+    for module in (loops_numba, gradient_numba, rows_numba):
         kept = [
             f.py_func.__qualname__
             for f in vars(module).values()
@@ -144,8 +146,8 @@ def test_a_chunk_is_scored_and_multiplied_where_it_lies(m, k, kind):
     rows = integers(0, (200, 75))
     weights = integers(1, (m, 75), 99)
     scores = np.full((m, 128), 7, np.int32)
-    packed = compiled._packed(weights)
-    compiled._scores(rows, 50, 50 + k, packed, scores)
+    packed = loops_numba.packed_weights(weights)
+    loops_numba.scores_into(rows, 50, 50 + k, packed, scores)
     assert np.array_equal(
         scores[:, :k],
         product(weights.T, rows[50 : 50 + k].T),
@@ -156,7 +158,7 @@ def test_a_chunk_is_scored_and_multiplied_where_it_lies(m, k, kind):
     residuals[:, : k + k % 2] = 0
     residuals[:m, :k] = integers(2, (m, k))
     out = np.ones((m, 75), kind)
-    compiled._add_products(residuals.view(np.int32), rows, 50, 50 + k, out)
+    loops_numba.add_pair_products(residuals.view(np.int32), rows, 50, 50 + k, out)
     wanted = 1 + product(residuals[:m, :k].T, rows[50 : 50 + k])
     assert np.array_equal(out, wanted)
 
@@ -283,7 +285,7 @@ from llvmlite import binding
 import numpy as np
 binding.get_host_cpu_features = lambda: binding.FeatureMap({features})
 platform.machine = lambda: {machine!r}
-from dphead.sums import products_numba as compiled
+from dphead.sums import loops_numba, products_numba as compiled
 x = np.random.default_rng(0).integers(-4095, 4096, (301, 100)).astype(np.int16)
 wide = x.astype(np.int64)
 out = np.zeros((100, 100), np.int64)
@@ -294,7 +296,7 @@ for m in (13, 21):
     compiled.add_products(x[:, -m:], x, out)
     assert np.array_equal(out, wide[:, -m:].T @ wide)
 assert np.array_equal(compiled.scores(x, x[:6] // 9), (wide[:6] // 9) @ wide.T)
-print(compiled.TILE_HEIGHT, compiled.TILE_WIDTH)
+print(loops_numba.TILE_HEIGHT, loops_numba.TILE_WIDTH)
 """
     environment = {
         **os.environ,

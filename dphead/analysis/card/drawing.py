@@ -9,10 +9,10 @@ from dphead.analysis.card.risk import CURVE_RATES, Limits
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH, HEIGHT = 360, 244
+WIDTH, HEIGHT = 360, 244  # of a picture, in pixels; chosen
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 22, 34  # margins
 LABELLED = (1.0,)  # epsilons whose curves are drawn beside the run's
-DECADES = 4  # of each axis, from 0.01 % to 100 %
+DECADES = 4  # of each axis, from 0.01 % to 100 %; chosen
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dphead.analysis.card.page import (
 from dphead.analysis.card.risk import limits_of
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH = 100
+WIDTH = 100  # columns of prose; chosen
 
 
 def model_card(report: dict[str, Any]) -> str:

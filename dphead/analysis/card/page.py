@@ -16,8 +16,8 @@ from dphead.analysis.card.risk import limits_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH = 100  # of prose in Markdown
-SHOWN_RELEASES, SHOWN_CLASSES = 8, 16  # what fits on the page beside the rest
+WIDTH = 100  # columns of prose in Markdown; chosen
+SHOWN_RELEASES, SHOWN_CLASSES = 8, 16  # what fits on the page; chosen
 
 
 @dataclass(frozen=True)

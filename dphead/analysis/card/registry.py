@@ -17,7 +17,7 @@ from dphead.analysis.card.risk import Limits, limits_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
-WIDTH = 100
+WIDTH = 100  # columns of YAML; chosen
 TODO = "TODO"
 HEAD = """\
 # An entry for OpenDP's registry of deployments, made of report.json. Before you propose

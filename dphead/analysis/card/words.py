@@ -13,7 +13,7 @@ from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
 PUBLIC = "What is declared public"
-SENTENCE_RATE = 0.01  # the false positive rate that the guarantee's sentence speaks of
+SENTENCE_RATE = 0.01  # false positives of the attacker in the sentence; chosen
 TUNED = {
     "none": "the settings are dphead's defaults, and no earlier fit saw these images",
     "post-processing": "they were chosen from what was released already",

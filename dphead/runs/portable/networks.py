@@ -27,6 +27,7 @@ from dphead.runs.portable.trained import (
 from extract.backbones import Backbone, load_backbone, timm_model
 from extract.rowwise import RowNorm
 
+# Chosen, not measured.
 TOLERANCE = 1e-4  # of scores, beside their largest if that is above one
 TRIED = 4  # random images that a written file is tried on
 OPSET = 18  # of ONNX: what torch's exporter writes without a conversion

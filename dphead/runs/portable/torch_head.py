@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-SMALLEST = 1e-30  # a squared norm below it counts as zero
+SMALLEST = 1e-30  # a squared norm below it counts as zero, as in dphead
 
 
 class Head(nn.Linear):

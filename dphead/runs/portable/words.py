@@ -74,8 +74,8 @@ EXAMPLES = {
     ("onnx", "features"): ONNX_FEATURES,
     ("sklearn", "features"): SKLEARN,
 }
-WIDTH = 100
-SHOWN_CLASSES = 20
+WIDTH = 100  # columns of prose; chosen
+SHOWN_CLASSES = 20  # that are named; chosen
 
 
 def example(trained: TrainedHead, to: str, takes: str, folder: str) -> str:

@@ -1,3 +1,5 @@
+"""Multi-label heads beside one regression a label: the tasks, the peer, the table."""
+
 import json
 import sys
 

@@ -1,3 +1,5 @@
+"""What DPPCA and DPRegressor are measured by, and what is missing of it."""
+
 import json
 import sys
 

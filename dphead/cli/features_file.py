@@ -1,0 +1,53 @@
+"""What is said of a features file: what comes next, its problems, and why it cannot be
+used.
+
+Problems are private, and go to standard error. Everything heavy may be imported only
+when it is said.
+"""
+
+import shlex
+from pathlib import Path
+
+import click
+
+from dphead.cli.paragraphs import section
+
+
+class Unusable(click.ClickException):
+    """Input that cannot be used: one line that says what to do."""
+
+    exit_code = 2
+
+    def __init__(self, error: Exception):
+        super().__init__(" ".join(str(error).split()))
+
+
+def print_budget(features: Path) -> None:
+    """A limit can only be fixed before the first fit, which is now."""
+    from dphead.runs.ledgers import default_ledger_path
+    from extract.format import open_features
+
+    with open_features(features) as file:
+        several = len(file.split_names) > 1
+        begun = default_ledger_path(file.dataset_id).exists()
+    split = " --split train" if several else ""
+    name = shlex.quote(str(features))
+    lines = [f"dphead fit {name}{split} --epsilon 1 -o run"]
+    if not begun:
+        lines = [
+            "before the first fit, fix what all fits together may spend:",
+            f"dphead ledger budget {name} --epsilon 3 --delta 1e-5",
+            *lines,
+        ]
+    click.echo(section("Next", lines))
+
+
+def print_problems(problems: list[str]) -> None:
+    """One line each; "none found" is no secret."""
+    if not problems:
+        click.echo(section("Problems", ["none found"]))
+        return
+    title = "private, for the data holder only:"
+    click.echo(section("Problems", [title]), err=True)
+    for problem in problems:
+        click.echo(section("", [f"! {problem}"]), err=True)

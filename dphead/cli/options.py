@@ -1,0 +1,151 @@
+"""Options that more than one command has, each declared once.
+
+Nothing heavy may be imported here: `dphead COMMAND --help` reads it.
+"""
+
+from pathlib import Path
+
+import click
+
+from dphead.cli.choices import PATH, RELATIONS, TUNING
+
+# --- what a run guarantees ------------------------------------------------------------
+
+EPSILON = click.option(
+    "--epsilon",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="The budget of this fit; inf: no noise, no clipping, no privacy.",
+)
+DELTA = click.option(
+    "--delta",
+    type=float,
+    default=1e-5,
+    show_default=True,
+    help="Below one over the number of images.",
+)
+RELATION = click.option(
+    "--relation",
+    type=RELATIONS,
+    default="zero_out",
+    show_default=True,
+    help="What is compared: an image counting zero, left out, or another in its place.",
+)
+NOMINAL_N = click.option(
+    "--nominal-n",
+    type=int,
+    help="Public stand-in for n, which add_remove keeps private.",
+)
+PROTECT = click.option(
+    "--protect",
+    type=click.Choice(["image"]),
+    help="Protect each image for itself alone where the source has groups (people).",
+)
+LEDGER = click.option(
+    "--ledger",
+    type=PATH,
+    help="The data set's ledger (default: one for each data set, in DPHEAD_HOME).",
+)
+TUNED = click.option(
+    "--tuning",
+    type=TUNING,
+    help="How the settings were chosen; the report says it.",
+)
+ALLOW_LARGE_DELTA = click.option(
+    "--allow-large-delta", is_flag=True, help="Confirm a delta at or above 1/n."
+)
+NOT_PRIVATE = click.option(
+    "--i-know-this-is-not-private",
+    "not_private",
+    is_flag=True,
+    help="Confirm --epsilon inf: no noise, charged as infinite for ever.",
+)
+SEED = click.option(
+    "--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private."
+)
+
+# --- a run's files, and what it prints ------------------------------------------------
+
+RUN_FOLDER = click.option(
+    "-o", "--output", "out", type=PATH, required=True, help="Run folder to write."
+)
+SPLIT = click.option("--split", help="Split to train on, if there are several.")
+TEST = click.option("--test", type=PATH, help="Another source, to measure on.")
+TEST_SPLIT = click.option(
+    "--test-split", help="Its split; without --test, a split of what is trained on."
+)
+TEST_IS = click.option(
+    "--test-is",
+    type=click.Choice(["private", "public"]),
+    default="private",
+    show_default=True,
+    help="public: what is measured on the test rows goes into the report.",
+)
+VERBOSE = click.option(
+    "-v", "--verbose", is_flag=True, help="Print every release and number."
+)
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Print what would be released, and stop."
+)
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+# --- images, and the features file that is made of them -------------------------------
+
+LAYOUT = click.option(
+    "--layout",
+    metavar="PARTS",
+    help=(
+        "What the folders of image files are, from the outside in: class, split/class, "
+        "any/class, any/split/class; or webdataset, for tars of samples. Default: "
+        "split/class with --split, else class."
+    ),
+)
+CLASSES = click.option(
+    "--classes",
+    metavar="A,B,C|N|@FILE",
+    help="Public class names in label order, their number, or a file.",
+)
+FOLDER_NAMES_ARE_PUBLIC = click.option(
+    "--folder-names-are-public",
+    is_flag=True,
+    help="Declare the folder (or label) names public: they are the classes.",
+)
+UNLABELLED = click.option(
+    "--allow-unlabelled",
+    is_flag=True,
+    help="Keep rows whose label is no declared class, without a class.",
+)
+IGNORE_LABELS = click.option(
+    "--ignore-labels", is_flag=True, help="Store no labels (for prediction)."
+)
+DATASET_ID = click.option(
+    "--dataset-id",
+    metavar="HEX",
+    help="Public id of the data set, if another file of it exists.",
+)
+SAME_DATA_AS = click.option(
+    "--same-data-as",
+    type=PATH,
+    help="A features file of the same rows: take its data set, so one ledger counts.",
+)
+NEW_DATA_SET = click.option(
+    "--new-data-set",
+    is_flag=True,
+    help="Count these images apart, though another data set holds some of them too.",
+)
+FEATURES_FILE = click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Features file (.h5).",
+)
+BLOCK_ROWS = click.option(
+    "--block-rows",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Rows between two resume points.",
+)
