@@ -283,7 +283,7 @@ TOGETHER = {
     "privacy/test_audit.py": "AUDIT.md: what it names is there",
     "privacy/test_coupling.py": "noise, sample and charge come from one spec",
     "privacy/test_groups.py": "groups, from the cap to the accountant",
-    "privacy/test_label_sets.py": "rows of several classes, from their bound to the sum",
+    "privacy/test_label_sets.py": "rows of several classes, bound and sum",
     "privacy/test_places.py": "a row's part does not depend on where it stands",
     "runs/test_elsewhere.py": "fits on the same images in other ledgers",
     "solvers/test_against_references.py": "solvers beside scikit-learn's and scipy's",
