@@ -296,7 +296,8 @@ class DPRegressor(RegressorMixin, _Unclassed):
         settings = (self.row_norm, self.target_weight, self.mean_share, self.ridge)
         solver = RidgeRegression(*settings)
         scaled = clipped_target(target, middle, half)
-        rows = np.column_stack([x, scaled * solver.column_size])
+        with np.errstate(all="ignore"):  # a signalling NaN of float32 would warn
+            rows = np.column_stack([x, scaled * solver.column_size])
         head = self._fitted(solver, rows, groups, rows.shape[1]).head
         self.coef_ = half * head.weights[:, 0]
         self.intercept_ = float(middle + half * head.intercept[0])

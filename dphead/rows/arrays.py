@@ -38,7 +38,8 @@ class ArrayRows:
                 f"x must be (n, d) and y (n,), got {x.shape=}, {y.shape=}. Reshape "
                 "them."
             )
-        with np.errstate(over="ignore"):
+        # numbers beyond float32, and signalling NaNs, would warn
+        with np.errstate(all="ignore"):
             # masked or not, a chunk goes to the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
         # 2**32 must not come round to class 0
