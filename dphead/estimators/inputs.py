@@ -1,5 +1,5 @@
-"""What a fit may look at before it is charged: shapes, dtypes and declared facts, never
-a row's values.
+"""What may decide anything before a fit is charged: shapes, dtypes and declared facts,
+never a row's value. (A list that is no array of numbers stops there: AUDIT.md.)
 """
 
 from collections.abc import Callable, Iterator

@@ -1,5 +1,6 @@
 """scikit-learn estimators without classes: principal components, and the regression of
-a bounded number. No row's value is looked at before the charge.
+a bounded number. Rows are converted before the charge, each number by itself, and
+none of their values decides anything there.
 """
 
 from dataclasses import dataclass
