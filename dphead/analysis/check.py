@@ -104,8 +104,9 @@ def unaccounted_tuning(run: Run) -> Iterator[Finding]:
     why = "A choice among runs on the same rows is one more function of these rows"
     if tuning == "NOT ACCOUNTED":
         todo = (
-            "Charge every trial to the same ledger and state its total, or choose on "
-            "public data; say so with --tuning"
+            "Choose on public data, or by what trials released that were all charged "
+            "to this ledger (exact scores on private rows are not); say so with "
+            "--tuning"
         )
         yield Finding(
             "unaccounted tuning", "nothing says how the settings were chosen", why, todo

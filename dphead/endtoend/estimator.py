@@ -136,6 +136,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         given_labels = column(y)
         require_same_kind(given_labels, names)
         x = _images(X)
+        # each label by itself: none decides anything before the charge
         rows = ImageRows(x, positions(given_labels, names))
         # From here on the number of rows is facts.n_rows: under add_remove len(x) is
         # private.

@@ -34,6 +34,7 @@ from dphead.privacy.query import Params, Query
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask
+from extract.threads import one_thread
 
 MOST_ROWS = 256  # of a chunk: more were no faster on a CPU; tried, no row is stored
 # numbers that go through the network at a time: 682 images of 3 x 32 x 32; chosen
@@ -197,7 +198,10 @@ def _votes(scores: Tensor) -> Tensor:
 
 class TorchSums:
     """The `BlockSum` of a network: chunks of a fixed number of rows, whatever the
-    sample holds.
+    sample holds, on one thread of the CPU.
+
+    Several threads divide a chunk's work at places that need not be between rows: the
+    same row then has other bits at another place of the chunk.
 
     memory: bytes that a chunk may take; batch: rows expected of a pass, of which a
     chunk takes a quarter (and 32 where there are as many), since the last chunk is
@@ -223,11 +227,12 @@ class TorchSums:
             raise ValueError(
                 f"engine must be one of {ENGINES}, got {engine=}. Leave it out."
             )
-        self.engine: Engine = engine or fastest(network, min(self.chunk, 32))
-        self._gradients = PerExample(network.model, self.engine, network.bf16)
+        with one_thread():  # engines are timed as they will run
+            self.engine: Engine = engine or fastest(network, min(self.chunk, 32))
+            self._gradients = PerExample(network.model, self.engine, network.bf16)
+            self._try()
         self._params: StepParams | None = None  # those that the network has
         self._heads = CpuSums()
-        self._try()
 
     def _try(self) -> None:
         """ValueError unless a row of zeros has a gradient: to be found before a
@@ -264,10 +269,12 @@ class TorchSums:
             return self._heads.norms(ask, block)
         self._take(ask)
         found = []
-        for part in self._chunks(ask, block):
-            parts, _ = self._parts(ask, part, part.index >= 0)
-            norms = squared_norms(parts).sqrt()
-            found.append(torch.where(torch.isfinite(norms), norms, 0.0).cpu().numpy())
+        with one_thread():
+            for part in self._chunks(ask, block):
+                parts, _ = self._parts(ask, part, part.index >= 0)
+                norms = squared_norms(parts).sqrt()
+                norms = torch.where(torch.isfinite(norms), norms, 0.0)
+                found.append(norms.cpu().numpy())
         return np.concatenate(found)[: len(block.x)]
 
     def add(
@@ -277,16 +284,19 @@ class TorchSums:
         if self.is_compared(ask.query):
             return self._heads.add(ask, rows, y, used, out)
         self._take(ask)
-        for i, part in enumerate(self._chunks(ask, rows)):
-            keep = used[i * self.chunk : (i + 1) * self.chunk]
-            keep = np.pad(keep, (0, self.chunk - len(keep)))
-            if keep.any():
-                parts, keep = self._parts(ask, part, keep)
-                total = clipped(
-                    parts, torch.from_numpy(keep).to(self.network.device), ask.clip_norm
-                )
-                out += total.cpu().numpy().astype(np.int64)
+        with one_thread():
+            for i, part in enumerate(self._chunks(ask, rows)):
+                keep = used[i * self.chunk : (i + 1) * self.chunk]
+                keep = np.pad(keep, (0, self.chunk - len(keep)))
+                if keep.any():
+                    out += self._added(ask, part, keep)
         return out
+
+    def _added(self, ask: Ask, part: Block, used: np.ndarray) -> np.ndarray:
+        """What a chunk's rows add to the sum: (size,) int64."""
+        parts, keep = self._parts(ask, part, used)
+        counted = torch.from_numpy(keep).to(self.network.device)
+        return clipped(parts, counted, ask.clip_norm).cpu().numpy().astype(np.int64)
 
     def _take(self, ask: Ask) -> None:
         """Give the network the weights that are asked at."""

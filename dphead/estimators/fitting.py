@@ -1,5 +1,6 @@
 """What every estimator's fit does once rows and solver are there: warn, plan, try the
-sums, charge, fit, and say what was guaranteed. No row is read before the charge.
+sums, charge, fit, and say what was guaranteed. Before the charge no row decides
+anything.
 """
 
 import warnings

@@ -1,5 +1,5 @@
-"""What a fit may look at before it is charged: shapes, dtypes and declared facts, never
-a row's values.
+"""What may decide anything before a fit is charged: shapes, dtypes and declared facts,
+never a row's value. (A list that is no array of numbers stops there: AUDIT.md.)
 """
 
 from collections.abc import Callable, Iterator
@@ -156,9 +156,10 @@ def private_rows(estimator: Any, x: Any) -> Any:
     """Features checked by shape and dtype alone."""
     # a private n may be any
     fewest = 0 if estimator.relation == "add_remove" else 1
-    return validate_data(
-        estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
-    )
+    with np.errstate(all="ignore"):  # as `numbers`; a signalling NaN would warn
+        return validate_data(
+            estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
+        )
 
 
 def numbers(y: Any) -> np.ndarray:
@@ -237,13 +238,14 @@ def from_file(
 def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """(n,) positions of labels in sorted `classes`, -1 for any other value.
 
-    Never raises because of a value.
+    Never raises or warns because of a value.
     """
     if y.dtype.kind == "O":
         table = {c: i for i, c in enumerate(classes.tolist())}
         return np.array([_look_up(table, label) for label in y], np.int64)
-    at = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
-    return np.where(classes[at] == y, at, -1)
+    with np.errstate(all="ignore"):  # a signalling NaN would warn
+        at = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+        return np.where(classes[at] == y, at, -1)
 
 
 def _look_up(table: dict[Any, int], label: Any) -> int:

@@ -44,8 +44,8 @@ class WatchedMixin:
             found.append(
                 "this fit is of a clone whose settings were changed, as a grid search "
                 "does: epsilon covers one such fit, and not the choice between them "
-                "by their scores. Choose settings on public rows, or give all fits "
-                "one ledger and report its total."
+                "by their scores on private rows, which no ledger counts. Choose "
+                "settings on public rows."
             )
         steps = fitted_before(self, sys._getframe(1))
         if steps:

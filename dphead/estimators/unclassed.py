@@ -1,5 +1,6 @@
 """scikit-learn estimators without classes: principal components, and the regression of
-a bounded number. No row's value is looked at before the charge.
+a bounded number. Rows are converted before the charge, each number by itself, and
+none of their values decides anything there.
 """
 
 from dataclasses import dataclass
@@ -308,7 +309,8 @@ class DPRegressor(RegressorMixin, _Unclassed):
         settings = (self.row_norm, self.target_weight, self.mean_share, self.ridge)
         solver = RidgeRegression(*settings)
         scaled = clipped_target(target, middle, half)
-        rows = np.column_stack([x, scaled * solver.column_size])
+        with np.errstate(all="ignore"):  # a signalling NaN of float32 would warn
+            rows = np.column_stack([x, scaled * solver.column_size])
         head = self._fitted(solver, rows, groups, rows.shape[1]).head
         self.coef_ = half * head.weights[:, 0]
         self.intercept_ = float(middle + half * head.intercept[0])

@@ -211,6 +211,8 @@ class Ledger(LedgerFile):
                 "a ledger with a budget takes private fits only, got "
                 "noise_multiplier=0 (epsilon = inf)."
             )
+        if kind == "rdp" and old:
+            _check_divergence([*old, *new], relation)
         target, delta = budget["epsilon"], budget["delta"]
         if kind == "gdp":
             spent = accounting.epsilon([*old, *new], delta, relation, "exact")
@@ -258,6 +260,19 @@ class Ledger(LedgerFile):
             {"sequence": i, "state": states.get(i, "reserved"), **json.loads(spec)}
             for i, spec in specs
         ]
+
+
+def _check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
+    """LedgerError where Poisson batches have no RDP, which a filter would sum: the
+    first fit was checked without.
+    """
+    rows = max(e.rows_per_unit for e in events)
+    if relation == "replace_one" or rows > 1:
+        raise LedgerError(
+            "a second fit on a budget whose first had Poisson batches needs zero_out "
+            f"or add_remove, and units of one row, got {relation=}, groups of {rows}. "
+            "Nothing was charged: no more fits are. Full batches allow several."
+        )
 
 
 def new_fit_id() -> str:

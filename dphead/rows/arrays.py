@@ -39,7 +39,8 @@ class ArrayRows:
                 "x must be (n, d) and y (n,), or (n, n_classes) for sets of several "
                 f"classes, got {x.shape=}, {y.shape=}. Reshape them."
             )
-        with np.errstate(over="ignore"):
+        # numbers beyond float32, and signalling NaNs, would warn
+        with np.errstate(all="ignore"):
             # masked or not, a chunk goes to the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
         self._y = held_labels(y)

@@ -74,6 +74,12 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
     }
 
 
+SHARED = (
+    ", but for the list of other ledgers and the warnings of them, which follow from "
+    "the images that data sets share"
+)
+
+
 def statement(
     g: dict[str, Any],
     *,
@@ -114,6 +120,7 @@ def statement(
         else f" The number of training images, {n_rows}, is public."
     )
     across = _across_fits(ledger)
+    shared = SHARED if ledger["elsewhere"] else ""
     test = {
         "private": (
             " The test accuracy is an exact function of the test images and is not "
@@ -132,7 +139,7 @@ def statement(
         "power, can tell the two cases apart only as well as this bound allows. "
         "Everything that was computed from the training rows was released with "
         "Gaussian noise by the releases listed here, and no other number that depends "
-        f"on them leaves the run.{count} The class names, the settings and "
+        f"on them leaves the run{shared}.{count} The class names, the settings and "
         f"{words.public} are public and are not protected; {people}. Hyper-parameters: "
         f"see `tuning`. {across}{test} The run's noisy releases, {words.name} and "
         f"report may be published; {words.private}, timings and the machine's memory "

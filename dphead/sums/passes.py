@@ -70,8 +70,8 @@ def checked_sum(
     kept: rows of earlier passes; features are read where they are not kept.
     Guarantee: each slot counts once, or RuntimeError. What a run of rows that nobody
     can foresee added to the sum is compared with the reference's integers, where the
-    block sum `is_compared`, and RuntimeError raised unless they are equal: that a fit
-    stops tells of a defect, in one bit.
+    block sum `is_compared`, and RuntimeError raised unless they are equal: whether a
+    fit stops tells of a defect and its rows, in one bit for each attempt.
     """
     count = SlotCount.of(rows.n_rows, indices)
     exact = block_sum.is_compared(ask.query)

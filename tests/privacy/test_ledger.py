@@ -95,6 +95,19 @@ def test_a_budget_takes_private_fits_only():
         reserve(specs(1, 0.0, clip_norm=math.inf), ledger)
 
 
+@pytest.mark.parametrize("unit", [{"relation": "replace_one"}, {"group_cap": 3}])
+@pytest.mark.parametrize("sampling_prob", [0.1, 1.0])
+def test_a_poisson_fit_that_no_filter_knows_is_the_only_one(unit, sampling_prob):
+    """Of its batches there is a loss distribution and no divergence."""
+    ledger = Ledger()
+    ledger.set_budget(8.0, DELTA)
+    reserve(specs(1, 10.0, sampling_prob=0.1, **unit), ledger)
+    with pytest.raises(ValueError, match="no more fits are") as refused:
+        reserve(specs(1, 1e4, sampling_prob=sampling_prob, **unit), ledger)
+    assert refused.type is LedgerError  # on which a run takes back its marker
+    assert len(ledger.fits()) == 1
+
+
 def test_a_full_batch_budget_refuses_poisson_batches():
     ledger = Ledger()
     ledger.set_budget(8.0, DELTA)

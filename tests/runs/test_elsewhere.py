@@ -66,6 +66,9 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     for text in (report["statement"], *report["warnings"]):
         assert f"{own} holds 1 fit on the same data set" in text
     assert "Other fits from the same data are counted" not in report["statement"]
+    # what the run says of other ledgers came from the images, without noise
+    assert "leaves the run, but for the list of other ledgers" in report["statement"]
+    assert "no other number that depends on them leaves the run." in first["statement"]
     assert own in findings(tmp_path / "two")[FINDING]
     # and the first fit's total leaves out the second
     assert str(fresh) in findings(tmp_path / "one")[FINDING]
