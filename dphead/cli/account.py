@@ -10,13 +10,13 @@ import click
 
 from dphead.analysis.rounding import rounded_up
 from dphead.cli import values
-from dphead.cli.choices import ACCOUNTANTS, METHODS
+from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
 from dphead.cli.options import RELATION
 from dphead.cli.paragraphs import filled
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
-PATH = click.Path(path_type=Path, dir_okay=False)
+PATH = NamedPath(path_type=Path, dir_okay=False)
 
 
 @click.command(short_help="Noise for a budget, or epsilon for a noise; needs no data.")

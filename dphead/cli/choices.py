@@ -12,7 +12,19 @@ import click
 from dphead.cli.command import Sectioned
 
 SETTINGS = "Settings of methods"
-PATH = click.Path(path_type=Path)
+
+
+class NamedPath(click.Path):
+    """A path that has a name: an empty one would be the folder that one stands in."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The path. A usage error for an empty one."""
+        if value == "":
+            self.fail("a path must have a name, got ''. Write one.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = NamedPath(path_type=Path)
 
 
 class KeptChoice(click.Choice):

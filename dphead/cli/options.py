@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dphead.cli.choices import PATH, RELATIONS, TUNING
+from dphead.cli.choices import PATH, RELATIONS, TUNING, NamedPath
 
 # --- what a run guarantees ------------------------------------------------------------
 
@@ -139,7 +139,7 @@ FEATURES_FILE = click.option(
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(path_type=Path, dir_okay=False),
     help="Features file (.h5).",
 )
 BLOCK_ROWS = click.option(

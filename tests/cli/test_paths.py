@@ -68,3 +68,18 @@ def test_an_unfinished_file_beside_it_is_named(tmp_path):
         check_there("a features file", None, tmp_path, tmp_path / "f.h5")
     with pytest.raises(ValueError, match="must exist"):
         check_there("a features file", tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "f.h5", "-o", ""),
+        ("extract", "images", "-o", "", "--backbone", "scatternet"),
+        ("finetune", "images", "-o", "", "--classes", "3"),
+        ("check", ""),
+        ("ledger", "show", ""),
+    ],
+)
+def test_an_empty_path_is_not_the_folder_that_one_stands_in(command, tmp_path):
+    assert "a path must have a name" in refused(dphead(*command))
+    assert list(tmp_path.iterdir()) == []
