@@ -208,7 +208,19 @@ def _count_shared(own: np.ndarray, theirs: np.ndarray) -> int:
 
 
 def _make_private(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """FormatError where it cannot be written: images that were seen before would pass
+    for new ones, and open a ledger of their own.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        writable = os.access(folder, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise FormatError(
+            "the private index of images must be writable, got "
+            f"path={str(folder)!r}. Let DPHEAD_HOME be a folder of yours."
+        )
 
 
 def _write(path: Path, data: bytes, once: bool = False) -> None:
