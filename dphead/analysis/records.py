@@ -272,6 +272,21 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
             True,
             "its releases have no noise, or the noise of a fixed seed",
         )
+    if g["protected_unit"] != plan.protected_unit:
+        raise _changed(
+            file,
+            "protected_unit",
+            g["protected_unit"],
+            f"its releases protect {plan.protected_unit}",
+        )
+    unit = "one row" if plan.group_cap is None else plan.protected_unit
+    if g["private"] and f"Protected unit: {unit}" not in report["statement"]:
+        raise _changed(
+            file,
+            "statement",
+            report["statement"][:60],
+            f"its releases protect {plan.protected_unit}",
+        )
     claim = f"({g['epsilon']:.4g}, {g['delta']:g})-differentially private"
     if g["private"] != (claim in report["statement"]) or g["private"] == (
         "ot private" in report["statement"]
