@@ -22,6 +22,8 @@ from extract.format import write_features
 
 PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
+# of features that say that they were extracted from images, by pixels as they are
+OF_IMAGES = {"backbone": "resnet18", "transform": {"mean": None}}
 
 
 class Done(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.analysis.records import Run
+from dphead.analysis.records import Run, made_of_images
 from dphead.analysis.sealed import as_written
 from dphead.planning.plan import large_delta
 
@@ -167,20 +167,16 @@ def preprocessing(run: Run) -> Iterator[Finding]:
         return
     backbone, transform = facts.get("backbone") or "", facts.get("transform") or {}
     kind = (facts.get("normalization") or {}).get("kind")
-    if backbone == "arrays":
+    if not made_of_images(facts):
         what = (
-            "the features were written from arrays, and how these were made is not "
-            "recorded"
+            f"the features were imported or written from arrays (backbone={backbone!r})"
+            ", and how each row was made is not recorded"
         )
-        yield Finding(
-            name,
-            what,
-            why,
-            (
-                "Use `dphead extract`, or show that each row was made from its own "
-                "image alone"
-            ),
+        todo = (
+            "Use `dphead extract`, or show that each row was made for itself alone, by "
+            "something that was not fitted to these rows"
         )
+        yield Finding(name, what, why, todo)
     if kind not in ROW_WISE:
         yield Finding(
             name,

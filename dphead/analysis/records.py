@@ -150,6 +150,16 @@ def _check_tensors(report: dict[str, Any], folder: Path, file: Path) -> None:
             )
 
 
+def made_of_images(extraction: dict[str, Any] | None) -> bool:
+    """Whether a report's or a head's `extraction` shows that dphead made the rows, each
+    of its own image.
+
+    Not so of imported rows and of arrays, whatever network they name: an extraction
+    alone records the shift of the pixels, if only that there was none.
+    """
+    return "mean" in ((extraction or {}).get("transform") or {})
+
+
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
     """What the accountant sees of fits of a ledger."""
     specs = (ReleaseSpec(**_spec(r)) for f in fits for r in f["releases"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dphead.analysis.records import made_of_images
 from dphead.analysis.rounding import percent_up
 from dphead.cli.paragraphs import section, tied
 
@@ -211,7 +212,7 @@ def next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
     """What to type next."""
     run = shlex.quote(str(out))
     extraction = report["data"]["extraction"] or {}
-    new = "new.h5" if extraction.get("backbone") == "arrays" else "new_images/"
+    new = "new_images/" if made_of_images(extraction) else "new.h5"
     yield f"dphead check {run}"
     yield f"dphead predict {run} {new} -o predictions.csv"
     if extraction.get("transform", {}).get("library") == "timm":

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.metrics import evaluate_scores
+from dphead.analysis.records import made_of_images
 from dphead.analysis.sealed import as_written
 from dphead.rows.features import FeaturesRows, load_features, split_slots
 from dphead.runs.export import load_head
@@ -234,10 +235,10 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     name = facts["backbone"]
     arguments = dict(facts["backbone_kwargs"])
     t = dict(facts["transform"])
-    if "mean" not in t:
+    if not made_of_images(facts):
         raise ValueError(
             "images need a head of features that were extracted from images, got "
-            f"backbone={name!r}."
+            f"backbone={name!r}. Give a features file, written as the head's own was."
         )
     own: dict[str, Any]
     if name in UNLEARNED:

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import features_file, fitted, ledger_of, report_of
+from commands import OF_IMAGES, features_file, fitted, ledger_of, report_of
 from safetensors.numpy import load_file, save_file
 
 from dphead.analysis import records
@@ -24,8 +24,8 @@ def made(tmp_path_factory):
     features and ledger.
     """
     folder = tmp_path_factory.mktemp("made")
-    features = features_file(folder / "train.h5", backbone="resnet18")
-    test = features_file(folder / "test.h5", seed=1, backbone="resnet18")
+    features = features_file(folder / "train.h5", **OF_IMAGES)
+    test = features_file(folder / "test.h5", seed=1, **OF_IMAGES)
     book = folder / "book.sqlite"
     options = (
         "--method",
@@ -116,7 +116,7 @@ def test_each_finding_says_what_why_and_what_to_do_in_a_line_each(run):
     ],
 )
 def test_settings_of_the_guarantee(tmp_path, options, expected):
-    features = features_file(tmp_path / "f.h5", backbone="resnet18")
+    features = features_file(tmp_path / "f.h5", **OF_IMAGES)
     fitted(
         "fit",
         features,
@@ -142,7 +142,7 @@ def test_unaccounted_tuning(run, tuning):
 
 
 def test_tuning_that_was_charged(tmp_path):
-    features = features_file(tmp_path / "f.h5", backbone="resnet18")
+    features = features_file(tmp_path / "f.h5", **OF_IMAGES)
     for i in range(2):
         fitted(
             "fit",
@@ -192,7 +192,7 @@ def test_inferred_classes(run, declared, fires):
 
 
 def test_classes_given_to_the_fit_are_declared(tmp_path):
-    features = features_file(tmp_path / "f.h5", classes=None, backbone="resnet18")
+    features = features_file(tmp_path / "f.h5", classes=None, **OF_IMAGES)
     fitted(
         "fit",
         features,
@@ -230,7 +230,9 @@ def test_classes_given_to_the_fit_are_declared(tmp_path):
             False,
         ),
         ({"backbone": "scatternet", "transform": {"mean": None}}, False),
-        ({"backbone": "arrays"}, True),
+        ({"backbone": "arrays", "transform": {}}, True),
+        ({"backbone": "imported", "transform": {"columns_sha256": "0" * 64}}, True),
+        ({"transform": {}}, True),  # a network's name alone
         ({"normalization": {"kind": "standardize"}}, True),
         ({"backbone": "scatternet", "transform": {"mean": [0.5, 0.5, 0.5]}}, True),
         ({"transform": {"mean": [0.491, 0.482, 0.446]}}, True),  # CIFAR-10's own
@@ -289,7 +291,7 @@ def test_private_metrics(run):
 
 
 def test_an_expected_accuracy_that_was_released_is_no_private_metric(tmp_path):
-    features = features_file(tmp_path / "f.h5", backbone="resnet18")
+    features = features_file(tmp_path / "f.h5", **OF_IMAGES)
     fitted(
         "fit",
         features,
@@ -332,7 +334,7 @@ def test_a_fit_that_the_ledger_does_not_hold(run, made, tmp_path):
 
 
 def test_another_data_sets_ledger_is_refused(run, tmp_path):
-    other = features_file(tmp_path / "other.h5", seed=2, backbone="resnet18")
+    other = features_file(tmp_path / "other.h5", seed=2, **OF_IMAGES)
     fitted("fit", other, "-o", tmp_path / "run2", "--method", "prototypes")
     with pytest.raises(ValueError, match="must be this data set's"):
         read_run(run, ledger_of(other).path)
@@ -491,7 +493,7 @@ def test_what_is_no_report(tmp_path, text):
 
 def test_a_class_may_be_called_inf(tmp_path):
     features = features_file(
-        tmp_path / "f.h5", classes=["inf", "nan", "owl"], backbone="resnet18"
+        tmp_path / "f.h5", classes=["inf", "nan", "owl"], **OF_IMAGES
     )
     fitted("fit", features, "-o", tmp_path / "run", "--method", "prototypes")
     assert names(tmp_path / "run") == []

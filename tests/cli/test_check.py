@@ -3,15 +3,29 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
-from commands import contents, dphead, features_file, fitted, refused, report_of
+from commands import (
+    CLASSES,
+    OF_IMAGES,
+    contents,
+    dphead,
+    features_file,
+    fitted,
+    refused,
+    report_of,
+    rows,
+)
+
+from dphead.analysis.card.hazards import OPEN, STATED, hazards_of
+from dphead.analysis.card.model_card import model_card
 
 LS = ("--method", "dp-ls", "--backend", "numpy")
 
 
 @pytest.fixture
 def features(tmp_path):
-    return features_file(tmp_path / "train.h5", backbone="resnet18")
+    return features_file(tmp_path / "train.h5", **OF_IMAGES)
 
 
 @pytest.fixture
@@ -66,6 +80,69 @@ def test_findings_are_numbered_with_what_mends_them_and_exit_with_1(
     found = json.loads(dphead("check", tmp_path / "run", "--json").out)
     assert {f["name"] for f in found["findings"]} == names
     assert all(set(f) == {"name", "what", "why", "todo"} for f in found["findings"])
+
+
+def next_of(printed: str) -> list[str]:
+    """The commands that a fit's last paragraph names."""
+    return [line.strip() for line in printed.split("Next  ")[1].splitlines()]
+
+
+def made_beforehand(run):
+    """The card's words on how the rows were made: (status, how)."""
+    (one,) = [
+        hazard
+        for hazard in hazards_of(report_of(run))
+        if hazard.name == "Steps before the mechanism"
+    ]
+    assert one.how in (run / "report.html").read_text()
+    return one.status, one.how
+
+
+def test_what_was_extracted_from_images_is_said_to_be(features, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = fitted("fit", features, "-o", "run", *LS).out
+    assert next_of(said) == [
+        "dphead check run",
+        "dphead predict run new_images/ -o predictions.csv",
+    ]
+    status, how = made_beforehand(tmp_path / "run")
+    assert status == STATED and "of each image alone, by a network" in how
+    assert "dphead predict RUN/ IMAGES/" in model_card(report_of(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("named", [(), ("--backbone", "resnet18")])
+def test_imported_rows_are_not_said_to_be_extracted_from_images(
+    named, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    x, y = rows()
+    np.savez("old.npz", features=x, labels=y)
+    np.savez("new.npz", features=x[:30])
+    classes = ("--classes", ",".join(CLASSES))
+    fitted("features", "import", "old.npz", "-o", "old.h5", *classes, *named)
+    fitted("features", "import", "new.npz", "-o", "new.h5", *named)
+    said = next_of(fitted("fit", "old.h5", "-o", "run", *LS).out)
+    assert said == [
+        "dphead check run",
+        "dphead predict run new.h5 -o predictions.csv",
+    ]
+    fitted(*said[1].split()[1:])
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 31
+    (tmp_path / "new_images").mkdir()
+    assert "Give a features file" in refused(dphead("predict", "run", "new_images/"))
+
+    checked = dphead("check", "run", "--json")
+    (finding,) = json.loads(checked.out)["findings"]
+    assert checked.code == 1
+    assert finding["name"] == "data-dependent preprocessing"
+    backbone = named[1] if named else "imported"
+    assert f"imported or written from arrays (backbone='{backbone}')" in finding["what"]
+    status, how = made_beforehand(tmp_path / "run")
+    assert status == OPEN and "each row is taken to be made for itself" in how
+    assert "made of each image alone" not in (tmp_path / "run/report.html").read_text()
+    card = model_card(report_of(tmp_path / "run"))
+    assert "IMAGES/" not in card and "dphead predict RUN/ NEW.h5" in card
+    assert "features of the frozen network" not in card
 
 
 def test_what_is_no_report_or_was_changed_exits_with_2(run, tmp_path):

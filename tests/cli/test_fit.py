@@ -722,7 +722,11 @@ def test_what_to_type_next_names_weights_where_a_network_may_have_had_a_file():
     def said(extraction):
         return list(next_commands(Path("run"), {"data": {"extraction": extraction}}))
 
-    timm = {"backbone": "vit", "transform": {"library": "timm"}}
+    timm = {"backbone": "vit", "transform": {"library": "timm", "mean": [0.5] * 3}}
     assert "--weights" in said(timm)[-1]
-    for other in (None, {"backbone": "arrays"}, {"backbone": "scatternet"}):
-        assert said(other)[-1].startswith("dphead predict run new")
+    images = "dphead predict run new_images/ -o predictions.csv"
+    assert said(timm)[-2] == images
+    assert said({"backbone": "scatternet", "transform": {"mean": None}})[-1] == images
+    rows = "dphead predict run new.h5 -o predictions.csv"
+    for other in (None, {"backbone": "arrays"}, {"backbone": "vit", "transform": {}}):
+        assert said(other)[-1] == rows

@@ -7,7 +7,15 @@ import os
 
 import numpy as np
 import pytest
-from commands import charges, dphead, features_file, fitted, refused, report_of
+from commands import (
+    OF_IMAGES,
+    charges,
+    dphead,
+    features_file,
+    fitted,
+    refused,
+    report_of,
+)
 
 from dphead import DPLeastSquaresClassifier
 from dphead.estimators.fitting import PrivacyWarning
@@ -29,7 +37,7 @@ FINDING = "fits in another ledger"
 
 @pytest.fixture
 def features(tmp_path):
-    return features_file(tmp_path / "f.h5", backbone="resnet18")
+    return features_file(tmp_path / "f.h5", **OF_IMAGES)
 
 
 def id_of(path):

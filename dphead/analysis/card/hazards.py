@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dphead.analysis.records import made_of_images
 from dphead.planning.plan import large_delta
 
 MET, STATED, OPEN, NOT_COVERED = "met", "stated", "open", "not covered"
@@ -93,13 +94,16 @@ def around(report: dict[str, Any]) -> Iterator[Hazard]:
     tuning = report["tuning"]
     status = OPEN if tuning == "NOT ACCOUNTED" else MET
     yield Hazard("Settings tuned on the data", status, f"tuning: {tuning}")
-    made = report["data"]["extraction"] or {}
-    if made.get("backbone") in (None, "arrays"):
-        how = "How the features were made is not recorded"
-        yield Hazard("Steps before the mechanism", OPEN, how)
-    else:
+    made = report["data"]["extraction"]
+    if made_of_images(made):
         how = "Features are made of each image alone, by a network fixed beforehand"
         yield Hazard("Steps before the mechanism", STATED, how)
+    else:
+        how = (
+            "How the features were made is not recorded: each row is taken to be made "
+            "for itself, by something not fitted to these rows"
+        )
+        yield Hazard("Steps before the mechanism", OPEN, how)
     how = "The network's own training images have no guarantee from this run"
     yield Hazard("Data that a network was trained on before", NOT_COVERED, how)
     how = "Class names, the number of images and settings are declared, not found"

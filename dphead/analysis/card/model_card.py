@@ -18,6 +18,7 @@ from dphead.analysis.card.page import (
     test_bar,
 )
 from dphead.analysis.card.risk import limits_of
+from dphead.analysis.records import made_of_images
 from dphead.analysis.tradeoff import REPORTED_RATES
 
 WIDTH = 100  # columns of prose; chosen
@@ -41,6 +42,7 @@ def model_card(report: dict[str, Any]) -> str:
         private=private,
         kind=kind,
         network=network,
+        of_images=made_of_images(report["data"]["extraction"]),
         unit=words.unit_of(report),
         tuned=words.TUNED[report["tuning"]],
         provenance=words.provenance(report),
