@@ -44,7 +44,7 @@ def main() -> None:
         typed("ledger", "budget", "f.h5", "--epsilon", 2, "--delta", 1e-5)
         assert "An attacker with 1 %" in typed("fit", "f.h5", "-o", "run")
         found = typed("check", "run", code=1)
-        assert "how these were made is not recorded" in " ".join(found.split())
+        assert "how each row was made is not recorded" in " ".join(found.split())
         typed("evaluate", "run", "f.h5")
         typed("predict", "run", "f.h5", "-o", "p.csv")
         with open("p.csv") as file:
