@@ -29,4 +29,9 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
     batch had other last bits than the same images later
     (`extract/threads::the_first_batch_has_the_bits_of_later_ones`).
     """
-    return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(workers, initializer=_alone)
+
+
+def _alone() -> None:
+    torch.get_num_threads()  # sets a new thread up, which would undo the next line
+    torch.set_num_threads(1)

@@ -1,8 +1,8 @@
 """scikit-learn estimators.
 
-No label's own code may run, and no row's value may be looked at before the charge. Each
-names a method; its settings default to the preset's or the solver's own, are checked
-there when it is fitted, and are documented from there (`documented`).
+No label's own code may run, and no row's value may decide anything before the charge.
+Each names a method; its settings default to the preset's or the solver's own, are
+checked there when it is fitted, and are documented from there (`documented`).
 """
 
 from dataclasses import dataclass

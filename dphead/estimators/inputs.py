@@ -1,5 +1,5 @@
 """What may decide anything before a fit is charged: shapes, dtypes and declared facts,
-never a row's value. (A list that is no array of numbers stops there: AUDIT.md.)
+never a row's value. A list that is no array of numbers stops there (AUDIT.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -168,7 +168,7 @@ def numbers(y: Any) -> np.ndarray:
     """
     y = column(y)
     if y.dtype.kind == "O":
-        return np.array([_number(item) for item in y], np.float64)
+        return np.array([number(item) for item in y], np.float64)
     if y.dtype.kind not in "biuf":
         raise ValueError(
             f"targets must be real numbers, got dtype={y.dtype}. Convert them."
@@ -177,8 +177,8 @@ def numbers(y: Any) -> np.ndarray:
         return y.astype(np.float64)
 
 
-def _number(item: Any) -> float:
-    """No code of an item's own runs."""
+def number(item: Any) -> float:
+    """An item as a number, NaN where it is none. No code of its own runs."""
     if type(item) not in _PLAIN or isinstance(item, str | bytes | complex):
         return np.nan
     try:

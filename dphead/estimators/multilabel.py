@@ -25,6 +25,7 @@ from dphead.estimators.inputs import (
     group_ids,
     is_path,
     listed,
+    number,
     private_rows,
     refuse_split,
 )
@@ -39,6 +40,7 @@ from dphead.rows.features import (
     open_features,
     split_slots,
 )
+from dphead.runs.loop import check_takes_sets
 from dphead.solvers.auto import Auto
 from dphead.solvers.auto_rules import MOVE_LOGITS
 from dphead.solvers.base import PublicFacts, Solver
@@ -214,17 +216,6 @@ def of_sigmoids(solver: Solver) -> Solver:
     return replace(solver, descent=descent, move=solver.move or MOVE_LOGITS)
 
 
-def check_takes_sets(solver: Solver, facts: PublicFacts) -> None:
-    """ValueError unless each release's statistic takes label sets."""
-    for release in solver.plan(facts):
-        if not release.query.takes_sets:
-            raise ValueError(
-                "rows with several classes need releases that take label sets, got "
-                f"{release.query.name} of method={solver.name!r}. Use auto, dp-sgd, "
-                "dp-adam, dp-fc or dp-newton, with the sigmoid loss."
-            )
-
-
 def indicators(y: Any) -> np.ndarray:
     """(n, n_classes) numbers, by shape and dtype alone; each is read after the charge.
 
@@ -237,15 +228,8 @@ def indicators(y: Any) -> np.ndarray:
         )
     if issparse(y):
         y = y.toarray()
-    elif not hasattr(y, "dtype"):  # a list or a data frame
-        try:
-            y = np.asarray(y, np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(
-                "y must be an indicator matrix of ones and zeros, got a list or a data "
-                "frame of something else. Pass sets of classes through "
-                "MultiLabelBinarizer(classes=...)."
-            ) from error
+    elif isinstance(y, list | tuple):
+        y = _of_lists(y)
     y = np.asarray(y)
     if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf":
         raise ValueError(
@@ -255,6 +239,24 @@ def indicators(y: Any) -> np.ndarray:
             "MultiLabelBinarizer(classes=...)."
         )
     return y
+
+
+def _of_lists(y: Any) -> np.ndarray:
+    """Lists as numbers. No code of an item's own runs: what is no number is NaN, whose
+    row counts zero. ValueError for another shape, or a text.
+    """
+    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in y]
+    shaped = all(isinstance(row, list | tuple) for row in rows)
+    if (
+        not shaped
+        or len({len(row) for row in rows}) != 1
+        or any(isinstance(item, str | bytes) for row in rows for item in row)
+    ):
+        raise ValueError(
+            "y must be an indicator matrix of ones and zeros, got lists of something "
+            "else. Pass sets of classes through MultiLabelBinarizer(classes=...)."
+        )
+    return np.array([[number(item) for item in row] for row in rows])
 
 
 def columns(classes: Any, count: int) -> np.ndarray:

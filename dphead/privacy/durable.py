@@ -20,6 +20,19 @@ def write_durably(path: Path, write: Callable[[Any], object]) -> None:
     sync(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Have a folder on the disk before this returns; its owner's alone where it is new,
+    and so are those above it.
+    """
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True, mode=0o700)
+        sync(one.parent)
+
+
 def sync(folder: Path) -> None:
     """Have the names in a folder on the disk before this returns."""
     opened = os.open(folder, os.O_RDONLY)

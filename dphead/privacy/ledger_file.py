@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dphead.privacy.durable import sync
+from dphead.privacy.durable import make_folder, sync
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -86,9 +86,11 @@ class LedgerFile:
                 "name a file, or ':memory:' to count this process's fits alone."
             )
         try:
+            # whole, so that it is no URI to SQLite, and the file that a link leads to
+            place = os.path.realpath(path) if self.path != ":memory:" else self.path
             if self.path != ":memory:":
-                _make_whole(Path(path))
-            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+                _make_whole(Path(place))
+            self._db = sqlite3.connect(place, isolation_level=None, timeout=60)
             self._db.execute("PRAGMA synchronous=EXTRA")
             # Without it REPLACE deletes rows past the triggers.
             self._db.execute("PRAGMA recursive_triggers=ON")
@@ -208,13 +210,14 @@ def _make_whole(path: Path) -> None:
             )
         return
     journal = Path(f"{path}-journal")
-    if journal.exists():  # SQLite would write its pages into the new file
+    # SQLite would write its pages into the new file
+    if journal.exists() and not path.exists():
         raise LedgerError(
             f"a ledger must be beside its journal, got {journal=!s} alone. "
             "Put the ledger back."
         )
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
+    make_folder(path.parent)
+    new = path.with_name(f".{uuid.uuid4().hex}.new")
     os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         db = sqlite3.connect(new, isolation_level=None)

@@ -44,6 +44,7 @@ class ArrayRows:
             # masked or not, a chunk goes to the same kernel
             self._x = np.require(x, np.float32, ["C", "A"])
         self._y = held_labels(y)
+        self.has_sets = y.ndim == 2
         self.within = within_group_cap(groups, group_cap, y.shape[:1])
         self._y[~self.within] = -1
         self.group_cap = group_cap
@@ -79,11 +80,12 @@ def held_labels(y: np.ndarray) -> np.ndarray:
     """Class positions (n,) int32, or label sets (n, n_classes) int8; -1 for what is
     neither, and for all of a row whose set has any other number than one and zero.
     """
-    if y.ndim == 1:
-        held = (y >= 0) & (y < 2**31)  # 2**32 must not come round to class 0
-        return np.where(held, y, -1).astype(np.int32)
-    known = ((y == 0) | (y == 1)).all(axis=1, keepdims=True)
-    return np.where(known, y, -1).astype(np.int8)
+    with np.errstate(all="ignore"):  # no warning may tell of a value
+        if y.ndim == 1:
+            held = (y >= 0) & (y < 2**31)  # 2**32 must not come round to class 0
+            return np.where(held, y, -1).astype(np.int32)
+        known = ((y == 0) | (y == 1)).all(axis=1, keepdims=True)
+        return np.where(known, y, -1).astype(np.int8)
 
 
 def within_group_cap(

@@ -66,6 +66,7 @@ class FeaturesRows:
         self._slots = split_slots(file, split)
         self.n_rows, self.n_features = len(self._slots), file.n_features
         labels = file.labels[self._slots] if label_sets is None else label_sets
+        self.has_sets = label_sets is not None
         check_one_each(labels, self.n_rows)
         self._y = held_labels(labels)
         self._y[~file.valid[self._slots]] = -1

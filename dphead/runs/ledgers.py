@@ -146,7 +146,9 @@ def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewher
             if any(path == str(one) or _one_file(path, one) for one in own):
                 continue
             fits = _count_fits(path)
-            if fits or (fits is None and path != default):
+            # a default one that is not there was never made
+            lost = fits is None and (path != default or os.path.exists(path))
+            if fits or lost:
                 found.append(Elsewhere(path, fits, overlap))
     return found
 

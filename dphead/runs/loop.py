@@ -142,7 +142,20 @@ def check_fit(
             "rows must have the planned number, features and cap on groups, got "
             f"(n_rows, n_features, group_cap)={found}. The plan says {planned}."
         )
+    if getattr(rows, "has_sets", False):
+        check_takes_sets(solver, plan.budgeted(facts))
     check_sums(door, solver, plan, facts)
+
+
+def check_takes_sets(solver: Solver, facts: PublicFacts) -> None:
+    """ValueError unless each release's statistic takes label sets."""
+    for planned in solver.plan(facts):
+        if not planned.query.takes_sets:
+            raise ValueError(
+                "rows with several classes need releases that take label sets, got "
+                f"{planned.query.name} of method={solver.name!r}. Use auto, dp-sgd, "
+                "dp-adam, dp-fc or dp-newton, with the sigmoid loss."
+            )
 
 
 def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:

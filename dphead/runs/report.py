@@ -195,7 +195,7 @@ def uncounted(elsewhere: dict[str, Any]) -> str:
     fits = elsewhere["fits"]
     held = f"holds {fits} fit{'s' if fits != 1 else ''}"
     if fits is None:
-        held = "is gone, which held fits"
+        held = "is gone or cannot be read, and may hold fits"
     return (
         f"The ledger {elsewhere['path']} {held} on {elsewhere['of']}: what was spent "
         "there adds to this run's epsilon, and is in none of its totals."

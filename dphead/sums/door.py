@@ -133,7 +133,8 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
     places = np.arange(quarter)
     x[places, places % d] = 1
     sizes = np.logspace(-38, 36, half - quarter)  # float32 has 1e-38 to 3e38
-    x[quarter:half] *= sizes[:, None]
+    with np.errstate(under="ignore"):
+        x[quarter:half] *= sizes[:, None]
     x[half] = np.nan
     x[half + 1, 0] = np.inf
     y = rng.integers(-1, m + 1, k).astype(np.int32)

@@ -1,3 +1,5 @@
+"""DPMultiLabelClassifier: what it takes, refuses, charges and predicts."""
+
 import doctest
 import pickle
 import warnings

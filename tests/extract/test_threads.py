@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from extract.format import open_features
+from extract.threads import pool_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,3 +37,15 @@ def test_the_first_batch_has_the_bits_of_later_ones(tmp_path, workers):
     with open_features(tmp_path / "f.h5") as file:
         rows = file.features[:]
     np.testing.assert_array_equal(rows, np.repeat(rows[:1], 32, 0))
+
+
+def test_no_other_thread_sets_a_workers_number():
+    """A thread that is new to torch would take the number that was set last."""
+    before = torch.get_num_threads()
+    try:
+        with pool_of(1) as pool:
+            pool.submit(int).result()
+            torch.set_num_threads(before + 1)
+            assert pool.submit(torch.get_num_threads).result() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -20,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.analysis.definitions import per_example
+from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.predictions import (
     PROBABILITY_SCALE,
     IntegerWeights,
@@ -30,6 +32,9 @@ from dphead.privacy.query import Chunk, Params, labelled, targets
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RADIUS, IntegerRows, RowTransform
 from dphead.rows.arrays import ArrayRows
+from dphead.runs.loop import Run, fit_head
+from dphead.solvers.base import PublicFacts
+from dphead.solvers.gradient import GradientDescent
 from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 from dphead.sums.reference import GramAndSums, ReferenceSums
@@ -459,3 +464,15 @@ def test_a_poisson_batch_of_sets_is_of_the_rows_that_were_drawn(relation):
     assert np.abs(there - np.rint(there)).max() < 0.05
     assert set(np.rint(there)) == {0.0, 1.0}
     assert 5 <= np.rint(there).sum() <= 27
+
+
+def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charge():
+    x, _ = toy(40)
+    book = Ledger()
+    solver = GradientDescent(steps=1, loss="softmax")
+    facts = PublicFacts(40, D, M)
+    plan = make_plan(solver, facts, epsilon=1.0, delta=1e-3)
+    for rows in (ArrayRows(x, sets_of("any", 40)), ArrayRows(x, sets_of("none", 40))):
+        with pytest.raises(ValueError, match="take label sets"):
+            fit_head(solver, rows, facts, plan, Run(ledger=book))
+    assert book.fits() == []

@@ -2,12 +2,14 @@
 
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
 from core import python, reserve
 from ledgers import filled, run_release, specs
 
+from dphead.privacy import durable
 from dphead.privacy import ledger_file as module
 from dphead.privacy.ledger import Ledger, LedgerError
 
@@ -198,3 +200,50 @@ def test_a_ledger_gets_its_name_when_it_is_whole(path, monkeypatch):
     monkeypatch.setattr("os.link", raced)
     assert len(Ledger(path).fits()) == 3
     assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["file:l", "file::memory:", "file:l?mode=memory"])
+def test_a_name_that_sqlite_would_take_for_a_uri_is_a_files(
+    tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(tmp_path)
+    reserve(specs(), Ledger(name))
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert len(Ledger(name).fits()) == 1
+
+
+def test_a_link_leads_to_the_ledger_and_its_journal(path, tmp_path):
+    """SQLite would make what is missing there itself, for all to read."""
+    link = tmp_path / "link.sqlite"
+    link.symlink_to(path)
+    filled(link)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(Ledger(path).fits()) == 3
+    path.unlink()
+    path.with_name(path.name + "-journal").write_bytes(b"pages of the lost ledger")
+    with pytest.raises(LedgerError, match="beside its journal"):
+        Ledger(link)
+
+
+def test_a_journal_of_a_ledger_that_was_just_made_is_no_loss(path, monkeypatch):
+    """Another process makes and charges it between two looks."""
+    exists = Path.exists
+
+    def late(one):
+        if one.name.endswith("-journal"):
+            monkeypatch.setattr(Path, "exists", exists)
+            filled(path)
+            one.write_bytes(b"")
+        return exists(one)
+
+    monkeypatch.setattr(Path, "exists", late)
+    assert len(Ledger(path).fits()) == 3
+
+
+def test_new_folders_are_on_the_disk_before_the_ledger(tmp_path, monkeypatch):
+    synced = []
+    sync = durable.sync
+    monkeypatch.setattr(durable, "sync", lambda f: (synced.append(f), sync(f)))
+    Ledger(tmp_path / "a" / "b" / "l.sqlite")
+    assert synced == [tmp_path, tmp_path / "a"]
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700

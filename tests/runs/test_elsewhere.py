@@ -4,6 +4,7 @@ they were charged, and settings are never said to be no choice then.
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,8 +99,22 @@ def test_a_ledger_that_is_gone_is_named(features, tmp_path):
     gone.unlink()
     report = fit(features, tmp_path / "two")
     assert report["tuning"] == "NOT ACCOUNTED"
-    assert f"{gone} is gone, which held fits" in report["statement"]
+    assert f"{gone} is gone or cannot be read, and may hold fits" in report["statement"]
     assert "gone or unreadable" in findings(tmp_path / "two")[FINDING]
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 5000])
+def test_a_default_ledger_that_cannot_be_read_is_named(features, tmp_path, content):
+    """Refused there, a user goes on with another file: the first fit still counts."""
+    own = Path(fit(features, tmp_path / "one")["ledger"]["path"])
+    default = default_ledger_path(own.stem)
+    assert default.exists()
+    default.write_bytes(content)
+    report = fit(features, tmp_path / "two", "--ledger", tmp_path / "other.sqlite")
+    assert report["tuning"] == "NOT ACCOUNTED"
+    (elsewhere,) = report["ledger"]["elsewhere"]
+    assert elsewhere["fits"] is None
+    assert own.name in elsewhere["path"]
 
 
 def test_a_runs_own_ledger_is_not_another(features, tmp_path):
