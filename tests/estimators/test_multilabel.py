@@ -1,3 +1,5 @@
+"""DPMultiLabelClassifier: rows of several classes, fitted and predicted."""
+
 import doctest
 import pickle
 import warnings
