@@ -368,24 +368,25 @@ def test_a_bare_number_is_noticed():
 
 def named_files(text: str) -> Iterator[tuple[str, list[str]]]:
     """Each file that the map names, and the paths that its name may stand for: in a
-    room's row or paragraph below that room alone, elsewhere from the root or dphead/.
+    room's row or paragraph below that room, elsewhere in dphead/, or its whole path.
     """
     section, around = "", [""]
     for line in text.splitlines():
         section = line if line.startswith("## ") else section
         opening = line.split("|")[1] if line.startswith("|") else line
         opened = re.findall(r"`([\w/]+/)`", opening)
-        bases = ["", "dphead/"]
+        bases = ["dphead/"]
         if section == "## Rooms":
             bases = opened
         elif section == "## Beside the library":
             if line.startswith("**"):
                 around = re.findall(r"\*\*`([\w/]+/)`", line)
-            bases = ["", *around]
+            bases = around
             if line.startswith("|"):
                 bases = around + [top + folder for top in around for folder in opened]
         for name in re.findall(r"`([\w/]+\.py)`", line):
-            yield name, [base + name for base in bases]
+            whole = [name] if "/" in name else []
+            yield name, whole + [base + name for base in bases]
 
 
 def lost(text: str) -> list[str]:
@@ -412,3 +413,27 @@ def test_a_file_of_another_room_is_noticed():
         "| `faults/` | `processes.py`, `store.py`, `door.py` |\n"
     )
     assert lost(text) == ["ledger.py", "ledger.py", "door.py", "door.py", "door.py"]
+
+
+# trusted for whole networks alone: of endtoend/, and extract's threads
+TRUSTED = {"gradients", "network", "rows", "augment", "models", "architectures"}
+TRUSTED |= {"threads"}
+PAGES = ("AUDIT.md", "READING.md", "proofs/finetune.md")
+
+
+def trusted(text: str) -> set[str]:
+    """The files of the one row or paragraph that names `architectures.py`."""
+    parts = re.split(r"\n(?=\||\n|\d\. )", text)
+    (found,) = [part for part in parts if "`architectures.py`" in part]
+    names = re.findall(r"`(?:[\w/]+/)?(\w+)\.py`", found)
+    return set(names) - {"run", "statistics"}  # where to begin; heads have them too
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", *PAGES])
+def test_every_page_names_the_same_files_that_networks_trust(page):
+    folder = ROOT / "dphead/privacy" if page in PAGES else ROOT
+    assert trusted((folder / page).read_text()) == TRUSTED
+    assert trusted("1. `a.py`\n2. `x/b.py`,\n   `architectures.py`") == {
+        "b",
+        "architectures",
+    }
