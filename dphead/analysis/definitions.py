@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dphead.privacy.predictions import Loss
+from dphead.privacy.predictions import Loss, unknown
 from dphead.privacy.query import Params, Query
 from dphead.privacy.statistics import (
     ChannelMoment,
@@ -86,12 +86,16 @@ def clip(value: np.ndarray, clip_norm: float) -> np.ndarray:
 
 def predictions(scores: np.ndarray, loss: Loss) -> np.ndarray:
     """Probabilities (m,) of scores (m,): softmax; m independent sigmoids; or the scores
-    themselves (squared loss).
+    themselves (squared loss). ValueError for a loss that is not defined here.
     """
     if loss == "softmax":
         e = np.exp(scores - scores.max())
         return e / e.sum()
-    return 0.5 + 0.5 * np.tanh(scores / 2) if loss == "sigmoid" else scores
+    if loss == "sigmoid":
+        return 0.5 + 0.5 * np.tanh(scores / 2)
+    if loss != "squared":
+        raise unknown(loss)
+    return scores
 
 
 def _channel_moment(

@@ -11,7 +11,7 @@ import click
 from dphead.analysis.rounding import rounded_up
 from dphead.cli import values
 from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
-from dphead.cli.options import RELATION
+from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION
 from dphead.cli.paragraphs import filled
 from dphead.cli.progress import shown
 
@@ -47,11 +47,7 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
     help="Batches were shuffled, not sampled: epochs run.",
 )
 @RELATION
-@click.option(
-    "--group-cap",
-    type=click.IntRange(min=1),
-    help="Protect groups, of which at most so many rows count.",
-)
+@GROUP_CAP
 @click.option(
     "--accountant",
     type=ACCOUNTANTS,
@@ -89,7 +85,7 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
     help="Of the number of runs.",
 )
 @click.option("--plot", type=PATH, help="Draw the trade-off curve (png, svg or pdf).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@AS_JSON
 def account(as_json: bool, plot: Path | None, **given: Any) -> None:
     """Print epsilon under every accountant, side by side, and what any membership
     attack is limited to.

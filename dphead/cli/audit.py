@@ -10,7 +10,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import METHODS, PATH
-from dphead.cli.options import DELTA, RELATION
+from dphead.cli.options import DELTA, GROUP_CAP, RELATION
 from dphead.cli.paragraphs import filled, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
@@ -40,11 +40,7 @@ from dphead.cli.progress import shown
 )
 @DELTA
 @RELATION
-@click.option(
-    "--group-cap",
-    type=click.IntRange(min=1),
-    help="Protect groups, of which so many rows count, as for fit.",
-)
+@GROUP_CAP
 @click.option(
     "--n-rows", type=click.IntRange(min=2), help="Rows of the synthetic problem."
 )

@@ -25,6 +25,7 @@ from dphead.cli.options import (
     LEDGER,
     NEW_DATA_SET,
     NOMINAL_N,
+    NORM,
     NOT_PRIVATE,
     PROTECT,
     RELATION,
@@ -96,12 +97,7 @@ SECTIONS = {
     callback=values.parts,
     help="Train the parameters whose names hold one of these regexes, a,b.",
 )
-@click.option(
-    "--norm",
-    type=click.Choice(["before", "after"]),
-    default="before",
-    show_default=True,
-)
+@NORM
 @click.option(
     "--groups",
     type=int,

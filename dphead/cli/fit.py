@@ -23,6 +23,7 @@ from dphead.cli.options import (
     DELTA,
     DRY_RUN,
     EPSILON,
+    GROUP_CAP,
     LEDGER,
     NOMINAL_N,
     NOT_PRIVATE,
@@ -82,11 +83,7 @@ SECTIONS = {
 @DELTA
 @RELATION
 @NOMINAL_N
-@click.option(
-    "--group-cap",
-    type=click.IntRange(min=1),
-    help="Protect groups (patients): at most so many images of each count.",
-)
+@GROUP_CAP
 @PROTECT
 @click.option(
     "--accountant",

@@ -1,5 +1,6 @@
-"""Options that more than one command has, each declared once.
+"""Options that mean the same to more than one command, each declared once.
 
+What has the same name and another meaning is listed in tests/cli/test_options.py.
 Nothing heavy may be imported here: `dphead COMMAND --help` reads it.
 """
 
@@ -36,6 +37,11 @@ NOMINAL_N = click.option(
     "--nominal-n",
     type=int,
     help="Public stand-in for n, which add_remove keeps private.",
+)
+GROUP_CAP = click.option(
+    "--group-cap",
+    type=click.IntRange(min=1),
+    help="Protect groups (patients): at most so many images of each count.",
 )
 PROTECT = click.option(
     "--protect",
@@ -90,6 +96,15 @@ DRY_RUN = click.option(
 )
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+# --- networks -------------------------------------------------------------------------
+
+NORM = click.option(
+    "--norm",
+    type=click.Choice(["before", "after"]),
+    default="before",
+    show_default=True,
+)
 
 # --- images, and the features file that is made of them -------------------------------
 

@@ -7,6 +7,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import PATH
+from dphead.cli.options import NORM
 from dphead.cli.paths import check_there
 
 # numbers of steps that `tan plan` looks at; chosen: powers of two of 250
@@ -194,12 +195,7 @@ def plan(
     show_default=True,
 )
 @click.option("--model", default="wrn-16-4", show_default=True)
-@click.option(
-    "--norm",
-    type=click.Choice(["before", "after"]),
-    default="before",
-    show_default=True,
-)
+@NORM
 @click.option("--classes", required=True, help="Class names a,b,c, or their number.")
 @click.option("--split", help="Split of IMAGES to train on.")
 @click.option("--test-split", required=True, help="Split of IMAGES to measure on.")

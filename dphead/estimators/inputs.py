@@ -1,5 +1,5 @@
 """What may decide anything before a fit is charged: shapes, dtypes and declared facts,
-never a row's value. A list that is no array of numbers stops there (AUDIT.md).
+never a row's value. A list that is no array of numbers stops there: see AUDIT.md.
 """
 
 from collections.abc import Callable, Iterator

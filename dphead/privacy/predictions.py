@@ -87,10 +87,18 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
     return xp.take(table, exponent % POWER_TABLE_SIZE) >> (exponent // POWER_TABLE_SIZE)
 
 
+def unknown(loss: str) -> ValueError:
+    """The error of a loss that is not defined where it is met."""
+    return ValueError(
+        f"loss must be softmax, sigmoid or squared, got {loss=}. Choose one."
+    )
+
+
 def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:
     """Predictions (k, m), as int64 parts of PROBABILITY_SCALE.
 
     z: (k, m) scores, whole numbers; rate: (k, 1), what one of them stands for.
+    ValueError for a loss that is not defined here.
     """
     if loss == "softmax":
         distance = z.max(axis=1, keepdims=True) - z
@@ -103,6 +111,8 @@ def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:
         e = power(xp, xp.abs(z), rate)
         larger = POWER_SCALE * PROBABILITY_SCALE // (POWER_SCALE + e)
         return xp.where(z >= 0, larger, PROBABILITY_SCALE - larger)
+    if loss != "squared":
+        raise unknown(loss)
     most = float(MAX_SQUARED_RESIDUAL)
     value = xp.clip(z * (rate * float(PROBABILITY_SCALE)), -most, most)
     return xp.rint(value).astype(xp.int64)

@@ -16,6 +16,7 @@ from dphead.privacy.predictions import (
     Loss,
     probabilities,
     shortened,
+    unknown,
 )
 from dphead.privacy.query import Chunk, Params, Query, check_whole, one_hot, targets
 from dphead.privacy.transform import (
@@ -57,10 +58,7 @@ class Gradient(Query):
                 f"clip must be rows or features, got clip={self.clip!r}. Choose one."
             )
         if self.loss not in get_args(Loss):
-            raise ValueError(
-                f"loss must be one of {get_args(Loss)}, got loss={self.loss!r}. "
-                "Choose one."
-            )
+            raise unknown(self.loss)
         if self.clip == "features" and self.loss == "squared":
             raise ValueError(
                 "a squared loss has no bounded residual, got clip='features', "
@@ -118,9 +116,14 @@ class Gradient(Query):
         return chunk.rows.q, shortened(xp, r, factor)
 
     def longest_residual(self) -> float:
-        """Largest norm of a residual whose loss bounds it."""
-        squared = 2.0 if self.loss == "softmax" else self.n_classes
-        return float(np.sqrt(squared))
+        """Largest norm of a residual whose loss bounds it; of a squared loss, where
+        all weights are zero. ValueError for a loss that is not defined here.
+        """
+        if self.loss == "softmax":
+            return float(np.sqrt(2.0))
+        if self.loss not in ("sigmoid", "squared"):
+            raise unknown(self.loss)
+        return float(np.sqrt(self.n_classes))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.records import made_of_images
 from dphead.analysis.sealed import as_written
 from dphead.rows.features import FeaturesRows, load_features, split_slots
-from dphead.runs.export import load_head
+from dphead.runs.head_file import load_head
 from dphead.solvers.head import LinearHead
 from extract.disk import read_names
 from extract.format import FeaturesFile, open_features

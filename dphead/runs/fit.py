@@ -32,7 +32,6 @@ from dphead.runs.custody import (
     public_facts,
     write_records,
 )
-from dphead.runs.export import save_head
 from dphead.runs.files import (
     check_labels,
     check_public,
@@ -42,6 +41,7 @@ from dphead.runs.files import (
     extraction,
     test_origin,
 )
+from dphead.runs.head_file import save_head
 from dphead.runs.ledgers import open_ledger
 from dphead.runs.loop import FitResult, Progress, Run, fit_head
 from dphead.runs.memory import share

@@ -20,7 +20,7 @@ from commands import (
 )
 
 from dphead.analysis.metrics import probabilities
-from dphead.runs.export import load_head
+from dphead.runs.head_file import load_head
 from extract.disk import write_names
 from extract.format import write_features
 

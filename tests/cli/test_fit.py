@@ -25,7 +25,7 @@ from commands import (
 from features import edited
 
 from dphead.cli.outcome import next_commands
-from dphead.runs.export import load_head
+from dphead.runs.head_file import load_head
 from dphead.runs.ledgers import ledger_home
 from extract.format import open_features, write_features
 

@@ -1,4 +1,4 @@
-"""DPMultiLabelClassifier: what it takes, refuses, charges and predicts."""
+"""DPMultiLabelClassifier: rows of several classes, fitted and predicted."""
 
 import doctest
 import pickle

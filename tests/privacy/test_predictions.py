@@ -10,6 +10,7 @@ from dphead.privacy.predictions import (
     MAX_INTEGER_WEIGHT,
     MAX_WEIGHT_NORM,
     integer_weights,
+    probabilities,
     shortened,
 )
 from dphead.privacy.query import Params
@@ -112,3 +113,10 @@ def test_squared_residuals_of_any_size_are_clipped(size, compiled_from):
     total = integer_sum(query, Params(weights=weights), x, np.array([1]), block_sum=way)
     assert total[0, 1] >= 0.99 * query.most()
     assert not total[:, [0, 2]].any()
+
+
+def test_a_loss_that_is_not_defined_predicts_nothing():
+    """A new one would be summed as a squared loss."""
+    z, rate = np.zeros((1, M)), np.ones((1, 1))
+    with pytest.raises(ValueError, match="softmax, sigmoid or squared, got loss='new'"):
+        probabilities(np, z, rate, "new")  # type: ignore[arg-type]

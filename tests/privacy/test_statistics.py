@@ -3,6 +3,7 @@ bounds are reached.
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.analysis.definitions import per_example
+from dphead.privacy import statistics
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
@@ -732,6 +734,15 @@ def test_moments_of_a_transform_with_a_constant_are_refused(d, channels):
 def test_a_squared_loss_cannot_bound_its_residual_by_its_features():
     with pytest.raises(ValueError, match="squared"):
         Gradient(M, "squared", "features")
+
+
+def test_a_loss_that_is_not_defined_bounds_no_residual(monkeypatch):
+    """A new one, allowed by its type alone, would have the bound of sigmoids."""
+    with pytest.raises(ValueError, match="or squared, got loss='new'"):
+        Gradient(M, "new")  # type: ignore[arg-type]
+    monkeypatch.setattr(statistics, "Loss", Literal["new"])
+    with pytest.raises(ValueError, match="or squared, got loss='new'"):
+        Gradient(M, "new").longest_residual()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)

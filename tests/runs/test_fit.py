@@ -27,9 +27,9 @@ from features import edited
 from dphead.estimators import DPLeastSquaresClassifier
 from dphead.privacy.ledger import Ledger
 from dphead.rows.features import load_features
-from dphead.runs.export import load_head
 from dphead.runs.files import is_features_file
 from dphead.runs.fit import agreed, fit_files, prepare
+from dphead.runs.head_file import load_head
 from dphead.runs.options import FitOptions
 from extract.format import FormatError, open_features, write_features
 

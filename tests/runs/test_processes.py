@@ -32,7 +32,7 @@ from dphead.privacy.ledger import Ledger
 from dphead.privacy.query import Params
 from dphead.privacy.transform import RowTransform
 from dphead.runs.connect import Place
-from dphead.runs.export import load_head
+from dphead.runs.head_file import load_head
 from dphead.runs.launch import launch
 from dphead.runs.processes import Group
 from dphead.solvers.head import AccuracyEstimate, LinearHead

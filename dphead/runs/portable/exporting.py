@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dphead.runs.export import load_head
+from dphead.runs.head_file import load_head
 from dphead.runs.portable.trained import TrainedHead, guarantee_of, write_json
 from dphead.runs.portable.words import example, in_words, readme
 

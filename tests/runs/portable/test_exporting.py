@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from dphead.analysis.metrics import probabilities
 from dphead.privacy.transform import RowTransform
-from dphead.runs.export import load_head, save_head
+from dphead.runs.head_file import load_head, save_head
 from dphead.runs.portable import sklearn_head, torch_head
 from dphead.runs.portable.exporting import WRITERS, export
 from dphead.solvers.head import LinearHead

@@ -13,8 +13,8 @@ from commands import features_file, fitted, rows
 from exports import documented, without_dphead
 from PIL import Image
 
-from dphead.runs.export import load_head
 from dphead.runs.files import open_matching
+from dphead.runs.head_file import load_head
 from dphead.runs.portable import torch_head
 from dphead.runs.portable.exporting import export
 from dphead.runs.portable.pictures import prepare

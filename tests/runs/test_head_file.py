@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dphead.privacy.transform import RowTransform
-from dphead.runs.export import load_head, save_head
+from dphead.runs.head_file import load_head, save_head
 from dphead.solvers.head import LinearHead
 
 FACTS = {"class_names": ["a", "b", "c"], "feature_space": "space"}
