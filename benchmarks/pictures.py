@@ -24,6 +24,8 @@ from benchmarks import tour
 OUT = Path("docs/pictures/commands")
 CARD = Path("docs/pictures/card.png")
 WIDTH = 80
+NETWORK = "--model wrn-10-1 --image-size 8 --classes 10 --split train --test-split test"
+SHARD = tour.COMMANDS[0].replace("digits.h5", "parts.h5")
 PAGE = (1000, 1540)  # pixels of the card's picture; chosen by looking at it
 # a name of each picture, and what is typed, one after the other
 COMMANDS = {
@@ -43,7 +45,17 @@ COMMANDS = {
     "import": "dphead features import table.csv -o table.h5 --label label --classes 2",
     "audit": "dphead audit --method dp-ls --epsilon 4 --n-rows 64 --n-features 4 "
     "--n-classes 2 --fits 500 -o audit",
+    "shard-0": f"{SHARD} --shard 0/2",
+    "shard-1": f"{SHARD} --shard 1/2",
+    "join": "dphead features join parts.shard-0-of-2.h5 parts.shard-1-of-2.h5 "
+    "-o parts.h5",
+    "finetune": f"dphead finetune digits/ -o network --layout split/class {NETWORK} "
+    "--test-is public --new-data-set --epsilon 1 --batch-size 256 --steps 20",
     "tan": "dphead tan plan --n-rows 50000 --epsilon 8 --delta 1e-5",
+    "tan-show": "dphead tan show --n-rows 50000 --batch-size 4096 --steps 2500 "
+    "--noise-multiplier 3 --delta 1e-5 --more-data 2",
+    "simulate": f"dphead tan simulate digits/ --data-is public {NETWORK} "
+    "--batch-size 512 --noise-multiplier 4 --steps 20 --factors 2,4,8 --runs 2",
 }
 EXIT_CODES = {"verify": 1}  # of what has something to say
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -85,7 +85,7 @@ def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
     else:
         yield guarantee(report)
         yield recognition(plan)
-        yield f"! {unprotected(g)}"
+        yield f"! {unprotected(report)}"
     for warning in report["warnings"]:
         yield f"! {warning}"
     if report["tuning"] == "NOT ACCOUNTED":
@@ -122,12 +122,16 @@ def recognition(plan: Any) -> str:
     )
 
 
-def unprotected(g: dict[str, Any]) -> str:
-    """What is public, and whom the unit leaves out."""
+def unprotected(report: dict[str, Any]) -> str:
+    """What is public, and whom the unit leaves out; a network has no --group-cap."""
+    g = report["guarantee"]
     private_n = g["neighboring_relation"] == "add_remove"
     number = "" if private_n else ", the number of images"
+    remedy = tied("a head can: dphead fit --group-cap")
+    if not is_network(report):
+        remedy = "--group-cap"
     whom = (
-        "several images of one person taken together (--group-cap)"
+        f"several images of one person taken together ({remedy})"
         if g["group_cap"] is None
         else "whoever the group column names wrongly"
     )

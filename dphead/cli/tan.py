@@ -68,9 +68,7 @@ def show(
     rows.append(("this setting", n_rows, prob, delta))
     if more_data is not None:
         changed = analysis.more_data(noise_multiplier, prob, steps, delta, more_data)
-        rows.append(
-            (f"{more_data:g} times the rows", round(n_rows * more_data), *changed)
-        )
+        rows.append((f"{more_data:g} x the rows", round(n_rows * more_data), *changed))
     table = Table(show_edge=False, pad_edge=False)
     for name in (
         "",
@@ -82,7 +80,7 @@ def show(
         "epsilon (RDP)",
         "epsilon (PLD)",
     ):
-        table.add_column(name, justify="right" if name else "left")
+        table.add_column(name, justify="right" if name else "left", no_wrap=not name)
     reason = ""
     for name, n, q, d in rows:
         found = analysis.total_amount_of_noise(noise_multiplier, q, steps, d)
@@ -103,8 +101,8 @@ def show(
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "epsilon TAN is an approximation, never a guarantee. "
-        + (f"Not to be relied on: {reason}." if reason else "")
+        "epsilon TAN is an approximation, never a guarantee."
+        + (f" Not to be relied on: {reason}." if reason else "")
     )
     if plot is not None:
         eta = analysis.total_amount_of_noise(noise_multiplier, prob, steps, delta).eta
@@ -277,8 +275,9 @@ def simulate(
     middle, low, high, slope = (100 * value for value in prediction)
     console.print(
         f"\npredicted at B {given['batch_size']}, sigma {given['noise_multiplier']:g}: "
-        f"{middle:.2f} % (95 % of runs: {low:.2f} to {high:.2f}; {slope:+.2f} a "
-        "doubling)"
+        f"{middle:.2f} %, {slope:+.2f} a doubling of B\n"
+        # the line knows no bounds; an accuracy has them
+        f"95 % of runs: {max(low, 0):.2f} to {min(high, 100):.2f} %"
     )
     console.print(
         "Simulated runs on public data: they cost no budget, and none of them is "

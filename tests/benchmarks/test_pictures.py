@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pictures
+from benchmarks.faults.arguments import commands
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +33,13 @@ def test_a_picture_has_the_command_and_its_text_and_asks_nobody_for_a_font(tmp_p
     # the same text gives the same picture
     again = pictures.draw(tmp_path, "check", "Data\u00a0set \x1b[1mepsilon\x1b[0m\n")
     assert again.read_text() == text
+
+
+@pytest.mark.parametrize("words", commands())
+def test_every_command_of_the_command_line_has_a_picture(words):
+    """And so a place on the page, as the next test says."""
+    typed = pictures.COMMANDS.values()
+    assert any(line.startswith(f"dphead {words} ") for line in typed)
 
 
 @pytest.mark.parametrize("name", pictures.COMMANDS)

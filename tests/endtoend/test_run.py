@@ -424,6 +424,7 @@ def test_the_command_trains(tmp_path):
         "model.safetensors",
         "for your eyes",
         "by vote of the views",
+        "dphead fit --group-cap",  # finetune has no such option
     ):
         assert part in done.output, done.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())

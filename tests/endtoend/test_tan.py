@@ -180,6 +180,10 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     )
     assert done.exit_code == 0, (done.output, done.exception)
     assert "predicted at B 16" in done.output
+    interval = re.search(r"95 % of runs: (\S+) to (\S+) %", done.output)
+    assert interval is not None
+    low, high = map(float, interval.groups())
+    assert 0 <= low <= high <= 100
     assert "none of them is private" in done.output
     found = json.loads((tmp_path / "out.json").read_text())
     assert len(found["runs"]) == 4
