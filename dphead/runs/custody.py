@@ -1,5 +1,6 @@
 """What every run has in common, of a head or of a network: the decisions before its
-charge, the charge, and the records in its folder.
+charge, the charge, and the records in its folder. What a crash leaves:
+dphead/privacy/proofs/ledger.md.
 
 Nothing here sees a row; nothing may be written that was not released.
 """
