@@ -96,7 +96,8 @@ def ledger_of(features: Path) -> Ledger:
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["dphead.cli", "dphead.runs.fit", "jax.numpy", "scipy.stats"]
+    # of commands as a user who cannot read the interpreter: tests/faults
+    ["dphead.cli", "benchmarks.faults.loaded", "jax.numpy", "scipy.stats"]
 )
 
 
