@@ -21,6 +21,7 @@ from sklearn.utils.validation import (
 from dphead.privacy.contract import Rows
 from dphead.rows.arrays import ArrayRows, group_ids
 from dphead.rows.features import (
+    FeaturesFile,
     FeaturesRows,
     check_groups,
     check_views,
@@ -224,15 +225,31 @@ def from_file(
                 "classes must equal the file's, in its order, got "
                 f"{classes[:5]}. It has {file.class_names[:5]}."
             )
-        yield TrainingData(
-            len(split_slots(file, split)),
-            file.n_features,
-            np.asarray(list(names)),
-            lambda: FeaturesRows(file, split, group_cap=group_cap),
-            file.dataset_id,
-            file.feature_space,
-            grouped=file.group is not None,
-        )
+        names = np.asarray(list(names))
+        yield of_split(file, split, names, group_cap=group_cap)
+
+
+def of_split(
+    file: FeaturesFile,
+    split: str | None,
+    names: np.ndarray,
+    *,
+    group_cap: int | None,
+    label_sets: np.ndarray | None = None,
+) -> TrainingData:
+    """Training data of an open file's split; its rows are made when they are asked for.
+
+    names: of the classes; label_sets: in place of the file's labels.
+    """
+    return TrainingData(
+        len(split_slots(file, split)),
+        file.n_features,
+        names,
+        lambda: FeaturesRows(file, split, group_cap=group_cap, label_sets=label_sets),
+        file.dataset_id,
+        file.feature_space,
+        grouped=file.group is not None,
+    )
 
 
 def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:

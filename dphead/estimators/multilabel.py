@@ -26,6 +26,7 @@ from dphead.estimators.inputs import (
     is_path,
     listed,
     number,
+    of_split,
     private_rows,
     refuse_split,
 )
@@ -33,12 +34,10 @@ from dphead.planning.methods import Method, settable
 from dphead.planning.plan import Target
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.features import (
-    FeaturesRows,
     check_groups,
     check_one_each,
     check_views,
     open_features,
-    split_slots,
 )
 from dphead.runs.loop import check_takes_sets
 from dphead.solvers.auto import Auto
@@ -309,14 +308,6 @@ def _of_file(
     with open_features(Path(path)) as file:
         check_groups(file, cap)
         check_views(file, estimator.relation)
-        n_rows = len(split_slots(file, split))
-        check_one_each(sets, n_rows)
-        yield TrainingData(
-            n_rows,
-            file.n_features,
-            names,
-            lambda: FeaturesRows(file, split, group_cap=cap, label_sets=sets),
-            file.dataset_id,
-            file.feature_space,
-            grouped=file.group is not None,
-        )
+        data = of_split(file, split, names, group_cap=cap, label_sets=sets)
+        check_one_each(sets, data.n_rows)
+        yield data
