@@ -232,7 +232,9 @@ def timing(rows: int = 16, repeats: int = 5) -> None:
     turn in one process.
     """
     import torch
-    from opacus import GradSampleModule  # pyright: ignore[reportMissingImports]  (of the extra `bench`)
+
+    # of the extra `bench`
+    from opacus import GradSampleModule  # pyright: ignore[reportMissingImports]
 
     from dphead.endtoend.gradients import ENGINES, PerExample, clipped
     from dphead.endtoend.models import loss_of

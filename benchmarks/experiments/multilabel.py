@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.experiments import multilabel_peer
 from benchmarks.experiments.multilabel_peer import TASKS, Task, without_privacy
-from benchmarks.prose import wrapped
+from benchmarks.prose import table_of_peers, wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead import DPMultiLabelClassifier
 
@@ -118,18 +118,11 @@ def readme() -> str:
 
 def table() -> str:
     """A line a task and model."""
-    rows = {
-        (r["task"], r["model"], r["epsilon"]): r["scores"] for r in read(OUT / ROWS)
-    }
-    head = " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS)
-    lines = [f"| task | model | {head} |", "|---" * (len(EPSILONS) + 2) + "|"]
+    lines = []
     for task in TASKS:
-        for model in (*OURS, PEER):
-            cells = [cell(rows.get((task, model, epsilon))) for epsilon in EPSILONS]
-            lines.append(f"| {task} | {model} | {' | '.join(cells)} |")
-        plain = cell(rows.get((task, PLAIN, np.inf)))
-        lines.append(f"| {task} | {PLAIN} | {plain} |" + " |" * (len(EPSILONS) - 1))
-    return "\n".join(lines)
+        lines += [(task, model, EPSILONS) for model in (*OURS, PEER)]
+        lines.append((task, PLAIN, (np.inf,)))
+    return table_of_peers(read(OUT / ROWS), EPSILONS, lines, cell)
 
 
 def cell(scores: list[list[float]] | None) -> str:

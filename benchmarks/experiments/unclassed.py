@@ -22,7 +22,7 @@ from benchmarks.experiments.unclassed_peer import (
     Task,
     has_model,
 )
-from benchmarks.prose import wrapped
+from benchmarks.prose import table_of_peers, wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead import DPPCA, DPRegressor
 
@@ -119,18 +119,12 @@ def readme() -> str:
 
 def table() -> str:
     """A line a task and model."""
-    rows = {
-        (r["task"], r["model"], r["epsilon"]): r["scores"] for r in read(OUT / ROWS)
-    }
-    head = " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS)
-    lines = [f"| task | model | {head} |", "|---" * (len(EPSILONS) + 2) + "|"]
+    ours = [f"dphead, {relation}" for relation in RELATIONS]
+    lines = []
     for task in TASKS:
-        for model in (*(f"dphead, {relation}" for relation in RELATIONS), *PEERS):
-            if model in PEERS and not has_model(model, task):
-                continue
-            cells = [cell(rows.get((task, model, epsilon))) for epsilon in EPSILONS]
-            lines.append(f"| {task} | {model} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        peers = [peer for peer in PEERS if has_model(peer, task)]
+        lines += [(task, model, EPSILONS) for model in (*ours, *peers)]
+    return table_of_peers(read(OUT / ROWS), EPSILONS, lines, cell)
 
 
 def cell(scores: list[float] | None) -> str:
