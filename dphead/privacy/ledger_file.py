@@ -237,4 +237,5 @@ def whole_hour(at: float) -> float:
 
 
 def canonical(spec: dict[str, Any]) -> str:
+    """The one text of a spec: equal specs have equal texts."""
     return json.dumps(spec, sort_keys=True)

@@ -44,6 +44,7 @@ def _charged(file: LedgerFile, first: int, stop: int) -> str:
 
 
 def check_undamaged(file: LedgerFile) -> None:
+    """LedgerError for a ledger that is seen to be damaged (`damage_of`)."""
     for problem in damage_of(file):
         raise LedgerError(
             f"a ledger must be undamaged to be used, got {problem} in "

@@ -132,7 +132,8 @@ def check_fit(
     """What a fit's rows and sums must meet before the charge.
 
     ValueError unless the rows have the public sizes that were planned with; under
-    add_remove their number is private, and is not looked at. Then as `check_sums`.
+    add_remove their number is private, and is not looked at. Then, for rows that hold
+    label sets, as `check_takes_sets`, and as `check_sums`.
     """
     n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
     found = (n_rows, rows.n_features, rows.group_cap)
