@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.predictions import unknown
 from dphead.privacy.query import Params, Query
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RowTransform
@@ -440,8 +441,8 @@ def _unfold(
 
 
 def residual_of(z: np.ndarray, y: np.ndarray, loss: str) -> np.ndarray:
-    """Prediction minus one-hot label, (k, fits, n_classes) float32; z is
-    overwritten.
+    """Prediction minus one-hot label, (k, fits, n_classes) float32; z is overwritten.
+    ValueError for a loss that is not defined here.
     """
     if loss == "softmax":
         z -= z.max(axis=2, keepdims=True)
@@ -449,6 +450,8 @@ def residual_of(z: np.ndarray, y: np.ndarray, loss: str) -> np.ndarray:
         z /= z.sum(axis=2, keepdims=True)
     elif loss == "sigmoid":
         z = 1 / (1 + np.exp(-np.clip(z, -80, 80)))
+    elif loss != "squared":
+        raise unknown(loss)
     known = np.flatnonzero((y >= 0) & (y < z.shape[2]))
     z[known, :, y[known]] -= 1
     return z

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import METHODS, PATH
+from dphead.cli.choices import LOSSES, METHODS, PATH
 from dphead.cli.options import DELTA, GROUP_CAP, RELATION
 from dphead.cli.paragraphs import filled, tied
 from dphead.cli.paths import check_there
@@ -85,7 +85,7 @@ from dphead.cli.progress import shown
 @click.option("--steps", type=int)
 @click.option("--learning-rate", type=float)
 @click.option("--ridge", type=float)
-@click.option("--loss", type=click.Choice(["softmax", "sigmoid", "squared"]))
+@click.option("--loss", type=LOSSES)
 @click.option(
     "--clip-norm", type=float, help="A small one lets the canary reach the bound."
 )

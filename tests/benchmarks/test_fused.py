@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fits import plan_and_fit
 
-from benchmarks.fused import FusedSums, Together, fit_together
+from benchmarks.fused import FusedSums, Together, fit_together, residual_of
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Block, ReleaseSpec
 from dphead.privacy.noise import NoiseSource
@@ -45,6 +45,12 @@ def block(rng, rows=256):
     index = np.arange(rows)
     index[-20:] = -1
     return Block(index, x, y)
+
+
+def test_a_loss_that_is_not_defined_has_no_residual():
+    """A new one would be summed as a squared loss."""
+    with pytest.raises(ValueError, match="sigmoid or squared, got loss='new'"):
+        residual_of(np.zeros((1, 1, M), np.float32), np.zeros(1, int), "new")
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
