@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.features import Loaded
-from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA
+from benchmarks.together import fit_together
 from dphead.solvers import Solver
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)

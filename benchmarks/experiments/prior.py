@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks import features
 from benchmarks.features import WEIGHTS
-from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA
 from benchmarks.store import RESULTS, append, provenance, read
+from benchmarks.together import fit_together
 from benchmarks.variants import EPSILONS
 from dphead.solvers import Auto
 from dphead.solvers.prior import PublicPrior
