@@ -1,4 +1,4 @@
-"""The group that `python -m benchmarks` is: commands under titles, and errors in a line.
+"""The group that `python -m benchmarks` is: commands under titles, errors in a line.
 Which commands there are, `commands` says.
 """
 
