@@ -385,18 +385,9 @@ def write_features(
             "each row."
         )
     header.setdefault("dtype", "float16" if features.dtype == np.float16 else "float32")
-    given = {"labels": labels, "valid": valid, "split": split, "group": group}
-    columns = {
-        name: np.asarray(values) for name, values in given.items() if values is not None
-    }
-    if group is not None:
-        columns["group"] = group_ids(group, len(features))
-    for name, values in columns.items():
-        if values.shape != (len(features),):
-            raise FormatError(
-                f"{name} must have shape {(len(features),)}, got shape={values.shape}. "
-                "Pass one value a row."
-            )
+    columns = _columns(
+        len(features), labels=labels, valid=valid, split=split, group=group
+    )
     content = hashlib.sha256(np.ascontiguousarray(features).tobytes())
     for name in sorted(columns):
         content.update(name.encode() + np.ascontiguousarray(columns[name]).tobytes())
@@ -420,3 +411,21 @@ def write_features(
             writer.append(rows, block)
         writer.finish()
         return writer.dataset_id
+
+
+def _columns(n_rows: int, **given: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Those that are given, each (n_rows,). FormatError for another shape, or groups of
+    another dtype.
+    """
+    columns = {
+        name: np.asarray(values) for name, values in given.items() if values is not None
+    }
+    if "group" in columns:
+        columns["group"] = group_ids(given["group"], n_rows)
+    for name, values in columns.items():
+        if values.shape != (n_rows,):
+            raise FormatError(
+                f"{name} must have shape {(n_rows,)}, got shape={values.shape}. "
+                "Pass one value a row."
+            )
+    return columns

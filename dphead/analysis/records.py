@@ -289,6 +289,12 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
             g["protected_unit"],
             f"its releases protect {plan.protected_unit}",
         )
+    _check_statement(report, plan, file)
+
+
+def _check_statement(report: dict[str, Any], plan: Plan, file: Path) -> None:
+    """The paragraph must have the unit, epsilon and delta of the numbers beside it."""
+    g = report["guarantee"]
     unit = "one row" if plan.group_cap is None else plan.protected_unit
     if g["private"] and f"Protected unit: {unit}" not in report["statement"]:
         raise _changed(

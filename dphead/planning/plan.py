@@ -17,6 +17,10 @@ from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.release import noise_scale
 from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
 
+# relative: noise that is given may cost so much more than a budget, as the ledger
+# allows (`Ledger`); what is charged and reported is computed from the noise
+BUDGET_SLACK = 1e-9
+
 
 @dataclass(frozen=True)
 class Target:
@@ -126,10 +130,7 @@ def make_plan(
     """Calibrate the solver's releases to (epsilon, delta). epsilon = inf turns noise
     and clipping off.
 
-    group_cap: None protects a row; otherwise a group, of which at most so many rows
-        count.
-    accountant: what the calibration uses ("auto": exact for full batches, PLD for
-        Poisson ones).
+    accountant, group_cap: as `Target`.
     Raises ValueError for an epsilon or delta outside its range, or if fixed noise alone
     exceeds the budget.
     """
@@ -260,7 +261,7 @@ def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
     if len(frozen) == len(kinds):
         cost = target.cost(events)
         accounting.require(
-            cost <= target.epsilon * (1 + 1e-9),
+            cost <= target.epsilon * (1 + BUDGET_SLACK),
             f"its noise costs {cost:.6g}",
             "epsilon",
             target.epsilon,

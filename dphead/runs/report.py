@@ -74,10 +74,20 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
     }
 
 
+# what a statement says where other ledgers were found by their images
 SHARED = (
     ", but for the list of other ledgers and the warnings of them, which follow from "
     "the images that data sets share"
 )
+# and of test rows, by what these are
+OF_TEST_ROWS = {
+    "private": (
+        " The test accuracy is an exact function of the test images and is not "
+        "covered: it was shown to the data holder and is not in this report."
+    ),
+    "public": " The test images were declared public; the figures on them are exact.",
+    None: "",
+}
 
 
 def statement(
@@ -121,16 +131,7 @@ def statement(
     )
     across = _across_fits(ledger)
     shared = SHARED if ledger["elsewhere"] else ""
-    test = {
-        "private": (
-            " The test accuracy is an exact function of the test images and is not "
-            "covered: it was shown to the data holder and is not in this report."
-        ),
-        "public": (
-            " The test images were declared public; the figures on them are exact."
-        ),
-        None: "",
-    }[test_is]
+    test = OF_TEST_ROWS[test_is]
     return (
         f"The {words.name} is ({g['epsilon']:.4g}, {g['delta']:g})-differentially "
         "private with respect to the training images and their labels. Protected unit: "
@@ -221,20 +222,7 @@ def build(
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
     g = guarantee(result.plan, result.private_noise)
-    budget = result.ledger.budget()
-    delta = budget["delta"] if budget else result.plan.delta
-    ledger = {
-        "path": result.ledger.path,
-        "fit_id": result.fit_id,
-        "fits": len(result.ledger.fits()),
-        "total_epsilon": plain_sum_epsilon(
-            result.ledger.events(), delta, result.plan.relation
-        ),
-        "total_is": "plain sum",
-        "delta": delta,
-        "budget": budget,
-        "elsewhere": list(elsewhere),
-    }
+    ledger = _of_ledger(result, elsewhere)
     return {
         "schema": SCHEMA,
         "dphead": __version__,
@@ -258,6 +246,26 @@ def build(
         "test": tested.metrics if tested.test_is == "public" else None,
         "test_is": tested.test_is,
         "test_rows": tested.origin,
+    }
+
+
+def _of_ledger(
+    result: FitResult, elsewhere: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """What the ledger that was charged holds, and which it does not count."""
+    budget = result.ledger.budget()
+    delta = budget["delta"] if budget else result.plan.delta
+    return {
+        "path": result.ledger.path,
+        "fit_id": result.fit_id,
+        "fits": len(result.ledger.fits()),
+        "total_epsilon": plain_sum_epsilon(
+            result.ledger.events(), delta, result.plan.relation
+        ),
+        "total_is": "plain sum",
+        "delta": delta,
+        "budget": budget,
+        "elsewhere": list(elsewhere),
     }
 
 
