@@ -252,7 +252,7 @@ def charge(run: Prepared, ledger: Ledger) -> FitLedger:
         if marker is not None:
             raise ValueError(
                 "an interrupted fit continues with its own settings, got epsilon=inf "
-                f"in {out}."
+                f"in {out}. Give its own epsilon, or start in a new folder."
             )
         return _reserved(run, ledger, None, None)
     if marker is not None:

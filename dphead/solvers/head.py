@@ -115,8 +115,7 @@ class LinearHead:
         return np.where(np.isfinite(squared)[:, None], phi, np.float32(0))
 
 
-# float32 cannot divide by a smaller squared norm well: such a row counts as zero;
-# chosen
+# float32 divides badly by a smaller squared norm: such a row counts as zero; chosen
 SMALLEST = 1e-30
 
 
