@@ -414,9 +414,7 @@ def write_features(
 
 
 def _columns(n_rows: int, **given: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Those that are given, each (n_rows,). FormatError for another shape, or groups of
-    another dtype.
-    """
+    """Those that are given. FormatError unless each is (n_rows,), and groups whole."""
     columns = {
         name: np.asarray(values) for name, values in given.items() if values is not None
     }
