@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from commands import CLASSES, dphead, features_file, fitted, rows
 
+from dphead import __version__
 from dphead.analysis.card.hazards import hazards_of
+from dphead.analysis.card.kept import altered
 from dphead.analysis.card.page import page
 from dphead.analysis.card.risk import limits_of
 from dphead.analysis.records import read_run
@@ -192,6 +194,17 @@ def test_what_is_altered_in_a_page_is_found(folder, tmp_path):
     assert "report.html" not in dphead("check", run).out
     (run / "README.md").write_bytes(b"\xff")  # not even text
     assert "README.md is not what" in dphead("check", run).out
+
+
+def test_a_page_of_another_version_is_said_to_be_one(folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(folder / "public", run)
+    report = read_run(run).report
+    (run / "report.html").write_text("other words")
+    (found,) = altered(run, report)
+    assert "wrote it" not in found.why
+    (found,) = altered(run, report | {"dphead": "0.0.1"})
+    assert found.why.endswith(f"or dphead 0.0.1 wrote it, and this is {__version__}")
 
 
 def test_a_report_of_other_weights_is_refused(folder, tmp_path):
