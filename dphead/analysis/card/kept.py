@@ -7,6 +7,7 @@ from typing import Any
 
 from dphead import __version__
 from dphead.analysis.check import DERIVED, Finding
+from dphead.analysis.sealed import as_written
 
 RENDERERS = {  # what makes each file of a report: module:function
     "report.html": "dphead.analysis.card.page:page",
@@ -22,10 +23,13 @@ assert set(RENDERERS) == set(OPTIONS) == DERIVED
 
 
 def rendered(name: str, report: dict[str, Any]) -> str:
-    """The text of a file that is made of a report: one of RENDERERS."""
+    """The text of a file that is made of a report: one of RENDERERS. ValueError for a
+    report of another form.
+    """
     module, function = RENDERERS[name].split(":")
     make: Callable[[dict[str, Any]], str] = getattr(import_module(module), function)
-    return make(report)
+    with as_written("a run", "its report"):
+        return make(report)
 
 
 def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
