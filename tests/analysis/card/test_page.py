@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from commands import CLASSES, dphead, features_file, fitted, rows
 
+from dphead import __version__
 from dphead.analysis.card.hazards import hazards_of
+from dphead.analysis.card.kept import altered, rendered
 from dphead.analysis.card.page import page
 from dphead.analysis.card.risk import limits_of
 from dphead.analysis.records import read_run
@@ -192,6 +194,36 @@ def test_what_is_altered_in_a_page_is_found(folder, tmp_path):
     assert "report.html" not in dphead("check", run).out
     (run / "README.md").write_bytes(b"\xff")  # not even text
     assert "README.md is not what" in dphead("check", run).out
+
+
+@pytest.mark.parametrize("name", ["warnings", "method", "test", "data"])
+@pytest.mark.parametrize("value", [True, [[]], None, {}])
+def test_a_report_of_another_form_is_told_in_a_line(folder, tmp_path, name, value):
+    """Whoever wrote it: `check` and `report` end without a traceback."""
+    run = tmp_path / "run"
+    shutil.copytree(folder / "public", run)
+    report = json.loads((run / "report.json").read_text())
+    for broken in (
+        report | {name: value},
+        {key: report[key] for key in report if key != name},
+    ):
+        for finding in altered(run, broken):
+            assert "is not what report.json gives" in finding.what
+        try:
+            rendered("report.html", broken)
+        except ValueError as error:
+            assert "\n" not in str(error)
+
+
+def test_a_page_of_another_version_is_said_to_be_one(folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(folder / "public", run)
+    report = read_run(run).report
+    (run / "report.html").write_text("other words")
+    (found,) = altered(run, report)
+    assert "wrote it" not in found.why
+    (found,) = altered(run, report | {"dphead": "0.0.1"})
+    assert found.why.endswith(f"or dphead 0.0.1 wrote it, and this is {__version__}")
 
 
 def test_a_report_of_other_weights_is_refused(folder, tmp_path):
