@@ -54,6 +54,7 @@ SCATTERNETS = {
     ),
     "patches": ("--normalize local", "--mirror"),
     "scatternet+patches": ("--normalize local", "--colours opponent --mirror"),
+    "deep-patches": ("--normalize local", "--colours opponent --mirror"),
 }
 PATCHES = 9_216  # columns of the patches, of images of any size
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
