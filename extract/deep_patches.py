@@ -33,7 +33,13 @@ PATCHES = 20_000  # whose covariance is whitened; chosen, not measured
 WHITEN = 1.0  # added to the eigenvalues, of their mean; the same table
 FLOOR = 0.1  # added to the products' root mean square; chosen, not measured
 SPREAD_FLOOR = 1e-5  # added to a channel's spread, as `extract.rowwise` does
-SETTINGS = {"filters": FILTERS, "side": SIDE, "places": PLACES, "seed": SEED}
+SETTINGS = {
+    "filters": FILTERS,
+    "side": SIDE,
+    "places": PLACES,
+    "whiten": WHITEN,
+    "seed": SEED,
+}
 TOGETHER = 16  # synthetic images in work at a time: their planes stay in the cache
 
 
