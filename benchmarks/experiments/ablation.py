@@ -473,6 +473,7 @@ def readme() -> str:
         f"apart\n\n{apart_table(read(OUT / 'apart.jsonl'))}\n\n{APART_NOTE}\n"
     )
     tried = [trials.FEW_ROWS, trials.WITHOUT_NOISE, TRIALS, trials.PATCHES]
+    tried.append(trials.DEEP_PATCHES)
     return wrapped("\n".join([*parts, longer, *tried]))
 
 
