@@ -135,6 +135,7 @@ def readme() -> str:
         f"apart\n\n{longer_steps.table()}\n\n{APART_NOTE}\n"
     )
     tried = [trials.FEW_ROWS, trials.WITHOUT_NOISE, TRIALS, trials.PATCHES]
+    tried.append(trials.DEEP_PATCHES)
     return wrapped("\n".join([*parts, longer, *tried]))
 
 

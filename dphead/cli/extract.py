@@ -57,7 +57,8 @@ SECTIONS = {
     "--backbone",
     required=True,
     metavar="NAME",
-    help="scatternet, patches, scatternet+patches, or the name of a timm model.",
+    help="scatternet, patches, scatternet+patches, deep-patches, or the name of a "
+    "timm model.",
 )
 @CLASSES
 @FOLDER_NAMES_ARE_PUBLIC
