@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.profiles import plain_sum_epsilon, total_rho
+from dphead.analysis.profiles import (
+    about_sum,
+    plain_sum_epsilon,
+    sum_accountant,
+    total_rho,
+)
 from dphead.analysis.sealed import as_written, read_json, read_sealed
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
@@ -70,6 +75,14 @@ class Run:
         return plain_sum_epsilon(
             fit_events(self.fits), ledger["delta"], self.plan.relation
         )
+
+    def about_total(self) -> str:
+        """Why `total_now` is above the run's own epsilon (`about_sum`)."""
+        ledger = self.report["ledger"]
+        accountant = ledger.get("total_accountant")
+        if self.fits is not None:
+            accountant = sum_accountant(fit_events(self.fits), self.plan.relation)
+        return about_sum(self.total_now(), accountant, ledger.get("budget"))
 
 
 def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:

@@ -64,11 +64,11 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
         finished = with_elsewhere(read_run(run, ledger), ledger)
         findings = [*find(finished), *altered(run, finished.report)]
         remarks = notes(finished) + unknown_images(finished)
-        total = spent_now(finished)
+        total = list(filter(None, (spent_now(finished), finished.about_total())))
     if as_json:
         click.echo(as_text(finished.report["guarantee"], findings, remarks))
     else:
-        click.echo(section("Data set", [total]))
+        click.echo(section("Data set", total))
         click.echo(section("This run", [recomputed(finished.report["guarantee"])]))
         for number, finding in enumerate(findings, 1):
             click.echo(f"\n{listed(number, finding)}")

@@ -38,7 +38,7 @@ def show(which: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dphead.analysis.profiles import plain_sum_epsilon
+    from dphead.analysis.profiles import about_sum, plain_sum_epsilon, sum_accountant
     from dphead.runs.report import plain
 
     fits = book.fits()
@@ -79,10 +79,12 @@ def show(which: Path, as_json: bool) -> None:
         console.print(table)
     limit = book.budget()
     delta = limit["delta"] if limit else max((f["delta"] for f in fits), default=1e-5)
-    total = plain_sum_epsilon(book.events(), delta, book.meta("relation") or "zero_out")
+    events, relation = book.events(), book.meta("relation") or "zero_out"
+    total = plain_sum_epsilon(events, delta, relation)
     spent = tied(f"epsilon {total:.5g} at delta {delta:g}")
     every = f"{spent}: the plain sum, every reserved release counted"
-    click.echo(section("Spent", [every]))
+    why = about_sum(total, sum_accountant(events, relation), limit)
+    click.echo(section("Spent", [every, why] if why else [every]))
     if limit:
         fixed = tied(f"epsilon {limit['epsilon']:g} at delta {limit['delta']:g}")
         said = (

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dphead.analysis.profiles import about_sum
 from dphead.analysis.records import made_of_images
 from dphead.analysis.rounding import percent_up
 from dphead.cli.paragraphs import section, tied
@@ -196,16 +197,25 @@ def budget(ledger: dict[str, Any]) -> Iterator[str]:
     """What all fits of the data set have spent, and their limit."""
     fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
+    why = about_sum(
+        ledger["total_epsilon"], ledger.get("total_accountant"), ledger["budget"]
+    )
     if limit := ledger["budget"]:
         yield (
             f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g}) in "
             f"{fits} of this data set"
         )
+        if why:
+            yield why
         return
     if ledger["path"] == ":memory:":
         yield f"{spent} spent; other fits of these images are not counted"
+        if why:
+            yield why
         return
     yield f"{spent} spent (delta {ledger['delta']:g}) in {fits} of this data set"
+    if why:
+        yield why
     yield (
         "! No limit: it can be fixed before a data set's first fit alone, by dphead "
         "ledger budget"

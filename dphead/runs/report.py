@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.profiles import all_profiles, plain_sum_epsilon, total_rho
+from dphead.analysis.profiles import (
+    about_sum,
+    all_profiles,
+    plain_sum_epsilon,
+    sum_accountant,
+    total_rho,
+)
 from dphead.analysis.sealed import write_json
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
@@ -162,18 +168,22 @@ def _across_fits(ledger: dict[str, Any]) -> str:
             + " ".join(uncounted(one) for one in ledger["elsewhere"])
         )
     total = f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}"
-    if budget := ledger["budget"]:
+    budget = ledger["budget"]
+    why = about_sum(ledger["total_epsilon"], ledger["total_accountant"], budget)
+    why = why and f" {why}"
+    if budget:
         limit = f"epsilon = {budget['epsilon']:.4g} at delta = {budget['delta']:g}"
         return (
             f"{counted} The guarantee for all of them together is {limit}, the budget "
             "that was fixed before the first of them and is never exceeded, whatever "
             "was chosen after seeing earlier results. Their plain sum so far is "
-            f"{total}; it is a count and no guarantee by itself."
+            f"{total}; it is a count and no guarantee by itself.{why}"
         )
     return (
         f"{counted} Their plain sum so far is {total}. No budget was fixed before the "
         "first of them, so this sum is a guarantee for all of them together only if "
         "the settings of each were fixed without regard to the results of the others."
+        f"{why}"
     )
 
 
@@ -223,14 +233,14 @@ def build(
     g = guarantee(result.plan, result.private_noise)
     budget = result.ledger.budget()
     delta = budget["delta"] if budget else result.plan.delta
+    events, relation = result.ledger.events(), result.plan.relation
     ledger = {
         "path": result.ledger.path,
         "fit_id": result.fit_id,
         "fits": len(result.ledger.fits()),
-        "total_epsilon": plain_sum_epsilon(
-            result.ledger.events(), delta, result.plan.relation
-        ),
+        "total_epsilon": plain_sum_epsilon(events, delta, relation),
         "total_is": "plain sum",
+        "total_accountant": sum_accountant(events, relation),
         "delta": delta,
         "budget": budget,
         "elsewhere": list(elsewhere),

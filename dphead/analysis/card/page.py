@@ -50,6 +50,7 @@ def page(report: dict[str, Any]) -> str:
         releases=releases[:SHOWN_RELEASES],
         more_releases=sum(r["count"] for r in releases[SHOWN_RELEASES:]),
         budget=budget_bar(report),
+        about_sum=words.about_total(report),
         expected=expected_bar(report),
         test=test_bar(report),
         classes=class_bars(report)[:SHOWN_CLASSES],

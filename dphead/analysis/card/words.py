@@ -8,6 +8,7 @@ from typing import Any
 
 from dphead.analysis.card.risk import Limits
 from dphead.analysis.check import check
+from dphead.analysis.profiles import about_sum
 from dphead.analysis.records import Run, plan_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
@@ -71,6 +72,13 @@ def statement(report: dict[str, Any]) -> str:
     """
     path = report["ledger"]["path"]
     return report["statement"].replace(path, Path(path).name)
+
+
+def about_total(report: dict[str, Any]) -> str:
+    """Why the total of all fits is above this run's epsilon; "" where it is its sum."""
+    ledger = report["ledger"]
+    accountant = ledger.get("total_accountant")
+    return about_sum(ledger["total_epsilon"], accountant, ledger["budget"])
 
 
 def not_covered(report: dict[str, Any]) -> list[Missing]:
