@@ -15,6 +15,7 @@ from dphead.analysis.profiles import (
     sum_accountant,
     total_rho,
 )
+from dphead.analysis.protected import protected_unit, thing_of
 from dphead.analysis.sealed import as_written, read_json, read_sealed
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
@@ -163,16 +164,6 @@ def _check_tensors(report: dict[str, Any], folder: Path, file: Path) -> None:
             )
 
 
-def made_of_images(extraction: dict[str, Any] | None) -> bool:
-    """Whether a report's or a head's `extraction` shows that dphead made the rows, each
-    of its own image.
-
-    Not so of imported rows and of arrays, whatever network they name: an extraction
-    alone records the shift of the pixels, if only that there was none.
-    """
-    return "mean" in ((extraction or {}).get("transform") or {})
-
-
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
     """What the accountant sees of fits of a ledger."""
     specs = (ReleaseSpec(**_spec(r)) for f in fits for r in f["releases"])
@@ -295,20 +286,18 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
             True,
             "its releases have no noise, or the noise of a fixed seed",
         )
-    if g["protected_unit"] != plan.protected_unit:
+    unit = _unit(report, plan)
+    if g["protected_unit"] != unit:
         raise _changed(
-            file,
-            "protected_unit",
-            g["protected_unit"],
-            f"its releases protect {plan.protected_unit}",
+            file, "protected_unit", g["protected_unit"], f"its releases protect {unit}"
         )
-    unit = "one row" if plan.group_cap is None else plan.protected_unit
-    if g["private"] and f"Protected unit: {unit}" not in report["statement"]:
+    named = "one row" if plan.group_cap is None else unit
+    if g["private"] and f"Protected unit: {named}" not in report["statement"]:
         raise _changed(
             file,
             "statement",
             report["statement"][:60],
-            f"its releases protect {plan.protected_unit}",
+            f"its releases protect {unit}",
         )
     claim = f"({g['epsilon']:.4g}, {g['delta']:g})-differentially private"
     if g["private"] != (claim in report["statement"]) or g["private"] == (
@@ -320,6 +309,14 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
             report["statement"][:60],
             f"epsilon is {g['epsilon']:.4g}",
         )
+
+
+def _unit(report: dict[str, Any], plan: Plan) -> str:
+    """Whom the releases protect; older reports call every row an image."""
+    rows = thing_of(report["data"].get("extraction"))
+    known = [protected_unit(plan.group_cap, thing) for thing in (rows, "image")]
+    found = report["guarantee"]["protected_unit"]
+    return found if found in known else known[0]
 
 
 def _recorded(

@@ -25,11 +25,17 @@ def with_elsewhere(run: Any, ledger: Path | None) -> Any:
 
 def unknown_images(run: Any) -> list[str]:
     """A note where this home cannot know whether other data sets hold the images."""
+    from dphead.analysis.protected import made_of_images
     from dphead.runs.ledgers import has_home, image_index
 
     dataset_id = run.report["data"].get("dataset_id")
     if dataset_id and has_home() and len(image_index().images(dataset_id)):
         return []
+    if not made_of_images(run.report["data"].get("extraction")):
+        return [
+            "rows that dphead did not make of images are known by their file's id "
+            "alone: whether fits on other files of them were charged is not known"
+        ]
     return [
         "the images were not extracted under this home (DPHEAD_HOME), so it does not "
         "know whether fits on other files of them were charged"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from dphead.analysis.protected import thing_of
 from dphead.endtoend import processes
 from dphead.endtoend.checkpoint import load_checkpoint, save_checkpoint
 from dphead.endtoend.choose import Schedule, schedule
@@ -102,6 +103,7 @@ def finetune(
         options.epsilon,
         confirm="--protect image",
         instead="`dphead fit --group-cap` on features",
+        thing=thing_of(data.source.extraction),
     )
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
