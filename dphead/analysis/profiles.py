@@ -191,7 +191,8 @@ def about_sum(total: float, accountant: str | None, budget: object) -> str:
     kept = "; the limit is kept" if budget else ""
     return (
         "Random batches are added up over runs by a coarser rule (RDP) than within one "
-        f"run (PLD), so the total is higher; neither number is wrong{kept}."
+        "run (PLD), so the total can be above the runs' own epsilons; neither is wrong"
+        f"{kept}."
     )
 
 

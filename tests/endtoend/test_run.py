@@ -102,7 +102,9 @@ def crash_at(step):
 
 def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     source(tmp_path)
-    result = finetune(options(tmp_path, "run"))
+    said = []
+    result = finetune(options(tmp_path, "run"), begin=said.append)
+    assert len(said) == 3 and "before the charge" in said[1]
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         *("ledger.json", "model.json", "model.safetensors"),
