@@ -156,9 +156,9 @@ class FeaturesWriter:
 
     def _full(self, error: Exception) -> ResumableError:
         return ResumableError(
-            f"the disk must take the next block of rows, got {type(error).__name__} "
-            f"for {str(self.part)!r}. Make room and run the same command again: it "
-            "resumes."
+            f"the disk must take the next block of rows, got {str(self.part)!r} "
+            f"({type(error).__name__}: {error}). Make room, if that is why, and run "
+            "the same command again: it resumes."
         )
 
     def _layout(self) -> Places:

@@ -37,7 +37,7 @@ def show(which: Path, as_json: bool) -> None:
 
     from rich.console import Console
 
-    from dphead.analysis.profiles import plain_sum_epsilon
+    from dphead.analysis.profiles import about_sum, plain_sum_epsilon, sum_accountant
     from dphead.runs.report import plain
 
     fits = book.fits()
@@ -50,10 +50,12 @@ def show(which: Path, as_json: bool) -> None:
         Console(highlight=False).print(_fits_table(fits))
     limit = book.budget()
     delta = limit["delta"] if limit else max((f["delta"] for f in fits), default=1e-5)
-    total = plain_sum_epsilon(book.events(), delta, book.meta("relation") or "zero_out")
+    events, relation = book.events(), book.meta("relation") or "zero_out"
+    total = plain_sum_epsilon(events, delta, relation)
     spent = tied(f"epsilon {total:.5g} at delta {delta:g}")
     every = f"{spent}: the plain sum, every reserved release counted"
-    click.echo(section("Spent", [every]))
+    why = about_sum(total, sum_accountant(events, relation), limit)
+    click.echo(section("Spent", [every, why] if why else [every]))
     click.echo(section("Budget", [_budget_in_words(limit, bool(fits))]))
 
 

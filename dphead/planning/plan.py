@@ -68,13 +68,6 @@ class Plan(Target):
         """Whether every release carries noise."""
         return all(s.noise_multiplier > 0 for s in self.specs)
 
-    @property
-    def protected_unit(self) -> str:
-        """Whom the guarantee is about, in words."""
-        if self.group_cap is None:
-            return "one image"
-        return f"one group with all its images, of which at most {self.group_cap} count"
-
     def events(self) -> list[GaussianEvent]:
         """What the accountant sees, equal releases together."""
         return accounting.together(spec.event() for spec in self.specs)
@@ -208,36 +201,38 @@ def check_unit(
     confirm: str,
     instead: str,
     group_cap: int | None = None,
+    thing: str = "image",
 ) -> list[str]:
-    """Groups of rows (people with several images) are protected, or it is confirmed
-    that each image is for itself alone: then that is a warning in the report.
+    """Groups of rows (people with several of them) are protected, or it is confirmed
+    that each row is for itself alone: then that is a warning in the report.
 
     grouped: whether the source has groups, a public fact of it; no group is looked at.
     protect: "image" confirms. confirm, instead: what to type to confirm it, and to
-    protect groups. ValueError where neither is given, or both.
+    protect groups. thing: what a row is called. ValueError where neither is given, or
+    both.
     """
     if protect not in (None, "image"):
         raise ValueError(
-            f"each image for itself is all that can be confirmed, got {protect=}. Use "
-            f"{confirm}, or {instead}."
+            f"each {thing} for itself is all that can be confirmed, got {protect=}. "
+            f"Use {confirm}, or {instead}."
         )
     if protect is not None and group_cap is not None:
         raise ValueError(
-            f"a fit protects groups or each image for itself, got {group_cap=} and "
+            f"a fit protects groups or each {thing} for itself, got {group_cap=} and "
             f"{protect=}. Leave one out."
         )
     if not grouped or group_cap is not None or np.isinf(epsilon):
         return []
     if protect is None:
         raise ValueError(
-            "a source with groups (people with several images) needs a decision, got "
-            f"none. Use {instead} to protect each group, or {confirm} to protect each "
-            "image for itself alone."
+            f"a source with groups (people with several {thing}s) needs a decision, "
+            f"got none. Use {instead} to protect each group, or {confirm} to protect "
+            f"each {thing} for itself alone."
         )
     return [
         (
-            "the source has groups (people with several images), and each image is "
-            f"protected for itself alone, as {confirm} confirms."
+            f"the source has groups (people with several {thing}s), and each {thing} "
+            f"is protected for itself alone, as {confirm} confirms."
         )
     ]
 
