@@ -7,7 +7,7 @@ nothing is charged.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,15 +113,22 @@ class Point:
         several = len(self.accuracies) > 1
         return float(np.std(self.accuracies, ddof=1)) if several else None
 
+    def as_data(self) -> dict[str, Any]:
+        """By name, with mean and sd."""
+        return asdict(self) | {"accuracy": self.accuracy, "sd": self.sd}
+
 
 @dataclass(frozen=True)
 class Forecast:
-    """points: by increasing epsilon; ceiling: without noise. facts: of the private fit.
-    n_train, n_held_out: rows of the look-alike, in the first draw.
+    """What is foretold. points: by increasing epsilon; ceiling: without noise.
+
+    source: of the method's settings. unit: whom epsilon protects, in words. n_train,
+    n_held_out: rows of the look-alike in each draw (where it has groups, in the last).
     """
 
-    facts: PublicFacts
+    question: Question
     source: str
+    unit: str
     n_train: int
     n_held_out: int
     points: tuple[Point, ...]
@@ -137,6 +144,20 @@ class Forecast:
         """The least budget whose mean accuracy is within NEAR of the best."""
         goal = self.best.accuracy - NEAR
         return next(point for point in self.points if point.accuracy >= goal)
+
+    def as_data(self) -> dict[str, Any]:
+        """All of it by name, the question's fields beside the others."""
+        own = {
+            name: getattr(self, name)
+            for name in ("source", "unit", "n_train", "n_held_out")
+        }
+        return {
+            **asdict(self.question),
+            **own,
+            "points": [point.as_data() for point in self.points],
+            "ceiling": self.ceiling.as_data(),
+            "enough": self.enough.epsilon,
+        }
 
 
 def require_public(declared: bool) -> None:
@@ -203,7 +224,14 @@ def forecast(
         Point(plan.epsilon, tuple(accuracies), _recognised(plan))
         for plan, accuracies in zip(plans, found, strict=True)
     ]
-    return Forecast(facts, method.source, *sizes, tuple(points[:-1]), points[-1])
+    return Forecast(
+        question,
+        method.source,
+        plans[0].protected_unit,
+        *sizes,
+        tuple(points[:-1]),
+        points[-1],
+    )
 
 
 class Draw(NamedTuple):
