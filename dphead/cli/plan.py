@@ -93,6 +93,7 @@ def plan(
         if plot is not None:
             check_drawable(plot)
         rows, charged = open_look_alike(look_alike, split, public_rows)
+        progress.begin("fitting on public rows")
         found = forecast(rows, question, progress)
     if plot is not None:
         accuracy_plot(
@@ -162,16 +163,20 @@ def _enough(found: Any) -> str:
     from dphead.analysis.tradeoff import FALSE_ALARMS
 
     best, enough = found.best, found.enough
-    why = f"the least within one point of the best ({100 * best.accuracy:.1f} %)"
+    why = f"the least within one point of the best ({_percent(best.accuracy)})"
     if enough is best:
         why = "the best; no smaller one is within a point of it"
     unit = "image" if found.question.group_cap is None else "group"
     return (
-        f"epsilon {enough.epsilon:g} with {100 * enough.accuracy:.1f} %: {why}. An "
+        f"epsilon {enough.epsilon:g} with {_percent(enough.accuracy)}: {why}. An "
         f"attacker with {tied(f'{100 * FALSE_ALARMS:g} %')} false alarms then "
         f"recognises a private {unit} at most {tied(percent_up(enough.recognised))} of "
         "the time."
     )
+
+
+def _percent(share: float) -> str:
+    return tied(f"{100 * share:.1f} %")
 
 
 def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
@@ -183,7 +188,7 @@ def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
     if found.n_train < q.n_rows:
         yield (
             f"! {found.n_train:,} public rows stood for {q.n_rows:,}, with the noise "
-            "of so many. More rows generalise better: a little more is likely."
+            "of so many. More rows generalise better: expect a little more."
         )
     warning = large_delta(max(q.epsilons), q.delta, q.n_rows)
     if warning is not None:

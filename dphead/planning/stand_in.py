@@ -53,6 +53,6 @@ def on_fewer_rows(plan: Plan, n_rows: int) -> Plan:
     """
     specs = []
     for spec in plan.specs:
-        noise = spec.noise_multiplier * n_rows / spec.n_rows
+        noise = spec.noise_multiplier * (n_rows / spec.n_rows)
         specs.append(replace(spec, n_rows=n_rows, noise_multiplier=noise))
     return replace(plan, specs=specs)
