@@ -188,7 +188,8 @@ def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
     if found.n_train < q.n_rows:
         yield (
             f"! {found.n_train:,} public rows stood for {q.n_rows:,}, with the noise "
-            "of so many. More rows generalise better: expect a little more."
+            "of so many. A head of more rows does better on new ones, most where there "
+            "is least noise: expect more of the larger epsilons."
         )
     warning = large_delta(max(q.epsilons), q.delta, q.n_rows)
     if warning is not None:

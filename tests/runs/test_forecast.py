@@ -148,6 +148,16 @@ def test_no_group_is_on_both_sides_and_the_sizes_are_those_that_are_said(seed):
     assert [len(part) for part in singles] == [20_000, 10_000]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_split_does_not_undo_the_order_that_a_file_was_shuffled_into(seed):
+    """By numpy and the same seed, from rows in the order of their classes."""
+    shuffled = np.random.default_rng(seed).permutation(1000)
+    for order in (shuffled, np.argsort(shuffled)):
+        labels = np.repeat(np.arange(10), 100)[order]
+        _, held_out = split_rows(np.full(1000, -1), 1000, seed)
+        assert np.bincount(labels[held_out], minlength=10).min() > 5
+
+
 @pytest.mark.parametrize("groups", [[], [-1] * 4, [7] * 50])
 def test_too_few_rows_or_groups_are_refused(groups):
     with pytest.raises(ValueError, match="a look-alike needs 5 labelled rows"):
