@@ -10,7 +10,9 @@ import click
 
 from dphead.cli.account_text import print_found
 from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
-from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SETTINGS
+from dphead.cli.account_text import print_found
+from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
+from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
@@ -62,7 +64,7 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 )
 @click.option("--n-features", type=int, help="With --method.")
 @click.option("--n-classes", type=int, help="With --method.")
-@SETTINGS
+@SET
 @click.option(
     "--select-mean",
     type=float,

@@ -116,7 +116,7 @@ PRESET = click.option(
     "--preset",
     help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...",
 )
-SETTINGS = click.option(
+SET = click.option(
     "--set",
     "settings",
     multiple=True,

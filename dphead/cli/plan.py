@@ -19,7 +19,7 @@ from dphead.cli.options import (
     PRESET,
     PUBLIC_ROWS,
     RELATION,
-    SETTINGS,
+    SET,
 )
 from dphead.cli.paragraphs import INDENT, section, tied
 from dphead.cli.paths import check_there
@@ -52,7 +52,7 @@ BAR = 24  # columns of an accuracy of 100 %; chosen
 @GROUP_CAP
 @METHOD
 @PRESET
-@SETTINGS
+@SET
 @click.option(
     "--draws",
     type=click.IntRange(min=1),
