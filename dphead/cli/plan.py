@@ -29,7 +29,9 @@ BAR = 24  # columns of an accuracy of 100 %; chosen
 
 
 @click.command(
-    short_help="Say what accuracy each epsilon buys, from public rows like yours."
+    short_help=(
+        "Say what accuracy each epsilon buys, from public rows that look like yours."
+    )
 )
 @click.argument("look_alike", type=PATH)
 @PUBLIC_ROWS
@@ -89,9 +91,12 @@ def plan(
 
     asked = {name: value for name, value in given.items() if value is not None}
     question = Question(**asked)
-    with shown("reading public rows") as progress:
+    try:
         if plot is not None:
             check_drawable(plot)
+    except ImportError as error:
+        raise click.UsageError(str(error)) from None
+    with shown("reading public rows") as progress:
         rows, charged = open_look_alike(look_alike, split, public_rows)
         progress.begin("fitting on public rows")
         found = forecast(rows, question, progress)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from commands import charges, contents, dphead, features_file, fitted, refused
@@ -106,6 +107,12 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
     few = features_file(tmp_path / "few.h5", n=4)
     command = ("plan", few, "--public-rows", "--n-rows", 50, *QUICK, "--delta", 1e-3)
     assert "a look-alike needs 5 labelled rows" in refused(dphead(*command))
+
+
+def test_a_plot_without_matplotlib_is_refused_before_a_fit(digits, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    command = ("plan", digits, "--public-rows", "--n-rows", 1000, "--plot", "c.png")
+    assert "plots must have matplotlib, got none" in refused(dphead(*command))
 
 
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
