@@ -10,8 +10,6 @@ import click
 
 from dphead.cli.account_text import print_found
 from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
-from dphead.cli.account_text import print_found
-from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
 from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
 

@@ -22,7 +22,8 @@ from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.features import load_features, split_slots
 from dphead.runs.ledgers import Elsewhere, charged_elsewhere
-from dphead.runs.loop import KEPT_ROWS_BYTES, Run, fit_head
+from dphead.runs.loop import Run, fit_head
+from dphead.runs.memory import DEFAULT_BYTES
 from dphead.solvers.base import PublicFacts, Solver
 from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
@@ -213,7 +214,7 @@ def forecast(
     method = make_method(question.method, facts, question.settings, question.preset)
     epsilons = [*sorted(set(question.epsilons)), math.inf]
     plans = [_planned(method, facts, question, epsilon) for epsilon in epsilons]
-    door = Door(CpuSums(), KeptSums(), memory=KEPT_ROWS_BYTES)
+    door = Door(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
     found: list[list[float]] = [[] for _ in plans]
     sizes = 0, 0
     for i in range(question.draws):
