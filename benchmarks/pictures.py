@@ -31,6 +31,7 @@ PAGE = (1000, 1540)  # pixels of the card's picture; chosen by looking at it
 COMMANDS = {
     "extract": tour.COMMANDS[0],
     "verify": "dphead verify digits.h5",
+    "plan": "dphead plan digits.h5 --split train --public-rows --n-rows 5000",
     "budget": tour.COMMANDS[1],
     "dry-run": "dphead fit digits.h5 --split train --method dp-ls -o ridge --dry-run",
     "fit": tour.COMMANDS[2] + " --test-is public",

@@ -26,6 +26,7 @@ MODULES = {  # what is public, by what it is for
     "Estimators": ("dphead.estimators",),
     "Networks": ("dphead.endtoend.estimator",),
     "A run from files to files": ("dphead.runs.fit.fit_files", "dphead.runs.options"),
+    "What a budget buys": ("dphead.runs.forecast",),
     "Own methods": ("dphead.solvers.base", "dphead.solvers.head"),
     "What attackers are limited to": ("dphead.analysis.tradeoff",),
     "Checks": (

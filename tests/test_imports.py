@@ -35,7 +35,10 @@ def loaded_after(code: str) -> set[str]:
             HEAVY | {"PIL", "pyarrow", "rich"},
         ),
         ("import dphead.planning.registry as r; r.names()", HEAVY | {"numpy"}),
-        ("import dphead.cli.fit, dphead.cli.account", HEAVY | {"numpy", "rich"}),
+        (
+            "import dphead.cli.fit, dphead.cli.account, dphead.cli.plan",
+            HEAVY | {"numpy", "rich"},
+        ),
         (
             "from dphead.analysis.profiles import all_profiles\n"
             "from dphead.privacy.accounting import GaussianEvent\n"

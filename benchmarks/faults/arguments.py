@@ -14,6 +14,10 @@ BASES: dict[str, tuple[str, ...]] = {
     "features join": ("s.shard-0-of-2.h5", "s.shard-1-of-2.h5", "-o", "x.h5"),
     "features import": ("e.npz", "-o", "x.h5", "--classes", "3"),
     "verify": ("f.h5",),
+    "plan": (
+        *("f.h5", "--public-rows", "--n-rows", "100", "--draws", "1", "--epsilon", "1"),
+        *("--delta", "1e-3"),
+    ),
     "fit": (
         *("f.h5", "--protect", "image", "-o", "x", "--method", "dp-fc"),
         *("--delta", "1e-3"),

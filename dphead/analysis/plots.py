@@ -123,8 +123,40 @@ def figure9(
     return {"epsilon": [float(e) for e in epsilons], **noise}
 
 
-def new_figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any:
-    """A figure without a window and its axes, after the checks that need no drawing."""
+def accuracy_plot(
+    path: str | Path,
+    epsilons: Sequence[float],
+    accuracies: Sequence[Sequence[float]],
+    ceiling: float,
+    title: str = "",
+) -> None:
+    """Draw accuracy against epsilon to `path`: the mean of each epsilon's draws, with
+    their range.
+
+    accuracies: of each epsilon its draws; ceiling: without noise; all of them shares.
+    Raises as `tradeoff_plot`.
+    """
+    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
+    percent = [100 * np.asarray(draws) for draws in accuracies]
+    means = [float(draws.mean()) for draws in percent]
+    low = [float(draws.min()) for draws in percent]
+    high = [float(draws.max()) for draws in percent]
+    axes.fill_between(epsilons, low, high, color=BLUE, alpha=0.15, linewidth=0)
+    axes.semilogx(epsilons, means, color=BLUE, marker="o", label="mean and range")
+    axes.axhline(100 * ceiling, color=GREY, linestyle="--", label="without noise")
+    axes.set_xticks(list(epsilons), minor=False)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
+    axes.set(xlabel="ε", ylabel="accuracy, %")
+    axes.legend(frameon=False, loc="lower right")
+    axes.set_title(title, fontsize=11)
+    save_figure(figure, path)
+
+
+def check_drawable(path: str | Path) -> None:
+    """ImportError without matplotlib; ValueError for an ending that is no picture
+    format.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -132,14 +164,21 @@ def new_figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any
             "plots must have matplotlib, got none. Install it: pip install "
             "'dphead[plots]'."
         ) from error
-    figure = Figure(figsize=size, layout="constrained")
-    formats = figure.canvas.get_supported_filetypes()
+    formats = Figure().canvas.get_supported_filetypes()
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
         raise ValueError(
             f"a plot must be one of {sorted(formats)}, got path={str(path)!r}. Use "
             ".png, .svg or .pdf."
         )
+
+
+def new_figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any:
+    """A figure without a window and its axes, after `check_drawable`."""
+    check_drawable(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False)[0]
     for one in axes:
         one.grid(True, color="#dddddd", linewidth=0.6)

@@ -10,6 +10,8 @@ from dphead.privacy.accounting import GaussianEvent, log_delta, require, total_m
 
 # false positive rates at which `dphead account` prints the limit on true positives
 REPORTED_RATES = (0.001, 0.01, 0.1)
+# the one of them that is taken where one number has to say it; chosen
+FALSE_ALARMS = 0.01
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:

@@ -22,6 +22,10 @@ COMMANDS = {  # name: (module:attribute, what `dphead --help` says)
         "dphead.cli.verify:verify",
         "Check a features file (looks at private values).",
     ),
+    "plan": (
+        "dphead.cli.plan:plan",
+        "Say what accuracy each epsilon buys, from public rows that look like yours.",
+    ),
     "fit": ("dphead.cli.fit:fit", "Train a private head from a features file."),
     "finetune": (
         "dphead.cli.finetune:finetune",

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from dphead.cli import values
 from dphead.cli.account_text import print_found
 from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
-from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION
+from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
@@ -63,14 +62,7 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 )
 @click.option("--n-features", type=int, help="With --method.")
 @click.option("--n-classes", type=int, help="With --method.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=values.settings,
-    metavar="NAME=VALUE",
-    help="With --method: batch_size=4096.",
-)
+@SET
 @click.option(
     "--select-mean",
     type=float,

@@ -10,7 +10,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import LOSSES, METHODS, PATH
-from dphead.cli.options import DELTA, GROUP_CAP, RELATION
+from dphead.cli.options import DELTA, GROUP_CAP, PUBLIC_ROWS, RELATION
 from dphead.cli.paragraphs import filled, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
@@ -51,11 +51,7 @@ from dphead.cli.progress import shown
     type=PATH,
     help="Use the rows of this features file instead; needs --public-rows.",
 )
-@click.option(
-    "--public-rows",
-    is_flag=True,
-    help="Declare the rows of --features public: nobody's privacy is at stake.",
-)
+@PUBLIC_ROWS
 @click.option("--split", help="Split of --features, if it has several.")
 @click.option(
     "--fits",

@@ -11,7 +11,6 @@ import click
 from dphead.cli import values
 from dphead.cli.choices import (
     ACCOUNTANTS,
-    METHODS,
     PATH,
     SETTINGS,
     WithSettings,
@@ -25,8 +24,10 @@ from dphead.cli.options import (
     EPSILON,
     GROUP_CAP,
     LEDGER,
+    METHOD,
     NOMINAL_N,
     NOT_PRIVATE,
+    PRESET,
     PROTECT,
     RELATION,
     RUN_FOLDER,
@@ -68,17 +69,8 @@ SECTIONS = {
 )
 @click.argument("features", type=PATH)
 @RUN_FOLDER
-@click.option(
-    "--method",
-    type=METHODS,
-    default="auto",
-    show_default=True,
-    help="auto has nothing to choose.",
-)
-@click.option(
-    "--preset",
-    help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...",
-)
+@METHOD
+@PRESET
 @EPSILON
 @DELTA
 @RELATION

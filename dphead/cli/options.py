@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from dphead.cli.choices import PATH, RELATIONS, TUNING, NamedPath
+from dphead.cli import values
+from dphead.cli.choices import METHODS, PATH, RELATIONS, TUNING, NamedPath
 
 # --- what a run guarantees ------------------------------------------------------------
 
@@ -95,7 +96,34 @@ DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Print what would be released, and stop."
 )
 
+PUBLIC_ROWS = click.option(
+    "--public-rows",
+    is_flag=True,
+    help="Declare the features file's rows public: nobody's privacy is at stake.",
+)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+# --- methods of heads -----------------------------------------------------------------
+
+METHOD = click.option(
+    "--method",
+    type=METHODS,
+    default="auto",
+    show_default=True,
+    help="auto has nothing to choose.",
+)
+PRESET = click.option(
+    "--preset",
+    help="A paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ...",
+)
+SET = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=values.settings,
+    metavar="NAME=VALUE",
+    help="A setting of --method, such as batch_size=4096.",
+)
 
 # --- networks -------------------------------------------------------------------------
 

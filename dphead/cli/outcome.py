@@ -17,7 +17,6 @@ from dphead.analysis.rounding import percent_up
 from dphead.cli.paragraphs import section, tied
 
 NETWORK = "finetune "  # before the name of a network that was trained
-FALSE_ALARMS = 0.01  # of the attacker in the sentence on recognition; chosen
 NAMED_CLASSES = 4  # weak ones that are named; chosen, not measured
 
 
@@ -115,7 +114,7 @@ def recognition(plan: Any, thing: str) -> str:
     """The limit on an attacker, from the exact trade-off curve of the releases, rounded
     up. thing: what a row is called.
     """
-    from dphead.analysis.tradeoff import tpr_bound
+    from dphead.analysis.tradeoff import FALSE_ALARMS, tpr_bound
 
     limit = tpr_bound(plan.events(), FALSE_ALARMS, plan.relation)
     unit = thing if plan.group_cap is None else "group"

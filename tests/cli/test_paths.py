@@ -12,6 +12,7 @@ from dphead.cli.paths import check_there
 
 COMMANDS = (
     "fit missing.h5 -o run",
+    "plan missing --n-rows 9",
     "finetune missing -o run --ledger l.sqlite --classes 3",
     "extract missing -o x.h5 --backbone scatternet",
     "evaluate missing missing",

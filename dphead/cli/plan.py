@@ -1,0 +1,212 @@
+"""`dphead plan`: what accuracy each epsilon buys, before any of it is spent.
+
+Rows are public, by declaration: private ones may not be planned with.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dphead.cli import values
+from dphead.cli.choices import PATH
+from dphead.cli.options import (
+    AS_JSON,
+    DELTA,
+    GROUP_CAP,
+    METHOD,
+    PRESET,
+    PUBLIC_ROWS,
+    RELATION,
+    SET,
+)
+from dphead.cli.paragraphs import INDENT, section, tied
+from dphead.cli.paths import check_there
+from dphead.cli.progress import shown
+
+BAR = 24  # columns of an accuracy of 100 %; chosen
+
+
+@click.command(
+    short_help=(
+        "Say what accuracy each epsilon buys, from public rows that look like yours."
+    )
+)
+@click.argument("look_alike", type=PATH)
+@PUBLIC_ROWS
+@click.option("--split", help="Split of LOOK_ALIKE, if it has several.")
+@click.option(
+    "--n-rows",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Private rows that are to be trained on; their number is public.",
+)
+@click.option(
+    "--epsilon",
+    "epsilons",
+    metavar="E1,E2,...",
+    callback=values.separated(float, "numbers: 0.5,1,2"),
+    help="Budgets to compare (default: 0.1,0.5,1,2,4,8).",
+)
+@DELTA
+@RELATION
+@GROUP_CAP
+@METHOD
+@PRESET
+@SET
+@click.option(
+    "--draws",
+    type=click.IntRange(min=1),
+    help="Splits of the rows, and draws of the noise, for each epsilon (default: 3).",
+)
+@click.option("--plot", type=PATH, help="Draw the curve (png, svg or pdf).")
+@AS_JSON
+def plan(
+    look_alike: Path,
+    public_rows: bool,
+    split: str | None,
+    plot: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Say what accuracy each epsilon buys for a fit of so many private rows, from fits
+    on LOOK_ALIKE: a features file of public images that look like yours, through the
+    same network.
+
+    Fits have the noise of the private one, whatever the look-alike's number of rows,
+    and are measured on rows of it that they did not see. Nothing is charged, since no
+    private row is read.
+
+    \b
+    dphead plan public.h5 --public-rows --n-rows 5000
+    """
+    check_there("a features file", look_alike)
+
+    import json
+
+    from dphead.analysis.plots import accuracy_plot, check_drawable
+    from dphead.runs.forecast import Question, forecast, open_look_alike
+    from dphead.runs.report import plain
+
+    asked = {name: value for name, value in given.items() if value is not None}
+    question = Question(**asked)
+    try:
+        if plot is not None:
+            check_drawable(plot)
+    except ImportError as error:
+        raise click.UsageError(str(error)) from None
+    with shown("reading public rows") as progress:
+        rows, charged = open_look_alike(look_alike, split, public_rows)
+        progress.begin("fitting on public rows")
+        found = forecast(rows, question, progress)
+    if plot is not None:
+        accuracy_plot(
+            plot,
+            [point.epsilon for point in found.points],
+            [point.accuracies for point in found.points],
+            found.ceiling.accuracy,
+            f"{question.method} on {question.n_rows:,} rows, δ = {question.delta:g}",
+        )
+    if as_json:
+        click.echo(json.dumps(plain(found.as_data()), indent=2))
+        return
+    n, width = rows.x.shape
+    public = f"{look_alike}: {n:,} rows x {width:,} features, {rows.n_classes} classes;"
+    click.echo(section("Public", [f"{public} declared so, and nothing is charged"]))
+    click.echo(section("Foretold", [_asked(found)]))
+    click.echo(_table(found))
+    click.echo(section("Enough", [_enough(found), *_reservations(found, charged)]))
+    click.echo(section("Next", _next(found)))
+    if plot is not None:
+        click.echo(section("Wrote", [str(plot)]))
+
+
+def _asked(found: Any) -> str:
+    """Of what the accuracies are."""
+    q = found.question
+    delta = tied(f"delta {q.delta:g}")
+    draws = f"mean ± sd of {q.draws} draws" if q.draws > 1 else "one draw"
+    return (
+        f"{q.method} on {q.n_rows:,} private rows, {delta} for {found.unit} "
+        f"({q.relation}); {draws}, measured on {found.n_held_out:,} rows held out"
+    )
+
+
+def _table(found: Any) -> str:
+    """A line an epsilon, and one without noise."""
+    from rich.bar import Bar
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+
+    from dphead.analysis.rounding import percent_up
+
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("epsilon", justify="right")
+    table.add_column("accuracy", justify="right")
+    table.add_column("0 to 100 %")
+    table.add_column("recognised", justify="right")
+    for point in (*found.points, found.ceiling):
+        spread = "" if point.sd is None else f" ± {100 * point.sd:.1f}"
+        table.add_row(
+            "no noise" if point is found.ceiling else f"{point.epsilon:g}",
+            f"{100 * point.accuracy:.1f}{spread} %",
+            Bar(1, 0, point.accuracy, width=BAR),
+            "" if point is found.ceiling else percent_up(point.recognised),
+        )
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(Padding(table, (0, 0, 0, INDENT)))
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    return "\n".join(["", *lines, ""])
+
+
+def _enough(found: Any) -> str:
+    """The least epsilon that is worth as much as the best, and what it costs."""
+    from dphead.analysis.rounding import percent_up
+    from dphead.analysis.tradeoff import FALSE_ALARMS
+
+    best, enough = found.best, found.enough
+    why = f"the least within one point of the best ({_percent(best.accuracy)})"
+    if enough is best:
+        why = "the best; no smaller one is within a point of it"
+    unit = "image" if found.question.group_cap is None else "group"
+    return (
+        f"epsilon {enough.epsilon:g} with {_percent(enough.accuracy)}: {why}. An "
+        f"attacker with {tied(f'{100 * FALSE_ALARMS:g} %')} false alarms then "
+        f"recognises a private {unit} at most {tied(percent_up(enough.recognised))} of "
+        "the time."
+    )
+
+
+def _percent(share: float) -> str:
+    return tied(f"{100 * share:.1f} %")
+
+
+def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
+    """What to keep in mind. charged: ledgers with fits on the same images."""
+    from dphead.planning.plan import large_delta
+
+    q = found.question
+    yield "! Foretold, not promised: it is as true as the public rows are like yours."
+    if found.n_train < q.n_rows:
+        yield (
+            f"! {found.n_train:,} public rows stood for {q.n_rows:,}, with the noise "
+            "of so many. A head of more rows does better on new ones, most where there "
+            "is least noise: expect more of the larger epsilons."
+        )
+    warning = large_delta(max(q.epsilons), q.delta, q.n_rows)
+    if warning is not None:
+        yield f"! {warning}"
+    for one in charged:
+        yield f"! Were these rows private? {one} does not count what is shown here."
+
+
+def _next(found: Any) -> list[str]:
+    """What to type next."""
+    budget = f"--epsilon {found.enough.epsilon:g} --delta {found.question.delta:g}"
+    return [
+        "before the first fit of the private rows, fix what all may spend:",
+        f"dphead ledger budget PRIVATE.h5 {budget}",
+    ]

@@ -1,0 +1,327 @@
+"""What accuracy a budget buys, before any of it is spent: fits on public rows that look
+like the private ones, at several epsilons.
+
+No private row may come here: every accuracy is an exact function of the rows, and
+nothing is charged.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dphead.analysis.metrics import accuracy
+from dphead.analysis.tradeoff import FALSE_ALARMS, tpr_bound
+from dphead.planning.methods import Method, make_method
+from dphead.planning.plan import Plan, check_facts, make_plan
+from dphead.planning.stand_in import StandIn, on_fewer_rows
+from dphead.privacy.noise import NoiseSource
+from dphead.rows.arrays import ArrayRows
+from dphead.rows.features import load_features, split_slots
+from dphead.runs.ledgers import Elsewhere, charged_elsewhere
+from dphead.runs.loop import Run, fit_head
+from dphead.runs.memory import DEFAULT_BYTES
+from dphead.solvers.base import PublicFacts, Solver
+from dphead.sums.caches import KeptSums
+from dphead.sums.cpu import CpuSums
+from dphead.sums.door import Door
+
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # those of our tables; chosen
+DRAWS = 3  # of the split and the noise; chosen
+# of the look-alike's rows, what is held out to measure on, and the most; chosen
+HELD_OUT_SHARE = 5  # one row of so many
+MOST_HELD_OUT = 10_000
+# of the splits' generator: many files hold rows in the order of a seed alone, such as
+# 0, which the same generator would put back into the order of their classes
+SPLITS = 0x53504C
+NEAR = 0.01  # of the best accuracy: what counts as near enough to it; chosen
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class LookAlike:
+    """Rows that anybody may see, and that are as private ones are expected to be.
+
+    x: (n, n_features) float; y: (n,) int class positions, -1 for none: such rows are
+    left out. groups: (n,) int, negative for a row on its own, or None.
+    are_public: has to be declared; ValueError otherwise.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    n_classes: int
+    groups: np.ndarray | None = None
+    are_public: bool = False
+
+    def __post_init__(self) -> None:
+        require_public(self.are_public)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What private fits are foretold.
+
+    n_rows: private rows, or under add_remove the public stand-in for their number.
+    group_cap: protects groups (people), of which at most so many rows count; None
+    protects each row. settings: of the method, by name. draws: of the split and the
+    noise, for each epsilon; seed: of the first one.
+    """
+
+    n_rows: int
+    epsilons: Sequence[float] = EPSILONS
+    delta: float = 1e-5
+    relation: str = "zero_out"
+    group_cap: int | None = None
+    method: str = "auto"
+    preset: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    draws: int = DRAWS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        known = all(0 < epsilon < math.inf for epsilon in self.epsilons)
+        if not known or not self.epsilons:
+            raise ValueError(
+                "epsilons must be positive and finite, at least one, got "
+                f"epsilons={tuple(self.epsilons)}. Without noise is foretold anyway."
+            )
+        if self.draws < 1:
+            raise ValueError(f"there must be a draw, got draws={self.draws}. Ask one.")
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one budget buys, and what it costs.
+
+    epsilon: inf without noise. accuracies: on held-out rows, one a draw. recognised:
+    the largest share of private rows (or groups) that any attack recognises where
+    FALSE_ALARMS of the others are taken for them.
+    """
+
+    epsilon: float
+    accuracies: tuple[float, ...]
+    recognised: float
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over draws."""
+        return float(np.mean(self.accuracies))
+
+    @property
+    def sd(self) -> float | None:
+        """Standard deviation over draws; None of a single one."""
+        several = len(self.accuracies) > 1
+        return float(np.std(self.accuracies, ddof=1)) if several else None
+
+    def as_data(self) -> dict[str, Any]:
+        """By name, with mean and sd."""
+        return asdict(self) | {"accuracy": self.accuracy, "sd": self.sd}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is foretold. points: by increasing epsilon; ceiling: without noise.
+
+    source: of the method's settings. unit: whom epsilon protects, in words. n_train,
+    n_held_out: rows of the look-alike in each draw (where it has groups, in the last).
+    """
+
+    question: Question
+    source: str
+    unit: str
+    n_train: int
+    n_held_out: int
+    points: tuple[Point, ...]
+    ceiling: Point
+
+    @property
+    def best(self) -> Point:
+        """The budget with the highest mean accuracy; the least of equals."""
+        return max(self.points, key=lambda point: point.accuracy)
+
+    @property
+    def enough(self) -> Point:
+        """The least budget whose mean accuracy is within NEAR of the best."""
+        goal = self.best.accuracy - NEAR
+        return next(point for point in self.points if point.accuracy >= goal)
+
+    def as_data(self) -> dict[str, Any]:
+        """All of it by name, the question's fields beside the others."""
+        own = {
+            name: getattr(self, name)
+            for name in ("source", "unit", "n_train", "n_held_out")
+        }
+        return {
+            **asdict(self.question),
+            **own,
+            "points": [point.as_data() for point in self.points],
+            "ceiling": self.ceiling.as_data(),
+            "enough": self.enough.epsilon,
+        }
+
+
+def require_public(declared: bool) -> None:
+    """ValueError unless the rows of a forecast were declared public."""
+    if not declared:
+        raise ValueError(
+            "a forecast needs rows that are declared public, got no declaration. It "
+            "shows exact accuracies on them, and charges nothing: take public images "
+            "that look like yours, through the same network, and declare them with "
+            "--public-rows (are_public=True)."
+        )
+
+
+def open_look_alike(
+    path: Path, split: str | None, are_public: bool
+) -> tuple[LookAlike, list[Elsewhere]]:
+    """The rows of a features file, and ledgers that hold fits on the same images: a
+    sign that somebody took them to be private.
+
+    ValueError, before anything is read, unless the rows are declared public.
+    """
+    require_public(are_public)
+    rows, file = load_features(path, split, memory=0)
+    with file:
+        y = rows.labels()
+        # public labels may say how many classes there are
+        n_classes = len(file.class_names or []) or int(y.max(initial=-1)) + 1
+        group = None if file.group is None else file.group[split_slots(file, split)]
+        found = LookAlike(rows.features(), y, n_classes, group, are_public)
+        return found, charged_elsewhere(file.dataset_id)
+
+
+def forecast(
+    look_alike: LookAlike, question: Question, progress: Progress | None = None
+) -> Forecast:
+    """The accuracy on new rows that each epsilon buys for a fit of question.n_rows
+    private rows, from fits on the look-alike's.
+
+    Each draw holds out a fifth of the look-alike's rows, at most MOST_HELD_OUT, and
+    trains on question.n_rows of the rest; on all of it where that is less, with as much
+    less noise (`StandIn`). The noise is then that of the private fit, but a head of
+    fewer rows does worse on new ones, most where there is least noise: that accuracy is
+    foretold too low (docs/plan.md). At each epsilon the draws have the same splits and
+    noise seeds.
+    progress: is told (fits made, fits in all, label) after each fit.
+    ValueError for what the private fit would refuse too, and for too few rows.
+    """
+    facts = PublicFacts(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
+    check_facts(facts)
+    method = make_method(question.method, facts, question.settings, question.preset)
+    epsilons = [*sorted(set(question.epsilons)), math.inf]
+    plans = [_planned(method, facts, question, epsilon) for epsilon in epsilons]
+    door = Door(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
+    found: list[list[float]] = [[] for _ in plans]
+    sizes = 0, 0
+    for i in range(question.draws):
+        draw = _drawn(look_alike, question, question.seed + i)
+        sizes = draw.train.n_rows, len(draw.y)
+        for plan, accuracies in zip(plans, found, strict=True):
+            accuracies.append(_measured(method.solver, facts, plan, draw, door))
+            if progress is not None:
+                made, wanted = sum(map(len, found)), len(plans) * question.draws
+                progress(made, wanted, "fits on public rows")
+    points = [
+        Point(plan.epsilon, tuple(accuracies), _recognised(plan))
+        for plan, accuracies in zip(plans, found, strict=True)
+    ]
+    return Forecast(
+        question,
+        method.source,
+        plans[0].protected_unit,
+        *sizes,
+        tuple(points[:-1]),
+        points[-1],
+    )
+
+
+class Draw(NamedTuple):
+    """Rows to train on, held-out rows x and their labels y, and a seed of noise."""
+
+    train: ArrayRows
+    x: np.ndarray
+    y: np.ndarray
+    seed: int
+
+
+def split_rows(
+    groups: np.ndarray, n_rows: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(at most n_rows to train on, those that are held out): positions at random.
+
+    groups: (n,) int, negative for a row on its own. No group is on both sides, so that
+    a few more rows may be held out than `forecast` says. ValueError where that leaves
+    none to train on.
+    """
+    n = len(groups)
+    alone = groups.max(initial=-1) + 1 + np.arange(n)
+    names, group = np.unique(np.where(groups < 0, alone, groups), return_inverse=True)
+    place = np.random.default_rng((SPLITS, seed)).permutation(len(names))[group]
+    order = np.argsort(place, kind="stable")
+    wanted = min(n // HELD_OUT_SHARE, MOST_HELD_OUT)
+    ends = np.searchsorted(place[order], place[order[:wanted]], side="right")
+    end = int(ends.max(initial=0))
+    if not 0 < end < n:
+        raise ValueError(
+            f"a look-alike needs {HELD_OUT_SHARE} labelled rows or more, of several "
+            f"groups if it has any, got {n} labelled rows. Take a larger one."
+        )
+    return np.sort(order[end:][:n_rows]), np.sort(order[:end])
+
+
+def _drawn(look_alike: LookAlike, question: Question, seed: int) -> Draw:
+    """Labelled rows for one fit at each epsilon."""
+    x, y = look_alike.x, look_alike.y
+    labelled = np.flatnonzero((y >= 0) & (y < look_alike.n_classes))
+    groups = np.full(len(labelled), -1)
+    if look_alike.groups is not None:
+        groups = look_alike.groups[labelled]
+    train, held_out = split_rows(groups, question.n_rows, seed)
+    rows = ArrayRows(
+        x[labelled[train]],
+        y[labelled[train]],
+        groups=groups[train],
+        group_cap=question.group_cap,
+    )
+    return Draw(rows, x[labelled[held_out]], y[labelled[held_out]], seed)
+
+
+def _planned(
+    method: Method, facts: PublicFacts, question: Question, epsilon: float
+) -> Plan:
+    """The private fit's plan."""
+    return make_plan(
+        method.solver,
+        facts,
+        epsilon=epsilon,
+        delta=question.delta,
+        relation=question.relation,
+        accountant=method.accountant,
+        group_cap=question.group_cap,
+    )
+
+
+def _measured(
+    solver: Solver, facts: PublicFacts, plan: Plan, draw: Draw, door: Door
+) -> float:
+    """The accuracy on held-out rows of a head that stands for the private one.
+
+    facts, plan: of the private fit.
+    """
+    n = draw.train.n_rows
+    stand_in = StandIn(solver, plan.budgeted(facts), n)
+    own = replace(facts, n_rows=n)
+    how = Run(noise=NoiseSource(draw.seed), summer=door)
+    head = fit_head(stand_in, draw.train, own, on_fewer_rows(plan, n), how).head
+    return accuracy(draw.y, head.scores(draw.x).argmax(axis=1))[0]
+
+
+def _recognised(plan: Plan) -> float:
+    """`Point.recognised` of a plan; all of them without noise."""
+    return (
+        tpr_bound(plan.events(), FALSE_ALARMS, plan.relation) if plan.private else 1.0
+    )

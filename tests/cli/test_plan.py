@@ -1,0 +1,126 @@
+"""`dphead plan`: what is printed, drawn and refused; what it may not touch."""
+
+import json
+import re
+import sys
+
+import pytest
+from commands import charges, contents, dphead, features_file, fitted, refused
+from sklearn.datasets import load_digits
+
+from dphead.analysis.rounding import percent_up
+from dphead.analysis.tradeoff import tpr_bound
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.accounting import GaussianEvent
+from dphead.runs.forecast import DRAWS, EPSILONS
+from extract.format import write_features
+
+LINE = re.compile(r" +([\d.]+|no noise) │ +([\d.]+) ± [\d.]+ % │ █")
+QUICK = ("--method", "dp-ls", "--draws", "2")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    path = tmp_path_factory.mktemp("digits") / "public.h5"
+    x, y = load_digits(return_X_y=True)
+    write_features(path, x.astype("f4"), y, [str(k) for k in range(10)])
+    return path
+
+
+def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
+    before = contents(digits.parent)
+    done = fitted("plan", digits, "--public-rows", "--n-rows", 5000, *QUICK)
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80 or str(digits) in max(lines, key=len)
+    found = [
+        re.match(r" +([\d.]+|no noise) │ +([\d.]+) ± [\d.]+ % │ █", x) for x in lines
+    ]
+    table = {m[1]: float(m[2]) for m in found if m}
+    assert list(table) == [*(f"{e:g}" for e in EPSILONS), "no noise"]
+    assert table["0.1"] < table["1"] < table["no noise"]
+    text = " ".join(done.out.replace("\xa0", " ").split())
+    goal = max(v for k, v in table.items() if k != "no noise") - 1
+    enough = next(k for k, v in table.items() if v >= goal - 0.05)
+    assert f"Enough epsilon {enough} with {table[enough]} %" in text
+    assert f"PRIVATE.h5 --epsilon {enough} --delta 1e-05" in text
+    assert "1,438 public rows stood for 5,000" in text
+    assert "declared so, and nothing is charged" in text
+    for epsilon in EPSILONS:
+        events = [GaussianEvent(1 / mu_from_epsilon(epsilon, 1e-5))]
+        assert f" {percent_up(tpr_bound(events, 0.01))}" in text
+    assert contents(digits.parent) == before
+    assert charges() == 0
+
+
+def test_json_has_every_draw_and_a_plot_is_drawn(digits, tmp_path):
+    pytest.importorskip("matplotlib")
+    asked = ("--epsilon", "8,0.5", "--delta", "1e-4", "--relation", "replace_one")
+    plot = tmp_path / "curve.png"
+    command = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK, *asked)
+    done = fitted(*command, "--json", "--plot", plot)
+    found = json.loads(done.out)
+    assert [p["epsilon"] for p in found["points"]] == [0.5, 8]
+    assert {len(p["accuracies"]) for p in found["points"]} == {2}
+    assert (found["n_rows"], found["n_train"], found["n_held_out"]) == (1000, 1000, 359)
+    said = [found[k] for k in ("delta", "relation", "draws", "method")]
+    assert said == [1e-4, "replace_one", 2, "dp-ls"]
+    assert found["ceiling"]["epsilon"] == "inf"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_settings_and_groups_are_passed_on(digits):
+    settings = ("--method", "dp-fc", "--set", "steps=3", "--set", "ridge=0.01")
+    command = ("plan", digits, "--public-rows", "--n-rows", 1000, "--draws", 1)
+    found = json.loads(
+        fitted(
+            *(*command, *settings, "--epsilon", 2, "--group-cap", 3, "--json"),
+        ).out
+    )
+    assert found["settings"] == {"steps": 3, "ridge": 0.01}
+    assert found["unit"].startswith("one group") and found["points"][0]["sd"] is None
+    text = fitted(*command, *QUICK[:2], "--epsilon", 2, "--group-cap", 3).out
+    assert "one draw, measured on" in " ".join(text.split())
+
+
+def test_the_help_says_the_librarys_defaults():
+    text = " ".join(fitted("plan", "--help").out.split())
+    assert f"(default: {','.join(f'{e:g}' for e in EPSILONS)})" in text
+    assert f"(default: {DRAWS})" in text
+
+
+def test_what_may_not_be_is_refused(digits, tmp_path):
+    public = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK)
+    assert "declared public, got no declaration" in refused(
+        dphead("plan", digits, "--n-rows", 1000)
+    )
+    for options, words in (
+        (("--epsilon", "inf"), "epsilons must be positive and finite"),
+        (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
+        (("--draws", "0"), "--draws"),
+        (("--plot", "curve.h5"), "a plot must be one of"),
+        (("--set", "nothing=1"), "dp-ls must have every option given"),
+        (("--split", "test"), "split must be one of"),
+        (("--delta", "2"), "delta must be in (0, 1)"),
+        (("--n-rows", "9"), "there must be a row for each class"),
+    ):
+        assert words in refused(dphead(*public, *options)), options
+    few = features_file(tmp_path / "few.h5", n=4)
+    command = ("plan", few, "--public-rows", "--n-rows", 50, *QUICK, "--delta", 1e-3)
+    assert "a look-alike needs 5 labelled rows" in refused(dphead(*command))
+
+
+def test_a_plot_without_matplotlib_is_refused_before_a_fit(digits, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    command = ("plan", digits, "--public-rows", "--n-rows", 1000, "--plot", "c.png")
+    assert "plots must have matplotlib, got none" in refused(dphead(*command))
+
+
+def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
+    path = features_file(tmp_path / "f.h5")
+    fitted("fit", path, "--method", "dp-ls", "--delta", 1e-3, "-o", tmp_path / "run")
+    command = ("plan", path, "--public-rows", "--n-rows", 100, *QUICK)
+    text = " ".join(fitted(*command, "--delta", 0.1, "--epsilon", 1).out.split())
+    assert "! Were these rows private? the ledger" in text
+    assert "(1 fits) of this data set does not count what is shown here" in text
+    assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
+    assert charges() == 1

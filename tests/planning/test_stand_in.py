@@ -1,0 +1,150 @@
+"""Rows that stand for several each: the larger fit's asks, noise and head."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fits import quick_sums
+
+from dphead.planning.methods import make_method
+from dphead.planning.plan import Plan, make_plan
+from dphead.planning.stand_in import StandIn, on_fewer_rows
+from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.noise import NoiseSource
+from dphead.rows.arrays import ArrayRows
+from dphead.runs.loop import Run, fit_head
+from dphead.solvers.base import PublicFacts
+
+TIMES = 3  # rows that each stands for
+N, D, M = 60, 6, 3
+FULL = ("auto", "dp-fc", "dp-ls", "dp-newton", "prototypes")
+
+
+class Told:
+    """A solver that notes what it asks and is told."""
+
+    def __init__(self, solver):
+        self.solver, self.name, self.plan = solver, solver.name, solver.plan
+        self.facts, self.asks, self.answers = None, [], []
+
+    def solve(self, facts):
+        self.facts = facts
+        steps = self.solver.solve(facts)
+        answer = None
+        while True:
+            try:
+                ask = steps.send(answer) if answer else next(steps)
+            except StopIteration as stop:
+                return stop.value
+            answer = yield ask
+            self.asks.append(ask.label)
+            self.answers.append(answer)
+
+
+def rows_of(seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, M, N)
+    x = rng.random((N, D), np.float32)
+    x[np.arange(N), y] += 1
+    return x, y
+
+
+FACTS = PublicFacts(TIMES * N, D, M)
+
+
+def both(method, epsilon, cap=None):
+    """(told, head) of the rows that each stand for TIMES, and of as many copies."""
+    solver = make_method(method, FACTS, {}).solver
+    plan = make_plan(solver, FACTS, epsilon=epsilon, delta=1e-5, group_cap=cap)
+    return carried_out(solver, plan, cap)
+
+
+def carried_out(solver, plan, cap=None):
+    """`both` of a plan of FACTS."""
+    x, y = rows_of()
+    found = []
+    for times in (1, TIMES):
+        groups = np.full(times * N, -1)
+        tiled = np.tile(x, (times, 1)), np.tile(y, times)
+        rows = ArrayRows(*tiled, groups=groups, group_cap=cap)
+        told = Told(solver)
+        run = Run(noise=NoiseSource(0), summer=quick_sums())
+        if times == 1:
+            stand_in = StandIn(told, plan.budgeted(FACTS), N)
+            own = replace(FACTS, n_rows=N)
+            fit = fit_head(stand_in, rows, own, on_fewer_rows(plan, N), run)
+        else:
+            fit = fit_head(told, rows, FACTS, plan, run)
+        found.append((told, fit.head))
+    return found
+
+
+@pytest.mark.parametrize("method", FULL)
+def test_without_noise_the_head_is_that_of_the_rows_copied(method):
+    (small, one), (large, other) = both(method, float("inf"))
+    assert small.asks == large.asks
+    for mine, theirs in zip(small.answers, large.answers, strict=True):
+        np.testing.assert_allclose(mine.value, theirs.value, rtol=1e-6, atol=1e-6)
+        assert mine.noise_sd == theirs.noise_sd == 0
+    np.testing.assert_allclose(one.weights, other.weights, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("cap", [None, 2])
+@pytest.mark.parametrize("method", FULL)
+def test_the_solver_knows_and_asks_what_the_larger_fit_does(method, cap):
+    (small, _), (large, _) = both(method, 2.0, cap)
+    assert small.facts == large.facts
+    assert small.facts.n_rows == TIMES * N
+    assert small.asks == large.asks
+    sds = [[answer.noise_sd for answer in told.answers] for told in (small, large)]
+    assert min(sds[0]) > 0
+    # a standard deviation is rounded upwards in units of the sum
+    np.testing.assert_allclose(*sds, rtol=1e-9)
+
+
+def test_poisson_batches_keep_their_share_of_the_rows():
+    solver = make_method("dp-sgd", FACTS, {"batch_size": 30, "steps": 4}).solver
+    specs = [  # calibrated ones take seconds
+        ReleaseSpec(p.label, p.query.name, p.clip_norm, 5.0, TIMES * N, p.sampling_prob)
+        for p in solver.plan(FACTS)
+    ]
+    plan = Plan(epsilon=1.0, delta=1e-5, specs=specs)
+    (small, _), (large, _) = carried_out(solver, plan)
+    assert small.asks == large.asks == ["feature mean", *["gradient"] * 4]
+    sds = [[answer.noise_sd for answer in told.answers] for told in (small, large)]
+    np.testing.assert_allclose(*sds, rtol=1e-9)
+
+
+def test_the_noise_that_is_added_is_what_the_solver_is_told():
+    """Over many draws of the first release, of sums that are TIMES as large."""
+    solver = make_method("prototypes", FACTS, {}).solver
+    plan = make_plan(solver, FACTS, epsilon=1.0, delta=1e-5)
+    own = replace(FACTS, n_rows=N)
+    rows, door = ArrayRows(*rows_of()), quick_sums()
+    values, sds = [], set()
+    for seed in range(100):
+        told = Told(solver)
+        run = Run(noise=NoiseSource(seed), summer=door)
+        stand_in = StandIn(told, plan.budgeted(FACTS), N)
+        fit_head(stand_in, rows, own, on_fewer_rows(plan, N), run)
+        values.append(told.answers[0].value)
+        sds.add(told.answers[0].noise_sd)
+    (sd,) = sds
+    (exact, _), _ = both("prototypes", float("inf"))
+    off = (np.array(values) - exact.answers[0].value) / sd
+    # four standard errors of standard normal numbers
+    assert np.std(off) == pytest.approx(1, abs=4 / np.sqrt(2 * off.size))
+    assert np.mean(off) == pytest.approx(0, abs=4 / np.sqrt(off.size))
+
+
+def test_a_plan_on_fewer_rows_keeps_all_but_their_number_and_the_noise():
+    solver = make_method("auto", FACTS, {}).solver
+    plan = make_plan(solver, FACTS, epsilon=1.0, delta=1e-5)
+    fewer = on_fewer_rows(plan, N)
+    assert replace(fewer, specs=plan.specs) == plan
+    for one, other in zip(fewer.specs, plan.specs, strict=True):
+        assert one.noise_multiplier == pytest.approx(other.noise_multiplier / TIMES)
+        assert one.n_rows == N
+        same = {"n_rows": other.n_rows, "noise_multiplier": other.noise_multiplier}
+        assert replace(one, **same) == other
+    assert on_fewer_rows(plan, FACTS.n_rows) == plan
