@@ -27,8 +27,8 @@ def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
     if not isinstance(classifier, nn.Linear):
         raise ExtractError(
             "class axes are made from a network's own linear last layer, got "
-            f"{type(classifier).__name__}. Give weights that have one, with --model-arg "
-            "num_classes=N, or leave --axes out."
+            f"{type(classifier).__name__}. Give weights that have one, with "
+            "--model-arg num_classes=N, or leave --axes out."
         )
     weights = classifier.weight.detach().cpu().double().numpy()
     most = min(weights.shape[0] - 1, weights.shape[1])
