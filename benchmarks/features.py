@@ -54,8 +54,9 @@ SCATTERNETS = {
     ),
     "patches": ("--normalize local", "--mirror"),
     "scatternet+patches": ("--normalize local", "--colours opponent --mirror"),
+    "deep-patches": ("--normalize local", "--colours opponent --mirror"),
 }
-PATCHES = 9_216  # columns of the patches, of images of any size
+PATCHES = 9_216  # columns of patches, of pixels or of maps, of images of any size
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
@@ -113,8 +114,10 @@ def facts_of(dataset: str, features: str) -> PublicFacts:
     if features == "scatternet-scales":
         # J = 1 has a ninth of the channels of J = 2, and four times the places
         n_features += n_features * 4 // 9
-    if features.endswith("patches"):
-        n_features = PATCHES + (n_features if features != "patches" else 0)
+    if features in ("patches", "deep-patches"):
+        n_features = PATCHES
+    elif features == "scatternet+patches":
+        n_features += PATCHES
     return PublicFacts(
         n_rows, 1280 if features.startswith("mobilenet") else n_features, 10
     )

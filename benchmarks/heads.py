@@ -49,7 +49,7 @@ def sweep(
     draws: noise draws for each method.
 
     together: so many fits of full-batch gradients share each pass, with float32 sums
-        (`benchmarks.fused`).
+        (`benchmarks.together`).
     """
     out = RESULTS / "heads" / f"{name}.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def _fits(
 ) -> list[FitResult]:
     """Fits of each (epsilon, seed)."""
     if together:
-        from benchmarks.fused import fit_together
+        from benchmarks.together import fit_together
 
         held = ArrayRows(rows.features(), rows.labels(), 256)
         return fit_together(

@@ -17,9 +17,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks import features as f
 from benchmarks import jobs as j
 from benchmarks.features import facts_of
-from benchmarks.fused import FusedSums, Together
+from benchmarks.fused import FusedSums
 from benchmarks.shuffled import ShuffledBatches, true_epsilon
 from benchmarks.store import RESULTS, append, peak_memory_mb, provenance, read
+from benchmarks.together import Together
 from dphead.analysis.metrics import evaluate_scores
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.noise import NoiseSource

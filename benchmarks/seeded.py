@@ -110,8 +110,9 @@ def fitted(folder: Path, features: Path, options: str) -> str:
         except (ValueError, OSError) as wrong:
             return "refused " + short(str(wrong).replace(str(folder), ""))
     report = json.loads((run / "report.json").read_text())
-    # of this run alone
+    # of this run alone, or of the commit
     del report["ledger"]["fit_id"], report["ledger"]["path"], report["sha256"]
+    del report["provenance"]["commit"]
     return f"{short(head_bytes(run))} {short(json.dumps(report, sort_keys=True))}"
 
 

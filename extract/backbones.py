@@ -18,7 +18,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from extract import deep_patches
 from extract.axes import class_axes, on_axes
+from extract.deep_patches import DeepPatches
 from extract.errors import ExtractError
 from extract.folding import fold_batch_norm
 from extract.isolation import check_rows_alone
@@ -35,7 +37,10 @@ from extract.scattering import Scales, ScatterNet
 from extract.weights import file_sha256, first_line, load_weights, state_sha256
 
 # networks that are a formula or a seed, and have no weights to load
-UNLEARNED = ("scatternet", "patches", "scatternet+patches")
+UNLEARNED = ("scatternet", "patches", "scatternet+patches", "deep-patches")
+# of these, those that a digest names; the others are known by their settings, since
+# their last bits follow from the processor's
+DRAWN = ("patches", "scatternet+patches")
 
 
 @dataclass
@@ -226,7 +231,7 @@ def _unlearned(
     return Backbone(
         name=options.name,
         kwargs=kwargs,
-        weights_sha256="" if options.name == "scatternet" else state_sha256(nets[-1]),
+        weights_sha256=state_sha256(nets[-1]) if options.name in DRAWN else "",
         transform=transform,
         module=nets[0] if len(nets) == 1 else Scales(nets),
         prepare=prepare,
@@ -239,23 +244,32 @@ def _unlearned_nets(
 ) -> tuple[list[nn.Module], dict[str, Any]]:
     """The networks whose outputs are joined, patches last, and what they are made of.
 
-    ExtractError for patches of pixels that are not from 0 to 1.
+    ExtractError for patches of pixels that are not from 0 to 1, and for deep patches of
+    several scales.
     """
     nets: list[nn.Module] = []
     kwargs: dict[str, Any] = {}
+    if options.name != "scatternet" and (options.mean or options.std):
+        raise ExtractError(
+            "patches are normalised one by one and take pixels from 0 to 1, got "
+            f"mean={options.mean}, std={options.std}. Leave --mean and --std out."
+        )
+    scales = list(options.scatter_j)
+    if options.name == "deep-patches":
+        if len(scales) > 1:
+            raise ExtractError(
+                f"deep patches are of one scale, got scatter_j={scales}. Choose one."
+            )
+        first = ScatterNet(scales[0], shape, options.scatter_l)
+        nets.append(DeepPatches(first, colours, OPPONENT if opponent else None))
+        return nets, {"J": scales[0], "L": options.scatter_l, **deep_patches.SETTINGS}
     if "scatternet" in options.name:
-        scales = list(options.scatter_j)
         nets += [ScatterNet(J, shape, options.scatter_l) for J in scales]
         kwargs = {
             "J": scales[0] if len(scales) == 1 else scales,
             "L": options.scatter_l,
         }
     if "patches" in options.name:
-        if options.mean or options.std:
-            raise ExtractError(
-                "patches are normalised one by one and take pixels from 0 to 1, got "
-                f"mean={options.mean}, std={options.std}. Leave --mean and --std out."
-            )
         nets.append(PatchNet(shape, colours, OPPONENT if opponent else None))
         kwargs |= {"filters": FILTERS, "side": SIDE, "stride": STRIDE}
         kwargs |= {"places": PLACES, "seed": SEED}

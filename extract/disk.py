@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ import numpy as np
 
 from extract.errors import ExtractError
 from extract.rows import Header
+
+# of os.link where a file system has no hard links, by its own choice of a number
+NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 def check_disk(output: Path, header: Header) -> None:
@@ -33,6 +37,24 @@ def check_disk(output: Path, header: Header) -> None:
         )
 
 
+def name_once(draft: str, path: Path) -> None:
+    """Give a whole file a second name that no other has, as `path`.
+
+    FileExistsError where there is one: a rename would replace it. ExtractError on a
+    file system without hard links.
+    """
+    try:
+        os.link(draft, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        raise ExtractError(
+            "a file that several processes share must lie on a file system with hard "
+            f"links, got {str(path)!r} ({error.strerror}). Choose another place: -o "
+            "for shards, DPHEAD_HOME for the index of images."
+        ) from error
+
+
 def names_path(output: Path) -> Path:
     """The private map from rows to names that lies beside a features file."""
     return output.with_name(output.name + ".names.csv")
@@ -44,7 +66,15 @@ def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
     """
     path = names_path(output)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.fchmod(descriptor, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+    except OSError as error:
+        os.close(descriptor)
+        raise ExtractError(
+            "the names of rows must be readable by their owner alone, got "
+            f"{str(path)!r} ({error.strerror}). Remove that file if it is another's, "
+            "or choose -o on a file system that keeps rights."
+        ) from error
     with open(
         descriptor, "w", newline="", encoding="utf-8", errors="surrogateescape"
     ) as file:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from extract.disk import name_once
 from extract.errors import ExtractError, FormatError
 from extract.rows import check_dataset_id
 
@@ -235,10 +236,10 @@ def _write(path: Path, data: bytes, once: bool = False) -> None:
         os.fsync(draft.fileno())
         if once:
             with suppress(FileExistsError):
-                os.link(draft.name, path)
+                name_once(draft.name, path)
         else:
-            beside = f"{draft.name}.whole"
-            os.link(draft.name, beside)
+            beside = path.with_name(f"{Path(draft.name).name}.whole")
+            name_once(draft.name, beside)
             os.replace(beside, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -111,21 +111,8 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     little disk, or an output of another configuration. If features are not finite, or
     the images are not those of same_data_as, the unfinished file is removed.
     """
-    counts = {
-        name: getattr(options, name)
-        for name in ("batch_size", "block_rows", "workers", "limit")
-    }
-    if min(value for value in counts.values() if value is not None) < 1:
-        got = ", ".join(f"{name}={value}" for name, value in counts.items())
-        raise ExtractError(
-            f"batch size, block rows, workers and limit must be at least 1, got {got}. "
-            "Raise them."
-        )
-    device = choose_device(options.device)
-    if options.amp and device.type != "cuda":
-        raise ExtractError(
-            f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out."
-        )
+    _check_counts(options)
+    device = _device(options)
     source = open_source(
         options.source,
         options.classes,
@@ -148,16 +135,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     identity = identified(
         given, Path(options.output), options.shard, part, n_rows, seen
     )
-    settings = LoopSettings(
-        device,
-        _batch_size(options, device),
-        options.workers,
-        options.normalize.fitted(backbone),
-        options.views,
-        options.amp,
-        options.skip_unreadable,
-        identity.expected_digests,
-    )
+    settings = _loop_settings(options, device, backbone, identity)
     header = make_header(options, part, backbone, settings, identity)
     check_disk(output, header)
     with FeaturesWriter(output, header) as writer:
@@ -180,6 +158,49 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         overlaps=overlaps,
         restarted=writer.restarted,
         problems=verify(output) if options.check else [],
+    )
+
+
+def _check_counts(options: ExtractOptions) -> None:
+    """ExtractError for a number of something that is below one."""
+    counts = {
+        name: getattr(options, name)
+        for name in ("batch_size", "block_rows", "workers", "limit")
+    }
+    if min(value for value in counts.values() if value is not None) < 1:
+        got = ", ".join(f"{name}={value}" for name, value in counts.items())
+        raise ExtractError(
+            f"batch size, block rows, workers and limit must be at least 1, got {got}. "
+            "Raise them."
+        )
+
+
+def _device(options: ExtractOptions) -> torch.device:
+    """The chosen one. ExtractError for mixed precision without a GPU."""
+    device = choose_device(options.device)
+    if options.amp and device.type != "cuda":
+        raise ExtractError(
+            f"mixed precision needs a GPU, got device={device.type!r}. Leave --amp out."
+        )
+    return device
+
+
+def _loop_settings(
+    options: ExtractOptions,
+    device: torch.device,
+    backbone: Backbone,
+    identity: Identity,
+) -> LoopSettings:
+    """How the loop makes features of images."""
+    return LoopSettings(
+        device,
+        _batch_size(options, device),
+        options.workers,
+        options.normalize.fitted(backbone),
+        options.views,
+        options.amp,
+        options.skip_unreadable,
+        identity.expected_digests,
     )
 
 

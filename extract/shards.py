@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from extract.disk import check_disk, names_path, write_names
+from extract.disk import check_disk, name_once, names_path, write_names
 from extract.errors import ExtractError, FormatError
 from extract.reading import FeaturesFile, open_features
 from extract.rows import Header, block_digest, check_dataset_id
@@ -130,7 +130,7 @@ def shared_identifiers(
         draft.flush()
         try:
             # the whole file at once, and only if there is none
-            os.link(draft.name, path)
+            name_once(draft.name, path)
         except FileExistsError:
             drawn = _shared(path)
     if drawn["source"] != source_digest or dataset_id not in (

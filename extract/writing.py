@@ -156,9 +156,9 @@ class FeaturesWriter:
 
     def _full(self, error: Exception) -> ResumableError:
         return ResumableError(
-            f"the disk must take the next block of rows, got {type(error).__name__} "
-            f"for {str(self.part)!r}. Make room and run the same command again: it "
-            "resumes."
+            f"the disk must take the next block of rows, got {str(self.part)!r} "
+            f"({type(error).__name__}: {error}). Make room, if that is why, and run "
+            "the same command again: it resumes."
         )
 
     def _layout(self) -> Places:
@@ -385,18 +385,9 @@ def write_features(
             "each row."
         )
     header.setdefault("dtype", "float16" if features.dtype == np.float16 else "float32")
-    given = {"labels": labels, "valid": valid, "split": split, "group": group}
-    columns = {
-        name: np.asarray(values) for name, values in given.items() if values is not None
-    }
-    if group is not None:
-        columns["group"] = group_ids(group, len(features))
-    for name, values in columns.items():
-        if values.shape != (len(features),):
-            raise FormatError(
-                f"{name} must have shape {(len(features),)}, got shape={values.shape}. "
-                "Pass one value a row."
-            )
+    columns = _columns(
+        len(features), labels=labels, valid=valid, split=split, group=group
+    )
     content = hashlib.sha256(np.ascontiguousarray(features).tobytes())
     for name in sorted(columns):
         content.update(name.encode() + np.ascontiguousarray(columns[name]).tobytes())
@@ -420,3 +411,19 @@ def write_features(
             writer.append(rows, block)
         writer.finish()
         return writer.dataset_id
+
+
+def _columns(n_rows: int, **given: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Those that are given. FormatError unless each is (n_rows,), and groups whole."""
+    columns = {
+        name: np.asarray(values) for name, values in given.items() if values is not None
+    }
+    if "group" in columns:
+        columns["group"] = group_ids(given["group"], n_rows)
+    for name, values in columns.items():
+        if values.shape != (n_rows,):
+            raise FormatError(
+                f"{name} must have shape {(n_rows,)}, got shape={values.shape}. "
+                "Pass one value a row."
+            )
+    return columns

@@ -1,6 +1,7 @@
 """A fit in one line, for tests."""
 
-from dphead.planning.plan import make_plan
+from dphead.planning.plan import Plan, make_plan
+from dphead.privacy.contract import ReleaseSpec
 from dphead.runs.loop import FitResult, Run, fit_head
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
@@ -20,3 +21,16 @@ def plan_and_fit(
     target = {"epsilon": epsilon, "delta": delta, "relation": relation}
     plan = make_plan(solver, facts, group_cap=rows.group_cap, **target)
     return fit_head(solver, rows, facts, plan, Run(**run))
+
+
+def planned(solver, facts) -> Plan:
+    """Of a noise multiplier of 1. To find that of a budget takes seconds for Poisson
+    batches, and is tested elsewhere.
+    """
+    specs = [
+        ReleaseSpec(
+            p.label, p.query.name, p.clip_norm, 1.0, facts.n_rows, p.sampling_prob
+        )
+        for p in solver.plan(facts)
+    ]
+    return Plan(20.0, 1e-5, "zero_out", "rdp", specs=specs)

@@ -96,7 +96,7 @@ def test_the_python_example_runs(capsys):
     # 90 % over draws
     assert float(accuracy) > 0.7 and float(expected) > 0.7
     assert 0.99 < float(epsilon) <= 1
-    assert " ".join(unit) == "one image"
+    assert " ".join(unit) == "one row"
 
 
 def test_every_page_is_in_the_sites_navigation():

@@ -715,7 +715,7 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
     )
     assert (
         model.privacy_.protected_unit
-        == "one group with all its images, of which at most 2 count"
+        == "one group with all its rows, of which at most 2 count"
     )
     assert model.privacy_.mu == pytest.approx(
         make(epsilon=4.0, delta=1e-4, classes=range(3)).fit(x, y).privacy_.mu
@@ -762,7 +762,7 @@ def test_a_files_groups_need_a_decision(blobs, tmp_path):
     capped = make(group_cap=2, ledger=Ledger()).fit(path)
     open_ended = make(epsilon=np.inf, ledger=Ledger()).fit(path)
     assert not any(
-        "several images" in note
+        "several rows" in note
         for m in (capped, open_ended)
         for note in m.privacy_.notes
     )

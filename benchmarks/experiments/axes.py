@@ -14,15 +14,17 @@ import numpy as np
 from torch import from_numpy, nn
 
 from benchmarks import features
-from benchmarks.experiments.ablation import OUT, accuracies, some_rows
+from benchmarks.experiments.longer_steps import some_rows
 from benchmarks.features import WEIGHTS, Loaded, training_rows
 from benchmarks.heads import DELTA, describe
-from benchmarks.store import append, provenance, read
+from benchmarks.store import RESULTS, append, provenance, read
+from benchmarks.variants import accuracies
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.features import load_features
 from dphead.solvers import Auto, PublicFacts
 from extract.axes import class_axes
 
+OUT = RESULTS / "ablation"
 NAME = "mobilenetv2-128"
 AXES = 400
 VARIANTS = {"auto": None, f"on {AXES} class axes": AXES}

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import features
-from benchmarks.experiments.ablation import Recorded, accuracies, paired, spread
+from benchmarks.experiments.least_squares import Recorded
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, METHODS
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
+from benchmarks.variants import EPSILONS, accuracies, paired, spread
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
@@ -34,7 +35,6 @@ from dphead.solvers.head import center_classes, float_rows
 from dphead.solvers.ridge import RidgeSolver
 
 OUT = RESULTS / "auto"
-EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class Compared(NamedTuple):

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import features, runner
-from benchmarks.fused import Together
 from benchmarks.jobs import Job
 from benchmarks.store import RESULTS, append, provenance, read
+from benchmarks.together import Together
 from dphead.analysis.metrics import evaluate_scores
 from dphead.planning.calibration import epsilon_by
 from dphead.planning.plan import Plan

@@ -18,14 +18,20 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.experiments.contenders import (
+    BEFORE,
+    CONTENDERS,
+    PART,
+    TURNS,
+    needs,
+)
+from benchmarks.machine import machine_rates, peak_memory
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, commit_of, provenance, read
 
@@ -37,161 +43,15 @@ SIZES = (
     (100_000, 1664, 1000),
 )
 RUNS = 3
-BEFORE, BEFORE_VAR = "dphead, another commit", "DPHEAD_BEFORE"
+BEFORE_VAR = "DPHEAD_BEFORE"  # the other commit's folder
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
-# share of the rows where all are too many; steps that are timed at most
-FEWER, TURNS = 20, 31
+FEWER = 20  # what the rows are divided by where all are too many
 WHY = """097c6fb is the last commit with float32 sums. What a step does besides the
 products: noise, the ledger's two entries, the count of used rows, and the secret run of
 rows that is added again by the reference, 2,048 rows of the fast way twice among it.
 Three times the speed of ghost clipping would be, with 100 classes, nearly the roofline
 itself.
 """
-Step = Callable[[], Any]
-
-
-def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """One `release` of a fit of many: begin, sum, noise, commit.
-
-    Rows are kept as a fit keeps them.
-    """
-    from dphead.privacy.contract import ReleaseSpec
-    from dphead.privacy.ledger import Ledger
-    from dphead.privacy.noise import NoiseSource
-    from dphead.privacy.query import Params
-    from dphead.privacy.release import release
-    from dphead.privacy.statistics import Gradient
-    from dphead.rows.arrays import ArrayRows
-    from dphead.sums.cpu import CpuSums
-    from dphead.sums.door import Door
-
-    query = Gradient(w.shape[1])
-    rows = ArrayRows(x, y)
-    params = Params(weights=w)
-    summer = Door(CpuSums(), memory=1 << 30)
-    spec = ReleaseSpec("step", query.name, 1.0, 1.0, len(x))
-    noise = NoiseSource()
-    plan = [spec.row()] * (TURNS + 1)
-    fit = Ledger().reserve(
-        plan,
-        epsilon=1.0,
-        delta=1e-5,
-        relation=spec.relation,
-        description="steps",
-        plan_hash="",
-        store=None,
-    )
-    return lambda: release(
-        query, params, rows, spec, ledger=fit, noise=noise, summer=summer
-    )
-
-
-def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """A jitted gradient without privacy; data are arguments, on the device."""
-    import jax
-    import jax.numpy as jnp
-
-    def loss(w: Any, x: Any, y: Any) -> Any:
-        return -jnp.take_along_axis(jax.nn.log_softmax(x @ w), y[:, None], 1).sum()
-
-    gradient = jax.jit(jax.grad(loss))
-    a = [jnp.asarray(v) for v in (w, x, y)]
-    return lambda: gradient(*a).block_until_ready()
-
-
-def jax_privacy(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Its clipped_grad in microbatches of 500 rows, and normal noise."""
-    import jax
-    import jax.numpy as jnp
-    from jax_privacy.clipping import clipped_grad  # pyright: ignore[reportMissingImports]
-
-    def loss(w: Any, x: Any, y: Any) -> Any:
-        return -jax.nn.log_softmax(x[0] @ w)[y[0]]
-
-    clipped = clipped_grad(
-        loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=500
-    )
-    noisy = jax.jit(
-        lambda w, x, y, key: clipped(w, x, y) + jax.random.normal(key, w.shape)
-    )
-    a = [jnp.asarray(v) for v in (w, x, y, jax.random.key(0))]
-    return lambda: noisy(*a).block_until_ready()
-
-
-def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
-    """Its hooks (per-example gradients) or its ghost clipping (norms, then a weighted
-    pass), and normal noise.
-    """
-    import torch
-    from opacus.grad_sample import (  # pyright: ignore[reportMissingImports]
-        GradSampleModule,
-        GradSampleModuleFastGradientClipping,
-    )
-    from torch.nn.functional import cross_entropy
-
-    model: Any = torch.nn.Linear(*w.shape, bias=False)
-    with torch.no_grad():
-        model.weight.copy_(torch.from_numpy(w.T))
-    rows = torch.from_numpy(x)
-    labels = torch.from_numpy(y)
-    if ghost:
-        module: Any = GradSampleModuleFastGradientClipping(
-            model, loss_reduction="sum", max_grad_norm=1
-        )
-    else:
-        module = GradSampleModule(model, loss_reduction="sum")
-
-    def step() -> None:
-        module.zero_grad()
-        losses = cross_entropy(module(rows), labels, reduction="none")
-        if ghost:
-            losses.sum().backward(retain_graph=True)
-            factor = module.get_clipping_coef()
-            module.zero_grad()
-            module.disable_hooks()
-            (factor * losses).sum().backward()
-            module.enable_hooks()
-            total = model.weight.grad
-        else:
-            losses.sum().backward()
-            sample: Any = model.weight.grad_sample
-            factor = (1.0 / sample.flatten(1).norm(dim=1)).clamp(max=1.0)
-            total = torch.einsum("i,ijk->jk", factor, sample)
-            model.weight.grad_sample = None
-        total.add_(torch.randn_like(total))
-
-    return step
-
-
-def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Ten iterations of scikit-learn's L-BFGS without privacy, a tenth of them a
-    step.
-    """
-    import warnings
-
-    from sklearn.linear_model import LogisticRegression
-
-    warnings.filterwarnings("ignore")
-    return lambda: LogisticRegression(max_iter=10, tol=0.0).fit(x, y)
-
-
-CONTENDERS: dict[str, Callable[..., Step]] = {
-    "dphead": dphead,
-    BEFORE: dphead,
-    "jax, not private": jax_plain,
-    "opacus, ghost": lambda *a: opacus(*a, ghost=True),
-    "opacus, hooks": lambda *a: opacus(*a, ghost=False),
-    "jax_privacy": jax_privacy,
-    "scikit-learn, not private": sklearn_plain,
-}
-PART = {"scikit-learn, not private": 10}  # iterations in what is timed
-
-
-def needs(name: str, n: int, d: int, m: int) -> float:
-    """Bytes that a contender is known to need at least: Opacus's hooks hold a gradient
-    for each row.
-    """
-    return 4.0 * n * d * m * 1.3 if name == "opacus, hooks" else 0.0
 
 
 def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, Any]:
@@ -215,33 +75,6 @@ def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, 
         step()
         seconds.append((time.perf_counter() - start) / PART.get(name, 1))
     return {"seconds": seconds, "peak_mb": peak_memory() / 1e6}
-
-
-def peak_memory() -> int:
-    """Bytes that this program has held at most (`ru_maxrss` counts what its parent held
-    when it was started).
-    """
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])
-
-
-def machine_rates() -> dict[str, float]:
-    """Multiplications and additions a second of a float32 product; bytes a second read
-    from memory on every core.
-    """
-    a = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
-    x = np.ones((1 << 28,), np.float32)
-    cores = len(os.sched_getaffinity(0))
-    flops, read_rate = 0.0, 0.0
-    with ThreadPoolExecutor(cores) as pool:
-        for _ in range(3):
-            start = time.perf_counter()
-            np.matmul(a, a)
-            flops = max(flops, 2 * 4096**3 / (time.perf_counter() - start))
-            start = time.perf_counter()
-            list(pool.map(np.max, np.array_split(x, cores)))
-            read_rate = max(read_rate, x.nbytes / (time.perf_counter() - start))
-    return {"flops": flops, "bytes": read_rate}
 
 
 def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:

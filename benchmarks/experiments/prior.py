@@ -15,15 +15,15 @@ import numpy as np
 
 from benchmarks import features
 from benchmarks.features import WEIGHTS
-from benchmarks.fused import fit_together
 from benchmarks.heads import DELTA
 from benchmarks.store import RESULTS, append, provenance, read
+from benchmarks.together import fit_together
+from benchmarks.variants import EPSILONS
 from dphead.solvers import Auto
 from dphead.solvers.prior import PublicPrior
 
 OUT = RESULTS / "ablation"
 START = {False: "auto", True: "started from the network's own head"}
-EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 DRAWS = 3
 BACKGROUND = 1  # the network's first class is none of ImageNet's
 Ranges = list[tuple[int, int]]

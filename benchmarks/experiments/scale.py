@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.experiments.peers import machine_rates, peak_memory
+from benchmarks.machine import machine_rates, peak_memory
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
 from extract.format import open_features

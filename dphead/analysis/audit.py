@@ -356,8 +356,43 @@ def one_run(
             "an audit of one run has rows as canaries, got "
             f"group_cap={plan.group_cap}. Audit many fits instead."
         )
-    claim, noise = claim_of(plan), NoiseSource()
+    noise = NoiseSource()
     inside = noise.generator(0, "coins").random(canaries) < 0.5
+    ratios = _log_ratios(solver, plan, facts, inside, noise)
+    results: dict[str, Any] = {
+        "canaries": canaries,
+        "confidence": confidence,
+        "false_alarm_odds": 1 - confidence,
+    }
+    mu = claim_of(plan).equivalent_mu
+    for name, level in (("", confidence), ("_95", 1 - SHOWN_ERROR)):
+        guesses, ceiling = one_run_plan(canaries, mu, plan.delta, level)
+        right = one_run_guesses(ratios, inside, guesses)
+        bound = one_run_epsilon(canaries, guesses, right, plan.delta, level)
+        results |= {
+            f"guesses{name}": guesses,
+            f"correct{name}": right,
+            f"epsilon_lower_bound{name}": bound,
+            f"ceiling{name}": ceiling,
+        }
+    return {
+        **results,
+        "epsilon": plan.epsilon,
+        "passed": results["epsilon_lower_bound"] <= plan.epsilon,
+    }
+
+
+def _log_ratios(
+    solver: Solver,
+    plan: Plan,
+    facts: PublicFacts,
+    inside: np.ndarray,
+    noise: NoiseSource,
+) -> np.ndarray:
+    """(canaries,) how much likelier one fit's releases are with each canary than
+    without it, as logarithms. inside: (canaries,) those that are in the fit.
+    """
+    canaries = len(inside)
     x = np.eye(canaries, facts.n_features, dtype=np.float32)
     y = np.arange(canaries) % facts.n_classes
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
@@ -379,25 +414,4 @@ def one_run(
             length2 = float(shift @ shift)
             along = float(shift @ rest) + half * length2
             ratios[i] += _log_mixture(along, length2, variance, spec.sampling_prob)
-    results: dict[str, Any] = {
-        "canaries": canaries,
-        "confidence": confidence,
-        "false_alarm_odds": 1 - confidence,
-    }
-    for name, level in (("", confidence), ("_95", 1 - SHOWN_ERROR)):
-        guesses, ceiling = one_run_plan(
-            canaries, claim.equivalent_mu, plan.delta, level
-        )
-        right = one_run_guesses(ratios, inside, guesses)
-        bound = one_run_epsilon(canaries, guesses, right, plan.delta, level)
-        results |= {
-            f"guesses{name}": guesses,
-            f"correct{name}": right,
-            f"epsilon_lower_bound{name}": bound,
-        }
-        results |= {f"ceiling{name}": ceiling}
-    return {
-        **results,
-        "epsilon": plan.epsilon,
-        "passed": results["epsilon_lower_bound"] <= plan.epsilon,
-    }
+    return ratios

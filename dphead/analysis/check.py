@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.analysis.records import Run, made_of_images
+from dphead.analysis.protected import made_of_images, thing_in
+from dphead.analysis.records import Run
 from dphead.analysis.sealed import as_written
 from dphead.planning.plan import large_delta
 
@@ -139,11 +140,12 @@ def unprotected_groups(run: Run) -> Iterator[Finding]:
     """The source says whose an image is, and only images were protected."""
     g = run.report["guarantee"]
     unprotected = run.report["data"].get("grouped") and g["group_cap"] is None
+    thing = thing_in(run.report)
     if unprotected and math.isfinite(g["epsilon"]):
         yield Finding(
-            "people with several images",
-            "the source has groups, and each image was protected for itself alone",
-            "Whoever has k images has about k times this epsilon, or more",
+            f"people with several {thing}s",
+            f"the source has groups, and each {thing} was protected for itself alone",
+            f"Whoever has k {thing}s has about k times this epsilon, or more",
             "Fit again with --group-cap, which protects groups",
         )
 

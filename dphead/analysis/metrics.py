@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dphead.privacy.predictions import Loss, unknown
+
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
     """(accuracy, its binomial standard error sqrt(p (1-p) / n)).
@@ -97,24 +99,26 @@ def expected_calibration_error(
     return float(np.abs(gap).sum() / len(labels))
 
 
-def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
+def probabilities(scores: np.ndarray, loss: Loss = "softmax") -> np.ndarray:
     """Class probabilities (n, n_classes) float64 from a head's scores; `loss` is
     `LinearHead.loss`.
 
     "softmax": the model's own probabilities. "sigmoid": each class's sigmoid, divided
     by their sum; two classes are combined as one logit (s₁ - s₀)/2, so that the order
-    of rows is that of the scores. Any other: the softmax of scores that are no
-    log-odds, right in order and not calibrated.
+    of rows is that of the scores. "squared": the softmax of scores that are no
+    log-odds, right in order and not calibrated. ValueError for another.
     """
     z = np.asarray(scores, np.float64)
     if loss == "sigmoid":
         z = z / 2 if z.shape[1] == 2 else -np.logaddexp(0, -z)
+    elif loss not in ("softmax", "squared"):
+        raise unknown(loss)
     e = np.exp(z - z.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)
 
 
 def evaluate_scores(
-    scores: np.ndarray, labels: np.ndarray, loss: str = "softmax"
+    scores: np.ndarray, labels: np.ndarray, loss: Loss = "softmax"
 ) -> dict[str, Any]:
     """Every metric of a report.
 

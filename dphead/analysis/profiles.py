@@ -170,10 +170,30 @@ def plain_sum_epsilon(
         return math.inf
     if not events:
         return 0.0
+    return epsilon(events, delta, relation, sum_accountant(events, relation))
+
+
+def sum_accountant(events: Sequence[GaussianEvent], relation: str) -> str:
+    """The accountant of `plain_sum_epsilon`: exact, rdp or pld."""
     if total_mu(events) is not None:
-        return epsilon(events, delta, relation, "exact")
+        return "exact"
     renyi = relation != "replace_one" and all(e.rows_per_unit == 1 for e in events)
-    return epsilon(events, delta, relation, "rdp" if renyi else "pld")
+    return "rdp" if renyi else "pld"
+
+
+def about_sum(total: float, accountant: str | None, budget: object) -> str:
+    """Why a plain sum is above a run's own epsilon, for readers of both; "" where it is
+    computed as that is. accountant: None in a report that does not name it. budget: the
+    ledger's, or None.
+    """
+    if accountant != "rdp" or not math.isfinite(total):
+        return ""
+    kept = "; the limit is kept" if budget else ""
+    return (
+        "Random batches are added up over runs by a coarser rule (RDP) than within one "
+        "run (PLD), so the total can be above the runs' own epsilons; neither is wrong"
+        f"{kept}."
+    )
 
 
 class Shuffled(NamedTuple):

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.profiles import plain_sum_epsilon, total_rho
+from dphead.analysis.profiles import (
+    about_sum,
+    plain_sum_epsilon,
+    sum_accountant,
+    total_rho,
+)
+from dphead.analysis.protected import protected_unit, thing_of
 from dphead.analysis.sealed import as_written, read_json, read_sealed
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
@@ -70,6 +76,14 @@ class Run:
         return plain_sum_epsilon(
             fit_events(self.fits), ledger["delta"], self.plan.relation
         )
+
+    def about_total(self) -> str:
+        """Why `total_now` is above the run's own epsilon (`about_sum`)."""
+        ledger = self.report["ledger"]
+        accountant = ledger.get("total_accountant")
+        if self.fits is not None:
+            accountant = sum_accountant(fit_events(self.fits), self.plan.relation)
+        return about_sum(self.total_now(), accountant, ledger.get("budget"))
 
 
 def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
@@ -148,16 +162,6 @@ def _check_tensors(report: dict[str, Any], folder: Path, file: Path) -> None:
             raise _changed(
                 file, "provenance.tensors_sha256", stated, f"{name} has {found}"
             )
-
-
-def made_of_images(extraction: dict[str, Any] | None) -> bool:
-    """Whether a report's or a head's `extraction` shows that dphead made the rows, each
-    of its own image.
-
-    Not so of imported rows and of arrays, whatever network they name: an extraction
-    alone records the shift of the pixels, if only that there was none.
-    """
-    return "mean" in ((extraction or {}).get("transform") or {})
 
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
@@ -282,20 +286,24 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
             True,
             "its releases have no noise, or the noise of a fixed seed",
         )
-    if g["protected_unit"] != plan.protected_unit:
+    unit = _unit(report, plan)
+    if g["protected_unit"] != unit:
         raise _changed(
-            file,
-            "protected_unit",
-            g["protected_unit"],
-            f"its releases protect {plan.protected_unit}",
+            file, "protected_unit", g["protected_unit"], f"its releases protect {unit}"
         )
-    unit = "one row" if plan.group_cap is None else plan.protected_unit
-    if g["private"] and f"Protected unit: {unit}" not in report["statement"]:
+    _check_statement(report, plan, unit, file)
+
+
+def _check_statement(report: dict[str, Any], plan: Plan, unit: str, file: Path) -> None:
+    """The paragraph must have the unit, epsilon and delta of the numbers beside it."""
+    g = report["guarantee"]
+    named = "one row" if plan.group_cap is None else unit
+    if g["private"] and f"Protected unit: {named}" not in report["statement"]:
         raise _changed(
             file,
             "statement",
             report["statement"][:60],
-            f"its releases protect {plan.protected_unit}",
+            f"its releases protect {unit}",
         )
     claim = f"({g['epsilon']:.4g}, {g['delta']:g})-differentially private"
     if g["private"] != (claim in report["statement"]) or g["private"] == (
@@ -307,6 +315,14 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
             report["statement"][:60],
             f"epsilon is {g['epsilon']:.4g}",
         )
+
+
+def _unit(report: dict[str, Any], plan: Plan) -> str:
+    """Whom the releases protect; older reports call every row an image."""
+    rows = thing_of(report["data"].get("extraction"))
+    known = [protected_unit(plan.group_cap, thing) for thing in (rows, "image")]
+    found = report["guarantee"]["protected_unit"]
+    return found if found in known else known[0]
 
 
 def _recorded(

@@ -35,6 +35,11 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         facts = json.loads(path.read_text())
         if not isinstance(facts, dict):
             raise ValueError(f"{type(facts).__name__} for an object")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"a run must hold a {what} in JSON, got {path}, which is no text. Name the "
+            "run folder that dphead wrote, or restore the file if it is in one."
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"a run must hold a {what} in JSON, got {path} ({error}). Check the path."

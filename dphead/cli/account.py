@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from dphead.analysis.rounding import rounded_up
 from dphead.cli import values
+from dphead.cli.account_text import print_found
 from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
 from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION
-from dphead.cli.paragraphs import filled
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
@@ -121,7 +120,7 @@ def account(as_json: bool, plot: Path | None, **given: Any) -> None:
     if as_json:
         click.echo(json.dumps(_plain(found), indent=2, allow_nan=False))
     else:
-        _print(found)
+        print_found(found)
 
 
 def _check_together(given: dict[str, Any], plot: Path | None) -> None:
@@ -336,94 +335,3 @@ def _plain(value: Any) -> Any:
     return (
         str(value) if isinstance(value, float) and not math.isfinite(value) else value
     )
-
-
-def _print(found: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if "releases" in found:
-        from dphead.cli.releases import releases_table
-
-        title = f"{found['method']} would release ({found['source']})"
-        console.print(releases_table(found["releases"], title))
-        if found["warning"]:
-            console.print(f"warning: {found['warning']}")
-    else:
-        batch = (
-            "full batch"
-            if found["sampling_prob"] == 1
-            else f"Poisson batches, q = {found['sampling_prob']:g}"
-        )
-        console.print(
-            f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} "
-            f"release{'s' if found['steps'] != 1 else ''}, {batch})"
-        )
-        for sigma in found["gaussian"]:
-            console.print(f"and one full-batch release with noise multiplier {sigma:g}")
-    if "select_mean" in found:
-        runs = (
-            f"{found['select_distribution']} number of runs, {found['select_mean']:g} "
-            "on average"
-        )
-        text = (
-            f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
-            f"{found['relation']}: the total of keeping the best of a secret "
-            f"{runs}; nothing else of the runs may leave"
-        )
-        click.echo("\n".join(filled(text)))
-        every = found["every_run"]
-        text = (
-            f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
-        )
-        console.print(
-            text + (", which is less" if every["epsilon"] < found["epsilon"] else "")
-        )
-        return
-    console.print(
-        (
-            f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
-            f"{found['relation']}, {found['accountant']}"
-        )
-        + (
-            f", for groups of at most {found['group_cap']} rows that count"
-            if found["group_cap"]
-            else ""
-        )
-    )
-    if found["mu"] is not None:
-        console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
-    limits = [
-        f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
-        for fpr, tpr in found["tpr_at_fpr"].items()
-    ]
-    console.print(f"any attack's TPR is at most\n  {', '.join(limits)}")
-    _print_profiles(console, found)
-
-
-def _print_profiles(console: Any, found: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(show_edge=False)
-    table.add_column("accountant", no_wrap=True)
-    table.add_column("epsilon", justify="right", no_wrap=True)
-    table.add_column("what it is")
-    for name, row in found["profiles"].items():
-        number = "-" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
-        table.add_row(
-            name,
-            number,
-            (row["reason"] and f"does not apply: {row['reason']}") or row["what"],
-        )
-    console.print(table)
-    if "shuffled" in found:
-        shuffled = found["shuffled"]
-        console.print(
-            f"shuffled batches  epsilon {shuffled['epsilon']:.4g}, mu "
-            f"{shuffled['mu']:.4g}: the guarantee"
-        )
-        if shuffled["poisson_convention"] is not None:
-            console.print(
-                f"Poisson's {shuffled['poisson_convention']:.4g} is a convention for "
-                "them, not a guarantee"
-            )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.choices import METHODS, PATH
+from dphead.cli.choices import LOSSES, METHODS, PATH
 from dphead.cli.options import DELTA, GROUP_CAP, RELATION
 from dphead.cli.paragraphs import filled, tied
 from dphead.cli.paths import check_there
@@ -85,7 +85,7 @@ from dphead.cli.progress import shown
 @click.option("--steps", type=int)
 @click.option("--learning-rate", type=float)
 @click.option("--ridge", type=float)
-@click.option("--loss", type=click.Choice(["softmax", "sigmoid", "squared"]))
+@click.option("--loss", type=LOSSES)
 @click.option(
     "--clip-norm", type=float, help="A small one lets the canary reach the bound."
 )
@@ -310,83 +310,80 @@ def _plot(result: dict[str, Any], claim: Any, out: Path) -> str:
 def _print(console: Any, r: dict[str, Any]) -> None:
     from rich.table import Table
 
-    h = r["hostile_rows"]
-    failed = (
-        "FAILED: a bound exceeds the claim"
-        if h["passed"]
-        else "FAILED: hostile rows move a sum too far"
-    )
-    verdict = "passed: no bound exceeds the claim" if r["passed"] else failed
     table = Table(show_edge=False, pad_edge=False)
-    for name, side in (
-        ("", "left"),
-        ("measured", "right"),
-        ("perfect attack", "right"),
-        ("claim", "right"),
-    ):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    table.add_column("")
+    for name in ("measured", "perfect attack", "claim"):
+        table.add_column(name, justify="right")
+    one_run = "canaries" in r
+    console.print(_headline(r))
+    for name, *numbers in _one_run_rows(r) if one_run else _many_fits_rows(r):
+        table.add_row(name, *_cells(*numbers))
+    console.print(table)
+    _print_hostile(r["hostile_rows"])
+    odds = r["false_alarm_odds"] if one_run else r["false_alarm_odds"]["both"]
+    fails = f"(a correct method fails with {tied(f'odds of at most {odds:.1g}')})"
+    click.echo("\n".join(filled(f"{_verdict(r)} {fails}")))
+
+
+def _headline(r: dict[str, Any]) -> str:
+    """What was run."""
     if "canaries" in r:
-        console.print(
+        return (
             f"{r['method']}, one run, {r['canaries']} canaries, {r['guesses']} "
             f"guesses, {r['correct']} right"
         )
-        table.add_row(
-            "epsilon at least",
-            *_cells(r["epsilon_lower_bound"], r["ceiling"], r["epsilon"]),
-        )
-        table.add_row(
-            "the same at 95 %",
-            *_cells(r["epsilon_lower_bound_95"], r["ceiling_95"], r["epsilon"]),
-        )
-        odds = r["false_alarm_odds"]
-    else:
-        c = r["ceilings"]
-        console.print(
-            f"{r['method']}, {r['fits_in_each_world']:,} fits with the canary and as "
-            "many without"
-        )
-        table.add_row(
-            "epsilon at least",
-            *_cells(r["epsilon_lower_bound"], c["epsilon_lower_bound"], r["epsilon"]),
-        )
-        table.add_row(
-            "the same at 95 %",
-            *_cells(
-                r["epsilon_lower_bound_95"], c["epsilon_lower_bound_95"], r["epsilon"]
-            ),
-        )
-        table.add_row(
-            "mu at least", *_cells(r["mu_lower_bound"], c["mu_lower_bound"], r["mu"])
-        )
-        table.add_row(
-            "epsilon of that mu",
-            *_cells(r["epsilon_from_mu"], c["epsilon_from_mu"], r["epsilon"]),
-        )
-        table.add_row("AUC", *_cells(r["auc"], c["auc"], None))
-        table.add_row(
-            "advantage",
-            *_cells(r["advantage"], c["advantage"], c["advantage_of_epsilon_delta"]),
-        )
-        table.add_row(
-            "the canary's own mu", *_cells(r["canary_mu"]["mean"], None, r["mu"])
-        )
-        table.add_row(
-            "epsilon of the canary's mu",
-            *_cells(r["canary_epsilon"], None, r["epsilon"]),
-        )
-        odds = r["false_alarm_odds"]["both"]
-    console.print(table)
-    hostile = (
+    fits = f"{r['fits_in_each_world']:,} fits"
+    return f"{r['method']}, {fits} with the canary and as many without"
+
+
+# name, what was measured, what a perfect attack would have measured, the claim
+_Line = tuple[str, float | None, float | None, float | None]
+
+
+def _one_run_rows(r: dict[str, Any]) -> list[_Line]:
+    claim = r["epsilon"]
+    return [
+        ("epsilon at least", r["epsilon_lower_bound"], r["ceiling"], claim),
+        ("the same at 95 %", r["epsilon_lower_bound_95"], r["ceiling_95"], claim),
+    ]
+
+
+def _many_fits_rows(r: dict[str, Any]) -> list[_Line]:
+    c, claim = r["ceilings"], r["epsilon"]
+    at_95 = "epsilon_lower_bound_95"
+    advantage = c["advantage_of_epsilon_delta"]
+    own = r["canary_mu"]["mean"]
+    return [
+        ("epsilon at least", r["epsilon_lower_bound"], c["epsilon_lower_bound"], claim),
+        ("the same at 95 %", r[at_95], c[at_95], claim),
+        ("mu at least", r["mu_lower_bound"], c["mu_lower_bound"], r["mu"]),
+        ("epsilon of that mu", r["epsilon_from_mu"], c["epsilon_from_mu"], claim),
+        ("AUC", r["auc"], c["auc"], None),
+        ("advantage", r["advantage"], c["advantage"], advantage),
+        ("the canary's own mu", own, None, r["mu"]),
+        ("epsilon of the canary's mu", r["canary_epsilon"], None, claim),
+    ]
+
+
+def _print_hostile(h: dict[str, Any]) -> None:
+    """How far hostile rows move a sum."""
+    said = (
         f"{h['pairs']} pairs of hostile rows, {h['sums']:,} sums without noise: they "
         f"move a sum by at most {h['largest_share']:.4g} of what its noise is for "
         f"({h['worst']})"
     )
-    click.echo("\n".join(filled(hostile)))
+    click.echo("\n".join(filled(said)))
     if h["largest_disagreement"] > 0:
         apart = f"{h['largest_disagreement']:.2g}"
         click.echo(f"two ways to one sum differ by at most {apart} of it")
-    fails = f"(a correct method fails with {tied(f'odds of at most {odds:.1g}')})"
-    click.echo("\n".join(filled(f"{verdict} {fails}")))
+
+
+def _verdict(r: dict[str, Any]) -> str:
+    if r["passed"]:
+        return "passed: no bound exceeds the claim"
+    if r["hostile_rows"]["passed"]:
+        return "FAILED: a bound exceeds the claim"
+    return "FAILED: hostile rows move a sum too far"
 
 
 def _cells(*values: float | None) -> list[str]:

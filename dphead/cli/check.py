@@ -25,11 +25,17 @@ def with_elsewhere(run: Any, ledger: Path | None) -> Any:
 
 def unknown_images(run: Any) -> list[str]:
     """A note where this home cannot know whether other data sets hold the images."""
+    from dphead.analysis.protected import made_of_images
     from dphead.runs.ledgers import has_home, image_index
 
     dataset_id = run.report["data"].get("dataset_id")
     if dataset_id and has_home() and len(image_index().images(dataset_id)):
         return []
+    if not made_of_images(run.report["data"].get("extraction")):
+        return [
+            "rows that dphead did not make of images are known by their file's id "
+            "alone: whether fits on other files of them were charged is not known"
+        ]
     return [
         "the images were not extracted under this home (DPHEAD_HOME), so it does not "
         "know whether fits on other files of them were charged"
@@ -64,11 +70,11 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
         finished = with_elsewhere(read_run(run, ledger), ledger)
         findings = [*find(finished), *altered(run, finished.report)]
         remarks = notes(finished) + unknown_images(finished)
-        total = spent_now(finished)
+        total = list(filter(None, (spent_now(finished), finished.about_total())))
     if as_json:
         click.echo(as_text(finished.report["guarantee"], findings, remarks))
     else:
-        click.echo(section("Data set", [total]))
+        click.echo(section("Data set", total))
         click.echo(section("This run", [recomputed(finished.report["guarantee"])]))
         for number, finding in enumerate(findings, 1):
             click.echo(f"\n{listed(number, finding)}")

@@ -46,6 +46,7 @@ class KeptChoice(click.Choice):
         return tuple(kept() if callable(kept) else kept)
 
 
+LOSSES = KeptChoice("dphead.privacy.predictions:LOSSES")
 METHODS = KeptChoice("dphead.planning.registry:names")
 RELATIONS = KeptChoice("dphead.privacy.accounting:RELATIONS")
 ACCOUNTANTS = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")

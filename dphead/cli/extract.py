@@ -57,7 +57,8 @@ SECTIONS = {
     "--backbone",
     required=True,
     metavar="NAME",
-    help="scatternet, patches, scatternet+patches, or the name of a timm model.",
+    help="scatternet, patches, scatternet+patches, deep-patches, or the name of a "
+    "timm model.",
 )
 @CLASSES
 @FOLDER_NAMES_ARE_PUBLIC
@@ -310,6 +311,37 @@ def _print_summary(summary: Any) -> None:
     click.echo(section("Data set", [summary.dataset_id]))
 
 
+NETWORK_OPTIONS = (  # fields of `BackboneOptions`
+    "weights",
+    "model_args",
+    "mean",
+    "std",
+    "interpolation",
+    "crop_pct",
+    "image_size",
+    "channels",
+    "scatter_j",
+    "scatter_l",
+    "colours",
+    "mirror",
+    "axes",
+)
+OWN_OPTIONS = (  # fields of `ExtractOptions`
+    "split",
+    "layout",
+    "dtype",
+    "device",
+    "amp",
+    "batch_size",
+    "block_rows",
+    "skip_unreadable",
+    "dataset_id",
+    "same_data_as",
+    "new_data_set",
+    "limit",
+)
+
+
 def _options(given: dict[str, Any]) -> Any:
     from dphead.runs.ledgers import image_index
     from extract.backbones import UNLEARNED, BackboneOptions
@@ -319,36 +351,7 @@ def _options(given: dict[str, Any]) -> Any:
     from extract.shards import Shard
     from extract.views import Views
 
-    network = (
-        "weights",
-        "model_args",
-        "mean",
-        "std",
-        "interpolation",
-        "crop_pct",
-        "image_size",
-        "channels",
-        "scatter_j",
-        "scatter_l",
-        "colours",
-        "mirror",
-        "axes",
-    )
-    direct = (
-        "split",
-        "layout",
-        "dtype",
-        "device",
-        "amp",
-        "batch_size",
-        "block_rows",
-        "skip_unreadable",
-        "dataset_id",
-        "same_data_as",
-        "new_data_set",
-        "limit",
-    )
-    rest = {name: given[name] for name in direct}
+    rest = {name: given[name] for name in OWN_OPTIONS}
     if given["columns"]:
         rest["columns"] = _named_columns(given["columns"])
     if given["workers"] is not None:
@@ -360,7 +363,7 @@ def _options(given: dict[str, Any]) -> Any:
         source=given["source"],
         output=given["output"],
         backbone=BackboneOptions(
-            given["backbone"], **{name: given[name] for name in network}
+            given["backbone"], **{name: given[name] for name in NETWORK_OPTIONS}
         ),
         classes=Classes.parse(
             given["classes"],

@@ -274,7 +274,8 @@ def finetune(
                 raise click.exceptions.Exit(0)
             progress.begin("charging")
 
-        result = train(options, announce, _spending(progress, lambda: planned))
+        told = _spending(progress, lambda: planned)
+        result = train(options, announce, told, progress.begin)
         if result is None:
             return
         write_config(options.out / "run.toml")

@@ -4,6 +4,7 @@ None may change what was charged.
 """
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,12 +34,10 @@ def show(which: Path, as_json: bool) -> None:
         )
 
     import json
-    import time
 
     from rich.console import Console
-    from rich.table import Table
 
-    from dphead.analysis.profiles import plain_sum_epsilon
+    from dphead.analysis.profiles import about_sum, plain_sum_epsilon, sum_accountant
     from dphead.runs.report import plain
 
     fits = book.fits()
@@ -47,22 +46,33 @@ def show(which: Path, as_json: bool) -> None:
         return
     click.echo(section("Ledger", [str(book.path)]))
     click.echo(section("Data set", [book.meta("dataset_id") or "-"]))
-    console = Console(highlight=False)
+    if fits:
+        Console(highlight=False).print(_fits_table(fits))
+    limit = book.budget()
+    delta = limit["delta"] if limit else max((f["delta"] for f in fits), default=1e-5)
+    events, relation = book.events(), book.meta("relation") or "zero_out"
+    total = plain_sum_epsilon(events, delta, relation)
+    spent = tied(f"epsilon {total:.5g} at delta {delta:g}")
+    every = f"{spent}: the plain sum, every reserved release counted"
+    why = about_sum(total, sum_accountant(events, relation), limit)
+    click.echo(section("Spent", [every, why] if why else [every]))
+    click.echo(section("Budget", [_budget_in_words(limit, bool(fits))]))
+
+
+def _fits_table(fits: list[dict[str, Any]]) -> Any:
+    """A fit a line."""
+    import time
+
+    from rich.table import Table
+
     table = Table(show_edge=False)
-    for name in (
-        "charged at",
-        "fit",
-        "epsilon",
-        "delta",
-        "relation",
-        "releases",
-        "committed",
-    ):
-        table.add_column(
-            name,
-            justify="left" if name in ("fit", "charged at", "relation") else "right",
-            no_wrap=name == "charged at",
-        )
+    table.add_column("charged at", no_wrap=True)
+    table.add_column("fit")
+    table.add_column("epsilon", justify="right")
+    table.add_column("delta", justify="right")
+    table.add_column("relation")
+    table.add_column("releases", justify="right")
+    table.add_column("committed", justify="right")
     for f in fits:
         done = sum(r["state"] == "committed" for r in f["releases"])
         at = time.strftime("%Y-%m-%d %H:00", time.gmtime(f["created"]))
@@ -75,28 +85,22 @@ def show(which: Path, as_json: bool) -> None:
             str(len(f["releases"])),
             str(done),
         )
-    if fits:
-        console.print(table)
-    limit = book.budget()
-    delta = limit["delta"] if limit else max((f["delta"] for f in fits), default=1e-5)
-    total = plain_sum_epsilon(book.events(), delta, book.meta("relation") or "zero_out")
-    spent = tied(f"epsilon {total:.5g} at delta {delta:g}")
-    every = f"{spent}: the plain sum, every reserved release counted"
-    click.echo(section("Spent", [every]))
+    return table
+
+
+def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
     if limit:
         fixed = tied(f"epsilon {limit['epsilon']:g} at delta {limit['delta']:g}")
-        said = (
+        return (
             f"{fixed}: the guarantee for all fits together; what exceeds it is refused"
         )
-    elif fits:
-        said = (
+    if has_fits:
+        return (
             "! none was fixed before the first fit, so nothing is refused, and the "
             "plain sum is a guarantee only if no fit was chosen after seeing the "
             "results of another"
         )
-    else:
-        said = "none yet: fix it before the first fit, by dphead ledger budget"
-    click.echo(section("Budget", [said]))
+    return "none yet: fix it before the first fit, by dphead ledger budget"
 
 
 @ledger.command()

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dphead.analysis.records import made_of_images
+from dphead.analysis.profiles import about_sum
+from dphead.analysis.protected import made_of_images, thing_in
 from dphead.analysis.rounding import percent_up
 from dphead.cli.paragraphs import section, tied
 
@@ -36,7 +37,7 @@ def outcome(
         "Trained": [trained(report)],
         "Privacy": privacy(report, plan),
         "Accuracy": accuracy(report, test),
-        "Budget": budget(report["ledger"]),
+        "Budget": budget(report["ledger"], thing_in(report)),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
         "Next": next_commands(out, report),
     }
@@ -62,11 +63,13 @@ def details(result: dict[str, Any]) -> str:
 
 
 def trained(report: dict[str, Any]) -> str:
-    """What was trained, on how many images."""
+    """What was trained, on how many rows."""
     data = report["data"]
     name = str(report["method"]["name"]).removeprefix(NETWORK)
     private_n = report["guarantee"]["neighboring_relation"] == "add_remove"
-    rows = ("about " if private_n else "") + tied(f"{data['n_rows']:,} images")
+    rows = ("about " if private_n else "") + tied(
+        f"{data['n_rows']:,} {thing_in(report)}s"
+    )
     if is_network(report):
         return f"the network {name}, on {rows}, {data['n_classes']} classes"
     features = tied(f"{data['n_features']:,} features")
@@ -84,7 +87,7 @@ def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
         yield f"! {report['statement']}"
     else:
         yield guarantee(report)
-        yield recognition(plan)
+        yield recognition(plan, thing_in(report))
         yield f"! {unprotected(report)}"
     for warning in report["warnings"]:
         yield f"! {warning}"
@@ -108,14 +111,14 @@ def guarantee(report: dict[str, Any]) -> str:
     return f"{', '.join(amount)} for {g['protected_unit']} ({relation}); {counted}"
 
 
-def recognition(plan: Any) -> str:
+def recognition(plan: Any, thing: str) -> str:
     """The limit on an attacker, from the exact trade-off curve of the releases, rounded
-    up.
+    up. thing: what a row is called.
     """
     from dphead.analysis.tradeoff import tpr_bound
 
     limit = tpr_bound(plan.events(), FALSE_ALARMS, plan.relation)
-    unit = "image" if plan.group_cap is None else "group"
+    unit = thing if plan.group_cap is None else "group"
     return (
         f"An attacker with {tied(f'{100 * FALSE_ALARMS:g} %')} false alarms recognises "
         f"a training {unit} at most {tied(percent_up(limit))} of the time."
@@ -126,12 +129,13 @@ def unprotected(report: dict[str, Any]) -> str:
     """What is public, and whom the unit leaves out; a network has no --group-cap."""
     g = report["guarantee"]
     private_n = g["neighboring_relation"] == "add_remove"
-    number = "" if private_n else ", the number of images"
+    thing = thing_in(report)
+    number = "" if private_n else f", the number of {thing}s"
     remedy = tied("a head can: dphead fit --group-cap")
     if not is_network(report):
         remedy = "--group-cap"
     whom = (
-        f"several images of one person taken together ({remedy})"
+        f"several {thing}s of one person taken together ({remedy})"
         if g["group_cap"] is None
         else "whoever the group column names wrongly"
     )
@@ -140,12 +144,12 @@ def unprotected(report: dict[str, Any]) -> str:
 
 def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
     """The expected accuracy, and the one on test rows with its weak classes."""
-    expected = report["expected_accuracy"]
+    expected, things = report["expected_accuracy"], f"{thing_in(report)}s"
     if expected is not None:
         low, high, middle = (100 * expected[k] for k in ("low", "high", "accuracy"))
         between = tied(f"{low:.1f} to {high:.1f} %")
         yield (
-            f"{tied(f'{middle:.1f} %')} expected on new images (90 % interval: "
+            f"{tied(f'{middle:.1f} %')} expected on new {things} (90 % interval: "
             f"{between}), from released numbers alone: may be published"
         )
     if test is None:
@@ -157,7 +161,7 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
         if report["test_is"] == "public"
         else "for your eyes, not in the report"
     )
-    yield f"{measured(test)} on {test['n']:,} test images: {scope}"
+    yield f"{measured(test)} on {test['n']:,} test {things}: {scope}"
     if "vote_accuracy" in test:
         yield f"{tied(percent(test['vote_accuracy']))} by vote of the views"
     names = report["data"]["class_names"]
@@ -192,20 +196,29 @@ def weak_classes(metrics: dict[str, Any]) -> list[int]:
     return sorted(low.tolist(), key=lambda position: each[position])
 
 
-def budget(ledger: dict[str, Any]) -> Iterator[str]:
+def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
     """What all fits of the data set have spent, and their limit."""
     fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
+    why = about_sum(
+        ledger["total_epsilon"], ledger.get("total_accountant"), ledger["budget"]
+    )
     if limit := ledger["budget"]:
         yield (
             f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g}) in "
             f"{fits} of this data set"
         )
+        if why:
+            yield why
         return
     if ledger["path"] == ":memory:":
-        yield f"{spent} spent; other fits of these images are not counted"
+        yield f"{spent} spent; other fits of these {thing}s are not counted"
+        if why:
+            yield why
         return
     yield f"{spent} spent (delta {ledger['delta']:g}) in {fits} of this data set"
+    if why:
+        yield why
     yield (
         "! No limit: it can be fixed before a data set's first fit alone, by dphead "
         "ledger budget"

@@ -12,6 +12,25 @@ from dphead.cli.paths import check_there
 
 # numbers of steps that `tan plan` looks at; chosen: powers of two of 250
 SIMULATED_STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
+TAN_COLUMNS = (
+    "",
+    "rows",
+    "delta",
+    "eta",
+    "Sigma",
+    "epsilon TAN",
+    "epsilon (RDP)",
+    "epsilon (PLD)",
+)
+SIMULATED_SETTINGS = (  # of the full run that is predicted
+    "model",
+    "batch_size",
+    "noise_multiplier",
+    "steps",
+    "learning_rate",
+    "views",
+    "augment",
+)
 
 
 @click.group(
@@ -57,7 +76,6 @@ def show(
 
     from dphead.analysis import tan as analysis
     from dphead.analysis.tan_plot import draw
-    from dphead.privacy import accounting
 
     if not 0 < batch_size <= n_rows:
         raise ValueError(
@@ -70,34 +88,15 @@ def show(
         changed = analysis.more_data(noise_multiplier, prob, steps, delta, more_data)
         rows.append((f"{more_data:g} x the rows", round(n_rows * more_data), *changed))
     table = Table(show_edge=False, pad_edge=False)
-    for name in (
-        "",
-        "rows",
-        "delta",
-        "eta",
-        "Sigma",
-        "epsilon TAN",
-        "epsilon (RDP)",
-        "epsilon (PLD)",
-    ):
+    for name in TAN_COLUMNS:
         table.add_column(name, justify="right" if name else "left", no_wrap=not name)
     reason = ""
     for name, n, q, d in rows:
         found = analysis.total_amount_of_noise(noise_multiplier, q, steps, d)
-        events = [accounting.GaussianEvent(noise_multiplier, q, steps)]
-        exact = [
-            f"{accounting.epsilon(events, d, accountant=a):.4g}" for a in ("rdp", "pld")
-        ]
+        exact = _exact_epsilons(noise_multiplier, q, steps, d)
+        numbers = (found.eta, found.total_noise, found.epsilon, *exact)
+        table.add_row(name, str(n), f"{d:g}", *(f"{value:.4g}" for value in numbers))
         reason = found.reason
-        table.add_row(
-            name,
-            str(n),
-            f"{d:g}",
-            f"{found.eta:.4g}",
-            f"{found.total_noise:.4g}",
-            f"{found.epsilon:.4g}",
-            *exact,
-        )
     console = Console(highlight=False)
     console.print(table)
     console.print(
@@ -106,14 +105,19 @@ def show(
     )
     if plot is not None:
         eta = analysis.total_amount_of_noise(noise_multiplier, prob, steps, delta).eta
-        draw(
-            plot,
-            eta,
-            delta,
-            (max(1, steps // 16), max(1, steps // 4), steps, 4 * steps),
-            eta / steps**0.5,
-        )
+        counts = (max(1, steps // 16), max(1, steps // 4), steps, 4 * steps)
+        draw(plot, eta, delta, counts, eta / steps**0.5)
         console.print(f"{plot}: written")
+
+
+def _exact_epsilons(
+    noise_multiplier: float, prob: float, steps: int, delta: float
+) -> list[float]:
+    """By RDP and by PLD."""
+    from dphead.privacy import accounting
+
+    events = [accounting.GaussianEvent(noise_multiplier, prob, steps)]
+    return [accounting.epsilon(events, delta, accountant=a) for a in ("rdp", "pld")]
 
 
 @tan.command()
@@ -247,16 +251,7 @@ def simulate(
     from dphead.endtoend.tan import predict, run_simulations
 
     require_public(data_is == "public")
-    names = (
-        "model",
-        "batch_size",
-        "noise_multiplier",
-        "steps",
-        "learning_rate",
-        "views",
-        "augment",
-    )
-    settings, _ = make_settings({k: given[k] for k in names})
+    settings, _ = make_settings({k: given[k] for k in SIMULATED_SETTINGS})
     console = Console(highlight=False)
 
     def train(small: Any, seed: int) -> float:
@@ -272,13 +267,8 @@ def simulate(
         settings, factors, range(runs), train, data_is_public=True, done=tell
     )
     prediction = predict(found, given["batch_size"])
-    middle, low, high, slope = (100 * value for value in prediction)
-    console.print(
-        f"\npredicted at B {given['batch_size']}, sigma {given['noise_multiplier']:g}: "
-        f"{middle:.2f} %, {slope:+.2f} a doubling of B\n"
-        # the line knows no bounds; an accuracy has them
-        f"95 % of runs: {max(low, 0):.2f} to {min(high, 100):.2f} %"
-    )
+    full = f"B {given['batch_size']}, sigma {given['noise_multiplier']:g}"
+    console.print(f"\npredicted at {full}: {_predicted(prediction)}")
     console.print(
         "Simulated runs on public data: they cost no budget, and none of them is "
         "private."
@@ -289,6 +279,16 @@ def simulate(
             json.dumps({"runs": rows, "prediction": prediction._asdict()}, indent=2)
             + "\n"
         )
+
+
+def _predicted(prediction: Any) -> str:
+    """Two lines. prediction: of `predict`."""
+    middle, low, high, slope = (100 * value for value in prediction)
+    # the line knows no bounds; an accuracy has them
+    return (
+        f"{middle:.2f} %, {slope:+.2f} a doubling of B\n"
+        f"95 % of runs: {max(low, 0):.2f} to {min(high, 100):.2f} %"
+    )
 
 
 def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) -> float:

@@ -5,10 +5,11 @@ two. No data is needed.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dphead.planning.plan import Target, check_budget
+from dphead.planning.plan import BUDGET_SLACK, Target, check_budget
 from dphead.privacy.accounting import GaussianEvent
+from dphead.solvers.settings import RELEASES
 
-MOST_STEPS = 2**20  # that a search tries; chosen: a plan holds no more
+MOST_STEPS = RELEASES  # that a search tries: a plan holds no more
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,7 @@ def schedule(
         "batch_size": batch_size,
         "steps": steps,
     }
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) > 1:
-        raise ValueError(
-            "two of noise_multiplier, batch_size and steps must be given, got none of "
-            f"{missing}. Give one."
-        )
+    _check_given(given)
     _check_ranges(n_rows, given)
 
     def event(sigma: float, batch: int, count: int) -> GaussianEvent:
@@ -61,7 +57,7 @@ def schedule(
     def cost(sigma: float, batch: int, count: int) -> float:
         return target.cost([*others, event(sigma, batch, count)])
 
-    if missing == ["noise_multiplier"]:
+    if noise_multiplier is None:
         assert batch_size is not None
         assert steps is not None
         if epsilon == float("inf"):
@@ -69,7 +65,6 @@ def schedule(
         events = [*others, event(1.0, batch_size, steps)]
         sigma = target.scale(events, fixed=range(len(others)))
         return Schedule(sigma, batch_size, steps, cost(sigma, batch_size, steps))
-    assert noise_multiplier is not None
     sigma = noise_multiplier
     if batch_size is None:
         assert steps is not None
@@ -88,12 +83,22 @@ def schedule(
                 f"{noise_multiplier=}, {batch_size=}. Give steps, or less noise."
             )
     found = Schedule(sigma, batch_size, steps, cost(sigma, batch_size, steps))
-    if found.epsilon > epsilon * (1 + 1e-9):
+    if found.epsilon > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
             f"epsilon must be at least {found.epsilon:.6g} for these settings, got "
             f"{epsilon=}. Leave one of them out."
         )
     return found
+
+
+def _check_given(given: dict[str, float | None]) -> None:
+    """ValueError unless at most one is left out."""
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) > 1:
+        raise ValueError(
+            "two of noise_multiplier, batch_size and steps must be given, got none of "
+            f"{missing}. Give one."
+        )
 
 
 def _check_ranges(n_rows: int, given: dict[str, float | None]) -> None:

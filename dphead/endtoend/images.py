@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from extract.classes import Classes
-from extract.images import UnreadableImage
+from extract.images import Source, UnreadableImage
 from extract.index import ImageIndex
 from extract.sources import open_source
 
@@ -70,53 +70,62 @@ def load_images(
     labels = source.labels.astype(np.int64)
     grouped = source.group is not None
     if source.arrays is not None and size is None and channels is None:
-        x = (
-            source.arrays[:, None]
-            if source.arrays.ndim == 3
-            else source.arrays.transpose(0, 3, 1, 2)
-        )
-        seen = [] if index is None else list(map(index.digest, source.arrays))
-        return LabelledImages(
-            x,
-            labels,
-            source.class_names,
-            source.classes_declared,
-            source.split_names,
-            np.array(seen, np.uint64),
-            grouped,
-            source.names,
-        )
-    if size is None and source.arrays is None:
+        x, digests = _as_they_are(source.arrays, index)
+    elif size is None and source.arrays is None:
         raise ValueError(
             f"image files need one size, got {size=} for {path}. Pass --image-size."
         )
-    own: tuple[int, int] = (
-        source.arrays.shape[1:3] if source.arrays is not None else (0, 0)
-    )
-    height, width = (size, size) if isinstance(size, int) else size or own
-    channels = channels or (
-        1 if source.arrays is not None and source.arrays.ndim == 3 else 3
-    )
-    x = np.zeros((source.n_rows, channels, height, width), np.uint8)
-    seen: list[int] = []
-    for row in range(source.n_rows):
-        try:
-            pixels = source.image(row)
-        except UnreadableImage:
-            labels[row] = -1
-            continue
-        if index is not None:
-            seen.append(index.digest(pixels))
-        image = Image.fromarray(pixels).convert("L" if channels == 1 else "RGB")
-        pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
-        x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    else:
+        x, readable, digests = _resized(source, size, channels, index)
+        labels[~readable] = -1
     return LabelledImages(
         x,
         labels,
         source.class_names,
         source.classes_declared,
         source.split_names,
-        np.array(seen, np.uint64),
+        np.array(digests, np.uint64),
         grouped,
         source.names,
     )
+
+
+def _as_they_are(
+    arrays: np.ndarray, index: ImageIndex | None
+) -> tuple[np.ndarray, list[int]]:
+    """(images (n, channels, height, width), their digests) of arrays (n, height,
+    width), or with channels last.
+    """
+    x = arrays[:, None] if arrays.ndim == 3 else arrays.transpose(0, 3, 1, 2)
+    return x, [] if index is None else list(map(index.digest, arrays))
+
+
+def _resized(
+    source: Source,
+    size: int | tuple[int, int] | None,
+    channels: int | None,
+    index: ImageIndex | None,
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """(images (n, channels, height, width), which of them can be read (n,), the digests
+    of these). size: None for arrays, which have their own.
+    """
+    arrays = source.arrays
+    own: tuple[int, int] = (0, 0) if arrays is None else arrays.shape[1:3]
+    height, width = (size, size) if isinstance(size, int) else size or own
+    grey = arrays is not None and arrays.ndim == 3
+    channels = channels or (1 if grey else 3)
+    x = np.zeros((source.n_rows, channels, height, width), np.uint8)
+    readable = np.ones(source.n_rows, bool)
+    digests: list[int] = []
+    for row in range(source.n_rows):
+        try:
+            pixels = source.image(row)
+        except UnreadableImage:
+            readable[row] = False
+            continue
+        if index is not None:
+            digests.append(index.digest(pixels))
+        image = Image.fromarray(pixels).convert("L" if channels == 1 else "RGB")
+        pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+        x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return x, readable, digests

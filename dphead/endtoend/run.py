@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from dphead.analysis.protected import thing_of
 from dphead.endtoend import processes
 from dphead.endtoend.checkpoint import load_checkpoint, save_checkpoint
 from dphead.endtoend.choose import Schedule, schedule
@@ -83,6 +84,7 @@ def finetune(
     options: FinetuneOptions,
     announce: Announce | None = None,
     progress: Told | None = None,
+    begin: Callable[[str], None] | None = None,
 ) -> dict[str, Any] | None:
     """Train and write model.safetensors, model.json, report.json, report.html and
     ledger.json.
@@ -90,9 +92,11 @@ def finetune(
     Returns {"report", "test", "seconds", "engine"}, the first three as `fit_files`.
     Raises ValueError or OSError, before any budget is spent, for unusable input. An
     interrupted run continues under the same charge when the same command is given
-    again. Under torchrun every process calls it; all but the first get None.
+    again. Under torchrun every process calls it; all but the first get None. begin: is
+    told what takes long where nothing can be counted.
     """
     start = time.perf_counter()
+    tell = begin or (lambda _: None)
     rank = processes.join()
     index = known_images(options) if rank == 0 else None
     data = load_data(options, options.features, options.split, index)
@@ -102,21 +106,25 @@ def finetune(
         options.epsilon,
         confirm="--protect image",
         instead="`dphead fit --group-cap` on features",
+        thing=thing_of(data.source.extraction),
     )
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
+    tell("trying ways to make the gradients")
     sums = shared_sums(options, data, facts, rank)
     if rank:
         processes.serve(sums)
         return None
     try:
         data = identified(options, data, index)
+        tell("solving for what the budget leaves open, before the charge")
         run = beside_others(prepare(options, data, facts, sums, ungrouped))
         test = load_test(options, data)
         stored = options.checkpoint + SLACK_RELEASES
         check_folder(options.out, [sums.network.query.size] * stored)
         with locked(options.out):
             result = lead(run, announce, progress)
+            tell("measuring, and computing epsilon by every accountant")
             measured = measure(run, result, test)
             report = write(run, result, measured)
     finally:

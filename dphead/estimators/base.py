@@ -185,6 +185,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
                 confirm="protect='image'",
                 instead="group_cap=K",
                 group_cap=self.group_cap,
+                thing="row",
             )
             method = self._method(facts)
             auto = self.accountant == "auto"

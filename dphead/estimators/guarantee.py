@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from dphead.analysis.protected import protected_unit
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
@@ -89,7 +90,7 @@ def privacy_of(
         mu=accounting.total_mu(events) if plan.private else None,
         rho=total_rho(events) if plan.private else None,
         neighboring_relation=plan.relation,
-        protected_unit=plan.protected_unit,
+        protected_unit=protected_unit(plan.group_cap, "row"),
         n_rows=n_rows,
         releases=plan.summary(),
         notes=tuple(notes),

@@ -35,7 +35,7 @@ LEAST_COST, MOST_COST = 1e-12, 1e12  # so that logarithms of epsilon are finite
 FIRST_STEP = 0.5  # in the logarithm of the noise, and the largest one
 # relative, of the noise: closed-form and RDP costs, PLD's, and of PLD on a coarser grid
 TOLERANCE, PLD_TOLERANCE, COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
-COARSER = 10  # of that grid's cells
+COARSER = 10  # times as wide are the cells of that grid
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
 
@@ -168,8 +168,8 @@ def calibrate(
     `fixed` leaves nothing.
     Source: bracketing and Brent's method on log epsilon against log s; full batches
         have a closed form.
-    Guarantee: `epsilon` of the scaled events, with the same accountant, is at most the
-        target.
+    Guarantee: `epsilon_by` of the scaled events, with the same accountant, is at most
+        the target.
     """
     check(delta, relation)
     require(
@@ -182,22 +182,8 @@ def calibrate(
     )
     if math.isinf(epsilon):
         return 0.0
-    sigmas = [e.noise_multiplier for e in free]
-    require(
-        0 < min(sigmas) <= max(sigmas) < math.inf,
-        "noise to be scaled must be positive and finite",
-        "noise",
-        sigmas,
-    )
-    held_cost = epsilon_by(accountant, held, delta, relation)
-    hint = f"The fixed ones cost {held_cost:.6g}: raise the budget or their noise."
-    require(
-        held_cost < epsilon,
-        "the budget must exceed what the fixed releases cost",
-        "epsilon",
-        epsilon,
-        hint,
-    )
+    _check_scalable(free)
+    _check_left(epsilon_by(accountant, held, delta, relation), epsilon)
 
     def scaled(scale: float) -> list[GaussianEvent]:
         return held + [
@@ -206,6 +192,11 @@ def calibrate(
 
     def cost(scale: float) -> float:
         return epsilon_by(accountant, scaled(scale), delta, relation)
+
+    def roughly(scale: float) -> float:
+        return accounting.epsilon(
+            scaled(scale), delta, relation, accountant, coarser=COARSER
+        )
 
     mu_free, mu_held = total_mu(free), total_mu(held)
     if accountant in ("auto", "exact") and mu_free is not None and mu_held is not None:
@@ -216,13 +207,29 @@ def calibrate(
             scale, step = scale * (1 + step), 2 * step
         return scale
     if accountant in ("auto", "pld"):
-
-        def roughly(scale: float) -> float:
-            return accounting.epsilon(
-                scaled(scale), delta, relation, accountant, coarser=COARSER
-            )
-
         guess = smallest_scale(roughly, epsilon, 1.0, COARSE_TOLERANCE)
         step = 4 * PLD_TOLERANCE
         return smallest_scale(cost, epsilon, guess, PLD_TOLERANCE, step)
     return smallest_scale(cost, epsilon, 1.0, TOLERANCE)
+
+
+def _check_scalable(free: Collection[GaussianEvent]) -> None:
+    """ValueError unless the noise that is to be scaled is positive and finite."""
+    sigmas = [e.noise_multiplier for e in free]
+    require(
+        0 < min(sigmas) <= max(sigmas) < math.inf,
+        "noise to be scaled must be positive and finite",
+        "noise",
+        sigmas,
+    )
+
+
+def _check_left(held_cost: float, epsilon: float) -> None:
+    """ValueError unless fixed releases leave some of the budget."""
+    require(
+        held_cost < epsilon,
+        "the budget must exceed what the fixed releases cost",
+        "epsilon",
+        epsilon,
+        f"The fixed ones cost {held_cost:.6g}: raise the budget or their noise.",
+    )

@@ -17,6 +17,10 @@ from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.release import noise_scale
 from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
 
+# relative: noise that is given may cost so much more than a budget, as the ledger
+# allows (`Ledger`); what is charged and reported is computed from the noise
+BUDGET_SLACK = 1e-9
+
 
 @dataclass(frozen=True)
 class Target:
@@ -63,13 +67,6 @@ class Plan(Target):
     def private(self) -> bool:
         """Whether every release carries noise."""
         return all(s.noise_multiplier > 0 for s in self.specs)
-
-    @property
-    def protected_unit(self) -> str:
-        """Whom the guarantee is about, in words."""
-        if self.group_cap is None:
-            return "one image"
-        return f"one group with all its images, of which at most {self.group_cap} count"
 
     def events(self) -> list[GaussianEvent]:
         """What the accountant sees, equal releases together."""
@@ -126,10 +123,7 @@ def make_plan(
     """Calibrate the solver's releases to (epsilon, delta). epsilon = inf turns noise
     and clipping off.
 
-    group_cap: None protects a row; otherwise a group, of which at most so many rows
-        count.
-    accountant: what the calibration uses ("auto": exact for full batches, PLD for
-        Poisson ones).
+    accountant, group_cap: as `Target`.
     Raises ValueError for an epsilon or delta outside its range, or if fixed noise alone
     exceeds the budget.
     """
@@ -207,36 +201,38 @@ def check_unit(
     confirm: str,
     instead: str,
     group_cap: int | None = None,
+    thing: str = "image",
 ) -> list[str]:
-    """Groups of rows (people with several images) are protected, or it is confirmed
-    that each image is for itself alone: then that is a warning in the report.
+    """Groups of rows (people with several of them) are protected, or it is confirmed
+    that each row is for itself alone: then that is a warning in the report.
 
     grouped: whether the source has groups, a public fact of it; no group is looked at.
     protect: "image" confirms. confirm, instead: what to type to confirm it, and to
-    protect groups. ValueError where neither is given, or both.
+    protect groups. thing: what a row is called. ValueError where neither is given, or
+    both.
     """
     if protect not in (None, "image"):
         raise ValueError(
-            f"each image for itself is all that can be confirmed, got {protect=}. Use "
-            f"{confirm}, or {instead}."
+            f"each {thing} for itself is all that can be confirmed, got {protect=}. "
+            f"Use {confirm}, or {instead}."
         )
     if protect is not None and group_cap is not None:
         raise ValueError(
-            f"a fit protects groups or each image for itself, got {group_cap=} and "
+            f"a fit protects groups or each {thing} for itself, got {group_cap=} and "
             f"{protect=}. Leave one out."
         )
     if not grouped or group_cap is not None or np.isinf(epsilon):
         return []
     if protect is None:
         raise ValueError(
-            "a source with groups (people with several images) needs a decision, got "
-            f"none. Use {instead} to protect each group, or {confirm} to protect each "
-            "image for itself alone."
+            f"a source with groups (people with several {thing}s) needs a decision, "
+            f"got none. Use {instead} to protect each group, or {confirm} to protect "
+            f"each {thing} for itself alone."
         )
     return [
         (
-            "the source has groups (people with several images), and each image is "
-            f"protected for itself alone, as {confirm} confirms."
+            f"the source has groups (people with several {thing}s), and each {thing} "
+            f"is protected for itself alone, as {confirm} confirms."
         )
     ]
 
@@ -260,7 +256,7 @@ def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
     if len(frozen) == len(kinds):
         cost = target.cost(events)
         accounting.require(
-            cost <= target.epsilon * (1 + 1e-9),
+            cost <= target.epsilon * (1 + BUDGET_SLACK),
             f"its noise costs {cost:.6g}",
             "epsilon",
             target.epsilon,

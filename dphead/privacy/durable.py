@@ -9,14 +9,22 @@ from typing import Any
 def write_durably(path: Path, write: Callable[[Any], object]) -> None:
     """Have `write` fill a binary file that is on the disk before this returns.
 
-    After a crash it is whole or not there.
+    After a crash it is whole or not there. OSError, with the file's name, where the
+    disk does not take it.
     """
     partial = path.with_suffix(".part")
-    with open(partial, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with open(partial, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise OSError(
+            f"a file must be written whole to the disk, got path={path!s} ({error}). "
+            "Make room there, or see why it cannot be written; the same command goes "
+            "on with a run."
+        ) from error
     sync(path.parent)
 
 
@@ -34,7 +42,18 @@ def make_folder(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Have the names in a folder on the disk before this returns."""
+    """Have the names in a folder on the disk before this returns.
+
+    OSError where the file system does not promise it.
+    """
     opened = os.open(folder, os.O_RDONLY)
-    os.fsync(opened)
-    os.close(opened)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        raise OSError(
+            "a folder must be on a file system that can put its names on the disk "
+            f"(fsync), got folder={folder!s} ({error}). Choose a place on another: -o "
+            "for runs, --ledger or DPHEAD_HOME for ledgers."
+        ) from error
+    finally:
+        os.close(opened)

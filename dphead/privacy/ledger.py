@@ -203,8 +203,11 @@ class Ledger(LedgerFile):
         kind = self.set_once("accounting", "gdp" if gaussian else "rdp")
         if kind == "gdp" and not gaussian:
             raise LedgerError(
-                "this ledger's budget is kept in GDP, which needs full batches, got "
-                "Poisson batches."
+                "a budget whose first fit had full batches takes full batches alone "
+                "(its accounting, GDP, was fixed then), got Poisson batches. Nothing "
+                "was charged: train in batches of all rows (a network: --batch-size of "
+                "their number), or a head by dphead fit. Another ledger is no way: its "
+                "fits add to these."
             )
         if any(e.noise_multiplier == 0 for e in new):
             raise LedgerError(

@@ -4,6 +4,7 @@ Nothing is charged here: what the tables mean is `ledger.py`'s. No row is change
 deleted (SQL triggers refuse it), and what SQLite or the disk refuses is one error.
 """
 
+import errno
 import json
 import os
 import sqlite3
@@ -53,6 +54,8 @@ STATES = ("started", "redrawn", "committed")  # of a release that is not only re
 # what SQLite raises for a file or disk that fails; the last for damaged names
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 HEADER = 100  # bytes that begin every SQLite file (sqlite.org/fileformat2, 1.3)
+# of os.link where a file system has no hard links, by its own choice of a number
+NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 _forks = [0]  # from the first process to this one
@@ -98,7 +101,8 @@ class LedgerFile:
         except (*FAULTS, OSError) as error:
             raise LedgerError(
                 "the ledger must be a readable, writable SQLite file, got "
-                f"path={self.path} ({error})."
+                f"path={self.path} ({error}). Name another with --ledger, or set "
+                "DPHEAD_HOME to a folder that is yours to write."
             ) from error
         if dataset_id is None:
             return
@@ -225,10 +229,26 @@ def _make_whole(path: Path) -> None:
             db.execute("PRAGMA journal_mode=MEMORY")
             db.executescript(f"BEGIN; {SCHEMA} {APPEND_ONLY} COMMIT;")
         with suppress(FileExistsError):  # another process made it meanwhile
-            os.link(new, path)
+            _link(new, path)
     finally:
         new.unlink()
     sync(path.parent)
+
+
+def _link(new: Path, path: Path) -> None:
+    """FileExistsError where there is a file: a rename would replace it. LedgerError on
+    a file system that has no hard links.
+    """
+    try:
+        os.link(new, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        raise LedgerError(
+            "a new ledger must lie on a file system with hard links, got "
+            f"path={path!s} ({error.strerror}). Name a place on another disk with "
+            "--ledger, or set DPHEAD_HOME to one for all ledgers."
+        ) from error
 
 
 def whole_hour(at: float) -> float:

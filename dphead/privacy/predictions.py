@@ -8,13 +8,14 @@ that leaves here is checked, in integers, to be no longer than the bound
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from dphead.privacy.transform import RADIUS, fits
 
 Loss = Literal["softmax", "sigmoid", "squared"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)  # all that a linear head may have
 Array = Any  # of numpy, or of jax.numpy where `xp` is that
 # Grids: what stands for one. The finer, the less rounding and the longer the integers,
 # whose bit counts proofs/exactness.md adds up; each was chosen, not measured.
@@ -89,9 +90,8 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
 
 def unknown(loss: str) -> ValueError:
     """The error of a loss that is not defined where it is met."""
-    return ValueError(
-        f"loss must be softmax, sigmoid or squared, got {loss=}. Choose one."
-    )
+    known = f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}"
+    return ValueError(f"loss must be {known}, got {loss=}. Choose one.")
 
 
 def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:

@@ -49,13 +49,19 @@ class FitLedger(Generic[Book]):
 
     def _holds(self, lock: Path) -> bool:
         """Take the lock; False if another process has it, or removed it by `leave`
-        after it was opened here: the next one would lock another file.
+        after it was opened here: the next one would lock another file. LedgerError
+        where the file system has no locks.
         """
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(lock))
-        except OSError:
+        except (BlockingIOError, FileNotFoundError):
             return False
+        except OSError as error:
+            raise LedgerError(
+                "a fit's folder must lie on a file system with locks (flock), got "
+                f"{lock.parent} ({error.strerror}). Choose a folder on another."
+            ) from error
 
     def leave(self) -> None:
         """Give up the folder, before anything was stored."""

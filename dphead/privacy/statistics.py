@@ -6,11 +6,12 @@ same one row at a time in real numbers, to be read against the papers.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from dphead.privacy.predictions import (
+    LOSSES,
     PROBABILITY_SCALE,
     Array,
     Loss,
@@ -57,7 +58,7 @@ class Gradient(Query):
             raise ValueError(
                 f"clip must be rows or features, got clip={self.clip!r}. Choose one."
             )
-        if self.loss not in get_args(Loss):
+        if self.loss not in LOSSES:
             raise unknown(self.loss)
         if self.clip == "features" and self.loss == "squared":
             raise ValueError(

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+# Both chosen, not measured.
+LATER_SECONDS = 3600  # by which jax gives up after us: it would not name the address
+ANSWER_SECONDS = 5  # in which an address that is listened on takes a connection
 _ABORTED = (
     b"\nError: the processes of this run lost one another, or two have the same "
     b"--process-id; jax's lines above say which. What was charged stays charged: give "
@@ -117,12 +120,11 @@ def connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
     def initialize() -> None:
         try:
             jax.distributed.initialize(
-                **known, initialization_timeout=int(place.timeout) + 3600
+                **known, initialization_timeout=int(place.timeout) + LATER_SECONDS
             )
         except Exception as error:
             failed.append(error)
 
-    # jax itself would abort without a word of the address
     thread = threading.Thread(target=initialize, daemon=True)
     thread.start()
     thread.join(place.timeout)
@@ -190,7 +192,9 @@ def _not_in_time(address: str, place: Place, count: int | None) -> None:
 def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        socket.create_connection(
+            (host.strip("[]"), int(port)), timeout=ANSWER_SECONDS
+        ).close()
     except (OSError, ValueError):
         return False
     return True

@@ -207,11 +207,19 @@ def _lock(path: Path) -> IO[str]:
         lock = open(path, "w")  # noqa: SIM115 - held by the caller
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             lock.close()
             raise ValueError(
                 f"one process may write a run folder, got a second one for "
                 f"out={path.parent}. Wait for it, or choose another folder."
+            ) from error
+        except OSError as error:
+            lock.close()
+            path.unlink()
+            raise OSError(
+                "a run folder must lie on a file system with locks (flock), got "
+                f"out={path.parent} ({error.strerror}). Choose a folder on another "
+                "with -o."
             ) from error
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
@@ -252,7 +260,7 @@ def charge(run: Prepared, ledger: Ledger) -> FitLedger:
         if marker is not None:
             raise ValueError(
                 "an interrupted fit continues with its own settings, got epsilon=inf "
-                f"in {out}."
+                f"in {out}. Give its own epsilon, or start in a new folder."
             )
         return _reserved(run, ledger, None, None)
     if marker is not None:

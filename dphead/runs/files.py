@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.metrics import evaluate_scores
-from dphead.analysis.records import made_of_images
+from dphead.analysis.protected import made_of_images
 from dphead.analysis.sealed import as_written
 from dphead.rows.features import FeaturesRows, load_features, split_slots
 from dphead.runs.head_file import load_head

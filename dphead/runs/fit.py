@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dphead.analysis.protected import thing_of
 from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import Plan, check_unit, make_plan
 from dphead.privacy.ledger import Ledger
@@ -146,6 +147,7 @@ def prepare(
         confirm="--protect image",
         instead="--group-cap K",
         group_cap=options.group_cap,
+        thing=thing_of(extraction(file)),
     )
     classes = class_names(file, options.classes)
     facts = public_facts(rows, len(classes), options.relation, options.nominal_n)

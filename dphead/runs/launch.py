@@ -13,6 +13,7 @@ from typing import Any
 
 from dphead.runs.processes import REASON_READ_SECONDS
 
+POLL_SECONDS = 0.05  # between looks at whether a process has ended; chosen
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
@@ -31,7 +32,7 @@ def launch(count: int, command: list[str]) -> int:
         while any(p.poll() is None for p in running) and not any(
             p.poll() for p in running
         ):
-            time.sleep(0.05)
+            time.sleep(POLL_SECONDS)
         bad = next((i for i, p in enumerate(running) if p.returncode), None)
         return 0 if bad is None else _failed(bad, running, said)
     finally:
@@ -101,4 +102,4 @@ def _failed(bad: int, running: list[subprocess.Popen[Any]], said: list[Any]) -> 
 def _wait(running: list[Any], seconds: float) -> None:
     end = time.monotonic() + seconds
     while any(p.poll() is None for p in running) and time.monotonic() < end:
-        time.sleep(0.05)
+        time.sleep(POLL_SECONDS)

@@ -11,12 +11,12 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.reserved import FitLedger
-from dphead.solvers.base import Answer, PublicFacts, Solver
+from dphead.runs.memory import DEFAULT_BYTES
+from dphead.solvers.base import Answer, Ask, PublicFacts, Solver, Steps
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
-KEPT_ROWS_BYTES = 2 << 30  # bytes of integer rows kept between passes; chosen
 Progress = Callable[[int, int, str], None]
 
 
@@ -83,34 +83,17 @@ def fit_head(
     not allow the plan, RuntimeError before the same when the sums are wrong.
     """
     run = run or Run()
-    charged = run.charged
-    noise = run.noise
-    done = run.done
-    summer = run.summer or Door(CpuSums(), memory=KEPT_ROWS_BYTES)
+    charged, noise = run.charged, run.noise
+    summer = run.summer or Door(CpuSums(), memory=DEFAULT_BYTES)
     if charged is None:
         check_fit(summer, solver, rows, plan, facts)
         charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
-    answer = None
-    for i, spec in enumerate([*plan.specs[done:], None], start=done):
-        try:
-            ask = steps.send(answer) if answer is not None else next(steps)
-        except StopIteration as stop:
-            if spec is not None:
-                raise RuntimeError(
-                    f"a solver must ask for all its plan, got {i} of {len(plan.specs)} "
-                    "asks."
-                ) from stop
-            seconds = time.perf_counter() - start
-            return FitResult(
-                stop.value, plan, charged.ledger, charged.fit_id, noise.private, seconds
-            )
-        if spec is None or ask.label != spec.label:
-            raise RuntimeError(
-                f"a solver must ask for its plan, got label={ask.label!r} at release "
-                f"{i}."
-            )
+    answer: Answer | None = None
+    for i in range(run.done, len(plan.specs)):
+        spec = plan.specs[i]
+        ask = _next_ask(steps, answer, plan, i)
         released = release(
             ask.query,
             ask.params,
@@ -123,7 +106,39 @@ def fit_head(
         answer = Answer(released.value, released.noise_sd)
         if run.progress is not None:
             run.progress(i + 1, len(plan.specs), spec.label)
-    raise AssertionError("unreachable")
+    head = _head(steps, answer, len(plan.specs))
+    seconds = time.perf_counter() - start
+    return FitResult(head, plan, charged.ledger, charged.fit_id, noise.private, seconds)
+
+
+def _next_ask(steps: Steps, answer: Answer | None, plan: Plan, i: int) -> Ask:
+    """What the solver asks for, told the answer to what it asked before (None: nothing
+    yet). RuntimeError unless that is the plan's release i.
+    """
+    try:
+        ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
+    except StopIteration as stop:
+        raise RuntimeError(
+            f"a solver must ask for all its plan, got {i} of {len(plan.specs)} asks."
+        ) from stop
+    if ask.label != plan.specs[i].label:
+        raise _unplanned(ask, i)
+    return ask
+
+
+def _head(steps: Steps, answer: Answer | None, n_releases: int) -> LinearHead:
+    """What the solver makes of the last answer. RuntimeError if it asks for more."""
+    try:
+        ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
+    except StopIteration as stop:
+        return stop.value
+    raise _unplanned(ask, n_releases)
+
+
+def _unplanned(ask: Ask, i: int) -> RuntimeError:
+    return RuntimeError(
+        f"a solver must ask for its plan, got label={ask.label!r} at release {i}."
+    )
 
 
 def check_fit(
@@ -163,7 +178,7 @@ def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
     """How a fit's rows are summed on this host, tried on hostile rows: to be called
     before the charge.
     """
-    door = Door(CpuSums(), memory=KEPT_ROWS_BYTES)
+    door = Door(CpuSums(), memory=DEFAULT_BYTES)
     check_sums(door, solver, plan, facts)
     return door
 

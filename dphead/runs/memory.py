@@ -24,6 +24,8 @@ JAX_BYTES = 300 << 20  # its compiler and buffers; chosen
 # passes that read a file before it pays to load it; chosen, not measured
 PASSES_STREAMED = 2
 BYTES_A_ROW = 64  # bytes a row of labels, splits, groups, and counts of used slots
+TEST_SCORE_BYTES = 12  # a test row's score in float32, and float64 made of it; chosen
+SENT_COPIES = 4  # of a sum that travels between processes; chosen
 MB = 10**6
 # what is needed is told to so much where n is private: 1.5 million rows of BYTES_A_ROW
 PRIVATE_N_STEP_BYTES = 100 * MB
@@ -71,12 +73,12 @@ def share(
         + LIBRARIES_BYTES
         + JAX_BYTES * (backend == "jax")
         + BYTES_A_ROW * n_rows
-        + 12 * n_test * facts.n_classes
+        + TEST_SCORE_BYTES * n_test * facts.n_classes
     )
     width = facts.n_features + 1
     sent = 0
     if processes > 1:
-        sent = 4 * max(sum_bytes(r.query, width) for r in releases)
+        sent = SENT_COPIES * max(sum_bytes(r.query, width) for r in releases)
     free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
     if free < 0:
         step = PRIVATE_N_STEP_BYTES if private_n else MB

@@ -11,20 +11,29 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.profiles import all_profiles, plain_sum_epsilon, total_rho
+from dphead.analysis.profiles import (
+    about_sum,
+    all_profiles,
+    plain_sum_epsilon,
+    sum_accountant,
+    total_rho,
+)
+from dphead.analysis.protected import protected_unit, thing_of
 from dphead.analysis.sealed import write_json
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.runs.loop import FitResult
 
 SCHEMA = 1  # of report.json: docs/report.md
-RELATION_MEANING = {
+RELATION_MEANING = {  # unit: what is compared; thing: what a row is called
     "zero_out": (
-        "one image's contribution replaced by nothing, the number of images being "
+        "one {unit}'s contribution replaced by nothing, the number of {thing}s being "
         "public"
     ),
-    "add_remove": "one image added or removed, the number of images being private",
-    "replace_one": "one image replaced by any other, the number of images being public",
+    "add_remove": ("one {unit} added or removed, the number of {thing}s being private"),
+    "replace_one": (
+        "one {unit} replaced by any other, the number of {thing}s being public"
+    ),
 }
 TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
 
@@ -47,9 +56,11 @@ HEAD = Words("head", "features file", "the frozen network", "features, row diges
 NETWORK = Words("network", "source", "the initial weights", "images, row digests")
 
 
-def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
+def guarantee(
+    plan: Plan, private_noise: bool = True, thing: str = "image"
+) -> dict[str, Any]:
     """What a plan guarantees: epsilon, delta, mu, rho, relation, releases, the other
-    accountants' epsilon.
+    accountants' epsilon. thing: what a row is called.
 
     mu and rho are None unless every release is a full-batch Gaussian. private is False
     without noise or with a fixed seed; epsilon is then not a guarantee.
@@ -63,7 +74,7 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
         "mu": accounting.total_mu(events) if plan.private else None,
         "rho": total_rho(events) if plan.private else None,
         "neighboring_relation": plan.relation,
-        "protected_unit": plan.protected_unit,
+        "protected_unit": protected_unit(plan.group_cap, thing),
         "group_cap": plan.group_cap,
         "calibrated_with": plan.accountant,
         "target_epsilon": plan.epsilon,
@@ -74,10 +85,20 @@ def guarantee(plan: Plan, private_noise: bool = True) -> dict[str, Any]:
     }
 
 
+# what a statement says where other ledgers were found by their images
 SHARED = (
     ", but for the list of other ledgers and the warnings of them, which follow from "
     "the images that data sets share"
 )
+# and of test rows, by what these are
+OF_TEST_ROWS = {
+    "private": (
+        " The test accuracy is an exact function of the test {thing}s and is not "
+        "covered: it was shown to the data holder and is not in this report."
+    ),
+    "public": " The test {thing}s were declared public; the figures on them are exact.",
+    None: "",
+}
 
 
 def statement(
@@ -88,12 +109,16 @@ def statement(
     seeded: bool,
     test_is: str | None,
     words: Words = HEAD,
+    thing: str = "image",
 ) -> str:
-    """The guarantee as a paragraph for a reader who is not an engineer."""
+    """The guarantee as a paragraph for a reader who is not an engineer.
+
+    thing: what a row is called.
+    """
     if np.isinf(g["target_epsilon"]):
         return (
             "Not private: noise and clipping were off (epsilon = inf). Do not publish "
-            f"this {words.name} if images are private."
+            f"this {words.name} if the {thing}s are private."
         )
     if seeded:
         return (
@@ -101,15 +126,16 @@ def statement(
             "tests. Whoever knows the seed can remove the noise. Do not publish this "
             f"{words.name}."
         )
-    relation = RELATION_MEANING[g["neighboring_relation"]]
     grouped = g["group_cap"] is not None
-    unit, people = (
-        f"one row (image) of the {words.source}",
-        "people with several images have the guarantee for each ",
+    relation = RELATION_MEANING[g["neighboring_relation"]].format(
+        unit="group" if grouped else thing, thing=thing
     )
-    people += "image, not for all of them together"
+    unit, people = (
+        f"one row{' (image)' if thing == 'image' else ''} of the {words.source}",
+        f"people with several {thing}s have the guarantee for each {thing}, ",
+    )
+    people += "not for all of them together"
     if grouped:
-        relation = relation.replace("one image", "one group")
         unit, people = (
             f"{g['protected_unit']}, as the {words.source}'s group column says",
             "nor is a wrong group column",
@@ -117,24 +143,15 @@ def statement(
     count = (
         ""
         if g["neighboring_relation"] == "add_remove"
-        else f" The number of training images, {n_rows}, is public."
+        else f" The number of training {thing}s, {n_rows}, is public."
     )
     across = _across_fits(ledger)
     shared = SHARED if ledger["elsewhere"] else ""
-    test = {
-        "private": (
-            " The test accuracy is an exact function of the test images and is not "
-            "covered: it was shown to the data holder and is not in this report."
-        ),
-        "public": (
-            " The test images were declared public; the figures on them are exact."
-        ),
-        None: "",
-    }[test_is]
+    test = OF_TEST_ROWS[test_is].format(thing=thing)
     return (
         f"The {words.name} is ({g['epsilon']:.4g}, {g['delta']:g})-differentially "
-        "private with respect to the training images and their labels. Protected unit: "
-        f"{unit}; neighbouring data sets differ in {relation}. Whoever sees the "
+        f"private with respect to the training {thing}s and their labels. Protected "
+        f"unit: {unit}; neighbouring data sets differ in {relation}. Whoever sees the "
         f"{words.name} and this report, with any other knowledge and any computing "
         "power, can tell the two cases apart only as well as this bound allows. "
         "Everything that was computed from the training rows was released with "
@@ -162,18 +179,22 @@ def _across_fits(ledger: dict[str, Any]) -> str:
             + " ".join(uncounted(one) for one in ledger["elsewhere"])
         )
     total = f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}"
-    if budget := ledger["budget"]:
+    budget = ledger["budget"]
+    why = about_sum(ledger["total_epsilon"], ledger["total_accountant"], budget)
+    why = why and f" {why}"
+    if budget:
         limit = f"epsilon = {budget['epsilon']:.4g} at delta = {budget['delta']:g}"
         return (
             f"{counted} The guarantee for all of them together is {limit}, the budget "
             "that was fixed before the first of them and is never exceeded, whatever "
             "was chosen after seeing earlier results. Their plain sum so far is "
-            f"{total}; it is a count and no guarantee by itself."
+            f"{total}; it is a count and no guarantee by itself.{why}"
         )
     return (
         f"{counted} Their plain sum so far is {total}. No budget was fixed before the "
         "first of them, so this sum is a guarantee for all of them together only if "
         "the settings of each were fixed without regard to the results of the others."
+        f"{why}"
     )
 
 
@@ -220,21 +241,9 @@ def build(
     """
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
-    g = guarantee(result.plan, result.private_noise)
-    budget = result.ledger.budget()
-    delta = budget["delta"] if budget else result.plan.delta
-    ledger = {
-        "path": result.ledger.path,
-        "fit_id": result.fit_id,
-        "fits": len(result.ledger.fits()),
-        "total_epsilon": plain_sum_epsilon(
-            result.ledger.events(), delta, result.plan.relation
-        ),
-        "total_is": "plain sum",
-        "delta": delta,
-        "budget": budget,
-        "elsewhere": list(elsewhere),
-    }
+    thing = thing_of(data.get("extraction"))
+    g = guarantee(result.plan, result.private_noise, thing)
+    ledger = _of_ledger(result, elsewhere)
     return {
         "schema": SCHEMA,
         "dphead": __version__,
@@ -246,6 +255,7 @@ def build(
             seeded=not result.private_noise,
             test_is=tested.test_is,
             words=words,
+            thing=thing,
         ),
         "method": method,
         "data": data,
@@ -258,6 +268,27 @@ def build(
         "test": tested.metrics if tested.test_is == "public" else None,
         "test_is": tested.test_is,
         "test_rows": tested.origin,
+    }
+
+
+def _of_ledger(
+    result: FitResult, elsewhere: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """What the ledger that was charged holds, and which it does not count."""
+    budget = result.ledger.budget()
+    delta = budget["delta"] if budget else result.plan.delta
+    events = result.ledger.events()
+    relation = result.plan.relation
+    return {
+        "path": result.ledger.path,
+        "fit_id": result.fit_id,
+        "fits": len(result.ledger.fits()),
+        "total_epsilon": plain_sum_epsilon(events, delta, relation),
+        "total_is": "plain sum",
+        "total_accountant": sum_accountant(events, relation),
+        "delta": delta,
+        "budget": budget,
+        "elsewhere": list(elsewhere),
     }
 
 

@@ -98,9 +98,15 @@ class Solver(Protocol):
         ...
 
 
+# float64 arrays that a solver holds at once, at most: chosen, and tests hold the bound
+WEIGHT_ARRAYS = 8  # of the weights' shape: iterates, their mean, moments, gradients
+GRAM_ARRAYS = 6  # of a Gram matrix's: as many as `ErrorBars` makes
+
+
 def solving_bytes(facts: PublicFacts, by_gram: bool) -> int:
     """Bytes that the solvers of this folder work in: weights and their copies, and with
     a Gram matrix its factors, or its eigenvectors.
     """
     width = facts.n_features + 1
-    return 8 * width * (8 * facts.n_classes + 6 * width * by_gram)
+    weights = WEIGHT_ARRAYS * width * facts.n_classes
+    return 8 * (weights + GRAM_ARRAYS * width**2 * by_gram)

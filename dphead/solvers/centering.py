@@ -98,11 +98,12 @@ class Centering:
             ChannelMoment(facts.n_classes, 2),
             Params(replace(centered, append=0.0)),
         )
-        unit = facts.n_features / facts.n_rows  # the mean of unit rows' squares is 1
-        relative = unit * answer.value[:, 0]
-        noise = unit * answer.noise_sd
-        squares = float(np.mean(relative**2)) - noise**2
-        if squares < SCALE_FROM_RATIO * float(np.mean(relative)) ** 2:
+        # mean squares over their own mean, which is 1 / n_features for unit rows
+        over_mean = facts.n_features / facts.n_rows
+        relative = over_mean * answer.value[:, 0]
+        noise = over_mean * answer.noise_sd
+        mean_square = float(np.mean(relative**2)) - noise**2
+        if mean_square < SCALE_FROM_RATIO * float(np.mean(relative)) ** 2:
             return centered
         relative = np.maximum(relative, 0.0) + max(SMALLEST_SQUARE, noise)
         return replace(centered, scale=(relative**SCALE_POWER).astype(np.float32))

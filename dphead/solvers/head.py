@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dphead.privacy.predictions import LOSSES, Loss, unknown
 from dphead.privacy.transform import RowTransform
 
 
@@ -34,7 +35,7 @@ class LinearHead:
     weights: (n_features, n_classes); intercept: (n_classes,).
 
     loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose
-    scores are not calibrated).
+    scores are not calibrated). ValueError for another.
     estimate: what the solver expects of the head, or None if it did not ask.
     error_bars: how far the noise moves it, or None.
     """
@@ -42,9 +43,13 @@ class LinearHead:
     weights: np.ndarray
     intercept: np.ndarray
     transform: RowTransform = field(default_factory=RowTransform)
-    loss: str = "softmax"
+    loss: Loss = "softmax"
     estimate: AccuracyEstimate | None = None
     error_bars: StandardErrors | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise unknown(self.loss)
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
         """Scores (n, n_classes) float32 of rows x (n, n_features).
@@ -110,8 +115,7 @@ class LinearHead:
         return np.where(np.isfinite(squared)[:, None], phi, np.float32(0))
 
 
-# float32 cannot divide by a smaller squared norm well: such a row counts as zero;
-# chosen
+# float32 divides badly by a smaller squared norm: such a row counts as zero; chosen
 SMALLEST = 1e-30
 
 
@@ -187,7 +191,7 @@ def zero_weights(
     return weights
 
 
-def head_of(weights: np.ndarray, transform: RowTransform, loss: str) -> LinearHead:
+def head_of(weights: np.ndarray, transform: RowTransform, loss: Loss) -> LinearHead:
     """The head of a (width, n_classes) solution."""
     coefficients, intercept = split_intercept(weights, transform.append)
     return LinearHead(coefficients, intercept, transform, loss)

@@ -2,7 +2,7 @@
 Stein's lemma.
 
 Plugging the released G̃ and S̃ into the training loss fits their noise. For W = h(G̃)
-S̃ H, H = I - 11ᵀ/m, and any bounded Lipschitz h, `risks` is unbiased for the training
+S̃ H, H = I - 11ᵀ/m, and any bounded Lipschitz h, `risk` is unbiased for the training
 loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [privacy/proofs/choices.md, claim S; Stein
 1981]. Everything here is post-processing.
 """
@@ -10,6 +10,7 @@ loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [privacy/proofs/choices.md, cla
 import numpy as np
 
 from dphead.solvers.head import center_classes
+from dphead.solvers.ridge import FLOOR_OVER_RIDGE
 
 N_CANDIDATES = 25  # of λ; chosen
 MOST_COLUMNS = 4096  # of a matrix whose spectrum is computed; chosen
@@ -62,7 +63,7 @@ class SpectralRidge:
     @staticmethod
     def floor(ridge: float) -> float:
         """What an eigenvalue counts as at least."""
-        return -ridge / 2
+        return FLOOR_OVER_RIDGE * ridge
 
     def _inverse(self, ridge: float) -> np.ndarray:
         return 1 / (np.maximum(self._values, self.floor(ridge)) + ridge)

@@ -396,11 +396,13 @@ def other_text(report):
 
 
 def other_unit(report):
-    report["guarantee"]["protected_unit"] = "every patient with all images"
+    report["guarantee"]["protected_unit"] = "every patient with all rows"
 
 
 def other_unit_in_words(report):
-    report["statement"] = report["statement"].replace("one row (image)", "each patient")
+    named = "Protected unit: "
+    text = report["statement"].replace(f"{named}one row", f"{named}each patient")
+    report["statement"] = text
 
 
 def not_private(report):

@@ -98,6 +98,12 @@ def test_probabilities_sum_to_one_and_keep_the_order(loss, n_classes):
     assert_array_equal(p.argmax(axis=1), scores.argmax(axis=1))
 
 
+def test_a_loss_that_is_not_defined_has_no_probabilities():
+    """A new one would be taken for softmax."""
+    with pytest.raises(ValueError, match="sigmoid or squared, got loss='new'"):
+        metrics.probabilities(np.zeros((1, 3)), "new")  # type: ignore[arg-type]
+
+
 def test_sigmoid_probabilities_are_normalised_sigmoids():
     scores = np.array([[0.3, -1.0, 2.0]])
     sigmoid = 1 / (1 + np.exp(-scores))

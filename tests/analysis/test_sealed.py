@@ -26,6 +26,14 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
     assert refused > len(whole) / 2
 
 
+def test_another_kind_of_file_is_no_fault_of_a_codec(tmp_path):
+    """As the features file that was typed for the run."""
+    path = tmp_path / "f.h5"
+    path.write_bytes(b"\x89HDF")
+    with pytest.raises(ValueError, match=r"f\.h5, which is no text\. Name the run"):
+        read_json(path, "report")
+
+
 def test_facts_of_before_there_were_digests_are_read(tmp_path):
     (tmp_path / "f.json").write_text(json.dumps({"a": 1}))
     assert read_json(tmp_path / "f.json", "record") == {"a": 1}

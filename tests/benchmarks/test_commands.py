@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import heads
-from benchmarks.commands import METHODS, TITLES, main
+from benchmarks.commands import METHODS, main
+from benchmarks.group import TITLES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "benchmarks"

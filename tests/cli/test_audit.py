@@ -5,7 +5,16 @@ import json
 import pytest
 from commands import dphead, features_file
 
+from dphead.privacy.predictions import LOSSES
+
 SIZES = ("--n-rows", 32, "--n-features", 3, "--n-classes", 2)
+
+
+def test_the_losses_of_an_audit_are_those_that_there_are():
+    done = dphead("audit", *SIZES, "--loss", "new")
+    assert done.code == 2
+    for loss in LOSSES:
+        assert repr(loss) in done.err
 
 
 def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):

@@ -19,6 +19,10 @@ from commands import (
 
 from dphead.analysis.card.hazards import OPEN, STATED, hazards_of
 from dphead.analysis.card.model_card import model_card
+from dphead.analysis.card.page import page
+from dphead.analysis.card.registry import registry_entry
+from dphead.analysis.records import read_run
+from dphead.runs.report import write
 
 LS = ("--method", "dp-ls", "--backend", "numpy")
 
@@ -105,6 +109,8 @@ def test_what_was_extracted_from_images_is_said_to_be(features, tmp_path, monkey
         "dphead check run",
         "dphead predict run new_images/ -o predictions.csv",
     ]
+    assert "on 240 images x" in said and "for one image (relation" in said
+    assert "not extracted under this home" in dphead("check", "run").out
     status, how = made_beforehand(tmp_path / "run")
     assert status == STATED and "of each image alone, by a network" in how
     assert "dphead predict RUN/ IMAGES/" in model_card(report_of(tmp_path / "run"))
@@ -140,7 +146,17 @@ def test_imported_rows_are_not_said_to_be_extracted_from_images(
     status, how = made_beforehand(tmp_path / "run")
     assert status == OPEN and "each row is taken to be made for itself" in how
     assert "made of each image alone" not in (tmp_path / "run/report.html").read_text()
-    card = model_card(report_of(tmp_path / "run"))
+    report = report_of(tmp_path / "run")
+    card = model_card(report)
+    entry = registry_entry(report)
+    for text in (report["statement"], page(report), card, entry):
+        assert "image" not in text
+        assert "row" in text
+    older = report["guarantee"] | {"protected_unit": "one image"}
+    path = tmp_path / "older" / "report.json"
+    path.parent.mkdir()
+    write(path, report | {"guarantee": older})
+    read_run(path)
     assert "IMAGES/" not in card and "dphead predict RUN/ NEW.h5" in card
     assert "features of the frozen network" not in card
 

@@ -24,7 +24,7 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
     for name in os.listdir(out):
         assert name in said
     assert 'load_head("run-torch")' in said
-    assert "epsilon 1 " in said and "protects one image" in said
+    assert "epsilon 1 " in said and "protects one row" in said
     # again: what is there is not overwritten
     assert "new or empty folder" in refused(dphead("export", run, "--to", "torch"))
     fitted("export", run, "--to", "sklearn", "-o", run.parent / "elsewhere")

@@ -291,11 +291,11 @@ def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
     assert all(len(line) <= 80 for line in lines if str(tmp_path) not in line)
     text = " ".join(done.out.split())
     for part in (
-        "a head (the last layer) by dp-ls, on 240 images x 12 features, 3 classes",
-        "epsilon 1, delta 1e-05 for one image (relation zero_out); charged to",
-        "An attacker with 1 % false alarms recognises a training image at most 1.98 %",
-        "! Not protected: class names, settings, the number of images; several",
-        "on 90 test images: for your eyes, not in the report",
+        "a head (the last layer) by dp-ls, on 240 rows x 12 features, 3 classes",
+        "epsilon 1, delta 1e-05 for one row (relation zero_out); charged to",
+        "An attacker with 1 % false alarms recognises a training row at most 1.98 %",
+        "! Not protected: class names, settings, the number of rows; several",
+        "on 90 test rows: for your eyes, not in the report",
         "epsilon 1 of 3 spent (delta 1e-05) in 1 fit",
         f"{run}/: head.safetensors head.json report.json report.html ledger.json",
         f"dphead check {run}",
@@ -676,7 +676,7 @@ def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
     g = report_of(run)["guarantee"]
     report = report_of(run)
     assert (
-        g["protected_unit"] == "one group with all its images, of which at most 2 count"
+        g["protected_unit"] == "one group with all its rows, of which at most 2 count"
     )
     assert g["group_cap"] == 2
     assert g["protected_unit"] in " ".join(done.out.split())
@@ -687,7 +687,7 @@ def test_groups_are_protected_whole_and_named_in_the_report(tmp_path, run):
         2 * np.sqrt(sum(r["count"] / r["noise_multiplier"] ** 2 for r in g["releases"]))
     )
     code, out, err = dphead("check", run)
-    assert "one image" not in out + err
+    assert "one row" not in out + err
     assert code in (0, 1)
 
 
@@ -709,13 +709,13 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     assert not run.exists()
     fitted(*command, "--protect", "image")
     assert any("--protect image confirms" in w for w in report_of(run)["warnings"])
-    assert report_of(run)["guarantee"]["protected_unit"] == "one image"
+    assert report_of(run)["guarantee"]["protected_unit"] == "one row"
     assert report_of(run)["data"]["grouped"]
-    assert "people with several images: the source" in dphead("check", run).out
+    assert "people with several rows: the source" in dphead("check", run).out
     capped = run.with_name("capped")
     own = ("--ledger", tmp_path / "own.sqlite")  # one ledger protects one unit
     fitted(*command[:2], "-o", capped, *command[4:], "--group-cap", 6, *own)
-    assert "people with several images" not in dphead("check", capped).out
+    assert "people with several rows" not in dphead("check", capped).out
 
 
 def test_what_to_type_next_names_weights_where_a_network_may_have_had_a_file():

@@ -15,6 +15,7 @@ from commands import (
     fitted,
     ledger_of,
     refused,
+    report_of,
 )
 
 from dphead.cli import COMMANDS
@@ -136,6 +137,37 @@ def test_poisson_fits_keep_a_budget_too(features, tmp_path):
     fitted("fit", features, "-o", tmp_path / "run0", *options)
     refused(dphead("fit", features, "-o", tmp_path / "run1", *options))
     assert charges() == 1
+
+
+def test_a_total_above_a_runs_own_epsilon_is_explained(features, tmp_path):
+    """The first sampled fit is held against the budget by PLD, and its total is by
+    RDP: more than all of the budget, which is kept.
+    """
+    fitted("ledger", "budget", features, "--epsilon", 1, "--delta", 1e-5)
+    run = tmp_path / "run"
+    sampled = ("--method", "dp-sgd", "--batch-size", 60, "--steps", 2, "--backend")
+    said = fitted("fit", features, "-o", run, *sampled, "numpy").out
+    assert report_of(run)["ledger"]["total_epsilon"] > 1
+    why = "coarser rule (RDP) than within one run (PLD), so the total can be"
+    for text in (
+        said,
+        fitted("ledger", "show", features).out,
+        dphead("check", run).out,
+        report_of(run)["statement"],
+        (run / "report.html").read_text(),
+    ):
+        assert why in " ".join(text.split())
+        assert "the limit is kept" in " ".join(text.split())
+    assert (
+        "RDP"
+        not in fitted(
+            "fit",
+            features_file(tmp_path / "b.h5", seed=1),
+            *LS,
+            "-o",
+            tmp_path / "full",
+        ).out
+    )
 
 
 def test_a_budget_is_fixed_once_and_before_the_first_fit(features, tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from core import reserve, spec_of
 from endtoend.core import images, member
 from safetensors.torch import save_file
 
@@ -24,7 +25,8 @@ from dphead.endtoend.options import FinetuneOptions
 from dphead.endtoend.run import finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.statistics import ClassSums
 from extract.classes import Classes
 from extract.format import write_features
 
@@ -100,7 +102,9 @@ def crash_at(step):
 
 def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     source(tmp_path)
-    result = finetune(options(tmp_path, "run"))
+    said = []
+    result = finetune(options(tmp_path, "run"), begin=said.append)
+    assert len(said) == 3 and "before the charge" in said[1]
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         *("ledger.json", "model.json", "model.safetensors"),
@@ -181,6 +185,21 @@ def test_a_checkpoint_without_its_fit_is_refused_with_nothing_charged(tmp_path):
     with pytest.raises(ValueError, match="a checkpoint must be this fit's"):
         finetune(options(tmp_path, "run"))
     assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
+
+
+def test_beside_full_batches_of_a_budget_a_network_takes_full_batches(tmp_path):
+    """What the refusal of its random batches says."""
+    source(tmp_path)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.set_budget(8.0, 1e-3)
+    reserve([spec_of(ClassSums(3), 40, sigma=10.0)], ledger)
+    asked = options(tmp_path, "run", accountant="auto", seed=None)
+    with pytest.raises(LedgerError, match="a network: --batch-size of their number"):
+        finetune(asked)
+    assert not (tmp_path / "run").exists()
+    full = replace(SETTINGS, batch_size=40, noise_multiplier=8.0)
+    finetune(replace(asked, settings=full))
+    assert len(ledger.fits()) == 2
 
 
 def test_a_source_with_groups_is_refused_unless_images_are_to_be_protected(tmp_path):

@@ -1,5 +1,6 @@
 """The index of images: what it knows again, what it keeps to itself, and its faults."""
 
+import errno
 import hashlib
 import multiprocessing
 import stat
@@ -170,6 +171,17 @@ def test_a_damaged_index_is_refused(index, change):
 def test_names_that_are_no_ids_are_refused(index):
     with pytest.raises(FormatError, match="dataset_id"):
         index.add("../outside", np.arange(3, dtype=np.uint64))
+
+
+def test_a_disk_without_hard_links_is_named(index, monkeypatch):
+    def none(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", none)
+    message = "with hard links, got '.*key' .*not permitted.*DPHEAD_HOME"
+    with pytest.raises(ExtractError, match=message):
+        index.digest(images(1)[0])
+    assert list(index.folder.iterdir()) == []
 
 
 def test_an_index_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Shards of an extraction, and joining them."""
 
+import errno
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from PIL import Image
 from dphead.cli import cli
 from extract.backbones import BackboneOptions
 from extract.classes import Classes
+from extract.disk import write_names
 from extract.errors import ExtractError, FormatError
 from extract.format import open_features
 from extract.rowwise import RowNorm
@@ -286,6 +288,21 @@ def test_a_full_disk_is_refused_before_joining(copy, monkeypatch):
     with pytest.raises(ExtractError, match="must fit on the disk"):
         join_all(copy)
     assert list(copy.glob("f.h5.part")) == []
+
+
+def test_a_disk_without_hard_links_or_rights_is_named(tmp_path, monkeypatch):
+    """As that of a FAT stick."""
+
+    def none(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", none)
+    monkeypatch.setattr("os.fchmod", none)
+    with pytest.raises(ExtractError, match=r"hard links, got .*-o for shards"):
+        shared_identifiers(tmp_path / "f.h5", "digest", None)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ExtractError, match=r"owner alone, got .*keeps rights"):
+        write_names(tmp_path / "f.h5", ["one"])
 
 
 def test_identifiers_are_drawn_once(tmp_path):

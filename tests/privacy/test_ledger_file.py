@@ -1,6 +1,8 @@
 """A ledger's file: append-only, durable, one process's, and damaged where it is cut."""
 
+import errno
 import os
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
@@ -200,6 +202,28 @@ def test_a_ledger_gets_its_name_when_it_is_whole(path, monkeypatch):
     monkeypatch.setattr("os.link", raced)
     assert len(Ledger(path).fits()) == 3
     assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_disk_without_hard_links_is_refused_and_nothing_there_is_replaced(
+    path, tmp_path, monkeypatch, code, made
+):
+    """Also where a ledger came there meanwhile, as a copy that was put back."""
+    copy = tmp_path / "copy.sqlite"
+    filled(copy)
+
+    def refused(new, target):
+        if made:
+            shutil.copy(copy, target)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("os.link", refused)
+    with pytest.raises(LedgerError, match=r"with hard links, got path=.*--ledger"):
+        Ledger(path)
+    assert [one.name for one in path.parent.iterdir()] == [path.name] * made
+    if made:
+        assert len(Ledger(path).fits()) == 3
 
 
 @pytest.mark.parametrize("name", ["file:l", "file::memory:", "file:l?mode=memory"])

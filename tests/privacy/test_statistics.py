@@ -3,7 +3,6 @@ bounds are reached.
 """
 
 import math
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -740,7 +739,7 @@ def test_a_loss_that_is_not_defined_bounds_no_residual(monkeypatch):
     """A new one, allowed by its type alone, would have the bound of sigmoids."""
     with pytest.raises(ValueError, match="or squared, got loss='new'"):
         Gradient(M, "new")  # type: ignore[arg-type]
-    monkeypatch.setattr(statistics, "Loss", Literal["new"])
+    monkeypatch.setattr(statistics, "LOSSES", ("new",))
     with pytest.raises(ValueError, match="or squared, got loss='new'"):
         Gradient(M, "new").longest_residual()  # type: ignore[arg-type]
 

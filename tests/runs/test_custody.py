@@ -1,5 +1,6 @@
 """A run's folder and its charge, through crashes, other ledgers and other processes."""
 
+import errno
 import json
 import os
 import stat
@@ -142,6 +143,44 @@ def test_a_lock_that_was_removed_while_it_was_taken_does_not_count(run, monkeypa
     with custody.locked(run):
         assert len(names) == 2
         assert (run / "lock").exists()
+
+
+def test_a_disk_without_locks_is_not_called_a_second_process(run, monkeypatch):
+    def none(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(custody.fcntl, "flock", none)
+    message = "with locks .*Operation not supported.*another with -o"
+    with pytest.raises(OSError, match=message), custody.locked(run):
+        pass
+    assert not (run / "lock").exists()
+
+
+def test_a_disk_that_flushes_no_folder_is_named_before_the_charge(
+    features, run, monkeypatch
+):
+    """What `os.fsync` raises has no name of a file."""
+    fsync = os.fsync
+
+    def partly(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", partly)
+    said = refused(dphead("fit", features, "-o", run, *LS))
+    assert f"(fsync), got folder={run.parent}" in said
+    assert "-o for runs, --ledger or DPHEAD_HOME" in said
+    assert charges() == 0
+
+
+def test_a_disk_that_is_full_is_named_with_the_file(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"report.json \(.*No space.*Make room"):
+        custody.reports.write(tmp_path / "report.json", {})
 
 
 def test_a_folder_with_a_report_is_whole(features, run, monkeypatch):

@@ -103,6 +103,13 @@ def cut_facts(folder):
     (folder / "head.json").write_text('{"format": 1,')
 
 
+def unknown_loss(folder):
+    facts = json.loads((folder / "head.json").read_text()) | {"loss": "new"}
+    for digest in ("sha256", "tensors_sha256"):  # as files of before there were any
+        del facts[digest]
+    (folder / "head.json").write_text(json.dumps(facts))
+
+
 def no_weights(folder):
     from safetensors.numpy import save_file
 
@@ -119,6 +126,7 @@ def no_weights(folder):
         other_format,
         not_facts,
         cut_facts,
+        unknown_loss,
         no_weights,
     ],
 )

@@ -25,6 +25,7 @@ from dphead.solvers import DPFC, GradientDescent, LeastSquares, PublicFacts
 
 FACTS = PublicFacts(400, 6, 3)
 X, Y = toy(400, 6, 3)
+IMAGES = {"transform": {"mean": [0.0]}}  # as an extraction records
 SGD = GradientDescent(steps=4, sampling_prob=0.25)
 
 
@@ -36,6 +37,7 @@ def built(
     test=None,
     test_is=None,
     tuning="none",
+    extraction=IMAGES,
     **plan,
 ):
     solver = solver or LeastSquares()
@@ -50,7 +52,7 @@ def built(
     return report.build(
         result,
         method={},
-        data={"n_rows": 400},
+        data={"n_rows": 400, "extraction": extraction},
         tuning=tuning,
         warnings=[],
         tested=report.Tested(test, test_is, None),
@@ -264,7 +266,7 @@ def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
     ]
     for part in (
         "(1, 1e-05)-differentially private",
-        report.RELATION_MEANING[relation],
+        report.RELATION_MEANING[relation].format(unit="image", thing="image"),
         "one row (image)",
         "several images",
         "any other knowledge",

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.predictions import LOSSES
 from dphead.privacy.transform import RowTransform, clipped_rows
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import (
@@ -24,6 +25,7 @@ from dphead.solvers import (
 )
 from dphead.solvers.base import Answer
 from dphead.solvers.centering import Centering
+from dphead.solvers.feature_covariance import MONOTONE_STEP
 from dphead.solvers.head import center_classes, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.rounding import check_clip, check_intercept
@@ -131,6 +133,16 @@ def test_scores_are_the_transform_times_the_weights_and_do_not_depend_on_the_blo
     np.testing.assert_array_equal(
         head.scores(bad), np.tile(b.astype(np.float32), (2, 1))
     )
+
+
+def test_a_head_of_a_loss_that_is_not_defined_is_refused():
+    """Its scores would be taken for softmax's, by everything that reads them."""
+    with pytest.raises(ValueError, match="sigmoid or squared, got loss='new'"):
+        LinearHead(np.zeros((D, M)), np.zeros(M), loss="new")  # type: ignore[arg-type]
+
+
+def test_every_loss_has_a_step_of_dp_fc():
+    assert set(MONOTONE_STEP) == set(LOSSES)
 
 
 def test_the_centre_is_the_mean_of_unit_rows_shrunk_by_its_noise():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.analysis.records import made_of_images
+from dphead.analysis.protected import made_of_images, thing_in
 from dphead.planning.plan import large_delta
 
 MET, STATED, OPEN, NOT_COVERED = "met", "stated", "open", "not covered"
@@ -50,11 +50,11 @@ def parameters(report: dict[str, Any]) -> Iterator[Hazard]:
 
 def unit(report: dict[str, Any]) -> Iterator[Hazard]:
     """Who is protected, over how many releases."""
-    g, ledger = report["guarantee"], report["ledger"]
+    g, ledger, thing = report["guarantee"], report["ledger"], thing_in(report)
     if g["group_cap"] is None:
-        how = "One image: people with several images are protected for each alone"
+        how = f"One {thing}: people with several {thing}s are protected for each alone"
     else:
-        how = f"One group with all its images; {g['group_cap']} of each count"
+        how = f"One group with all its {thing}s; {g['group_cap']} of each count"
     yield Hazard("A unit that is less than a person", STATED, how)
     if ledger["budget"] is not None:
         how = "One ledger counts all fits; a limit was fixed before the first"
@@ -91,7 +91,7 @@ def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
 
 def around(report: dict[str, Any]) -> Iterator[Hazard]:
     """What is done with the data before and after."""
-    tuning = report["tuning"]
+    tuning, thing = report["tuning"], thing_in(report)
     status = OPEN if tuning == "NOT ACCOUNTED" else MET
     yield Hazard("Settings tuned on the data", status, f"tuning: {tuning}")
     made = report["data"]["extraction"]
@@ -104,15 +104,15 @@ def around(report: dict[str, Any]) -> Iterator[Hazard]:
             "for itself, by something not fitted to these rows"
         )
         yield Hazard("Steps before the mechanism", OPEN, how)
-    how = "The network's own training images have no guarantee from this run"
+    how = "The network's own training data have no guarantee from this run"
     yield Hazard("Data that a network was trained on before", NOT_COVERED, how)
-    how = "Class names, the number of images and settings are declared, not found"
+    how = f"Class names, the number of {thing}s and settings are declared, not found"
     yield Hazard("Facts published without noise", STATED, how)
     test = report["test_is"]
     how = {
-        None: "No test images were used",
-        "private": "Accuracy on private test images is not in the report",
-        "public": "Test images were declared public; figures on them are exact",
+        None: f"No test {thing}s were used",
+        "private": f"Accuracy on private test {thing}s is not in the report",
+        "public": f"Test {thing}s were declared public; figures on them are exact",
     }[test]
     yield Hazard("Exact accuracy", STATED if test == "public" else MET, how)
     bias = "Noise costs small classes most"
@@ -121,15 +121,16 @@ def around(report: dict[str, Any]) -> Iterator[Hazard]:
     else:
         worst = f"worst class {100 * report['test']['worst_class_accuracy']:.0f} %"
         yield Hazard(
-            "Utility and bias", STATED, f"{bias}: {worst} of public test images"
+            "Utility and bias", STATED, f"{bias}: {worst} of public test {thing}s"
         )
 
 
 def deployment(report: dict[str, Any]) -> Iterator[Hazard]:
     """Who sees the data."""
-    how = "Central: the data holder, the machine and its users see the images"
+    thing = thing_in(report)
+    how = f"Central: the data holder, the machine and its users see the {thing}s"
     yield Hazard("Trust model", STATED, how)
-    how = "Timings and memory may depend on the images: keep them private"
+    how = f"Timings and memory may depend on the {thing}s: keep them private"
     yield Hazard("Side channels", NOT_COVERED, how)
     how = "Features and ledger are files of their owner alone, not encrypted"
     yield Hazard("Data security and access", NOT_COVERED, how)

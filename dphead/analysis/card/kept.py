@@ -5,7 +5,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dphead import __version__
 from dphead.analysis.check import DERIVED, Finding
+from dphead.analysis.sealed import as_written
 
 RENDERERS = {  # what makes each file of a report: module:function
     "report.html": "dphead.analysis.card.page:page",
@@ -21,21 +23,31 @@ assert set(RENDERERS) == set(OPTIONS) == DERIVED
 
 
 def rendered(name: str, report: dict[str, Any]) -> str:
-    """The text of a file that is made of a report: one of RENDERERS."""
+    """The text of a file that is made of a report: one of RENDERERS. ValueError for a
+    report of another form.
+    """
     module, function = RENDERERS[name].split(":")
     make: Callable[[dict[str, Any]], str] = getattr(import_module(module), function)
-    return make(report)
+    with as_written("a run", "its report"):
+        return make(report)
 
 
 def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
-    """Files of a run folder that hold another text than the report gives."""
+    """Files of a run folder that hold another text than the report gives.
+
+    Another version of dphead may have written other words, which cannot be told from an
+    addition: the finding then says so.
+    """
+    why = "What was added may be an exact function of private rows"
+    if (written := report.get("dphead")) != __version__:
+        why += f", or dphead {written} wrote it, and this is {__version__}"
     for name in RENDERERS:
         path = run / name
         if path.is_file() and path.read_bytes() != _expected(name, report):
             yield Finding(
                 "private metrics stored",
                 f"{name} is not what report.json gives",
-                "What was added may be an exact function of private rows",
+                why,
                 f"Look at it, or write it again: dphead report {OPTIONS[name]}",
             )
 

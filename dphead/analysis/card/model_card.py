@@ -18,7 +18,7 @@ from dphead.analysis.card.page import (
     test_bar,
 )
 from dphead.analysis.card.risk import limits_of
-from dphead.analysis.records import made_of_images
+from dphead.analysis.protected import made_of_images, thing_in
 from dphead.analysis.tradeoff import REPORTED_RATES
 
 WIDTH = 100  # columns of prose; chosen
@@ -31,18 +31,20 @@ def model_card(report: dict[str, Any]) -> str:
     bars = [bar for bar in (expected_bar(report), test_bar(report)) if bar is not None]
     network = (report["data"]["extraction"] or {}).get("backbone")
     trained = "with differential privacy" if private else "NOT PRIVATE"
+    of_images = made_of_images(report["data"]["extraction"])
     text = template("model_card.md.j2").render(
         report=report,
         g=report["guarantee"],
         front=f"---\n{_dumped(metadata(report))}---\n",
-        title=f"Image classifier {kind}, {trained}",
+        title=f"{'Image classifier' if of_images else 'Classifier'} {kind}, {trained}",
         sentence=words.sentence(report, limits) if private else "",
         statement=words.statement(report),
         about=_about(report, network),
         private=private,
         kind=kind,
         network=network,
-        of_images=made_of_images(report["data"]["extraction"]),
+        of_images=of_images,
+        thing=thing_in(report),
         unit=words.unit_of(report),
         tuned=words.TUNED[report["tuning"]],
         provenance=words.provenance(report),
@@ -59,21 +61,28 @@ def model_card(report: dict[str, Any]) -> str:
 
 def metadata(report: dict[str, Any]) -> dict[str, Any]:
     """What Hugging Face reads at the head of the card. A result is there only where the
-    test images are public.
+    test rows are public.
     """
+    thing = thing_in(report)
+    task = "image-classification" if thing == "image" else "other"
     found: dict[str, Any] = {
         "library_name": "dphead",
-        "pipeline_tag": "image-classification",
+        "pipeline_tag": task,
         "tags": ["differential-privacy", "image-classification"],
     }
+    if thing != "image":  # of what the rows are made only people know
+        found["tags"] = ["differential-privacy"]
     backbone = str((report["data"]["extraction"] or {}).get("backbone"))
     if backbone.startswith("hf-hub:"):
         found["base_model"] = backbone.removeprefix("hf-hub:")
     if report["test"] is not None:
         metric = {"type": "accuracy", "value": report["test"]["accuracy"]}
         result = {
-            "task": {"type": "image-classification"},
-            "dataset": {"name": "public test images", "type": "public-test-images"},
+            "task": {"type": task},
+            "dataset": {
+                "name": f"public test {thing}s",
+                "type": f"public-test-{thing}s",
+            },
             "metrics": [metric],
         }
         name = f"dphead-{report['ledger']['fit_id'][:8]}"

@@ -13,6 +13,7 @@ from dphead.analysis.card import words
 from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.hazards import hazards_of
 from dphead.analysis.card.risk import limits_of
+from dphead.analysis.protected import thing_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
@@ -41,6 +42,7 @@ def page(report: dict[str, Any]) -> str:
         g=report["guarantee"],
         private=private,
         kind=words.kind_of(report),
+        thing=thing_in(report),
         unit=words.unit_of(report),
         sentence=words.sentence(report, limits) if private else words.statement(report),
         statement=words.statement(report),
@@ -50,6 +52,7 @@ def page(report: dict[str, Any]) -> str:
         releases=releases[:SHOWN_RELEASES],
         more_releases=sum(r["count"] for r in releases[SHOWN_RELEASES:]),
         budget=budget_bar(report),
+        about_sum=words.about_total(report),
         expected=expected_bar(report),
         test=test_bar(report),
         classes=class_bars(report)[:SHOWN_CLASSES],
@@ -142,8 +145,11 @@ def test_bar(report: dict[str, Any]) -> Bar | None:
     if test is None:
         return None
     value, error = test["accuracy"], test["accuracy_se"]
-    text = f"{percent(value, 2)} ± {percent(error, 2)}, on {test['n']:,} public images"
-    return Bar("on public test images", value, text)
+    things = f"{thing_in(report)}s"
+    text = (
+        f"{percent(value, 2)} ± {percent(error, 2)}, on {test['n']:,} public {things}"
+    )
+    return Bar(f"on public test {things}", value, text)
 
 
 def class_bars(report: dict[str, Any]) -> list[Bar]:

@@ -14,6 +14,7 @@ import yaml
 from dphead.analysis.card import words
 from dphead.analysis.card.page import expected_bar, number, test_bar
 from dphead.analysis.card.risk import Limits, limits_of
+from dphead.analysis.protected import thing_in
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 
@@ -27,11 +28,11 @@ HEAD = """\
 """
 RELATIONS = {
     "zero_out": "one is the other with one {unit}'s contribution replaced by nothing; "
-    "the number of images is public",
-    "add_remove": "one has one {unit} more than the other; the number of images is "
+    "the number of {thing}s is public",
+    "add_remove": "one has one {unit} more than the other; the number of {thing}s is "
     "private",
     "replace_one": "one is the other with one {unit} replaced by any other; the number "
-    "of images is public",
+    "of {thing}s is public",
 }
 
 
@@ -65,11 +66,13 @@ def _basic(report: dict[str, Any]) -> dict[str, Any]:
     data, kind = report["data"], words.kind_of(report)
     network = (data["extraction"] or {}).get("backbone")
     of = f" on features of {network}" if network else ""
+    of_images = thing_in(report) == "image"
+    classifier = "an image classifier" if of_images else "a classifier"
     return {
         "name": TODO,
         "data_curators": [{"data_curator_name": TODO, "data_curator_type": "Industry"}],
         "description": (
-            f"A {kind} of an image classifier{of}, {data['n_classes']} classes, "
+            f"A {kind} of {classifier}{of}, {data['n_classes']} classes, "
             f"trained by {report['method']['name']} of dphead {report['dphead']}."
         ),
         "intended_use": TODO,
@@ -81,7 +84,9 @@ def _basic(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _variant(report: dict[str, Any]) -> dict[str, Any]:
-    made = "features of images" if words.kind_of(report) == "head" else "images"
+    made = f"{thing_in(report)}s"
+    if words.kind_of(report) == "head":
+        made = f"features of {made}" if made == "images" else "features"
     public = next(m.why for m in words.not_covered(report) if m.what == words.PUBLIC)
     return {
         "variant_name": "Approximate DP",
@@ -93,14 +98,15 @@ def _variant(report: dict[str, Any]) -> dict[str, Any]:
 def _loss(report: dict[str, Any], limits: list[Limits]) -> dict[str, Any]:
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     grouped = g["group_cap"] is not None
-    unit = "group" if grouped else "image"
-    relation = RELATIONS[g["neighboring_relation"]].format(unit=unit)
-    cap = f"; at most {g['group_cap']} images of a group count" if grouped else ""
+    thing = thing_in(report)
+    unit = "group" if grouped else thing
+    relation = RELATIONS[g["neighboring_relation"]].format(unit=unit, thing=thing)
+    cap = f"; at most {g['group_cap']} {thing}s of a group count" if grouped else ""
     parameters = {"epsilon": g["epsilon"], "delta": g["delta"]}
     if g["rho"] is not None:
         parameters["rho"] = g["rho"]
     found: dict[str, Any] = {
-        "privacy_unit": "group of images (such as a patient)" if grouped else "image",
+        "privacy_unit": f"group of {thing}s (such as a patient)" if grouped else thing,
         "privacy_unit_details": f"Data sets are adjacent if {relation}{cap}.",
     }
     if not grouped:
@@ -127,7 +133,7 @@ def _details(report: dict[str, Any], limits: list[Limits]) -> str:
     if ledger["budget"] is not None and math.isfinite(ledger["total_epsilon"]):
         budget = ledger["budget"]
         total = (
-            f" All fits on the same images stay within epsilon = "
+            f" All fits on the same {thing_in(report)}s stay within epsilon = "
             f"{number(budget['epsilon'])} at delta = {budget['delta']:g}."
         )
     return (
@@ -137,16 +143,16 @@ def _details(report: dict[str, Any], limits: list[Limits]) -> str:
 
 
 def _model(report: dict[str, Any]) -> dict[str, Any]:
-    fits = report["ledger"]["fits"]
+    fits, things = report["ledger"]["fits"], f"{thing_in(report)}s"
     return {
         "model_name": "Central",
         "trust_assumptions": (
-            "The data holder, the machine and its users see the images. Whoever gets "
-            f"the {words.kind_of(report)} and the report may know everything else and "
-            "compute without limit."
+            f"The data holder, the machine and its users see the {things}. Whoever "
+            f"gets the {words.kind_of(report)} and the report may know everything else "
+            "and compute without limit."
         ),
         "release_type": "One release" if fits == 1 else "Many releases",
-        "release_type_details": f"Fits on these images in the ledger: {fits}.",
+        "release_type_details": f"Fits on these {things} in the ledger: {fits}.",
         "data_source_type": "Static",
         "access_type": "Non-interactive",
     }

@@ -8,6 +8,8 @@ from typing import Any
 
 from dphead.analysis.card.risk import Limits
 from dphead.analysis.check import check
+from dphead.analysis.profiles import about_sum
+from dphead.analysis.protected import thing_in, with_article
 from dphead.analysis.records import Run, plan_of
 from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
@@ -15,11 +17,11 @@ from dphead.analysis.tradeoff import REPORTED_RATES
 PUBLIC = "What is declared public"
 SENTENCE_RATE = 0.01  # false positives of the attacker in the sentence; chosen
 TUNED = {
-    "none": "the settings are dphead's defaults, and no earlier fit saw these images",
+    "none": "the settings are dphead's defaults, and no earlier fit saw these data",
     "post-processing": "they were chosen from what was released already",
     "public data": "they were chosen on public data",
     "charged": "every trial was charged to the same ledger",
-    "NOT ACCOUNTED": "nothing says that their choice did not use the same images",
+    "NOT ACCOUNTED": "nothing says that their choice did not use the same data",
 }
 
 
@@ -41,10 +43,10 @@ def kind_of(report: dict[str, Any]) -> str:
 
 def unit_of(report: dict[str, Any]) -> str:
     """Whom the guarantee protects, short."""
-    cap = report["guarantee"]["group_cap"]
+    cap, thing = report["guarantee"]["group_cap"], thing_in(report)
     if cap is None:
-        return "one image"
-    return f"one group, of which at most {cap} images count"
+        return f"one {thing}"
+    return f"one group, of which at most {cap} {thing}s count"
 
 
 def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
@@ -52,14 +54,17 @@ def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
     (own,) = [one for one in limits if one.own]
     hits = percent_up(own.hits[REPORTED_RATES.index(SENTENCE_RATE)])
     kind, g = kind_of(report), report["guarantee"]
-    thing = "an image" if g["group_cap"] is None else "a group of images (a patient)"
+    row = thing_in(report)
+    thing = with_article(row)
+    if g["group_cap"] is not None:
+        thing = f"a group of {row}s (a patient)"
     asked = f"recognises {thing} that was used for training"
     other = "one in a hundred that were not is taken for one that was"
     if g["neighboring_relation"] == "replace_one":
         asked = f"recognises which of two candidates for {thing} was used for training"
         other = "one in a hundred times the other candidate is named"
     return (
-        f"Whoever sees this {kind} and this report, knows all other training images "
+        f"Whoever sees this {kind} and this report, knows all other training {row}s "
         f"and has any computing power {asked} at most {hits} of the time, where "
         f"{other}. Guessing gives 1 %."
     )
@@ -73,6 +78,13 @@ def statement(report: dict[str, Any]) -> str:
     return report["statement"].replace(path, Path(path).name)
 
 
+def about_total(report: dict[str, Any]) -> str:
+    """Why the total of all fits is above this run's epsilon; "" where it is its sum."""
+    ledger = report["ledger"]
+    accountant = ledger.get("total_accountant")
+    return about_sum(ledger["total_epsilon"], accountant, ledger["budget"])
+
+
 def not_covered(report: dict[str, Any]) -> list[Missing]:
     """What `dphead check` finds in the report, then what holds for every run."""
     plan = plan_of(report, Path("report.json"))
@@ -84,24 +96,25 @@ def not_covered(report: dict[str, Any]) -> list[Missing]:
 
 def _always(report: dict[str, Any]) -> list[Missing]:
     kind, cap = kind_of(report), report["guarantee"]["group_cap"]
+    thing = thing_in(report)
     public = ["the class names", "the settings"]
     public.append("the frozen network" if kind == "head" else "the initial weights")
     if report["guarantee"]["neighboring_relation"] != "add_remove":
-        public.append(f"the number of images ({report['data']['n_rows']:,})")
+        public.append(f"the number of {thing}s ({report['data']['n_rows']:,})")
     found = [Missing(PUBLIC, ", ".join(public))]
     if cap is None:
-        person = "Each image of a person is protected, not all of them together"
-        found.append(Missing("People with several images", person))
+        person = f"Each {thing} of a person is protected, not all of them together"
+        found.append(Missing(f"People with several {thing}s", person))
     else:
         found.append(Missing("A group column that is wrong", "It says who is who"))
     test = report["test_is"]
     if test is not None:
         shown = "are exact" if test == "public" else "stay with the data holder"
-        found.append(Missing("The test images", f"Figures on them {shown}"))
+        found.append(Missing(f"The test {thing}s", f"Figures on them {shown}"))
     budget = report["ledger"]["budget"]
     if budget is None:
         found.append(
-            Missing("Other fits on the same images", "No limit for all was fixed")
+            Missing(f"Other fits on the same {thing}s", "No limit for all was fixed")
         )
     found.append(
         Missing(

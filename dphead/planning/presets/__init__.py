@@ -4,10 +4,11 @@ A preset has a `source` (paper and table), an `accountant`, perhaps the paper's 
 and a table of settings for each method. `left_to_the_user` there names settings that
 are not one number in the paper: it does not print them, or they are in `columns`, a
 list for each quantity that changes over the columns of the paper's table (such as
-epsilon, steps and noise_multiplier), or in `search`, what the paper searched. `needs`
-says why no head can be fitted with it, `network` which network `dphead finetune` trains
-with it (one, or one a data set), `unreadable` what the text of the paper has lost. A
-preset with a `base` changes that one.
+epsilon, steps and noise_multiplier), or in `search`, what the paper searched;
+`equal_noise` there gives all its releases one noise multiplier. `needs` says why no
+head can be fitted with it, `network` which network `dphead finetune` trains with it
+(one, or one a data set), `unreadable` what the text of the paper has lost. A preset
+with a `base` changes that one.
 """
 
 import tomllib

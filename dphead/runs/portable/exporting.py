@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -81,11 +82,12 @@ def export(
 
 def _readable(folder: Path) -> None:
     """Temporary folders and some libraries' files are their owner's alone; an export is
-    made to be passed on.
+    made to be passed on. Nothing where the file system keeps no rights.
     """
-    folder.chmod(0o755)
-    for path in folder.iterdir():
-        path.chmod(0o644)
+    with suppress(PermissionError):
+        folder.chmod(0o755)
+        for path in folder.iterdir():
+            path.chmod(0o644)
 
 
 def _writer(to: str) -> Callable[[TrainedHead, Path], str]:

@@ -15,6 +15,8 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
+LOSSES = ("softmax", "sigmoid", "squared")  # dphead's; a test holds them equal
+
 
 def load_head(folder: str | Path) -> Pipeline | LogisticRegression | SGDClassifier:
     """A fitted classifier of rows (n, n_features); `classes_` are the classes' names.
@@ -22,9 +24,14 @@ def load_head(folder: str | Path) -> Pipeline | LogisticRegression | SGDClassifi
     Its last step is a LogisticRegression, whose probabilities are a softmax; for heads
     of the loss "sigmoid" of three classes and more an SGDClassifier, whose are sigmoids
     divided by their sum. With two classes `decision_function` is the difference of the
-    two scores (half of it for "sigmoid"), as scikit-learn has it.
+    two scores (half of it for "sigmoid"), as scikit-learn has it. ValueError for a loss
+    that is not one of LOSSES.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
+    if (loss := facts["loss"]) not in LOSSES:
+        raise ValueError(
+            f"loss must be one of {', '.join(LOSSES)}, got {loss=}. Export again."
+        )
     tensors = load_file(Path(folder) / "head.safetensors")
     steps: list[Any] = [Normalizer()] if facts["unit_norm"] else []
     if facts["center"] or facts["scale"]:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 SMALLEST = 1e-30  # a squared norm below it counts as zero, as in dphead
+LOSSES = ("softmax", "sigmoid", "squared")  # dphead's; a test holds them equal
 
 
 class Head(nn.Linear):
@@ -24,7 +25,7 @@ class Head(nn.Linear):
     center, multiply by scale, divide by the norm again (unit_norm with a center).
 
     loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose
-    scores are not calibrated).
+    scores are not calibrated). ValueError for another.
     """
 
     center: Tensor | None
@@ -39,6 +40,10 @@ class Head(nn.Linear):
         scale: bool = False,
         loss: str = "softmax",
     ):
+        if loss not in LOSSES:
+            raise ValueError(
+                f"loss must be one of {', '.join(LOSSES)}, got {loss=}. Export again."
+            )
         super().__init__(n_features, n_classes)
         self.unit_norm, self.loss = unit_norm, loss
         self.register_buffer("center", torch.zeros(n_features) if center else None)

@@ -115,8 +115,8 @@ def readme(trained: TrainedHead, takes: str, code: str) -> str:
         _filled(trained.guarantee["statement"]),
         _filled(
             "`guarantee.json` holds the same as data. The guarantee is of the training "
-            "images, not of the images that you classify. Whatever is done with this "
-            "head keeps it; training it further on the same images is not covered."
+            "data, not of what you classify. Whatever is done with this head keeps it; "
+            "training it further on the same data is not covered."
         ),
     ]
     return "\n\n".join(parts) + "\n"

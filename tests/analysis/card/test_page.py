@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from commands import CLASSES, dphead, features_file, fitted, rows
 
+from dphead import __version__
 from dphead.analysis.card.hazards import hazards_of
+from dphead.analysis.card.kept import altered, rendered
 from dphead.analysis.card.page import page
 from dphead.analysis.card.risk import limits_of
 from dphead.analysis.records import read_run
@@ -68,9 +70,9 @@ def test_a_fit_writes_the_page_of_its_report(folder):
     said = text(html)
     (own,) = [one for one in limits_of(read_run(folder / "private").report) if one.own]
     at_most = f"at most {percent_up(own.hits[1])} of the time"
-    assert f"recognises an image that was used for training {at_most}" in said
+    assert f"recognises a row that was used for training {at_most}" in said
     mu = f"{mu_from_epsilon(1, 1e-4):.4g}"
-    assert f"ε 1 δ 0.0001 μ {mu} protects one image relation zero_out" in said
+    assert f"ε 1 δ 0.0001 μ {mu} protects one row relation zero_out" in said
     assert "1 (this head)" in said
     assert "ε = 1 of 5 at δ = 0.0001, by 1 fit." in said
     report = json.loads((folder / "private/report.json").read_text())
@@ -124,10 +126,10 @@ def test_classes_are_shown_where_test_rows_are_public_and_never_otherwise(folder
     private = text((folder / "private/report.html").read_text())
     public = text((folder / "public/report.html").read_text())
     test = json.loads((folder / "public/report.json").read_text())["test"]
-    for name in ("Classes, on public", "on public test images"):
+    for name in ("Classes, on public", "on public test rows"):
         assert name in public and name not in private
     assert f"{100 * test['accuracy']:.2f} %" in public
-    assert "that on the test images is the data holder's alone" in private
+    assert "that on the test rows is the data holder's alone" in private
     assert "Figures on them stay with the data holder" in private
 
 
@@ -158,14 +160,14 @@ def test_groups_and_other_relations_are_said(folder):
     released = [r | {"group_cap": 4} for r in report["guarantee"]["releases"]]
     grouped = changed(report, guarantee={"group_cap": 4, "releases": released})
     said = text(page(grouped))
-    assert "recognises a group of images (a patient) that was used" in said
-    assert "protects one group, of which at most 4 images count" in said
+    assert "recognises a group of rows (a patient) that was used" in said
+    assert "protects one group, of which at most 4 rows count" in said
     released = [
         r | {"relation": "replace_one"} for r in report["guarantee"]["releases"]
     ]
     other = {"neighboring_relation": "replace_one", "releases": released}
     said = text(page(changed(report, guarantee=other)))
-    assert "which of two candidates for an image was used" in said
+    assert "which of two candidates for a row was used" in said
 
 
 def test_sampled_batches_are_called_upper_bounds(folder):
@@ -192,6 +194,36 @@ def test_what_is_altered_in_a_page_is_found(folder, tmp_path):
     assert "report.html" not in dphead("check", run).out
     (run / "README.md").write_bytes(b"\xff")  # not even text
     assert "README.md is not what" in dphead("check", run).out
+
+
+@pytest.mark.parametrize("name", ["warnings", "method", "test", "data"])
+@pytest.mark.parametrize("value", [True, [[]], None, {}])
+def test_a_report_of_another_form_is_told_in_a_line(folder, tmp_path, name, value):
+    """Whoever wrote it: `check` and `report` end without a traceback."""
+    run = tmp_path / "run"
+    shutil.copytree(folder / "public", run)
+    report = json.loads((run / "report.json").read_text())
+    for broken in (
+        report | {name: value},
+        {key: report[key] for key in report if key != name},
+    ):
+        for finding in altered(run, broken):
+            assert "is not what report.json gives" in finding.what
+        try:
+            rendered("report.html", broken)
+        except ValueError as error:
+            assert "\n" not in str(error)
+
+
+def test_a_page_of_another_version_is_said_to_be_one(folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(folder / "public", run)
+    report = read_run(run).report
+    (run / "report.html").write_text("other words")
+    (found,) = altered(run, report)
+    assert "wrote it" not in found.why
+    (found,) = altered(run, report | {"dphead": "0.0.1"})
+    assert found.why.endswith(f"or dphead 0.0.1 wrote it, and this is {__version__}")
 
 
 def test_a_report_of_other_weights_is_refused(folder, tmp_path):

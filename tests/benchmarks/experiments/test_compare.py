@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.experiments import ablation, compare
+from benchmarks import variants
+from benchmarks.experiments import compare
 
 
 def test_differences_are_paired_by_draw():
@@ -16,13 +17,13 @@ def test_differences_are_paired_by_draw():
             ("less", 2, 0.1),
         )
     ]
-    line = ablation.table(rows, "auto").splitlines()[-1]
+    line = variants.table(rows, "auto").splitlines()[-1]
     assert "| -1.50 ± 0.50 |" in line
     assert line.startswith("| less | — | — |")
     cells = compare.by_epsilon(
         [r | {"method": r["variant"]} for r in rows], lambda r: r["method"]
     )[1.0]
-    assert compare.paired(cells["auto"], cells["less"]) == pytest.approx([1.0, 2.0])
+    assert variants.paired(cells["auto"], cells["less"]) == pytest.approx([1.0, 2.0])
     assert compare.best(cells)[0] == "auto"
 
 

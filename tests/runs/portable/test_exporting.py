@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from dphead.analysis.metrics import probabilities
+from dphead.privacy.predictions import LOSSES
 from dphead.privacy.transform import RowTransform
 from dphead.runs.head_file import load_head, save_head
 from dphead.runs.portable import sklearn_head, torch_head
@@ -30,7 +31,6 @@ TRANSFORMS = {
     "scaled": RowTransform(True, CENTER, SCALE),
     "normalised": RowTransform(False, CENTER, SCALE),
 }
-LOSSES = ("softmax", "sigmoid", "squared")
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,17 @@ def test_a_sklearn_head_predicts_as_dphead_does(run, tmp_path, name, loss, m):
     assert list(classifier.predict(x)) == [f"class {k}" for k in z.argmax(axis=1)]
     if m == 3:
         np.testing.assert_allclose(classifier.decision_function(x), z, atol=1e-4)
+
+
+@pytest.mark.parametrize("module", [torch_head, sklearn_head])
+def test_an_exported_head_has_dpheads_losses_and_refuses_others(run, tmp_path, module):
+    """It is copied, and imports no list: a new loss would be taken for softmax."""
+    assert module.LOSSES == LOSSES
+    export(run, module.__name__.split(".")[-1].split("_")[0], tmp_path / "out")
+    path = tmp_path / "out/head.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"loss": "new"}))
+    with pytest.raises(ValueError, match="squared, got loss='new'"):
+        module.load_head(tmp_path / "out")
 
 
 def test_a_sklearn_head_is_made_of_scikit_learns_classes_alone(run, tmp_path):

@@ -1,0 +1,156 @@
+"""One full-batch step of a linear softmax head by each library, ready to be timed by
+`peers`. A library is imported when its step is made.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+BEFORE = "dphead, another commit"
+TURNS = 31  # steps that are timed at most
+Step = Callable[[], Any]
+
+
+def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """One `release` of a fit of many: begin, sum, noise, commit.
+
+    Rows are kept as a fit keeps them.
+    """
+    from dphead.privacy.contract import ReleaseSpec
+    from dphead.privacy.ledger import Ledger
+    from dphead.privacy.noise import NoiseSource
+    from dphead.privacy.query import Params
+    from dphead.privacy.release import release
+    from dphead.privacy.statistics import Gradient
+    from dphead.rows.arrays import ArrayRows
+    from dphead.sums.cpu import CpuSums
+    from dphead.sums.door import Door
+
+    query = Gradient(w.shape[1])
+    rows = ArrayRows(x, y)
+    params = Params(weights=w)
+    summer = Door(CpuSums(), memory=1 << 30)
+    spec = ReleaseSpec("step", query.name, 1.0, 1.0, len(x))
+    noise = NoiseSource()
+    plan = [spec.row()] * (TURNS + 1)
+    fit = Ledger().reserve(
+        plan,
+        epsilon=1.0,
+        delta=1e-5,
+        relation=spec.relation,
+        description="steps",
+        plan_hash="",
+        store=None,
+    )
+    return lambda: release(
+        query, params, rows, spec, ledger=fit, noise=noise, summer=summer
+    )
+
+
+def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """A jitted gradient without privacy; data are arguments, on the device."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return -jnp.take_along_axis(jax.nn.log_softmax(x @ w), y[:, None], 1).sum()
+
+    gradient = jax.jit(jax.grad(loss))
+    a = [jnp.asarray(v) for v in (w, x, y)]
+    return lambda: gradient(*a).block_until_ready()
+
+
+def jax_privacy(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """Its clipped_grad in microbatches of 500 rows, and normal noise."""
+    import jax
+    import jax.numpy as jnp
+    from jax_privacy.clipping import clipped_grad  # pyright: ignore[reportMissingImports]
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return -jax.nn.log_softmax(x[0] @ w)[y[0]]
+
+    clipped = clipped_grad(
+        loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=500
+    )
+    noisy = jax.jit(
+        lambda w, x, y, key: clipped(w, x, y) + jax.random.normal(key, w.shape)
+    )
+    a = [jnp.asarray(v) for v in (w, x, y, jax.random.key(0))]
+    return lambda: noisy(*a).block_until_ready()
+
+
+def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
+    """Its hooks (per-example gradients) or its ghost clipping (norms, then a weighted
+    pass), and normal noise.
+    """
+    import torch
+    from opacus.grad_sample import (  # pyright: ignore[reportMissingImports]
+        GradSampleModule,
+        GradSampleModuleFastGradientClipping,
+    )
+    from torch.nn.functional import cross_entropy
+
+    model: Any = torch.nn.Linear(*w.shape, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.from_numpy(w.T))
+    rows = torch.from_numpy(x)
+    labels = torch.from_numpy(y)
+    if ghost:
+        module: Any = GradSampleModuleFastGradientClipping(
+            model, loss_reduction="sum", max_grad_norm=1
+        )
+    else:
+        module = GradSampleModule(model, loss_reduction="sum")
+
+    def step() -> None:
+        module.zero_grad()
+        losses = cross_entropy(module(rows), labels, reduction="none")
+        if ghost:
+            losses.sum().backward(retain_graph=True)
+            factor = module.get_clipping_coef()
+            module.zero_grad()
+            module.disable_hooks()
+            (factor * losses).sum().backward()
+            module.enable_hooks()
+            total = model.weight.grad
+        else:
+            losses.sum().backward()
+            sample: Any = model.weight.grad_sample
+            factor = (1.0 / sample.flatten(1).norm(dim=1)).clamp(max=1.0)
+            total = torch.einsum("i,ijk->jk", factor, sample)
+            model.weight.grad_sample = None
+        total.add_(torch.randn_like(total))
+
+    return step
+
+
+def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
+    """Ten iterations of scikit-learn's L-BFGS without privacy, a tenth of them a
+    step.
+    """
+    import warnings
+
+    from sklearn.linear_model import LogisticRegression
+
+    warnings.filterwarnings("ignore")
+    return lambda: LogisticRegression(max_iter=10, tol=0.0).fit(x, y)
+
+
+CONTENDERS: dict[str, Callable[..., Step]] = {
+    "dphead": dphead,
+    BEFORE: dphead,
+    "jax, not private": jax_plain,
+    "opacus, ghost": lambda *a: opacus(*a, ghost=True),
+    "opacus, hooks": lambda *a: opacus(*a, ghost=False),
+    "jax_privacy": jax_privacy,
+    "scikit-learn, not private": sklearn_plain,
+}
+PART = {"scikit-learn, not private": 10}  # iterations in what is timed
+
+
+def needs(name: str, n: int, d: int, m: int) -> float:
+    """Bytes that a contender is known to need at least: Opacus's hooks hold a gradient
+    for each row.
+    """
+    return 4.0 * n * d * m * 1.3 if name == "opacus, hooks" else 0.0

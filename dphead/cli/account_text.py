@@ -1,0 +1,107 @@
+"""What `dphead account` prints of what it found. Nothing is computed here."""
+
+from typing import Any
+
+import click
+
+from dphead.analysis.rounding import rounded_up
+from dphead.cli.paragraphs import filled
+
+
+def print_found(found: dict[str, Any]) -> None:
+    """The noise, or a method's releases, and what they cost by every accountant."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if "releases" in found:
+        _print_method(console, found)
+    else:
+        _print_noise(console, found)
+    if "select_mean" in found:
+        _print_selection(console, found)
+    else:
+        _print_cost(console, found)
+        _print_profiles(console, found)
+
+
+def _print_method(console: Any, found: dict[str, Any]) -> None:
+    """What a method would release."""
+    from dphead.cli.releases import releases_table
+
+    title = f"{found['method']} would release ({found['source']})"
+    console.print(releases_table(found["releases"], title))
+    if found["warning"]:
+        console.print(f"warning: {found['warning']}")
+
+
+def _print_noise(console: Any, found: dict[str, Any]) -> None:
+    """The releases that were given, and the noise that they have."""
+    batch = (
+        "full batch"
+        if found["sampling_prob"] == 1
+        else f"Poisson batches, q = {found['sampling_prob']:g}"
+    )
+    console.print(
+        f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} "
+        f"release{'s' if found['steps'] != 1 else ''}, {batch})"
+    )
+    for sigma in found["gaussian"]:
+        console.print(f"and one full-batch release with noise multiplier {sigma:g}")
+
+
+def _print_selection(console: Any, found: dict[str, Any]) -> None:
+    """The total of keeping the best of several runs."""
+    text = (
+        f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
+        f"{found['relation']}: the total of keeping the best of a secret "
+        f"{found['select_distribution']} number of runs, {found['select_mean']:g} on "
+        "average; nothing else of the runs may leave"
+    )
+    click.echo("\n".join(filled(text)))
+    every = found["every_run"]
+    text = f"{every['runs']} runs that all may leave: epsilon {every['epsilon']:.6g}"
+    less = ", which is less" if every["epsilon"] < found["epsilon"] else ""
+    console.print(text + less)
+
+
+def _print_cost(console: Any, found: dict[str, Any]) -> None:
+    """Epsilon, mu, and what they limit any attack to."""
+    cap = found["group_cap"]
+    groups = f", for groups of at most {cap} rows that count" if cap else ""
+    console.print(
+        f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
+        f"{found['relation']}, {found['accountant']}{groups}"
+    )
+    if found["mu"] is not None:
+        console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
+    limits = [
+        f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
+        for fpr, tpr in found["tpr_at_fpr"].items()
+    ]
+    console.print(f"any attack's TPR is at most\n  {', '.join(limits)}")
+
+
+def _print_profiles(console: Any, found: dict[str, Any]) -> None:
+    """Epsilon by every accountant, and of shuffled batches."""
+    from rich.table import Table
+
+    table = Table(show_edge=False)
+    table.add_column("accountant", no_wrap=True)
+    table.add_column("epsilon", justify="right", no_wrap=True)
+    table.add_column("what it is")
+    for name, row in found["profiles"].items():
+        number = "-" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
+        refused = row["reason"] and f"does not apply: {row['reason']}"
+        table.add_row(name, number, refused or row["what"])
+    console.print(table)
+    if "shuffled" in found:
+        shuffled = found["shuffled"]
+        console.print(
+            f"shuffled batches  epsilon {shuffled['epsilon']:.4g}, mu "
+            f"{shuffled['mu']:.4g}: the guarantee"
+        )
+        if shuffled["poisson_convention"] is not None:
+            console.print(
+                f"Poisson's {shuffled['poisson_convention']:.4g} is a convention for "
+                "them, not a guarantee"
+            )

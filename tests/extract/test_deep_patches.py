@@ -1,0 +1,145 @@
+"""Patches of maps: made by a seed, equal to their definition, and of each row alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from extract import deep_patches
+from extract.backbones import OPPONENT, BackboneOptions, load_backbone
+from extract.classes import Classes
+from extract.deep_patches import FLOOR, SIDE, DeepPatches
+from extract.errors import ExtractError
+from extract.format import open_features
+from extract.rowwise import RowNorm
+from extract.run import ExtractOptions, extract
+from extract.scattering import ScatterNet
+
+FILTERS = 6
+PLACES = deep_patches.PLACES
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Few filters from few images: each network draws its own."""
+    monkeypatch.setattr(deep_patches, "FILTERS", FILTERS)
+    monkeypatch.setattr(deep_patches, "COUNT", 20)
+    monkeypatch.setattr(deep_patches, "PATCHES", 300)
+
+
+def images(n, colours=3, side=14, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.rand(n, colours, side, side, generator=draw)
+
+
+def network(colours=3, side=14, basis=None):
+    return DeepPatches(ScatterNet(1, (side, side), 2), colours, basis)
+
+
+def defined(net, image):
+    """Slowly, place by place, in float64: (2 * FILTERS, h, w) of (C, H, W)."""
+    maps = net.first(image[None])[0].double().numpy()
+    mean, spread, kernels, offset = (
+        value.double().numpy()
+        for value in (net.mean, net.spread, net.kernels, net.offset)
+    )
+    maps = (np.sign(maps) * np.sqrt(np.abs(maps)) - mean) / spread
+    maps = maps / (np.sqrt((maps**2).sum(axis=0)) + 1)
+    steps = maps.shape[1] - SIDE + 1
+    found = np.empty((FILTERS, steps, steps))
+    for i in range(steps):
+        for j in range(steps):
+            patch = maps[:, i : i + SIDE, j : j + SIDE].ravel()
+            products = patch @ kernels - offset
+            found[:, i, j] = products / (np.sqrt((products**2).mean()) + FLOOR)
+    halves = np.concatenate([np.maximum(found, 0), np.maximum(-found, 0)])
+    places = min(PLACES, steps)
+    pooled = np.empty((2 * FILTERS, places, places))
+    for i in range(places):
+        rows = slice(i * steps // places, -(-(i + 1) * steps // places))
+        for j in range(places):
+            columns = slice(j * steps // places, -(-(j + 1) * steps // places))
+            pooled[:, i, j] = halves[:, rows, columns].mean(axis=(1, 2))
+    return pooled
+
+
+@pytest.mark.parametrize("colours, side, places", [(1, 8, 2), (3, 10, 3), (3, 14, 3)])
+def test_the_network_is_its_definition(colours, side, places):
+    net = network(colours, side)
+    x = images(2, colours, side)
+    x[1] = 0.5  # no contrast at all
+    found = net(x)
+    assert found.shape == (2, 2 * FILTERS, places, places)
+    wanted = np.stack([defined(net, image) for image in x])
+    np.testing.assert_allclose(found, wanted, atol=1e-4)  # float32, sums of hundreds
+    assert found.std() > 0.1
+
+
+def test_filters_whiten_the_patches_that_they_were_drawn_from():
+    """Of unit filters of whitened patches, responses have about the spread of one, less
+    what is added to the eigenvalues; those of patches as they are differ in size.
+    """
+    maps = torch.randn(50, 4, 6, 6, generator=torch.Generator().manual_seed(1))
+    maps[:, 0] *= 30
+    kernels, offset = deep_patches._filters(maps)
+    patches = torch.nn.functional.unfold(maps, SIDE).transpose(1, 2).flatten(0, 1)
+    spread = (patches @ kernels - offset).std(dim=0)
+    assert 0.1 < spread.min() < spread.max() < 1.5
+    alone = patches.std(dim=0)
+    assert alone.max() > 20 * alone.min()
+
+
+def test_a_seed_makes_all_of_it_and_no_image_of_the_data_any(monkeypatch):
+    one, again = network(), network()
+    assert torch.equal(one.kernels, again.kernels)
+    monkeypatch.setattr(deep_patches, "SEED", 1)
+    assert not torch.equal(one.kernels, network().kernels)
+
+
+def test_a_rows_bits_depend_on_no_other_row_nor_on_its_place():
+    """In batches of one shape, as extraction makes them."""
+    net = network()
+    x = images(20)
+    whole = net(x)
+    assert torch.equal(net(x.flip(0)).flip(0), whole)
+    for k in (1, 7, 19):
+        assert torch.equal(net(x.roll(k, 0)).roll(-k, 0), whole)
+    others = x.clone()
+    others[1:] = 1 - others[1:]
+    assert torch.equal(net(others)[0], whole[0])
+
+
+def test_opponent_colours_are_of_the_images_and_of_the_synthetic_ones():
+    """A network of turned images is not that of plain ones, and both are of unit
+    channels on synthetic images.
+    """
+    plain, turned = network(), network(basis=OPPONENT)
+    assert plain.mean.shape == turned.mean.shape
+    assert not torch.allclose(plain.mean, turned.mean)
+    (leaves, noise) = deep_patches._synthetic((14, 14), 3, OPPONENT)
+    assert leaves.shape == noise.shape == (20, 3, 14, 14)
+    luminance = noise[:, 0] * 3**0.5 / 3  # of pixels from 0 to 1, the mean colour
+    assert 0.3 < luminance.mean() < 0.7
+
+
+def test_what_deep_patches_cannot_do_is_refused():
+    for more, match in (
+        ({"mean": (0.5,)}, "pixels from 0 to 1"),
+        ({"weights": "x"}, "deep-patches has no weights"),
+        ({"scatter_j": (1, 2)}, "of one scale"),
+        ({"image_size": 8}, "maps of at least 3 places"),
+    ):
+        with pytest.raises(ExtractError, match=match):
+            load_backbone(BackboneOptions("deep-patches", **more), (16, 16), True)
+
+
+def test_a_features_file_of_deep_patches_says_what_made_it(digits_npz, tmp_path):
+    backbone = BackboneOptions("deep-patches", scatter_j=(1,), mirror=True)
+    how = {"normalize": RowNorm("local"), "limit": 40, "workers": 2}
+    how |= {"backbone": backbone, "classes": Classes.parse("10")}
+    for size, name in ((8, "a.h5"), (3, "b.h5")):
+        extract(ExtractOptions(digits_npz, tmp_path / name, batch_size=size, **how))
+    with open_features(tmp_path / "a.h5") as a, open_features(tmp_path / "b.h5") as b:
+        assert np.array_equal(a.rows(0, 40), b.rows(0, 40))
+        assert a.attrs["backbone"] == "deep-patches"
+        assert a.attrs["backbone_kwargs"] == {"J": 1, "L": 8} | deep_patches.SETTINGS
+        assert a.n_features == 2 * FILTERS * 2**2
