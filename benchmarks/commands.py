@@ -223,6 +223,13 @@ def prior() -> None:
 
 
 @command("experiments")
+def axes() -> None:
+    """What class axes (`extract --axes`) gain auto with many classes."""
+    experiment("axes").run()
+    show(experiment("ablation").write())
+
+
+@command("experiments")
 def shared_noise() -> None:
     """NOT PRIVATE: one noise vector for all classes, as published code has it."""
     experiment("shared_noise").run()

@@ -19,6 +19,7 @@ from PIL import Image
 from torch import nn
 
 from extract import deep_patches
+from extract.axes import class_axes, on_axes
 from extract.deep_patches import DeepPatches
 from extract.errors import ExtractError
 from extract.folding import fold_batch_norm
@@ -52,7 +53,8 @@ class BackboneOptions:
     ScatterNet "opponent": luminance, red-green, blue-yellow (van de Sande, Gevers,
     Snoek 2010). mirror: features are means over an image and its mirror
     image: where left and right do not matter, half of the directions vanish, and the
-    noise on their weights with them.
+    noise on their weights with them. axes: keep so many directions in which the
+    network's own classes differ most (`extract.axes`).
 
     image_size: side of the input, or (height, width). channels: 1 or 3 of the input.
     Both are public: declared, or fixed by the network or by the header of arrays, never
@@ -72,6 +74,7 @@ class BackboneOptions:
     scatter_l: int = 8
     colours: str = "rgb"
     mirror: bool = False
+    axes: int | None = None
     channels: int | None = None
 
     @property
@@ -97,7 +100,7 @@ class Backbone:
     kwargs, transform: plain values for the file's attributes. parts: (channels, places)
     of what a row's flattened output consists of; weights: how long each is to be beside
     the others, for `RowNorm`, () for alike. mirror: rows are means over an image and
-    its mirror image.
+    its mirror image. axes: (columns, features) of the network, None for all features.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Backbone:
     parts: tuple[tuple[int, int], ...] = ()
     weights: tuple[float, ...] = ()
     mirror: bool = False
+    axes: torch.Tensor | None = None
 
     @property
     def n_features(self) -> int:
@@ -143,6 +147,11 @@ def load_backbone(
             "interpolation none is for scatternet and patches, got "
             f"backbone={options.name!r}, which resizes. Leave it out."
         )
+    if options.axes is not None and options.name in UNLEARNED:
+        raise ExtractError(
+            "class axes are of a timm network with its own classifier, got "
+            f"axes={options.axes} for {options.name}. Leave --axes out."
+        )
     backbone = (
         _unlearned(options, size, has_colour)
         if options.name in UNLEARNED
@@ -153,6 +162,9 @@ def load_backbone(
     if options.name not in UNLEARNED:
         folded = fold_batch_norm(backbone.module, backbone.input_shape)
         backbone.module = folded.to(memory_format=torch.channels_last)
+    if backbone.axes is not None:
+        backbone.module = on_axes(backbone.module, backbone.axes)
+        backbone.transform["axes"] = options.axes
     nets = (
         backbone.module.nets
         if isinstance(backbone.module, Scales)
@@ -309,6 +321,10 @@ def _resize_to_cover(
 def timm_backbone(options: BackboneOptions) -> Backbone:
     """A timm model without its classifier, and the transform of its input."""
     model, weights_sha256 = timm_model(options)
+    axes = None
+    if options.axes is not None:
+        classifier: Any = getattr(model, "get_classifier", nn.Identity)()
+        axes = class_axes(classifier, options.axes)
     if hasattr(model, "reset_classifier"):
         model.reset_classifier(0)  # type: ignore[operator]
     transform, prepare, input_shape = _timm_transform(options, model)
@@ -320,6 +336,7 @@ def timm_backbone(options: BackboneOptions) -> Backbone:
         module=model,
         prepare=prepare,
         input_shape=input_shape,
+        axes=axes,
     )
 
 

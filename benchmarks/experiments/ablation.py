@@ -135,7 +135,7 @@ def readme() -> str:
         f"apart\n\n{longer_steps.table()}\n\n{APART_NOTE}\n"
     )
     tried = [trials.FEW_ROWS, trials.WITHOUT_NOISE, TRIALS, trials.PATCHES]
-    tried.append(trials.DEEP_PATCHES)
+    tried += [trials.DEEP_PATCHES, trials.MANY_CLASSES]
     return wrapped("\n".join([*parts, longer, *tried]))
 
 
@@ -167,6 +167,8 @@ its first gradients, and takes longer steps on these alone. Where rows are few a
 0.1, noise hides the share (nothing is spent on it). The clusters stand in for many
 classes: a hundred hold a quarter of the variance, and longer steps lose from ε = 2 on,
 so the share is divided by the decimal logarithm of their number."""
+AXES_NOTE = """MobileNetV2's features turned to the 400 directions in which ImageNet's
+classes differ most (`dphead extract --axes 400`); 1,280 without."""
 SECTIONS = (
     ("`auto`, one part changed at a time", "auto", "auto", AUTO_NOTE),
     ("A public prior: held-out training rows", "prior-held-out", "auto", PRIOR_NOTE),
@@ -176,6 +178,9 @@ SECTIONS = (
         "auto",
         "The same settings, fits on all training rows.",
     ),
+    ("Class axes: CIFAR-100, 20,000 rows", "axes-cifar100", "auto", AXES_NOTE),
+    ("Class axes: 100 clusters, 10,000 rows", "axes-clusters", "auto", AXES_NOTE),
+    ("Class axes: CIFAR-10, 10,000 rows", "axes-ten", "auto", AXES_NOTE),
     ("Least squares, one part changed at a time", "least_squares", "dp-ls", LS_NOTE),
 )
 

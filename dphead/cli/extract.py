@@ -38,7 +38,7 @@ SECTIONS = {
         *("std", "interpolation", "crop_pct"),
     ),
     "scatternet and patches": ("scatter_j", "scatter_l", "colours"),
-    "Features": ("mirror", "views", "flip", "normalize", "groups", "dtype"),
+    "Features": ("axes", "mirror", "views", "flip", "normalize", "groups", "dtype"),
     "Speed, memory and processes": (
         *("device", "amp", "batch_size", "workers", "block_rows", "shard"),
     ),
@@ -149,6 +149,14 @@ SECTIONS = {
     show_default=True,
     type=click.Choice(["rgb", "opponent"]),
     help="ScatterNet: as they are, or luminance, red-green, blue-yellow.",
+)
+@click.option(
+    "--axes",
+    type=click.IntRange(1),
+    help=(
+        "Keep so many directions in which the network's own classes differ most, such "
+        "as 400: better at small budgets and with many classes."
+    ),
 )
 @click.option(
     "--mirror",
@@ -316,6 +324,7 @@ NETWORK_OPTIONS = (  # fields of `BackboneOptions`
     "scatter_l",
     "colours",
     "mirror",
+    "axes",
 )
 OWN_OPTIONS = (  # fields of `ExtractOptions`
     "split",

@@ -260,5 +260,6 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
         std=std,
         interpolation=interpolation,
         mirror=t.get("mirror", False),
+        axes=t.get("axes"),
         **own,
     )

@@ -210,6 +210,24 @@ def test_folding_keeps_the_function(weights):
     assert fold_batch_norm(plain, (3, 8, 8)) is plain
 
 
+def test_axes_turn_the_features_of_the_network(weights):
+    plain, turned = load(weights), load(weights, axes=4)
+    assert (plain.axes, turned.n_features) == (None, 4)
+    assert turned.transform["axes"] == 4 and "axes" not in plain.transform
+    assert turned.weights_sha256 == plain.weights_sha256
+    x = torch.randn(3, 3, 32, 32)
+    with torch.inference_mode():
+        features, coordinates = plain.module(x), turned.module(x)
+    torch.testing.assert_close(coordinates, features @ turned.axes.T)
+
+
+def test_axes_need_the_networks_own_classifier(weights):
+    with pytest.raises(ExtractError, match="got axes=4 for scatternet"):
+        load_backbone(BackboneOptions("scatternet", axes=4), (32, 32), True)
+    with pytest.raises(ExtractError, match="from 1 to 6 for 7 classes"):
+        load(weights, axes=7)
+
+
 def path_difference(options, size):
     """Largest difference, relative to the largest feature, between what extraction runs
     on a CPU and plain timm.

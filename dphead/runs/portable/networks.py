@@ -99,10 +99,12 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     extraction = trained.facts["extraction"]
     classifier = _classifier(trained)
     kind = extraction["normalization"]["kind"]
-    if kind != "none" or classifier.mirror:
+    axes = extraction["transform"].get("axes")
+    if kind != "none" or classifier.mirror or axes is not None:
         raise ValueError(
             "a timm model holds a network and a head alone, got features of "
-            f"normalization={kind!r}, mirror={classifier.mirror}. Use --to onnx."
+            f"normalization={kind!r}, mirror={classifier.mirror}, {axes=}. Use --to "
+            "onnx."
         )
     trained = _folded(trained)
     model, _ = timm_model(backbone_options(extraction, trained.weights))

@@ -150,15 +150,17 @@ def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_pa
 
 
 def test_onnx_takes_images_of_any_number(pictures, weights, tmp_path):
-    """With what timm's format cannot hold: mirror images and normalised rows."""
-    options = small(weights, mirror=True)
+    """With what timm's format cannot hold: class axes, mirror images and normalised
+    rows.
+    """
+    options = small(weights, mirror=True, axes=5)
     run, features = fitted_on(tmp_path, pictures, options, norm=RowNorm("unit"))
     export(run, "onnx", tmp_path / "out", weights)
     session = check_onnx(tmp_path / "out", run, features, pictures)
     about = session.get_modelmeta().custom_metadata_map
     assert float(about["dphead.epsilon"]) == pytest.approx(8)
     assert json.loads(about["class_names"]) == CLASSES
-    with pytest.raises(ValueError, match=r"unit.*mirror=True\. Use --to onnx"):
+    with pytest.raises(ValueError, match=r"unit.*mirror=True, axes=5\. Use --to onnx"):
         export(run, "timm", tmp_path / "timm", weights)
     assert not (tmp_path / "timm").exists()
 

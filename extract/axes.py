@@ -1,0 +1,53 @@
+"""The directions of a network's features in which its own public classes differ most.
+
+Made from the network's weights alone: no image may touch them. A head pays for noise in
+each direction of its features, so with little budget a few that hold most of what tells
+classes apart are better than all (benchmarks/results/ablation, "Class axes").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from extract.errors import ExtractError
+
+# Axes are rounded to so many parts of one, so that processors whose eigenvectors differ
+# in their last bits agree on nearly all entries.
+GRID = 2**16
+
+
+def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
+    """(count, n_features) float32: the leading right singular vectors of the
+    classifier's weights, the classes' mean taken out.
+
+    ExtractError unless it is linear, with more classes than axes and as many features.
+    """
+    if not isinstance(classifier, nn.Linear):
+        raise ExtractError(
+            "class axes are made from a network's own linear last layer, got "
+            f"{type(classifier).__name__}. Give weights that have one, with "
+            "--model-arg num_classes=N, or leave --axes out."
+        )
+    weights = classifier.weight.detach().cpu().double().numpy()
+    most = min(weights.shape[0] - 1, weights.shape[1])
+    if not 1 <= count <= most:
+        raise ExtractError(
+            f"class axes must be from 1 to {most} for {weights.shape[0]} classes and "
+            f"{weights.shape[1]} features, got axes={count}. Choose another number."
+        )
+    between = weights - weights.mean(axis=0)
+    vectors = np.linalg.eigh(between.T @ between)[1]
+    axes = vectors[:, ::-1][:, :count].T
+    largest = np.abs(axes).argmax(axis=1)
+    axes = axes * np.sign(axes[np.arange(count), largest])[:, None]
+    return torch.from_numpy((np.rint(axes * GRID) / GRID).astype(np.float32))
+
+
+def on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:
+    """The network, with its features' coordinates on the axes as output."""
+    count, n_features = axes.shape
+    last = nn.Linear(n_features, count, bias=False)
+    last.weight = nn.Parameter(axes, requires_grad=False)
+    return nn.Sequential(module, last).eval()
