@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead.analysis.metrics import accuracy
+from dphead.analysis.protected import protected_unit, thing_of
 from dphead.analysis.tradeoff import FALSE_ALARMS, tpr_bound
 from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import Plan, check_facts, make_plan
@@ -21,6 +22,7 @@ from dphead.planning.stand_in import StandIn, on_fewer_rows
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.features import load_features, split_slots
+from dphead.runs.files import extraction
 from dphead.runs.ledgers import Elsewhere, charged_elsewhere
 from dphead.runs.loop import Run, fit_head
 from dphead.runs.memory import DEFAULT_BYTES
@@ -48,7 +50,7 @@ class LookAlike:
 
     x: (n, n_features) float; y: (n,) int class positions, -1 for none: such rows are
     left out. groups: (n,) int, negative for a row on its own, or None.
-    are_public: has to be declared; ValueError otherwise.
+    are_public: has to be declared; ValueError otherwise. thing: what a row is called.
     """
 
     x: np.ndarray
@@ -56,6 +58,7 @@ class LookAlike:
     n_classes: int
     groups: np.ndarray | None = None
     are_public: bool = False
+    thing: str = "row"
 
     def __post_init__(self) -> None:
         require_public(self.are_public)
@@ -190,7 +193,8 @@ def open_look_alike(
         # public labels may say how many classes there are
         n_classes = len(file.class_names or []) or int(y.max(initial=-1)) + 1
         group = None if file.group is None else file.group[split_slots(file, split)]
-        found = LookAlike(rows.features(), y, n_classes, group, are_public)
+        thing = thing_of(extraction(file))
+        found = LookAlike(rows.features(), y, n_classes, group, are_public, thing)
         return found, charged_elsewhere(file.dataset_id)
 
 
@@ -232,7 +236,7 @@ def forecast(
     return Forecast(
         question,
         method.source,
-        plans[0].protected_unit,
+        protected_unit(plans[0].group_cap, look_alike.thing),
         *sizes,
         tuple(points[:-1]),
         points[-1],
