@@ -15,6 +15,9 @@ the border is one small real matrix for each axis (phi is a product of two
 one-dimensional Gaussians). Images are worked through in pieces whose largest
 intermediate fits in a core's cache. And small images need no Fourier transforms
 (`extract.wavelets.Hartley`).
+
+An image's bits may not depend on its place or on the others: all pieces of a batch have
+one number of planes, filled up with zeros (`_pieces`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from extract.errors import ExtractError
 from extract.wavelets import Fourier, Hartley, Scratch
@@ -100,14 +104,24 @@ class ScatterNet(nn.Module):
             self.M // 2**self.J - 2,
             self.N // 2**self.J - 2,
         )
-        out = torch.empty(B * C, k, h, w, device=planes.device)
-        budget = self.engine.cache_bytes if planes.device.type == "cpu" else _GPU_BYTES
-        fit = max(1, budget // (2 * self.L * self.M * self.N))
-        # whole cache lines: `Hartley` has planes as its last axis
-        fit -= fit % 16 if fit > 16 else 0
-        for piece, result in zip(planes.split(fit), out.split(fit), strict=True):
+        size, missing = self._pieces(B * C, planes.device)
+        planes = F.pad(planes, (0, 0, 0, 0, 0, missing))
+        out = torch.empty(len(planes), k, h, w, device=planes.device)
+        for piece, result in zip(planes.split(size), out.split(size), strict=True):
             self._scatter(piece, result)
-        return out.reshape(B, C * k, h, w)
+        return out[: B * C].reshape(B, C * k, h, w)
+
+    def _pieces(self, n: int, device: torch.device) -> tuple[int, int]:
+        """How many planes a piece has, the same for all pieces of n planes, and how
+        many planes are missing for that.
+        """
+        budget = self.engine.cache_bytes if device.type == "cpu" else _GPU_BYTES
+        fit = budget // (2 * self.L * self.M * self.N)
+        multiple = self.engine.planes
+        fit = max(multiple, fit - fit % multiple)
+        count = max(1, -(-n // fit))
+        size = -(-n // (count * multiple)) * multiple
+        return size, count * size - n
 
     def _scatter(self, planes: torch.Tensor, out: torch.Tensor) -> None:
         """Write the channels (P, K, h, w) of planes (P, H, W); `to` counts the channels

@@ -113,6 +113,7 @@ class _Engine(nn.Module):
     """
 
     cache_bytes: int  # best size of a piece's largest intermediate on a CPU (measured)
+    planes: int  # a piece's number of planes is a multiple of it
 
     def __init__(self, J: int, M: int, N: int, L: int):
         super().__init__()
@@ -141,6 +142,7 @@ class Fourier(_Engine):
     """Signals are (P, angles, m, n) for P planes; spectra are complex."""
 
     cache_bytes = 4 << 20
+    planes = 1
 
     def _keep_wavelets(self, name: str, psi: np.ndarray, step: int) -> None:
         blocks = np.stack(_blocks(psi, step)) / step**2
@@ -206,6 +208,9 @@ class Hartley(_Engine):
     """
 
     cache_bytes = 25 << 16
+    # planes are columns of its products: a library computes the last columns, where
+    # they fill no cache line of 16, in another way, and these planes had other bits
+    planes = 16
 
     def __init__(self, J: int, M: int, N: int, L: int):
         super().__init__(J, M, N, L)

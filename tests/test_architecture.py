@@ -277,6 +277,7 @@ TOGETHER = {
     "cli/test_arguments.py": "every option of fit, with a value that cannot be",
     "cli/test_memory.py": "the bound on memory, as a user sets it",
     "endtoend/test_arguments.py": "every option and parameter of a network's training",
+    "endtoend/test_places.py": "a row's bits, at every place of a chunk",
     "endtoend/test_threads.py": "a row's bits, on any number of torch's threads",
     "endtoend/test_training.py": "gradients, network and release: a row's part",
     "estimators/test_arguments.py": "every parameter, with values that cannot be",

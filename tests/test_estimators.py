@@ -559,6 +559,27 @@ def test_pickling_keeps_the_head_and_a_ledger_that_is_a_file(method, blobs, tmp_
     assert alone.privacy_.releases
 
 
+def test_a_pickled_estimator_finds_its_ledger_from_another_folder_or_none(
+    blobs, tmp_path, monkeypatch
+):
+    x, y = blobs
+    monkeypatch.chdir(tmp_path)
+    book = Ledger("book.sqlite")
+    model = dphead.DPLeastSquaresClassifier(classes=range(3), ledger=book).fit(x, y)
+    fits = model.ledger_.fits()
+    kept = pickle.dumps(model)
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    assert pickle.loads(kept).ledger_.fits() == fits != []
+    book.close()
+    (tmp_path / "book.sqlite").rename(tmp_path / "moved.sqlite")
+    with pytest.raises(LedgerError, match="must be where it was"):
+        _ = pickle.loads(kept).ledger_
+    assert list(other.iterdir()) == []
+    assert not (tmp_path / "book.sqlite").exists()
+
+
 # Conventions
 
 

@@ -8,9 +8,10 @@ Each row's clipped gradient becomes integers, so sums over rows are exact. Sampl
 noise and the charge are in `dphead.privacy.release` and nowhere else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -107,26 +108,23 @@ class Part:
 class Stored(Part):
     """Gradients kept in memory: value (k, ...) float32.
 
-    They become float64 some columns at a time, in the cache.
+    They become float64 some columns at a time, in the cache. Rows are the outermost
+    dimension of the memory: torch adds each row in one order then, at every place.
     """
 
     def __init__(self, value: Tensor) -> None:
-        value = value.detach().flatten(1).float()
+        value = value.detach().flatten(1).float().contiguous()
         most = GPU_FLOAT64_NUMBERS if value.is_cuda else CPU_FLOAT64_NUMBERS
         self.columns = value.split(max(1, most // len(value)), dim=1)
 
     def norm2(self) -> Tensor:
-        return torch.stack(
-            [part.double().square().sum(dim=1) for part in self.columns]
-        ).sum(dim=0)
+        return added(part.double().square().sum(dim=1) for part in self.columns)
 
     def sum(self, factor: Tensor) -> Tensor:
         return torch.cat([part.sum(dim=0) for part in self._whole(factor)])
 
     def squared(self, factor: Tensor) -> Tensor:
-        return torch.stack(
-            [part.square().sum(dim=1) for part in self._whole(factor)]
-        ).sum(dim=0)
+        return added(part.square().sum(dim=1) for part in self._whole(factor))
 
     def _whole(self, factor: Tensor) -> Iterator[Tensor]:
         """Whole numbers (k, columns), some columns at a time."""
@@ -145,7 +143,8 @@ class Ghost(Part):
     """
 
     def __init__(self, a: Tensor, b: Tensor) -> None:
-        self.a, self.b = a.detach().double(), b.detach().double()
+        self.a = a.detach().double().contiguous()
+        self.b = b.detach().double().contiguous()
 
     def norm2(self) -> Tensor:
         pairs = torch.bmm(self.a, self.a.transpose(1, 2)) * torch.bmm(
@@ -194,14 +193,22 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
     norm2 = squared_norms(parts)
     factor = (CLIP_INTEGERS - 1) / norm2.sqrt().clamp(min=clip_norm)
     factor = torch.where(keep & torch.isfinite(norm2), factor, 0.0)
-    squared = torch.stack([part.squared(factor) for part in parts]).sum(dim=0)
+    squared = added(part.squared(factor) for part in parts)
     factor = torch.where(squared <= float(CLIP_INTEGERS) ** 2, factor, 0.0)
     return torch.cat([part.sum(factor) for part in parts])
 
 
 def squared_norms(parts: list[Part]) -> Tensor:
     """(k,) float64, of rows' whole gradients."""
-    return torch.stack([part.norm2() for part in parts]).sum(dim=0)
+    return added(part.norm2() for part in parts)
+
+
+def added(vectors: Iterable[Tensor]) -> Tensor:
+    """Sum (k,) of vectors (k,), one after another.
+
+    One sum over a stack of them takes the last rows of 17 and more in another order.
+    """
+    return reduce(torch.add, vectors)
 
 
 class PerExample:
@@ -284,7 +291,10 @@ class PerExample:
         slopes = torch.autograd.grad(total, [s[3] for s in seen])
         found: dict[str, Part] = {}
         for (name, module, inputs, _), slope in zip(seen, slopes, strict=True):
-            shaped = (t.float().unflatten(0, (rows, views)) for t in (inputs, slope))
+            shaped = (
+                t.float().contiguous().unflatten(0, (rows, views))
+                for t in (inputs, slope)
+            )
             for key, part in layer_parts(module, *shaped, ghost=self.engine == "ghost"):
                 found[f"{name}.{key}" if name else key] = part
         return [found[name] for name in self.names]

@@ -1,5 +1,6 @@
 """What all estimators share about the ledger that counts their fits."""
 
+import os
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ class LedgerMixin:
     def ledger_(self) -> Ledger:
         """The ledger that counted this fit.
 
-        A pickled estimator opens the file again; one in memory is gone.
+        A pickled estimator opens the file again; one in memory is gone. LedgerError if
+        the file is: an empty one would count nothing.
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
@@ -54,6 +56,11 @@ class LedgerMixin:
                 "file."
             )
         if isinstance(self._ledger, str):
+            if not os.path.isfile(self._ledger):
+                raise LedgerError(
+                    "the ledger that counted a fit must be where it was, got no "
+                    f"path={self._ledger!r}. Put it back there."
+                )
             self._ledger = Ledger(self._ledger)
         return self._ledger
 

@@ -81,8 +81,9 @@ class LedgerFile:
         self, path: str | Path = ":memory:", dataset_id: str | None = None
     ) -> None:
         self.path, self._process = str(path), _process()
-        if self.path == ":memory:" and not isinstance(path, str):
-            self.path = "./:memory:"  # a Path is a file, and drops its "./"
+        if self.path and (self.path != ":memory:" or not isinstance(path, str)):
+            # whoever keeps it finds the same file from another folder
+            self.path = os.path.abspath(path)
         if self.path == "":
             raise LedgerError(
                 "the ledger must be a file, got path=''. SQLite would keep it nowhere: "

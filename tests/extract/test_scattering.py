@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from extract.errors import ExtractError
 from extract.scattering import ScatterNet, n_channels, padded_size, reflect_index
+from extract.threads import one_thread
 from extract.wavelets import Fourier, Hartley
 
 
@@ -62,6 +63,48 @@ def test_pieces_and_batches_do_not_matter(monkeypatch):
     torch.testing.assert_close(
         ScatterNet(2, (16, 16))(images[4:5]), whole[4:5], rtol=1e-5, atol=1e-7
     )
+
+
+@pytest.mark.parametrize(
+    ("J", "shape", "colours", "sizes"),
+    [
+        (1, (8, 8), 3, (1, 2, 5, 33, 300)),
+        (2, (8, 8), 1, (1, 3, 5, 25, 33, 65, 130, 401)),
+        (2, (28, 28), 1, (1, 3, 16, 65, 130)),
+        (3, (28, 28), 1, (1, 25, 33, 65)),
+        (2, (32, 32), 3, (1, 7, 25)),
+        (3, (32, 32), 3, (12, 25)),
+        (2, (20, 36), 1, (1, 3, 50)),
+        (1, (60, 50), 1, (1, 3, 50)),
+        (2, (64, 64), 1, (1, 5, 17)),
+    ],
+)
+def test_an_image_has_the_same_bits_at_every_place_of_a_batch_of_any_size(
+    J, shape, colours, sizes
+):
+    """At all places at once, and at three beside random images."""
+    net = ScatterNet(J, shape)
+    generator = torch.Generator().manual_seed(J)
+    image = torch.rand((colours, *shape), generator=generator)
+    found = set()
+    with one_thread(), torch.inference_mode():
+        for size in sizes:
+            same = image.expand(size, -1, -1, -1).contiguous()
+            found |= {row.numpy().tobytes() for row in net(same)}
+            places = [0, size // 2, size - 1]
+            others = torch.rand(same.shape, generator=generator)
+            others[places] = image
+            found |= {row.numpy().tobytes() for row in net(others)[places]}
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("planes", [0, 1, 16, 63, 64, 65, 129, 384, 1000])
+def test_pieces_have_one_number_of_planes_and_fill_up_no_whole_piece(planes):
+    for net in (ScatterNet(2, (28, 28)), ScatterNet(2, (64, 64))):
+        size, missing = net._pieces(planes, torch.device("cpu"))
+        assert size % net.engine.planes == 0
+        assert size == missing == 0 or (planes + missing) % size == 0
+        assert missing < max(size, 1)
 
 
 @pytest.mark.parametrize(

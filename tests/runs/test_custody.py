@@ -84,6 +84,27 @@ def test_an_interrupted_fit_is_not_charged_again_in_another_ledger(
     assert charges() == 1
 
 
+def test_an_interrupted_fit_is_not_charged_again_behind_a_link_that_was_moved(
+    features, run, tmp_path, monkeypatch
+):
+    books = [tmp_path / "first.sqlite", tmp_path / "second.sqlite"]
+    link = tmp_path / "link.sqlite"
+    link.symlink_to(books[0])
+    command = ("fit", features, "-o", run, *LS, "--ledger", link)
+    crashed(monkeypatch, "reserve", "before", *command)
+    link.unlink()
+    link.symlink_to(books[1])
+    said = refused(dphead(*command))
+    assert (
+        f"must continue in the ledger that holds its charge, got ledger={books[1]}"
+        in said
+    )
+    assert f"Name {books[0]}" in said
+    assert Ledger(books[1]).fits() == []
+    fitted("fit", features, "-o", run, *LS, "--ledger", books[0])
+    assert len(Ledger(books[0]).fits()) == 1
+
+
 def test_what_was_released_is_not_drawn_again_for_a_ledger_that_forgot_it(
     features, run, tmp_path
 ):
