@@ -146,7 +146,9 @@ def _share(probe: Probe, rows: list[dict[str, Any]]) -> str:
         return f"{tries:,} of {probe.tries:,}"
     names = list(kills.CASES)
     some = [names[row["seed"] - 1] for row in rows if row["seed"]]
-    return f"{tries:,}, of {', '.join(some)} alone" if some else f"{tries:,}, all"
+    if some and set(some) != set(names):
+        return f"{tries:,}, of {', '.join(some)} alone"
+    return f"{tries:,}, all"
 
 
 INTRODUCTION = """# Faults
