@@ -175,12 +175,12 @@ def split_codes(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
 
 def split_texts(values: np.ndarray | None, n_rows: int) -> list[str]:
     """Each row's split in its own words, "" for none; codes 0, 1 and 2 are train, test
-    and validation.
+    and validation, and -1, which a missing one is read as, none.
     """
     if values is None:
         return [""] * n_rows
     if values.dtype.kind in "iub":
-        names = {0: "train", 1: "test", 2: "validation"}
+        names = {0: "train", 1: "test", 2: "validation", -1: ""}
         return [names.get(int(v), f"code {int(v)}") for v in values]
     return [str(v) for v in values]
 

@@ -235,8 +235,10 @@ def plain(column: Any) -> np.ndarray:
     if is_text(column.type):
         coded = column if pa.types.is_dictionary(column.type) else None
         coded = column.dictionary_encode() if coded is None else coded
-        texts = np.array([*(coded.dictionary.to_pylist()), ""], object)
-        texts[[text is None for text in texts]] = ""
+        stored = coded.dictionary.cast(pa.large_binary()).to_pylist()
+        # decoded as they are: one that is no UTF-8 must not stop the others
+        named = [(text or b"").decode("utf-8", "surrogateescape") for text in stored]
+        texts = np.array([*named, ""], object)
         return texts[_filled(coded.indices, len(texts) - 1)]
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())

@@ -38,6 +38,7 @@ disk.
 """
 
 from extract.errors import ExtractError, FormatError, ResumableError
+from extract.items import declared_dtype, read_column
 from extract.reading import SCHEMA_VERSION, FeaturesFile, open_features
 from extract.rows import Header, group_ids, row_digest
 from extract.verify import check_blocks, near_equal, verify
@@ -52,10 +53,12 @@ __all__ = [
     "Header",
     "ResumableError",
     "check_blocks",
+    "declared_dtype",
     "digests_of",
     "group_ids",
     "near_equal",
     "open_features",
+    "read_column",
     "row_digest",
     "verify",
     "write_features",

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from extract.errors import FormatError
+from extract.items import declared_dtype, is_missing, read_column
 from extract.reading import ROW_COLUMNS
+
+_INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
 
 
 @dataclass
@@ -88,52 +91,52 @@ def text_group(text: str) -> int:
 def group_ids(groups: Any, n_rows: int) -> np.ndarray:
     """(n_rows,) int64 ids of groups, negative for a row on its own.
 
-    groups: whole numbers, which are the ids, or texts (`text_group`); a list or an
-        array of objects may hold both, and None or NaN for a row on its own.
+    groups: whole numbers, which are the ids, or texts (`text_group`); a list, an array
+        of objects, or a column of pandas or pyarrow may hold both, and a missing value
+        (None, NaN, pandas' NA, a masked item) for a row on its own.
 
     Groups must be told apart exactly: cast, large unsigned ids would turn negative (a
     row on its own), and fractions would become one group. They are refused by their
-    dtype, and in lists and objects item by item.
+    dtype, and in what declares none item by item.
     """
-    if not hasattr(groups, "dtype"):
-        # an array of its items could have the type that one of them gives to all
-        try:
-            groups = np.fromiter(groups, object, len(groups))
-        except TypeError:
-            raise FormatError(
-                f"groups must be a list or an array, got {type(groups).__name__}. Give "
-                "one for each row."
-            ) from None
-    ids = np.asarray(groups)
-    if ids.dtype.kind in "OSTU":
-        shape = ids.shape
-        ids = np.array([_group_item(item) for item in ids.ravel()], np.int64)
-        ids = ids.reshape(shape)
-    whole = ids.dtype.kind == "i" or (ids.dtype.kind == "u" and ids.dtype.itemsize < 8)
-    if not whole or ids.shape != (n_rows,):
+    try:
+        ids, dtype = read_column(groups), declared_dtype(groups)
+    except TypeError:
+        raise FormatError(
+            f"groups must be a list or an array, got {type(groups).__name__}. Give "
+            "one for each row."
+        ) from None
+    texts = dtype.kind in "OSTU"
+    whole = dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < 8)
+    if not (texts or whole) or ids.shape != (n_rows,):
         raise FormatError(
             "groups must be (n,) texts, or integers of a dtype that int64 holds, got "
-            f"shape={ids.shape}, dtype={ids.dtype}. Number them from 0, such as by "
+            f"shape={ids.shape}, dtype={dtype}. Number them from 0, such as by "
             "np.unique(groups, return_inverse=True)[1]."
         )
+    if ids.dtype.kind in "OSU":
+        return np.array([_group_item(item) for item in ids.tolist()], np.int64)
     return ids.astype(np.int64, copy=False)
 
 
 def _group_item(item: Any) -> int:
-    """The id of one group of a list or of objects."""
-    if isinstance(item, bytes):
-        item = bytes.decode(item, "utf-8", "surrogateescape")
-    if isinstance(item, str):
-        return text_group(str(item))
-    if item is None or (isinstance(item, float) and item != item):
+    """The id of one group of a list or of objects. No code of its own runs."""
+    kind = type(item)
+    if issubclass(kind, bytes):
+        item, kind = bytes.decode(item, "utf-8", "surrogateescape"), str
+    if issubclass(kind, str):
+        return text_group(str.__str__(item))
+    if is_missing(item):
         return -1
-    whole = isinstance(item, int | np.integer) and not isinstance(item, bool)
-    if not whole or not -(2**63) <= int(item) < 2**63:
+    # the class's own conversion, since a subclass may have another
+    number = int.__index__(item) if issubclass(kind, int) else None
+    number = int(item) if kind in _INTEGERS else number
+    if number is None or kind is bool or not -(2**63) <= number < 2**63:
         raise FormatError(
             "each group must be a text or an integer that int64 holds, got "
-            f"type={type(item).__name__}. Convert the groups to texts."
+            f"type={kind.__name__}. Convert the groups to texts."
         )
-    return int(item)
+    return number
 
 
 def check_dataset_id(dataset_id: str | None) -> None:

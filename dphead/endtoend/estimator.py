@@ -22,16 +22,15 @@ from dphead.estimators import parameters
 from dphead.estimators.fitting import Data, carry_out
 from dphead.estimators.inputs import (
     as_arrays,
-    column,
     declared,
-    positions,
     refuse_weights,
-    require_same_kind,
 )
+from dphead.estimators.labels import column, positions, require_same_kind
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
 from dphead.planning.plan import Target, check_unit
 from dphead.privacy.contract import Rows
+from dphead.rows.arrays import declared_dtype
 from dphead.runs.custody import public_facts
 from dphead.runs.loop import Planned, check_fit
 from dphead.solvers.base import PublicFacts
@@ -133,8 +132,8 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
                 "classes."
             )
         names = declared(self.classes)
+        require_same_kind(declared_dtype(y), names)
         given_labels = column(y)
-        require_same_kind(given_labels, names)
         x = _images(X)
         # each label by itself: none decides anything before the charge
         rows = ImageRows(x, positions(given_labels, names))

@@ -144,12 +144,13 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
             Numbers: an array, a data frame, a PyTorch tensor; or the path of a features
             file. A row that is not finite counts zero.
         y : array-like of shape (n_rows,), default=None
-            Labels; None where X is a path.
+            Labels: an array, a list, a PyTorch tensor, a column of pandas or pyarrow;
+            a missing one is no class. None where X is a path.
         groups : array-like of shape (n_rows,), default=None
             Whose a row is, for group_cap, and no use without: whole numbers or texts,
-            negative, "" or None for a row on its own. A features file brings its own,
-            which are protected by group_cap, or not by protect="image", as a note in
-            privacy_ then says.
+            negative, "" or missing for a row on its own. A features file brings its
+            own, which are protected by group_cap, or not by protect="image", as a note
+            in privacy_ then says.
         **refused
             sample_weight is refused: it would decide how far a row moves the release.
 

@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    check_consistent_length,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_consistent_length, validate_data
 
+from dphead.estimators.labels import column, positions, require_same_kind
 from dphead.privacy.contract import Rows
-from dphead.rows.arrays import ArrayRows, group_ids
+from dphead.rows.arrays import ArrayRows, declared_dtype, group_ids
 from dphead.rows.features import (
     FeaturesFile,
     FeaturesRows,
@@ -32,12 +29,6 @@ from dphead.solvers.settings import shown
 
 MOST_CLASSES = 2**20  # chosen, not measured
 _LABELS = "biufUS"  # kinds of dtypes
-_PLAIN = {bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {
-    np.object_,
-    np.void,
-    np.datetime64,
-    np.timedelta64,
-}  # of labels in objects
 
 
 @dataclass(frozen=True)
@@ -116,13 +107,14 @@ def from_arrays(
         )
     if private:
         x = private_rows(estimator, x)
-        y = column(y)
+        said, y = declared_dtype(y), column(y)
         check_consistent_length(x, y)
     else:
         x, y = validate_data(estimator, x, y)
         check_classification_targets(y)
+        said = y.dtype
     names = declared(classes) if classes is not None else np.unique(y)
-    require_same_kind(y, names)
+    require_same_kind(said, names)
     n_rows, n_features = x.shape
     if groups is not None:
         groups = group_ids(groups, n_rows)
@@ -161,31 +153,6 @@ def private_rows(estimator: Any, x: Any) -> Any:
         return validate_data(
             estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
         )
-
-
-def numbers(y: Any) -> np.ndarray:
-    """(n,) float64 of real targets, each read alone; not a number for an item of a list
-    that is none. ValueError for an array of another dtype.
-    """
-    y = column(y)
-    if y.dtype.kind == "O":
-        return np.array([number(item) for item in y], np.float64)
-    if y.dtype.kind not in "biuf":
-        raise ValueError(
-            f"targets must be real numbers, got dtype={y.dtype}. Convert them."
-        )
-    with np.errstate(all="ignore"):  # a longdouble may be beyond float64
-        return y.astype(np.float64)
-
-
-def number(item: Any) -> float:
-    """An item as a number, NaN where it is none. No code of its own runs."""
-    if type(item) not in _PLAIN or isinstance(item, str | bytes | complex):
-        return np.nan
-    try:
-        return float(item)
-    except (OverflowError, TypeError, ValueError):
-        return np.nan
 
 
 @contextmanager
@@ -252,26 +219,6 @@ def of_split(
     )
 
 
-def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """(n,) positions of labels in sorted `classes`, -1 for any other value.
-
-    Never raises or warns because of a value.
-    """
-    if y.dtype.kind == "O":
-        table = {c: i for i, c in enumerate(classes.tolist())}
-        return np.array([_look_up(table, label) for label in y], np.int64)
-    with np.errstate(all="ignore"):  # a signalling NaN would warn
-        at = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
-        return np.where(classes[at] == y, at, -1)
-
-
-def _look_up(table: dict[Any, int], label: Any) -> int:
-    """A label may be anything, and no code of its own runs: hashed or compared, it
-    could stop a fit.
-    """
-    return table.get(label, -1) if type(label) in _PLAIN else -1
-
-
 def declared(classes: Any) -> np.ndarray:
     """Sorted distinct public classes."""
     given = listed(classes)
@@ -320,8 +267,11 @@ def _numbers(x: Any) -> Any:
         if hasattr(x, "iloc") and np.ndim(x) == 2
         else [getattr(x, "dtype", None)]
     )
-    if dtypes == [None]:
+    if any(d is None for d in dtypes):
         x = _listed(x)
+        dtypes = [x.dtype]
+    if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "biuf":
+        x = np.ma.filled(x.astype(np.result_type(x, np.float16)), np.nan)
         dtypes = [x.dtype]
     wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
     if any(getattr(d, "kind", "O") == "c" for d in wrong):
@@ -339,50 +289,22 @@ def _numbers(x: Any) -> Any:
 
 
 def _listed(x: Any) -> np.ndarray:
-    """A list's numbers as float64; as it is where it holds anything else."""
+    """A list's numbers as float64; as it is where it holds anything else. ValueError
+    for a table of another library than pandas: its values decide what array it is.
+    """
+    if hasattr(x, "__array__") and hasattr(x, "__len__"):
+        raise ValueError(
+            "features must be an array of a numeric dtype, a list or a pandas frame, "
+            f"got type={type(x).__name__}. Convert them, such as by to_numpy()."
+        )
     array = np.asarray(x)
     if array.dtype.kind not in "biufO":
         return array
     if array.dtype.kind == "O" and any(
-        isinstance(item, str | bytes) for item in array.ravel()
+        issubclass(type(item), str | bytes) for item in array.ravel()
     ):
         raise ValueError("features must be numbers, got a text in a list. Convert it.")
     try:
         return np.asarray(x, np.float64)
     except (TypeError, ValueError, OverflowError):
         return array
-
-
-def column(y: Any) -> np.ndarray:
-    """Labels as one column.
-
-    Lists keep their items as they are: the dtype of a converted list depends on each
-    item.
-    """
-    if (
-        hasattr(y, "__len__")
-        and not hasattr(y, "__array__")
-        and not isinstance(y, str | bytes)
-    ):
-        y = np.fromiter(y, object, len(y))
-    y = np.asarray(y)
-    if y.ndim == 2 and y.shape[1] > 1:
-        raise ValueError(
-            f"y should be a 1d array, got an array of shape {y.shape} instead. For "
-            "several classes a row use DPMultiLabelClassifier."
-        )
-    return column_or_1d(y, warn=True)
-
-
-def require_same_kind(y: np.ndarray, classes: np.ndarray) -> None:
-    """Numbers against numbers or strings against strings: otherwise every row would
-    silently count zero.
-    """
-    kinds = ["biuf", "U", "S"]
-    if y.dtype.kind != "O" and not any(
-        y.dtype.kind in k and classes.dtype.kind in k for k in kinds
-    ):
-        raise ValueError(
-            f"labels and classes must be of one kind, got dtypes {y.dtype} and "
-            f"{classes.dtype}. Convert one of them."
-        )

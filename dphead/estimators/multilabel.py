@@ -25,14 +25,14 @@ from dphead.estimators.inputs import (
     group_ids,
     is_path,
     listed,
-    number,
     of_split,
     private_rows,
     refuse_split,
 )
+from dphead.estimators.labels import number, numbers
 from dphead.planning.methods import Method, settable
 from dphead.planning.plan import Target
-from dphead.rows.arrays import ArrayRows
+from dphead.rows.arrays import ArrayRows, declared_dtype, read_column
 from dphead.rows.features import (
     check_groups,
     check_one_each,
@@ -229,15 +229,34 @@ def indicators(y: Any) -> np.ndarray:
         y = y.toarray()
     elif isinstance(y, list | tuple):
         y = _of_lists(y)
-    y = np.asarray(y)
+    elif hasattr(y, "iloc"):
+        y = _of_frame(y)
+    elif isinstance(y, np.ma.MaskedArray) and y.dtype.kind in "biuf":
+        with np.errstate(all="ignore"):
+            y = np.ma.filled(y.astype(np.float64), np.nan)
+    y = read_column(y)
     if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf":
-        raise ValueError(
-            "y must be an indicator matrix (n_rows, n_classes) of ones and zeros with "
-            f"two columns or more, got {y.shape=}, {y.dtype=}. For one class a row use "
-            "another classifier; pass sets of classes through "
-            "MultiLabelBinarizer(classes=...)."
-        )
+        raise _no_indicators(y.shape, y.dtype)
     return y
+
+
+def _no_indicators(shape: tuple[int, ...], dtype: np.dtype) -> ValueError:
+    return ValueError(
+        "y must be an indicator matrix (n_rows, n_classes) of ones and zeros with two "
+        f"columns or more, got y.shape={shape}, y.dtype={dtype!r}. For one class a row "
+        "use another classifier; pass sets of classes through "
+        "MultiLabelBinarizer(classes=...)."
+    )
+
+
+def _of_frame(y: Any) -> np.ndarray:
+    """A pandas frame's numbers, each read alone; not a number where one is missing."""
+    parts = [y.iloc[:, i] for i in range(y.shape[1])] if y.ndim == 2 else [y]
+    dtypes = [declared_dtype(part) for part in parts]
+    wrong = [dtype for dtype in dtypes if dtype.kind not in "biuf"]
+    if wrong or len(parts) < 2:
+        raise _no_indicators(y.shape, (wrong or dtypes or [np.dtype(object)])[0])
+    return np.column_stack([numbers(part) for part in parts])
 
 
 def _of_lists(y: Any) -> np.ndarray:
@@ -249,13 +268,14 @@ def _of_lists(y: Any) -> np.ndarray:
     if (
         not shaped
         or len({len(row) for row in rows}) != 1
-        or any(isinstance(item, str | bytes) for row in rows for item in row)
+        or any(issubclass(type(item), str | bytes) for row in rows for item in row)
     ):
         raise ValueError(
             "y must be an indicator matrix of ones and zeros, got lists of something "
             "else. Pass sets of classes through MultiLabelBinarizer(classes=...)."
         )
-    return np.array([[number(item) for item in row] for row in rows])
+    with np.errstate(all="ignore"):
+        return np.array([[number(item) for item in row] for row in rows], np.float64)
 
 
 def columns(classes: Any, count: int) -> np.ndarray:

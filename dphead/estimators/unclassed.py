@@ -31,10 +31,10 @@ from dphead.estimators.inputs import (
     as_arrays,
     check_grouped,
     group_ids,
-    numbers,
     private_rows,
     refuse_weights,
 )
+from dphead.estimators.labels import numbers
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
 from dphead.rows.arrays import ArrayRows

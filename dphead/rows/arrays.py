@@ -2,13 +2,23 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.sampling import within_cap
 from dphead.rows.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, padded, rows_of_block
-from extract.format import group_ids
+from extract.format import declared_dtype, group_ids, read_column
+
+__all__ = [
+    "ArrayRows",
+    "declared_dtype",
+    "group_ids",
+    "held_labels",
+    "read_column",
+    "within_group_cap",
+]
 
 
 class ArrayRows:
@@ -33,6 +43,8 @@ class ArrayRows:
         groups: np.ndarray | None = None,
         group_cap: int | None = None,
     ) -> None:
+        _check_plain(x, "x")
+        _check_plain(y, "y")
         labels = y.ndim <= 2 and y.shape[1:] != (1,)
         if x.ndim != 2 or y.shape[:1] != x.shape[:1] or not labels:
             raise ValueError(
@@ -74,6 +86,19 @@ class ArrayRows:
                 yield padded(
                     np.arange(part.start, part.stop), self._x[part], self._y[part], rows
                 )
+
+
+def _check_plain(array: Any, name: str) -> None:
+    """ValueError for what is no plain array of numbers: made one, it could have the
+    dtype that one row gives to all.
+    """
+    plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+    if not plain or array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} must be a numpy array of real numbers, got "
+            f"type={type(array).__name__}, dtype={getattr(array, 'dtype', None)}. "
+            "Convert it."
+        )
 
 
 def held_labels(y: np.ndarray) -> np.ndarray:

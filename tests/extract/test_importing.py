@@ -108,6 +108,7 @@ def imported(path: Path, columns=None, **changes):
 def _parquet():
     """Where it is installed, so that `pyarrow.parquet` is there."""
     try:
+        import pyarrow.feather
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         return
@@ -319,6 +320,31 @@ def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_pat
         path,
         Columns(("v",)),
     )["features"].shape == (6, 4)
+
+
+@pytest.mark.parametrize("role", ["label", "group"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_text_that_is_no_utf8_stops_no_other_row(tmp_path, role, kind):
+    pa = pytest.importorskip("pyarrow")
+    ends = pa.py_buffer(np.array([0, 3, 4, 7], np.int32).tobytes())
+    texts = [None, ends, pa.py_buffer(b"cat\xffeel")]
+    column = pa.Array.from_buffers(pa.string(), 3, texts)
+    table, path = pa.table({"f": [1.0, 2.0, 3.0], role: column}), tmp_path / f"f.{kind}"
+    if kind == "parquet":
+        pa.parquet.write_table(table, path)
+    else:
+        pa.feather.write_feather(table, path, "uncompressed")
+    got = imported(path, classes=Classes(NAMES, allow_unlabelled=True))
+    wanted = [0, -1, 2] if role == "label" else group_ids([b"cat", b"\xff", b"eel"], 3)
+    assert got[f"{role}s" if role == "label" else role].tolist() == list(wanted)
+
+
+def test_a_missing_whole_number_is_no_split(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    split = pa.array([0, None, 1, 2])
+    path = tmp_path / "f.parquet"
+    pa.parquet.write_table(pa.table({"f": [1.0] * 4, "split": split}), path)
+    assert imported(path)["split"].tolist() == [0, 3, 2, 1]
 
 
 def test_columns_of_features_are_named_or_are_all_others(tmp_path):

@@ -1,0 +1,99 @@
+"""Labels and targets of rows, each read by itself: no item may decide how another is
+read, none stops a fit or warns, and no code of an item's own runs.
+"""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import column_or_1d
+
+from dphead.rows.arrays import declared_dtype, read_column
+
+_REAL = {bool, int, float} | {
+    np.dtype(code).type
+    for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]
+}
+_NUMBERS = _REAL | {complex} | {np.dtype(c).type for c in np.typecodes["Complex"]}
+_TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}  # by the kind of the classes
+
+
+def column(y: Any) -> np.ndarray:
+    """Labels as one column: what has no fixed dtype as objects, read one by one, since
+    the dtype of a converted list or pandas column depends on each item.
+    """
+    shape = getattr(y, "shape", ())
+    if len(shape) == 2 and shape[1] > 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {shape} instead. For "
+            "several classes a row use DPMultiLabelClassifier."
+        )
+    return column_or_1d(read_column(y), warn=True)
+
+
+def require_same_kind(dtype: np.dtype, classes: np.ndarray) -> None:
+    """Numbers against numbers or strings against strings: otherwise every row would
+    silently count zero. dtype: what labels declare.
+    """
+    kinds = ["biuf", "U", "S"]
+    if dtype.kind not in "OT" and not any(
+        dtype.kind in k and classes.dtype.kind in k for k in kinds
+    ):
+        raise ValueError(
+            f"labels and classes must be of one kind, got dtypes {dtype} and "
+            f"{classes.dtype}. Convert one of them."
+        )
+
+
+def numbers(y: Any) -> np.ndarray:
+    """(n,) float64 of real targets, each read alone; not a number for an item of a list
+    that is none. ValueError for an array of another dtype.
+    """
+    said, y = declared_dtype(y), column(y)
+    if said.kind not in "biufO":
+        raise ValueError(
+            f"targets must be real numbers, got dtype={said}. Convert them."
+        )
+    with np.errstate(all="ignore"):  # a longdouble may be beyond float64
+        if y.dtype.kind == "O":
+            return np.array([number(item) for item in y], np.float64)
+        return y.astype(np.float64)
+
+
+def number(item: Any) -> float:
+    """An item as a number, NaN where it is none. No code of its own runs."""
+    try:
+        return float(item) if type(item) in _REAL else np.nan
+    except OverflowError:
+        return np.nan
+
+
+def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """(n,) positions of labels in sorted `classes`, -1 for any other value.
+
+    Never raises or warns because of a value.
+    """
+    with np.errstate(all="ignore"):  # a signalling NaN would warn
+        if y.dtype.kind == "O" or _would_round(y.dtype, classes.dtype):
+            table = {c: i for i, c in enumerate(classes.tolist())}
+            kinds = _TEXTS.get(classes.dtype.kind, _NUMBERS)
+            return np.array(
+                [_look_up(table, kinds, label) for label in y.tolist()], np.int64
+            )
+        at = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+        return np.where(classes[at] == y, at, -1)
+
+
+def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
+    """A label may be anything, and no code of its own runs: hashed or compared, it
+    could stop a fit. Bytes compared with a text can warn, and numpy's numbers with
+    larger ones.
+    """
+    if type(label) not in kinds:
+        return -1
+    return table.get(label.item() if isinstance(label, np.generic) else label, -1)
+
+
+def _would_round(one: np.dtype, other: np.dtype) -> bool:
+    """Whether numpy compares these whole numbers as floats, which merge large ones."""
+    both_whole = one.kind in "iu" and other.kind in "iu"
+    return both_whole and np.result_type(one, other).kind == "f"
