@@ -37,8 +37,8 @@ trials a number), so their ε is that of one fit alone, and in brackets its exac
 `auto` has nothing to tune, its ε is exact, and is all that was spent (the nearest that
 was run). ScatterNet's wavelets are the same on both sides; ours are normalised without
 looking at data, and take opponent colours, the mirror image, a second scale or a second
-layer of random filters where the last column says so. FC23's and De22's networks are not at hand and far larger than
-MobileNetV2."""
+layer of random filters where the last column says so. FC23's and De22's networks are
+not at hand and far larger than MobileNetV2."""
 FIVE = (  # (data set, printed epsilon) of the README's rows
     *(("mnist", "1.2"), ("mnist", "2.0"), ("mnist", "2.93")),
     *(("fashion-mnist", "3.0"), ("cifar10", "3.0")),
@@ -46,9 +46,10 @@ FIVE = (  # (data set, printed epsilon) of the README's rows
 SHORT_NOTE = """Test accuracy in %, δ = 1e-5; ± sd over noise draws (three of ours).
 Features are fixed wavelets on both sides, so no data went into them; ours take two
 scales on Fashion-MNIST, and on CIFAR-10 a second layer of random filters
-(`--backbone deep-patches`), opponent colours and mirror images. The published head ([Tramèr, Boneh 2021](https://arxiv.org/abs/2011.11660)) was tuned on
-these data, and its ε is that of one fit; `auto` has nothing to tune, and its ε is all
-that was spent."""
+(`--backbone deep-patches`), opponent colours and mirror images. The published head
+([Tramèr, Boneh 2021](https://arxiv.org/abs/2011.11660)) was tuned on these data, and
+its ε is that of one fit; `auto` has nothing to tune, and its ε is all that was
+spent."""
 Rows = list[dict[str, Any]]
 
 
