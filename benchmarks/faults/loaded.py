@@ -2,6 +2,7 @@
 
 import encodings.cp437
 import encodings.utf_8_sig
+import shlex
 
 import dp_accounting.pld.privacy_loss_distribution
 import dp_accounting.rdp
@@ -44,5 +45,6 @@ __all__ = [
     "rich",
     "safetensors",
     "scipy",
+    "shlex",
     "torch",
 ]

@@ -76,4 +76,7 @@ class LedgerMixin:
         state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
         ledger = state.pop("_ledger", None)
         path = getattr(ledger, "path", ledger)
+        given = getattr(state["ledger"], "path", ":memory:")
+        if given != ":memory:":  # an open file: its name says which
+            state["ledger"] = given
         return state if path in (None, ":memory:") else {**state, "_ledger": path}

@@ -23,7 +23,12 @@ QUICK = ("--method", "dp-ls", "--draws", "2")
 def digits(tmp_path_factory):
     path = tmp_path_factory.mktemp("digits") / "public.h5"
     x, y = load_digits(return_X_y=True)
-    write_features(path, x.astype("f4"), y, [str(k) for k in range(10)])
+    write_features(
+        path,
+        x.astype("f4"),
+        y,
+        [str(k) for k in range(10)],
+    )
     return path
 
 
@@ -31,14 +36,25 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     before = contents(digits.parent)
     done = fitted("plan", digits, "--public-rows", "--n-rows", 5000, *QUICK)
     lines = done.out.splitlines()
-    assert max(map(len, lines)) <= 80 or str(digits) in max(lines, key=len)
+    assert max(map(len, lines)) <= 80 or str(digits) in max(
+        lines,
+        key=len,
+    )
     found = [
         re.match(r" +([\d.]+|no noise) │ +([\d.]+) ± [\d.]+ % │ █", x) for x in lines
     ]
     table = {m[1]: float(m[2]) for m in found if m}
-    assert list(table) == [*(f"{e:g}" for e in EPSILONS), "no noise"]
+    assert list(table) == [
+        *(f"{e:g}" for e in EPSILONS),
+        "no noise",
+    ]
     assert table["0.1"] < table["1"] < table["no noise"]
-    text = " ".join(done.out.replace("\xa0", " ").split())
+    text = " ".join(
+        done.out.replace(
+            "\xa0",
+            " ",
+        ).split()
+    )
     goal = max(v for k, v in table.items() if k != "no noise") - 1
     enough = next(k for k, v in table.items() if v >= goal - 0.05)
     assert f"Enough epsilon {enough} with {table[enough]} %" in text
@@ -56,13 +72,36 @@ def test_json_has_every_draw_and_a_plot_is_drawn(digits, tmp_path):
     pytest.importorskip("matplotlib")
     asked = ("--epsilon", "8,0.5", "--delta", "1e-4", "--relation", "replace_one")
     plot = tmp_path / "curve.png"
-    command = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK, *asked)
+    command = (
+        "plan",
+        digits,
+        "--public-rows",
+        "--n-rows",
+        1000,
+        *QUICK,
+        *asked,
+    )
     done = fitted(*command, "--json", "--plot", plot)
     found = json.loads(done.out)
-    assert [p["epsilon"] for p in found["points"]] == [0.5, 8]
+    assert [p["epsilon"] for p in found["points"]] == [
+        0.5,
+        8,
+    ]
     assert {len(p["accuracies"]) for p in found["points"]} == {2}
-    assert (found["n_rows"], found["n_train"], found["n_held_out"]) == (1000, 1000, 359)
-    said = [found[k] for k in ("delta", "relation", "draws", "method")]
+    assert (
+        found["n_rows"],
+        found["n_train"],
+        found["n_held_out"],
+    ) == (1000, 1000, 359)
+    said = [
+        found[k]
+        for k in (
+            "delta",
+            "relation",
+            "draws",
+            "method",
+        )
+    ]
     assert said == [1e-4, "replace_one", 2, "dp-ls"]
     assert found["ceiling"]["epsilon"] == "inf"
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -73,17 +112,37 @@ def test_settings_and_groups_are_passed_on(digits):
     command = ("plan", digits, "--public-rows", "--n-rows", 1000, "--draws", 1)
     found = json.loads(
         fitted(
-            *(*command, *settings, "--epsilon", 2, "--group-cap", 3, "--json"),
+            *(
+                *command,
+                *settings,
+                "--epsilon",
+                2,
+                "--group-cap",
+                3,
+                "--json",
+            ),
         ).out
     )
     assert found["settings"] == {"steps": 3, "ridge": 0.01}
     assert found["unit"].startswith("one group") and found["points"][0]["sd"] is None
-    text = fitted(*command, *QUICK[:2], "--epsilon", 2, "--group-cap", 3).out
+    text = fitted(
+        *command,
+        *QUICK[:2],
+        "--epsilon",
+        2,
+        "--group-cap",
+        3,
+    ).out
     assert "one draw, measured on" in " ".join(text.split())
 
 
 def test_the_help_says_the_librarys_defaults():
-    text = " ".join(fitted("plan", "--help").out.split())
+    text = " ".join(
+        fitted(
+            "plan",
+            "--help",
+        ).out.split()
+    )
     assert f"(default: {','.join(f'{e:g}' for e in EPSILONS)})" in text
     assert f"(default: {DRAWS})" in text
 
@@ -105,7 +164,16 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
     ):
         assert words in refused(dphead(*public, *options)), options
     few = features_file(tmp_path / "few.h5", n=4)
-    command = ("plan", few, "--public-rows", "--n-rows", 50, *QUICK, "--delta", 1e-3)
+    command = (
+        "plan",
+        few,
+        "--public-rows",
+        "--n-rows",
+        50,
+        *QUICK,
+        "--delta",
+        1e-3,
+    )
     assert "a look-alike needs 5 labelled rows" in refused(dphead(*command))
 
 
@@ -117,9 +185,26 @@ def test_a_plot_without_matplotlib_is_refused_before_a_fit(digits, monkeypatch):
 
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     path = features_file(tmp_path / "f.h5")
-    fitted("fit", path, "--method", "dp-ls", "--delta", 1e-3, "-o", tmp_path / "run")
+    fitted(
+        "fit",
+        path,
+        "--method",
+        "dp-ls",
+        "--delta",
+        1e-3,
+        "-o",
+        tmp_path / "run",
+    )
     command = ("plan", path, "--public-rows", "--n-rows", 100, *QUICK)
-    text = " ".join(fitted(*command, "--delta", 0.1, "--epsilon", 1).out.split())
+    text = " ".join(
+        fitted(
+            *command,
+            "--delta",
+            0.1,
+            "--epsilon",
+            1,
+        ).out.split()
+    )
     assert "! Were these rows private? the ledger" in text
     assert "(1 fits) of this data set does not count what is shown here" in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
