@@ -181,9 +181,9 @@ def more_data(
         and N eta stays.
     """
     _check(noise_multiplier, sampling_prob, steps)
-    if not factor >= 1:
+    if not 1 <= factor < math.inf:
         raise ValueError(
-            f"factor must be at least 1, got {factor=}. Give the new number of rows "
-            "over the old one."
+            f"factor must be at least 1 and finite, got {factor=}. Give the new number "
+            "of rows over the old one."
         )
     return sampling_prob / factor, delta / factor

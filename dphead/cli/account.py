@@ -14,6 +14,7 @@ from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
 
 SIZES = ("n_rows", "n_features", "n_classes")
+MOST_RUNS = 1_000_000  # of a selection; chosen, not measured
 PATH = NamedPath(path_type=Path, dir_okay=False)
 
 
@@ -288,6 +289,11 @@ def _selection(given: dict[str, Any]) -> dict[str, Any]:
     from dphead.privacy import accounting
 
     mean, shape = given["select_mean"], SHAPES[given["select_distribution"]]
+    if mean > MOST_RUNS:
+        raise ValueError(
+            f"--select-mean must be at most {MOST_RUNS:,}, got {mean:g}. Choose fewer "
+            "runs."
+        )
     delta, relation, noise = (
         given["delta"],
         given["relation"],

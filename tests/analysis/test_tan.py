@@ -125,8 +125,9 @@ def test_more_data_keeps_n_eta_and_table_5s_epsilons_fall_with_it():
         spent.append(epsilon([GaussianEvent(3.0, prob, 2500)], delta, accountant="rdp"))
     assert etas == pytest.approx([etas[0]] * 3)
     assert spent[0] > spent[1] > spent[2]
-    with pytest.raises(ValueError, match="factor must be at least 1"):
-        more_data(3.0, 0.1, 100, 1e-5, 0.5)
+    for factor in (0.5, np.inf, np.nan):
+        with pytest.raises(ValueError, match="factor must be at least 1"):
+            more_data(3.0, 0.1, 100, 1e-5, factor)
 
 
 def test_the_figures_are_those_of_the_paper(tmp_path):

@@ -217,6 +217,7 @@ def test_a_choice_among_runs_shows_its_total():
         (METHOD + " --method dp-ls --gaussian 3", "no other noise"),
         (METHOD + " --method dp-ls --sampling-prob 0.1", "no other noise"),
         (METHOD + " --method dp-ls --select-mean 3", "no other noise"),
+        ("--epsilon 1 --delta 1e-3 --select-mean 1e21", "at most 1,000,000"),
         (METHOD + " --method dp-ls --set colour=3", "must have every option"),
         (METHOD + " --method dp-ls --set ridge=-1", "ridge must be"),
         (METHOD + " --method dp-ls --set ridge", "NAME=VALUE"),
