@@ -76,11 +76,11 @@ missing; every row, with its settings, commit, machine and ε under every profil
 SCATTERNET = """Test accuracy in %, mean ± sd over noise draws (one draw where there is
 no sd). Each line adds to the one before it: as it is, `--normalize none`; by synthetic
 images, `--normalize synthetic`; by places, the default, `--normalize local`; two
-scales, `--scatter-j 1,2`; `--colours opponent`; `--mirror`; `--backbone deep-patches`. Each
-was chosen on held-out
-training rows. Only lines by places are of today's `auto`; the others' took fewer steps
-above ε = 0.5, which may cost them a point at ε = 3 (CIFAR-10, held-out rows: 66.2, 66.8
-and 67.2 with 91, 200 and 400 steps), and shorter ones."""
+scales, `--scatter-j 1,2`; `--colours opponent`; `--mirror`; `--backbone deep-patches`.
+Each was chosen on held-out training rows. Only lines by places and of patches are of
+today's `auto`; the others' took fewer steps above ε = 0.5, which may cost them a point
+at ε = 3 (CIFAR-10, held-out rows: 66.2, 66.8 and 67.2 with 91, 200 and 400 steps), and
+shorter ones."""
 SHARED = """CIFAR-10, MobileNetV2 at 128 px: the same heads, settings, noise scale and
 seeds with three noises. *fresh* is independent for each class and step, and has the
 guarantee. *shared by classes* adds one vector to all classes, and *shared by classes
