@@ -55,7 +55,8 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    images, labels = load_digits(return_X_y=True)
+    # arrays, whatever pandas lets the type of what is loaded be
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     images = (images.reshape(-1, 8, 8) * 255 / 16).round().astype(np.uint8)
     split = np.full(len(labels), "train")
     split[

@@ -63,7 +63,8 @@ class DeepPatches(nn.Module):
     ):
         super().__init__()
         self.first = first
-        leaves, noise = _synthetic(first.shape, colours, basis)
+        height, width = first.shape
+        leaves, noise = _synthetic((height, width), colours, basis)
         with torch.inference_mode(), one_thread():
             plain = self._roots(noise)
             channels = plain.transpose(0, 1).flatten(1)
@@ -104,7 +105,8 @@ class DeepPatches(nn.Module):
         found = found / (found.square().mean(dim=1, keepdim=True).sqrt() + FLOOR)
         found = found.T.reshape(1, FILTERS, *sizes)
         halves = torch.cat([found.clamp_min(0), (-found).clamp_min(0)], dim=1)
-        return F.adaptive_avg_pool2d(halves, [min(PLACES, size) for size in sizes])
+        tall, wide = (min(PLACES, size) for size in sizes)
+        return F.adaptive_avg_pool2d(halves, (tall, wide))
 
 
 def _synthetic(
