@@ -21,6 +21,7 @@ from torch import nn
 
 from extract.errors import ExtractError
 from extract.patches import dead_leaves
+from extract.rowwise import EPSILON, place_lengths, rooted
 from extract.scattering import ScatterNet
 from extract.synthetic import COUNT, synthetic_images
 from extract.threads import one_thread
@@ -32,7 +33,6 @@ SIDE, FILTERS, PLACES = 3, 512, 3
 PATCHES = 20_000  # whose covariance is whitened; chosen, not measured
 WHITEN = 1.0  # added to the eigenvalues, of their mean; the same table
 FLOOR = 0.1  # added to the products' root mean square; chosen, not measured
-SPREAD_FLOOR = 1e-5  # added to a channel's spread, as `extract.rowwise` does
 SETTINGS = {
     "filters": FILTERS,
     "side": SIDE,
@@ -40,7 +40,6 @@ SETTINGS = {
     "whiten": WHITEN,
     "seed": SEED,
 }
-TOGETHER = 16  # synthetic images in work at a time: their planes stay in the cache
 
 
 class DeepPatches(nn.Module):
@@ -66,12 +65,12 @@ class DeepPatches(nn.Module):
         height, width = first.shape
         leaves, noise = _synthetic((height, width), colours, basis)
         with torch.inference_mode(), one_thread():
-            plain = self._roots(noise)
+            plain = rooted(first(noise))
             channels = plain.transpose(0, 1).flatten(1)
             spread, mean = torch.std_mean(channels, dim=1)
             self.register_buffer("mean", mean[:, None, None])
-            self.register_buffer("spread", spread[:, None, None] + SPREAD_FLOOR)
-            maps = torch.cat([self._roots(leaves), plain])
+            self.register_buffer("spread", spread[:, None, None] + EPSILON)
+            maps = torch.cat([rooted(first(leaves)), plain])
             if min(maps.shape[2:]) < SIDE:
                 raise ExtractError(
                     f"deep patches need maps of at least {SIDE} places a side, got "
@@ -83,24 +82,17 @@ class DeepPatches(nn.Module):
         self.register_buffer("offset", offset)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        maps = self._roots(images)
+        maps = rooted(self.first(images))
         return torch.cat([self._one(maps[i : i + 1]) for i in range(len(maps))])
-
-    def _roots(self, images: torch.Tensor) -> torch.Tensor:
-        """Maps (B, channels, h', w')."""
-        found = torch.cat([self.first(some) for some in images.split(TOGETHER)])
-        return found.abs().sqrt_().copysign_(found)
 
     def _normalised(self, maps: torch.Tensor) -> torch.Tensor:
         maps = (maps - self.mean) / self.spread
-        return maps / (torch.linalg.vector_norm(maps, dim=1, keepdim=True) + 1)
+        return maps / place_lengths(maps)
 
     def _one(self, maps: torch.Tensor) -> torch.Tensor:
         """(1, channels, h', w') to (1, 2 * FILTERS, h, w)."""
         sizes = [side - SIDE + 1 for side in maps.shape[2:]]
-        patches = F.unfold(self._normalised(maps), SIDE)[
-            0
-        ].T  # (sizes[0] * sizes[1], channels * SIDE²)
+        patches = F.unfold(self._normalised(maps), SIDE)[0].T  # a patch a row
         found = patches @ self.kernels - self.offset
         found = found / (found.square().mean(dim=1, keepdim=True).sqrt() + FLOOR)
         found = found.T.reshape(1, FILTERS, *sizes)

@@ -12,13 +12,15 @@ of places, so that parts count alike, or by their weights.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from extract.backbones import Backbone
 from extract.errors import ExtractError
 from extract.synthetic import COUNT, SEED, synthetic_features
+
+if TYPE_CHECKING:  # one backbone normalises its own maps by what stands here
+    from extract.backbones import Backbone
 
 # added to a group's variance, as torch's GroupNorm does, and to a channel's spread
 EPSILON = 1e-5
@@ -57,7 +59,7 @@ class RowNorm:
             self._check_channels(channels)
         if self.kind in ("synthetic", "local"):
             for part in _split(synthetic_features(backbone).double(), backbone.parts):
-                part = _root(part) if self.kind == "local" else part
+                part = rooted(part) if self.kind == "local" else part
                 spread, mean = torch.std_mean(
                     part.transpose(0, 1).flatten(1), dim=1, keepdim=True
                 )
@@ -125,10 +127,8 @@ class RowNorm:
         mean, spread = (v.to(x.device) for v in self.statistics[i])
         if self.kind == "synthetic":
             return (x - mean) / spread
-        x = (_root(x) - mean) / spread
-        x = x / (
-            (torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1) * x.shape[2] ** 0.5
-        )
+        x = (rooted(x) - mean) / spread
+        x = x / (place_lengths(x) * x.shape[2] ** 0.5)
         return x * self.weights[i] if self.weights else x
 
 
@@ -143,8 +143,15 @@ def _split(features: torch.Tensor, parts: Parts) -> list[torch.Tensor]:
     ]
 
 
-def _root(x: torch.Tensor) -> torch.Tensor:
+def rooted(x: torch.Tensor) -> torch.Tensor:
     """Signed square roots: a few large coefficients no longer decide a row's
     direction.
     """
     return x.abs().sqrt_().copysign_(x)  # a copy, not three
+
+
+def place_lengths(x: torch.Tensor) -> torch.Tensor:
+    """(B, 1, ...) lengths of each place's channels, plus one: by them places count
+    alike, but those that hold next to nothing.
+    """
+    return torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1
