@@ -206,10 +206,7 @@ def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
     n_classes = len(train[1].class_names or [])
     described = describe(train[1], PublicFacts(len(x), x.shape[1], n_classes))
     if held_out:
-        order = np.random.default_rng(0).permutation(len(x))
-        fifth = len(x) // 5
-        held = np.sort(order[:fifth])
-        kept = np.sort(order[fifth:])
+        kept, held = fifth_apart(len(x))
         test_x = x[held]
         test_y = y[held]
         x = x[kept]
@@ -219,6 +216,12 @@ def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
         test_y = test[0].labels()
     facts = PublicFacts(len(x), x.shape[1], n_classes)
     return Loaded(ArrayRows(x, y, BLOCK), test_x, test_y, facts, described)
+
+
+def fifth_apart(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of n rows that are kept, and of the fixed fifth that is held out."""
+    order = np.random.default_rng(0).permutation(n)
+    return np.sort(order[n // 5 :]), np.sort(order[: n // 5])
 
 
 def grouped(x: np.ndarray, features: str) -> np.ndarray:

@@ -13,10 +13,9 @@ from typing import Any
 
 from benchmarks import features
 from benchmarks.experiments import least_squares, longer_steps, trials
-from benchmarks.heads import DELTA
 from benchmarks.prose import wrapped
 from benchmarks.store import RESULTS, append, provenance, read
-from benchmarks.variants import EPSILONS, HELD_OUT, accuracies, table
+from benchmarks.variants import EPSILONS, accuracies, row_of, table
 from dphead.solvers import Auto
 from dphead.solvers.auto_rules import DESCENT
 from dphead.solvers.centering import Centering
@@ -59,18 +58,8 @@ def run_auto() -> None:
                 data, [(VARIANTS[name], seed) for name in names], epsilon
             )
             for name, accuracy in zip(names, found, strict=True):
-                row = {
-                    "variant": name,
-                    "epsilon": epsilon,
-                    "seed": seed,
-                    "accuracy": accuracy,
-                }
-                row |= {
-                    "settings": repr(VARIANTS[name]),
-                    "features": data.described,
-                    "delta": DELTA,
-                }
-                append(out, row | {"measured_on": HELD_OUT} | source)
+                row = row_of(name, epsilon, seed, accuracy, data)
+                append(out, row | {"settings": repr(VARIANTS[name])} | source)
             print(
                 f"eps {epsilon:g} draw {seed}: "
                 + " ".join(f"{100 * a:.2f}" for a in found),

@@ -16,9 +16,9 @@ from torch import from_numpy, nn
 from benchmarks import features
 from benchmarks.experiments.longer_steps import some_rows
 from benchmarks.features import WEIGHTS, Loaded, training_rows
-from benchmarks.heads import DELTA, describe
+from benchmarks.heads import describe
 from benchmarks.store import RESULTS, append, provenance, read
-from benchmarks.variants import accuracies
+from benchmarks.variants import OTHER_ROWS, accuracies, row_of
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.features import load_features
 from dphead.solvers import Auto, PublicFacts
@@ -44,8 +44,7 @@ def cifar100() -> Loaded:
         )
     rows, file = load_features(path, memory=0)
     x, y = rows.features(), rows.labels()
-    order = np.random.default_rng(0).permutation(len(x))
-    held, kept = np.sort(order[: len(x) // 5]), np.sort(order[len(x) // 5 :])
+    kept, held = features.fifth_apart(len(x))
     facts = PublicFacts(len(kept), x.shape[1], 100)
     described = describe(file, PublicFacts(len(x), x.shape[1], 100))
     return Loaded(ArrayRows(x[kept], y[kept]), x[held], y[held], facts, described)
@@ -103,15 +102,6 @@ def run() -> None:
                     continue
                 found = accuracies(data[axes], [(Auto(), s) for s in seeds], epsilon)
                 for seed, accuracy in zip(seeds, found, strict=True):
-                    row = {
-                        "variant": variant,
-                        "epsilon": epsilon,
-                        "seed": seed,
-                        "accuracy": accuracy,
-                        "n_rows": plain.facts.n_rows,
-                        "features": plain.described,
-                        "delta": DELTA,
-                        "measured_on": "other training rows",
-                    }
-                    append(out, row | source)
+                    row = row_of(variant, epsilon, seed, accuracy, plain, OTHER_ROWS)
+                    append(out, row | {"n_rows": plain.facts.n_rows} | source)
                 print(f"{name} eps {epsilon:g} {variant}: {found}", flush=True)

@@ -13,7 +13,7 @@ from benchmarks import features
 from benchmarks.features import training_rows
 from benchmarks.heads import DELTA
 from benchmarks.store import RESULTS, append, provenance, read
-from benchmarks.variants import EPSILONS, HELD_OUT
+from benchmarks.variants import EPSILONS, row_of
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.transform import RowTransform
@@ -130,17 +130,7 @@ def run() -> None:
                 continue
             found = one_draw(data, x, y, epsilon, seed)
             for variant, accuracy in found.items():
-                row = {
-                    "variant": variant,
-                    "epsilon": epsilon,
-                    "seed": seed,
-                    "accuracy": accuracy,
-                }
-                row |= {
-                    "features": data.described,
-                    "delta": DELTA,
-                    "measured_on": HELD_OUT,
-                }
+                row = row_of(variant, epsilon, seed, accuracy, data)
                 append(OUT, row | source)
             print(f"eps {epsilon:g} draw {seed}: {found}", flush=True)
 

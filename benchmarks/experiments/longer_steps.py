@@ -14,9 +14,8 @@ from sklearn.cluster import MiniBatchKMeans
 
 from benchmarks import features, variants
 from benchmarks.features import training_rows
-from benchmarks.heads import DELTA
 from benchmarks.store import RESULTS, append, provenance, read
-from benchmarks.variants import EPSILONS, accuracies
+from benchmarks.variants import EPSILONS, OTHER_ROWS, accuracies, row_of
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
@@ -72,20 +71,9 @@ def run() -> None:
                 data, [(solver, seed) for solver in LENGTHS.values()], epsilon
             )
             for variant, accuracy in zip(LENGTHS, found, strict=True):
-                row = {
-                    "data": title,
-                    "n_classes": m,
-                    "variant": variant,
-                    "epsilon": epsilon,
-                    "seed": seed,
-                }
-                row |= {
-                    "accuracy": accuracy,
-                    "n_rows": n,
-                    "features": data.described,
-                    "delta": DELTA,
-                }
-                append(OUT, row | {"measured_on": "other training rows"} | source)
+                row = row_of(variant, epsilon, seed, accuracy, data, OTHER_ROWS)
+                row |= {"data": title, "n_classes": m, "n_rows": n}
+                append(OUT, row | source)
             print(
                 f"{title}, {m} classes, eps {epsilon:g} draw {seed}: {found}",
                 flush=True,

@@ -18,7 +18,7 @@ from benchmarks.features import WEIGHTS
 from benchmarks.heads import DELTA
 from benchmarks.store import RESULTS, append, provenance, read
 from benchmarks.together import fit_together
-from benchmarks.variants import EPSILONS
+from benchmarks.variants import EPSILONS, row_of
 from dphead.solvers import Auto
 from dphead.solvers.prior import PublicPrior
 
@@ -124,17 +124,9 @@ def run() -> None:
                 accuracy = float(
                     np.mean(result.head.scores(data.x).argmax(axis=1) == data.y)
                 )
-                row = {
-                    "variant": START[prior],
-                    "epsilon": epsilon,
-                    "seed": seed,
-                    "accuracy": accuracy,
-                }
-                row |= {
-                    "features": data.described,
-                    "delta": DELTA,
-                    "measured_on": f"{kind} rows",
-                }
+                row = row_of(
+                    START[prior], epsilon, seed, accuracy, data, f"{kind} rows"
+                )
                 append(out, row | source)
                 print(
                     f"{kind} eps {epsilon:g} prior {prior} draw {seed} {accuracy:.4f}",
