@@ -6,12 +6,9 @@ import torch
 
 from extract import deep_patches
 from extract.backbones import OPPONENT, BackboneOptions, load_backbone
-from extract.classes import Classes
 from extract.deep_patches import FLOOR, SIDE, DeepPatches
 from extract.errors import ExtractError
 from extract.format import open_features
-from extract.rowwise import RowNorm
-from extract.run import ExtractOptions, extract
 from extract.scattering import ScatterNet
 
 FILTERS = 6
@@ -132,14 +129,9 @@ def test_what_deep_patches_cannot_do_is_refused():
             load_backbone(BackboneOptions("deep-patches", **more), (16, 16), True)
 
 
-def test_a_features_file_of_deep_patches_says_what_made_it(digits_npz, tmp_path):
+def test_a_features_file_of_deep_patches_says_what_made_it(in_two_batch_sizes):
     backbone = BackboneOptions("deep-patches", scatter_j=(1,), mirror=True)
-    how = {"normalize": RowNorm("local"), "limit": 40, "workers": 2}
-    how |= {"backbone": backbone, "classes": Classes.parse("10")}
-    for size, name in ((8, "a.h5"), (3, "b.h5")):
-        extract(ExtractOptions(digits_npz, tmp_path / name, batch_size=size, **how))
-    with open_features(tmp_path / "a.h5") as a, open_features(tmp_path / "b.h5") as b:
-        assert np.array_equal(a.rows(0, 40), b.rows(0, 40))
+    with open_features(in_two_batch_sizes(backbone)) as a:
         assert a.attrs["backbone"] == "deep-patches"
         assert a.attrs["backbone_kwargs"] == {"J": 1, "L": 8} | deep_patches.SETTINGS
         assert a.n_features == 2 * FILTERS * 2**2

@@ -8,7 +8,6 @@ import torch
 
 from extract import patches
 from extract.backbones import OPPONENT, BackboneOptions, load_backbone
-from extract.classes import Classes
 from extract.errors import ExtractError
 from extract.format import open_features
 from extract.patches import (
@@ -23,7 +22,6 @@ from extract.patches import (
     filters,
 )
 from extract.rowwise import RowNorm
-from extract.run import ExtractOptions, extract
 
 
 @pytest.fixture(autouse=True)
@@ -159,14 +157,9 @@ def test_what_patches_cannot_do_is_refused():
             load_backbone(BackboneOptions("patches", **more), (16, 16), True)
 
 
-def test_a_features_file_of_patches_says_what_made_it(digits_npz, tmp_path):
+def test_a_features_file_of_patches_says_what_made_it(in_two_batch_sizes):
     backbone = BackboneOptions("patches", image_size=12, mirror=True)
-    how = {"normalize": RowNorm("local"), "limit": 40, "workers": 2}
-    how |= {"backbone": backbone, "classes": Classes.parse("10")}
-    for size, name in ((8, "a.h5"), (3, "b.h5")):
-        extract(ExtractOptions(digits_npz, tmp_path / name, batch_size=size, **how))
-    with open_features(tmp_path / "a.h5") as a, open_features(tmp_path / "b.h5") as b:
-        assert np.array_equal(a.rows(0, 40), b.rows(0, 40))
+    with open_features(in_two_batch_sizes(backbone)) as a:
         assert a.attrs["backbone"] == "patches"
         assert a.attrs["backbone_kwargs"]["filters"] == FILTERS
         assert len(a.attrs["weights_sha256"]) == 64

@@ -38,14 +38,13 @@ def digits():
 
 def ask(n_rows, **more):
     """A question of the quickest method that learns well."""
-    return Question(
-        **{
-            "n_rows": n_rows,
-            "draws": 2,
-            "method": "dp-ls",
-            **more,
-        }
-    )
+    usual = {"draws": 2, "method": "dp-ls"}
+    return Question(n_rows=n_rows, **usual | more)
+
+
+def at_one(look_alike, **more):
+    """What epsilon 1 buys a thousand rows."""
+    return forecast(look_alike, ask(1000, epsilons=(1.0,), **more))
 
 
 def test_rows_that_nobody_declared_public_are_refused(tmp_path):
@@ -178,32 +177,17 @@ def test_it_says_what_an_attacker_is_limited_to(digits):
 def test_groups_have_more_noise_and_are_on_one_side(digits):
     groups = np.arange(len(digits.y)) // 4
     people = replace(digits, groups=groups)
-    alone = forecast(
-        people,
-        ask(1000, epsilons=(1.0,)),
-    )
-    capped = forecast(
-        people,
-        ask(1000, epsilons=(1.0,), group_cap=4),
-    )
+    alone = at_one(people)
+    capped = at_one(people, group_cap=4)
     # a look-alike without groups: all rows count, for people of four
-    assumed = forecast(
-        digits,
-        ask(1000, epsilons=(1.0,), group_cap=4),
-    )
+    assumed = at_one(digits, group_cap=4)
     assert alone.unit == "one row"
     assert capped.unit.startswith("one group")
     for found in (capped, assumed):
         assert found.points[0].accuracy < alone.points[0].accuracy - 0.02
     # fewer of a group's rows count than there are: less is learned of them
-    half = forecast(
-        people,
-        ask(1000, epsilons=(1.0,), group_cap=1),
-    )
-    wide = forecast(
-        digits,
-        ask(1000, epsilons=(1.0,), group_cap=1),
-    )
+    half = at_one(people, group_cap=1)
+    wide = at_one(digits, group_cap=1)
     assert half.points[0].accuracy < wide.points[0].accuracy
 
 
