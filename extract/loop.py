@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from extract.index import ImageIndex
 from extract.rows import row_digest
 from extract.rowwise import RowNorm
 from extract.threads import one_thread, pool_of
+from extract.vectors import WholeVectors
 from extract.views import Views
 from extract.writing import FeaturesWriter
 
@@ -123,6 +124,36 @@ class Batch:
     hashes: np.ndarray
 
 
+def forward(
+    backbone: Backbone, settings: LoopSettings, inputs: torch.Tensor
+) -> torch.Tensor:
+    """Rows (n, n_features) float32 of (n * views, channels, height, width) inputs."""
+    layout = torch.channels_last if inputs.shape[1] == 3 else torch.contiguous_format
+    views = settings.views.count
+    with (
+        torch.inference_mode(),
+        torch.autocast(settings.device.type, enabled=settings.amp),
+    ):
+        inputs = inputs.to(settings.device, memory_format=layout)
+        output = settings.normalize(backbone.module(inputs))
+        if backbone.mirror:
+            mirrored = settings.normalize(backbone.module(inputs.flip(-1)))
+            output = (output + mirrored) / 2
+        if views > 1:
+            output = output.unflatten(0, (-1, views)).mean(1)
+        return output.cpu()
+
+
+def in_whole_vectors(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
+    """With so many more rows a batch that a CPU rounds each alike at every place."""
+    if settings.device.type != "cpu":
+        return settings
+    with one_thread(), WholeVectors() as seen:
+        one_row = torch.zeros(settings.views.count, *backbone.input_shape)
+        forward(backbone, settings, one_row)
+    return replace(settings, batch_size=seen.rounded(settings.batch_size))
+
+
 class Loop:
     """Blocks of rows.
 
@@ -145,12 +176,7 @@ class Loop:
     ):
         self.source, self.backbone, self.writer = source, backbone, writer
         self.options, self.device, self.progress = settings, settings.device, progress
-        self.module = backbone.module.to(self.device)
-        self.layout = (
-            torch.channels_last
-            if backbone.input_shape[0] == 3
-            else torch.contiguous_format
-        )
+        backbone.module.to(self.device)
 
     def run(self) -> None:
         options = self.options
@@ -207,9 +233,9 @@ class Loop:
             np.zeros(n, np.uint64),
         )
         # A batch has one shape, however many rows are left for it: the last one's rows
-        # would
-        # otherwise be rounded by other kernels as soon as a row is added or removed.
-        places = min(self.options.batch_size, self.writer.header.block_rows)
+        # would otherwise be rounded by other kernels as soon as a row is added or
+        # removed.
+        places = self.options.batch_size
         inputs = torch.zeros(places * views.count, *self.backbone.input_shape)
         for row, data in enumerate(raw):
             try:
@@ -225,30 +251,18 @@ class Loop:
             digests[row] = row_digest(self.writer.salt, image.shape, image.tobytes())
             for k, view in enumerate(views.of(image)):
                 inputs[row * views.count + k] = self.backbone.prepare(view)
-        features = self._forward(inputs)[:n] if self.device.type == "cpu" else inputs
+        features = inputs
+        if self.device.type == "cpu":
+            features = forward(self.backbone, self.options, inputs)[:n]
         return Batch(features, valid, digests, hashes)
-
-    def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        with (
-            torch.inference_mode(),
-            torch.autocast(self.device.type, enabled=self.options.amp),
-        ):
-            inputs = inputs.to(self.device, memory_format=self.layout)
-            output = self.options.normalize(self.module(inputs))
-            if self.backbone.mirror:
-                output = (
-                    output + self.options.normalize(self.module(inputs.flip(-1)))
-                ) / 2
-            if self.options.views.count > 1:
-                output = output.unflatten(0, (-1, self.options.views.count)).mean(1)
-            return output.cpu()
 
     def _block(self, jobs: Iterator[Batch], start: int, stop: int) -> None:
         batches: list[Batch] = []
         for first in range(start, stop, self.options.batch_size):
             batch = next(jobs)
             if self.device.type != "cpu":
-                batch.features = self._forward(batch.features)[: len(batch.valid)]
+                output = forward(self.backbone, self.options, batch.features)
+                batch.features = output[: len(batch.valid)]
             batches.append(batch)
             self._tell(min(first + self.options.batch_size, stop) - start)
         columns = {

@@ -22,7 +22,14 @@ from extract.errors import ExtractError, FormatError, ResumableError
 from extract.identity import Declared, Identity, identified, note_images
 from extract.images import Source
 from extract.index import ImageIndex, Overlap
-from extract.loop import Loop, LoopSettings, Progress, Survey, survey
+from extract.loop import (
+    Loop,
+    LoopSettings,
+    Progress,
+    Survey,
+    in_whole_vectors,
+    survey,
+)
 from extract.rows import Header
 from extract.rowwise import RowNorm
 from extract.shards import Shard
@@ -192,9 +199,9 @@ def _loop_settings(
     identity: Identity,
 ) -> LoopSettings:
     """How the loop makes features of images."""
-    return LoopSettings(
+    settings = LoopSettings(
         device,
-        _batch_size(options, device),
+        min(_batch_size(options, device), options.block_rows),
         options.workers,
         options.normalize.fitted(backbone),
         options.views,
@@ -202,6 +209,7 @@ def _loop_settings(
         options.skip_unreadable,
         identity.expected_digests,
     )
+    return in_whole_vectors(backbone, settings)
 
 
 def _batch_size(options: ExtractOptions, device: torch.device) -> int:

@@ -35,6 +35,7 @@ from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask
 from extract.threads import one_thread
+from extract.vectors import WholeVectors
 
 MOST_ROWS = 256  # of a chunk: more were no faster on a CPU; tried, no row is stored
 # numbers that go through the network at a time: 682 images of 3 x 32 x 32; chosen
@@ -205,8 +206,9 @@ class TorchSums:
 
     memory: bytes that a chunk may take; batch: rows expected of a pass, of which a
     chunk takes a quarter (and 32 where there are as many), since the last chunk is
-    filled up. engine: None times the engines on random rows, once, and keeps the
-    fastest.
+    filled up. chunk: rows as computed here by another process; None takes so many that
+    torch rounds each alike. engine: None times the engines on random rows, once, and
+    keeps the fastest.
     """
 
     parallel = False
@@ -220,17 +222,19 @@ class TorchSums:
         batch: int = MOST_ROWS,
     ) -> None:
         self.network = network
-        self.chunk = chunk or min(
-            batch, max(32, batch // 4), chunk_rows(network, memory)
-        )
+        most = chunk_rows(network, memory)
+        wanted = min(batch, max(32, batch // 4))
         if engine not in (None, *ENGINES):
             raise ValueError(
                 f"engine must be one of {ENGINES}, got {engine=}. Leave it out."
             )
         with one_thread():  # engines are timed as they will run
-            self.engine: Engine = engine or fastest(network, min(self.chunk, 32))
+            tried = min(chunk or wanted, most, 32)
+            self.engine: Engine = engine or fastest(network, tried)
             self._gradients = PerExample(network.model, self.engine, network.bf16)
-            self._try()
+            with WholeVectors() as seen:
+                self._try()
+        self.chunk = chunk or seen.rounded(wanted, most)
         self._params: StepParams | None = None  # those that the network has
         self._heads = CpuSums()
 

@@ -22,8 +22,9 @@ from dphead.endtoend.gradients import (
     squared_norms,
 )
 from dphead.endtoend.models import ModelSpec
-from dphead.endtoend.network import Network, NetworkSpec
+from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from extract.threads import one_thread
+from extract.vectors import VECTOR
 
 CHUNKS = (17, 18, 21, 33, 50, 70)
 NETWORKS = {"tb21-mnist": (1, 28, 28), "wrn-10-1": (3, 8, 8)}
@@ -137,3 +138,20 @@ def test_an_images_views_are_the_same_bits_at_every_place(name):
             x = alike(rows, channels, size, size).clamp(0, 1)
             keys = np.full(rows, 12345, np.uint64)
             assert moved(views_of(x, keys, views, name, 0, 3)) == [], (size, rows)
+
+
+@pytest.mark.parametrize("batch", [17, 300])
+def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(
+    batch,
+):
+    """timm's small network with SiLU: 17 rows would not be alike."""
+    net = Network(NetworkSpec(ModelSpec("test_nfnet", 3), (3, 20, 20), 10))
+    rows = TorchSums(net, engine="vmap", batch=batch).chunk
+    assert min(batch, 75) <= rows < 75 + VECTOR
+    gradients = PerExample(net.model, "vmap")
+    y = torch.zeros(rows, dtype=torch.long)
+    for seed in range(3):
+        x = images(n=1, size=20, channels=3, seed=seed)[0].reshape(1, -1)
+        same = np.repeat(x.astype(np.float32), rows, axis=0)
+        parts = gradients.parts(net.spec.inputs(same, 0), y)
+        assert all(moved(value) == [] for part in parts for value in part.columns)

@@ -1,0 +1,143 @@
+"""A row has the same bits at every place of a batch, whatever torch does at its end."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from extract.backbones import Backbone, BackboneOptions
+from extract.classes import Classes
+from extract.format import open_features
+from extract.rowwise import RowNorm
+from extract.run import ExtractOptions, extract
+from extract.threads import one_thread
+from extract.vectors import VECTOR, WholeVectors
+
+ROUNDED_AT_THE_END = {  # the operations that AUDIT.md names
+    "silu": nn.SiLU(),
+    "sigmoid": nn.Sigmoid(),
+    "gelu-tanh": nn.GELU(approximate="tanh"),
+    "softplus": nn.Softplus(),
+    "mish": nn.Mish(),
+    "elu": nn.ELU(),
+    "power": lambda x: x.abs() ** 0.3,
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with one_thread():
+        yield
+
+
+def uneven(values):
+    """Rows of equal content whose bits are not those of the first."""
+    return [i for i, row in enumerate(values) if not torch.equal(row, values[0])]
+
+
+@pytest.mark.parametrize("name", ROUNDED_AT_THE_END)
+@pytest.mark.parametrize("columns", [1, 3, 6, 20, 49])
+def test_rows_are_alike_forward_and_backward_in_as_many_as_are_found(name, columns):
+    apply = ROUNDED_AT_THE_END[name]
+
+    def both(rows):
+        x = rows.clone().requires_grad_()
+        apply(x).sum().backward()
+        return torch.cat([apply(x).detach(), x.grad], dim=1)
+
+    generator = torch.Generator().manual_seed(columns)
+    rows = 3 * torch.randn((40, 1, columns), generator=generator)
+    with WholeVectors() as seen:
+        both(rows[0])
+    for wanted in (2, 7, 33):
+        n = seen.rounded(wanted)
+        assert wanted <= n < wanted + VECTOR
+        assert all(uneven(both(row.expand(n, columns))) == [] for row in rows)
+
+
+@pytest.mark.parametrize(
+    "exact",
+    [
+        lambda x: x + 2 * x,
+        lambda x: x / 3 - x.abs().sqrt(),
+        lambda x: x.clamp(0, 1) ** 2,
+        lambda x: torch.where(x > 0, x, -x),
+    ],
+)
+def test_what_is_rounded_once_needs_no_more_rows(exact):
+    with WholeVectors() as seen:
+        exact(torch.ones(1, 3))
+    assert (seen.multiple, seen.rounded(7)) == (1, 7)
+
+
+@pytest.mark.parametrize(
+    "inexact",
+    [
+        lambda x: torch.add(x, x, alpha=3),
+        lambda x: x**3,
+        lambda x: x**x,
+        lambda x: torch.complex(x, x) * torch.complex(x, x),
+        lambda x: x.sigmoid_(),
+    ],
+)
+def test_what_may_be_rounded_twice_needs_whole_vectors(inexact):
+    with WholeVectors() as seen:
+        inexact(torch.ones(1, 3))
+        torch.ones(1, 4).sigmoid()  # fewer rows would do for these
+    assert seen.multiple == 32
+
+
+def test_numbers_of_rows():
+    with WholeVectors() as seen:
+        torch.ones(1, 4).sigmoid()
+    wanted = [seen.rounded(n) for n in (1, 2, 8, 9)]
+    assert wanted == [1, 8, 8, 16]
+    assert [seen.rounded(9, most) for most in (40, 16, 15, 7)] == [16, 16, 8, 1]
+
+
+class Uneven(nn.Module):
+    """7 x 7 places of 3 channels through a SiLU: 147 numbers a row."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(1, 3, 2)
+        self.convolution.weight.data *= 8
+
+    def forward(self, x):
+        return nn.functional.silu(self.convolution(x))
+
+
+@pytest.mark.parametrize(("size", "block_rows"), [(5, 4096), (4096, 5), (40, 40)])
+def test_an_image_has_the_same_features_at_every_place_of_a_file(
+    monkeypatch, tmp_path, digits, size, block_rows
+):
+    def made(*_):
+        return Backbone(
+            name="uneven",
+            kwargs={},
+            weights_sha256="",
+            transform={"interpolation": None},
+            module=Uneven().eval(),
+            prepare=lambda image: torch.from_numpy(image[None] / np.float32(255)),
+            input_shape=(1, 8, 8),
+            parts=((3, 49),),
+        )
+
+    monkeypatch.setattr("extract.run.load_backbone", made)
+    images = np.tile(digits[0][:16], (8, 1, 1))
+    np.savez(tmp_path / "same.npz", images=images, labels=np.zeros(128, int))
+    options = ExtractOptions(
+        tmp_path / "same.npz",
+        tmp_path / "same.h5",
+        BackboneOptions("uneven"),
+        classes=Classes.parse("2"),
+        normalize=RowNorm("none"),
+        batch_size=size,
+        block_rows=block_rows,
+        workers=1,
+    )
+    extract(options)
+    with open_features(options.output) as file:
+        rows = file.rows(0, 128).reshape(8, 16, 147)
+    assert (rows == rows[0]).all()
