@@ -78,8 +78,8 @@ def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
     if not value.is_floating_point():
         return True
     name = func.overloadpacket.__name__.removesuffix("_")
-    if name == "pow":
-        return func._overloadname == "Tensor_Scalar" and args[1] in (1, 2)
+    if name == "pow":  # which has an exponent, or an array of them
+        return isinstance(args[1], (int, float)) and args[1] in (1, 2)
     if name in ("add", "sub"):
         return kwargs.get("alpha", 1) == 1
     return name in EXACT

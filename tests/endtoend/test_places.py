@@ -151,7 +151,8 @@ def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(
     gradients = PerExample(net.model, "vmap")
     y = torch.zeros(rows, dtype=torch.long)
     for seed in range(3):
-        x = images(n=1, size=20, channels=3, seed=seed)[0].reshape(1, -1)
-        same = np.repeat(x.astype(np.float32), rows, axis=0)
-        parts = gradients.parts(net.spec.inputs(same, 0), y)
-        assert all(moved(value) == [] for part in parts for value in part.columns)
+        image = images(n=1, size=20, channels=3, seed=seed)[0]
+        x = image.reshape(1, -1).astype(np.float32)
+        same = np.repeat(x, rows, axis=0)
+        for part in gradients.parts(net.spec.inputs(same, 0), y):
+            assert all(moved(value) == [] for value in part.columns)

@@ -448,8 +448,8 @@ def test_features_that_are_not_finite_leave_nothing_behind(
     digits_npz, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        "extract.loop.Loop._forward",
-        lambda self, x: x.flatten(1)[:, :1].repeat(1, 144) * np.nan,
+        "extract.loop.forward",
+        lambda _, __, x: x.flatten(1)[:, :1].repeat(1, 144) * np.nan,
     )
     with pytest.raises(FormatError, match="finite"):
         extract(options(digits_npz, tmp_path / "f.h5"))

@@ -52,7 +52,8 @@ def test_rows_are_alike_forward_and_backward_in_as_many_as_are_found(name, colum
     for wanted in (2, 7, 33):
         n = seen.rounded(wanted)
         assert wanted <= n < wanted + VECTOR
-        assert all(uneven(both(row.expand(n, columns))) == [] for row in rows)
+        for row in rows:
+            assert uneven(both(row.expand(n, columns))) == []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,8 @@ def test_an_image_has_the_same_features_at_every_place_of_a_file(
 
     monkeypatch.setattr("extract.run.load_backbone", made)
     images = np.tile(digits[0][:16], (8, 1, 1))
-    np.savez(tmp_path / "same.npz", images=images, labels=np.zeros(128, int))
+    labels = np.zeros(128, int)
+    np.savez(tmp_path / "same.npz", images=images, labels=labels)
     options = ExtractOptions(
         tmp_path / "same.npz",
         tmp_path / "same.h5",
