@@ -261,9 +261,9 @@ def _matrix(column: Any, width: int | None) -> np.ndarray:
     out = np.full((len(column), width), np.nan)
     lengths = pa.compute.list_value_length(column)
     fits = _filled(lengths, -1) == width
-    owner = pa.compute.list_parent_indices(column).to_numpy(zero_copy_only=False)
-    entries = _floats(pa.compute.list_flatten(column))
-    out[fits] = entries[fits[owner]].reshape(-1, width)
+    # those alone are flattened: a list that is none may still span numbers
+    entries = _floats(pa.compute.list_flatten(column.filter(pa.array(fits))))
+    out[fits] = entries.reshape(-1, width)
     return out
 
 

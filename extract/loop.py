@@ -21,7 +21,7 @@ from extract.index import ImageIndex
 from extract.rows import row_digest
 from extract.rowwise import RowNorm
 from extract.threads import one_thread, pool_of
-from extract.vectors import WholeVectors
+from extract.vectors import WholeVectors, are_alike
 from extract.views import Views
 from extract.writing import FeaturesWriter
 
@@ -144,14 +144,24 @@ def forward(
         return output.cpu()
 
 
-def in_whole_vectors(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
-    """With so many more rows a batch that a CPU rounds each alike at every place."""
+def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
+    """With a batch size at which a CPU gives an image the same bits at every place: the
+    least from the given one on that has whole vectors, if one random image is alike at
+    all its places, and otherwise each image alone.
+    """
     if settings.device.type != "cpu":
         return settings
-    with one_thread(), WholeVectors() as seen:
-        one_row = torch.zeros(settings.views.count, *backbone.input_shape)
-        forward(backbone, settings, one_row)
-    return replace(settings, batch_size=seen.rounded(settings.batch_size))
+    views = settings.views.count
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(views, *backbone.input_shape, generator=generator)
+    with one_thread():
+        with WholeVectors() as seen:
+            forward(backbone, settings, image)
+        size = seen.rounded(settings.batch_size)
+        if size > 1:
+            batch = image.repeat(size, 1, 1, 1)
+            size = size if are_alike(forward(backbone, settings, batch)) else 1
+    return replace(settings, batch_size=size)
 
 
 class Loop:

@@ -27,8 +27,8 @@ from extract.loop import (
     LoopSettings,
     Progress,
     Survey,
-    in_whole_vectors,
     survey,
+    with_equal_places,
 )
 from extract.rows import Header
 from extract.rowwise import RowNorm
@@ -209,7 +209,7 @@ def _loop_settings(
         options.skip_unreadable,
         identity.expected_digests,
     )
-    return in_whole_vectors(backbone, settings)
+    return with_equal_places(backbone, settings)
 
 
 def _batch_size(options: ExtractOptions, device: torch.device) -> int:

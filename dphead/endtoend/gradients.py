@@ -83,8 +83,11 @@ class ModelGradient(Query):
 class Part:
     """One parameter's gradients, a row each.
 
-    norm2: (k,) float64, from which the clip factor is made.
+    norm2: (k,) float64, from which the clip factor is made. held: what is kept, each
+    (k, ...).
     """
+
+    held: tuple[Tensor, ...]
 
     def norm2(self) -> Tensor:
         """Squared norms (k,)."""
@@ -115,7 +118,7 @@ class Stored(Part):
     def __init__(self, value: Tensor) -> None:
         value = value.detach().flatten(1).float().contiguous()
         most = GPU_FLOAT64_NUMBERS if value.is_cuda else CPU_FLOAT64_NUMBERS
-        self.columns = value.split(max(1, most // len(value)), dim=1)
+        self.columns = self.held = value.split(max(1, most // len(value)), dim=1)
 
     def norm2(self) -> Tensor:
         return added(part.double().square().sum(dim=1) for part in self.columns)
@@ -145,6 +148,7 @@ class Ghost(Part):
     def __init__(self, a: Tensor, b: Tensor) -> None:
         self.a = a.detach().double().contiguous()
         self.b = b.detach().double().contiguous()
+        self.held = (self.a, self.b)
 
     def norm2(self) -> Tensor:
         pairs = torch.bmm(self.a, self.a.transpose(1, 2)) * torch.bmm(

@@ -35,7 +35,7 @@ from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask
 from extract.threads import one_thread
-from extract.vectors import WholeVectors
+from extract.vectors import WholeVectors, are_alike
 
 MOST_ROWS = 256  # of a chunk: more were no faster on a CPU; tried, no row is stored
 # numbers that go through the network at a time: 682 images of 3 x 32 x 32; chosen
@@ -207,8 +207,8 @@ class TorchSums:
     memory: bytes that a chunk may take; batch: rows expected of a pass, of which a
     chunk takes a quarter (and 32 where there are as many), since the last chunk is
     filled up. chunk: rows as computed here by another process; None takes so many that
-    torch rounds each alike. engine: None times the engines on random rows, once, and
-    keeps the fastest.
+    torch rounds each alike, or on a CPU one, if a trial finds that its bits follow its
+    place. engine: None times the engines on random rows, once, and keeps the fastest.
     """
 
     parallel = False
@@ -234,7 +234,9 @@ class TorchSums:
             self._gradients = PerExample(network.model, self.engine, network.bf16)
             with WholeVectors() as seen:
                 self._try()
-        self.chunk = chunk or seen.rounded(wanted, most)
+            self.chunk = chunk or seen.rounded(wanted, most)
+            if chunk is None and not self._places_are_equal():
+                self.chunk = 1
         self._params: StepParams | None = None  # those that the network has
         self._heads = CpuSums()
 
@@ -256,6 +258,22 @@ class TorchSums:
                 f"engine={self.engine!r}, name={spec.model.name!r}: {reason} Leave the "
                 "engine out."
             ) from error
+
+    def _places_are_equal(self) -> bool:
+        """Whether one random row has the same gradient and norm, bit by bit, at every
+        place of a chunk. Not asked on a GPU, where one row at a time would take days.
+        """
+        spec = self.network.spec
+        device = self.network.device
+        if self.chunk == 1 or device.type != "cpu":
+            return True
+        rng = np.random.default_rng(0)
+        row = rng.random((1, int(np.prod(spec.shape))), np.float32)
+        inputs = spec.inputs(row.repeat(self.chunk, 0), 0, device)
+        y = torch.zeros(self.chunk, dtype=torch.long)
+        parts = self._gradients.parts(inputs, y)
+        held = [value for part in parts for value in part.held]
+        return all(map(are_alike, [squared_norms(parts), *held]))
 
     def is_compared(self, query: Query) -> bool:
         """Heads' queries are; a network's rows have no second way that gives the same

@@ -82,19 +82,20 @@ class LedgerFile:
     ) -> None:
         self.path, self._process = str(path), _process()
         if self.path and (self.path != ":memory:" or not isinstance(path, str)):
-            # whoever keeps it finds the same file from another folder
-            self.path = os.path.abspath(path)
+            # The file that a link leads to, so that whoever keeps the path finds the
+            # same file from another folder and after a link has moved. As the system
+            # walks it: without its text, `link/..` would be another folder.
+            self.path = os.path.realpath(path)
         if self.path == "":
             raise LedgerError(
                 "the ledger must be a file, got path=''. SQLite would keep it nowhere: "
                 "name a file, or ':memory:' to count this process's fits alone."
             )
         try:
-            # whole, so that it is no URI to SQLite, and the file that a link leads to
-            place = os.path.realpath(path) if self.path != ":memory:" else self.path
             if self.path != ":memory:":
-                _make_whole(Path(place))
-            self._db = sqlite3.connect(place, isolation_level=None, timeout=60)
+                _make_whole(Path(self.path))
+            # a whole path is no URI to SQLite
+            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
             self._db.execute("PRAGMA synchronous=EXTRA")
             # Without it REPLACE deletes rows past the triggers.
             self._db.execute("PRAGMA recursive_triggers=ON")

@@ -24,7 +24,6 @@ from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
 from dphead.privacy.reserved import FitLedger
 from dphead.runs import report as reports
 from dphead.runs.ledgers import (
-    IN_MEMORY,
     Elsewhere,
     charged_elsewhere,
     ledger_path,
@@ -274,7 +273,7 @@ def charge(run: Prepared, ledger: Ledger) -> FitLedger:
             return ledger.resume(plan, marker["fit_id"], store)
         _check_uncharged(marker, ledger, out)
     fit_id = new_fit_id() if marker is None else marker["fit_id"]
-    write_json(out / "fit.json", {"fit_id": fit_id, "ledger": _place(ledger)})
+    write_json(out / "fit.json", {"fit_id": fit_id, "ledger": ledger.path})
     try:
         return _reserved(run, ledger, store, fit_id)
     except LedgerError:
@@ -297,21 +296,18 @@ def _reserved(
     )
 
 
-def _place(ledger: Ledger) -> str:
-    """Where a ledger is: a link to it may lead to another one when the fit goes on."""
-    path = ledger.path
-    return path if path == IN_MEMORY else os.path.realpath(path)
-
-
 def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     """LedgerError unless a fit that the ledger does not hold was never charged: it was
     to be charged in this ledger, and nothing was released.
     """
-    released = (out / "releases").exists() and any((out / "releases").glob("*.npy"))
-    if released or marker.get("ledger") != _place(ledger):
+    # a checkpoint is of releases that were forgotten
+    released = (
+        any((out / "releases").glob("*.npy")) or (out / "checkpoint.npz").exists()
+    )
+    if released or marker.get("ledger") != ledger.path:
         raise LedgerError(
             "an interrupted fit must continue in the ledger that holds its charge, "
-            f"got ledger={_place(ledger)} without fit_id={marker['fit_id']!r}. Name "
+            f"got ledger={ledger.path} without fit_id={marker['fit_id']!r}. Name "
             f"{marker.get('ledger', 'its own')}, or start in a new folder."
         )
 

@@ -115,7 +115,8 @@ def test_a_networks_row_is_the_same_bits_at_every_place(name, engine, rows):
     """At all places at once, and at the last among other rows."""
     net = network(name)
     gradients = PerExample(net.model, engine)
-    x = images(n=rows, size=NETWORKS[name][1], channels=NETWORKS[name][0])[0]
+    channels, size, _ = NETWORKS[name]
+    x = images(n=rows, size=size, channels=channels)[0]
     x = x.reshape(rows, -1).astype(np.float32)
     y = torch.zeros(rows, dtype=torch.long)
     same = np.repeat(x[-1:], rows, axis=0)
@@ -124,9 +125,7 @@ def test_a_networks_row_is_the_same_bits_at_every_place(name, engine, rows):
     assert torch.equal(squared_norms(parts)[:1], squared_norms(others)[-1:])
     assert moved(squared_norms(parts)) == []
     for part, other in zip(parts, others, strict=True):
-        held = part.columns if isinstance(part, Stored) else (part.a, part.b)
-        beside = other.columns if isinstance(other, Stored) else (other.a, other.b)
-        for value, one in zip(held, beside, strict=True):
+        for value, one in zip(part.held, other.held, strict=True):
             assert moved(value) == []
             assert torch.equal(value[0], one[-1])
 
@@ -155,4 +154,20 @@ def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(
         x = image.reshape(1, -1).astype(np.float32)
         same = np.repeat(x, rows, axis=0)
         for part in gradients.parts(net.spec.inputs(same, 0), y):
-            assert all(moved(value) == [] for value in part.columns)
+            assert all(moved(value) == [] for value in part.held)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_whose_bits_follow_their_place_go_alone(engine, monkeypatch):
+    parts_of = PerExample.parts
+
+    def placed(self, inputs, labels):
+        parts = parts_of(self, inputs, labels)
+        moved = Stored(1e-6 * torch.arange(len(labels))[:, None])
+        return [*parts[:-1], moved]
+
+    net = network("tb21-mnist")
+    assert TorchSums(net, engine=engine, batch=40).chunk == 32
+    monkeypatch.setattr(PerExample, "parts", placed)
+    assert TorchSums(net, engine=engine, batch=40).chunk == 1
+    assert TorchSums(net, engine=engine, batch=40, chunk=32).chunk == 32

@@ -322,6 +322,20 @@ def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_pat
     )["features"].shape == (6, 4)
 
 
+def test_a_list_that_is_none_may_still_span_numbers(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "f.arrow"
+    none = pa.array([False, True, False])
+    numbers = pa.array(np.arange(6.0))
+    for kind, whole in (pa.ListArray, "int32"), (pa.LargeListArray, "int64"):
+        starts = pa.array([0, 2, 4, 6], whole)
+        table = pa.table({"f": kind.from_arrays(starts, numbers, mask=none)})
+        pa.feather.write_feather(table, path, "uncompressed")
+        got = imported(path, Columns(("f",), width=2))
+        assert got["features"].tolist() == [[0, 1], [0, 0], [4, 5]]
+        assert got["valid"].tolist() == [True, False, True]
+
+
 @pytest.mark.parametrize("role", ["label", "group"])
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_text_that_is_no_utf8_stops_no_other_row(tmp_path, role, kind):

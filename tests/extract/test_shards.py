@@ -82,7 +82,9 @@ def test_shards_are_whole_blocks_that_cover_all_rows(n_rows, block_rows, count):
     ranges = [Shard(index, count).rows(n_rows, block_rows) for index in range(count)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == n_rows
-    assert all(a[1] == b[0] and b[0] % block_rows == 0 for a, b in pairwise(ranges))
+    for before, after in pairwise(ranges):
+        assert before[1] == after[0]
+        assert after[0] % block_rows == 0
     assert all(start < stop for start, stop in ranges)
 
 

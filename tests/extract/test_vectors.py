@@ -11,7 +11,7 @@ from extract.format import open_features
 from extract.rowwise import RowNorm
 from extract.run import ExtractOptions, extract
 from extract.threads import one_thread
-from extract.vectors import VECTOR, WholeVectors
+from extract.vectors import VECTOR, WholeVectors, are_alike
 
 ROUNDED_AT_THE_END = {  # the operations that AUDIT.md names
     "silu": nn.SiLU(),
@@ -28,11 +28,6 @@ ROUNDED_AT_THE_END = {  # the operations that AUDIT.md names
 def _one_thread():
     with one_thread():
         yield
-
-
-def uneven(values):
-    """Rows of equal content whose bits are not those of the first."""
-    return [i for i, row in enumerate(values) if not torch.equal(row, values[0])]
 
 
 @pytest.mark.parametrize("name", ROUNDED_AT_THE_END)
@@ -53,7 +48,7 @@ def test_rows_are_alike_forward_and_backward_in_as_many_as_are_found(name, colum
         n = seen.rounded(wanted)
         assert wanted <= n < wanted + VECTOR
         for row in rows:
-            assert uneven(both(row.expand(n, columns))) == []
+            assert are_alike(both(row.expand(n, columns)))
 
 
 @pytest.mark.parametrize(
@@ -91,9 +86,10 @@ def test_what_may_be_rounded_twice_needs_whole_vectors(inexact):
 def test_numbers_of_rows():
     with WholeVectors() as seen:
         torch.ones(1, 4).sigmoid()
-    wanted = [seen.rounded(n) for n in (1, 2, 8, 9)]
-    assert wanted == [1, 8, 8, 16]
-    assert [seen.rounded(9, most) for most in (40, 16, 15, 7)] == [16, 16, 8, 1]
+    free = [seen.rounded(n) for n in (1, 2, 8, 9)]
+    assert free == [1, 8, 8, 16]
+    bounded = [seen.rounded(9, most) for most in (40, 16, 15, 7)]
+    assert bounded == [16, 16, 8, 1]
 
 
 class Uneven(nn.Module):
@@ -109,37 +105,65 @@ class Uneven(nn.Module):
         return nn.functional.silu(self.convolution(x))
 
 
+class Placed(nn.Module):
+    """The places of a batch are added to its rows."""
+
+    def forward(self, x):
+        return x + 1e-6 * torch.arange(len(x)).reshape(-1, 1, 1, 1)
+
+
+@pytest.fixture
+def rows_of(monkeypatch, tmp_path, digits):
+    """Features (8, 16, n) of 16 images that come 8 times, by a network."""
+
+    def extracted(module, parts, size, block_rows=4096):
+        def made(*_):
+            return Backbone(
+                name="own",
+                kwargs={},
+                weights_sha256="",
+                transform={"interpolation": None},
+                module=module.eval(),
+                prepare=lambda x: torch.from_numpy(x[None] / np.float32(255)),
+                input_shape=(1, 8, 8),
+                parts=(parts,),
+            )
+
+        monkeypatch.setattr("extract.run.load_backbone", made)
+        images = np.tile(digits[0][:16], (8, 1, 1))
+        labels = np.zeros(128, int)
+        np.savez(tmp_path / "same.npz", images=images, labels=labels)
+        options = ExtractOptions(
+            tmp_path / "same.npz",
+            tmp_path / "same.h5",
+            BackboneOptions("own"),
+            classes=Classes.parse("2"),
+            normalize=RowNorm("none"),
+            batch_size=size,
+            block_rows=block_rows,
+            workers=1,
+        )
+        extract(options)
+        with open_features(options.output) as file:
+            return file.rows(0, 128).reshape(8, 16, -1)
+
+    return extracted
+
+
 @pytest.mark.parametrize(("size", "block_rows"), [(5, 4096), (4096, 5), (40, 40)])
 def test_an_image_has_the_same_features_at_every_place_of_a_file(
-    monkeypatch, tmp_path, digits, size, block_rows
+    rows_of, size, block_rows
 ):
-    def made(*_):
-        return Backbone(
-            name="uneven",
-            kwargs={},
-            weights_sha256="",
-            transform={"interpolation": None},
-            module=Uneven().eval(),
-            prepare=lambda image: torch.from_numpy(image[None] / np.float32(255)),
-            input_shape=(1, 8, 8),
-            parts=((3, 49),),
-        )
-
-    monkeypatch.setattr("extract.run.load_backbone", made)
-    images = np.tile(digits[0][:16], (8, 1, 1))
-    labels = np.zeros(128, int)
-    np.savez(tmp_path / "same.npz", images=images, labels=labels)
-    options = ExtractOptions(
-        tmp_path / "same.npz",
-        tmp_path / "same.h5",
-        BackboneOptions("uneven"),
-        classes=Classes.parse("2"),
-        normalize=RowNorm("none"),
-        batch_size=size,
-        block_rows=block_rows,
-        workers=1,
-    )
-    extract(options)
-    with open_features(options.output) as file:
-        rows = file.rows(0, 128).reshape(8, 16, 147)
+    rows = rows_of(Uneven(), (3, 49), size, block_rows)
     assert (rows == rows[0]).all()
+
+
+def test_images_whose_bits_follow_their_place_go_alone(rows_of):
+    rows = rows_of(Placed(), (1, 64), size=40)
+    assert (rows == rows[0]).all()
+
+
+@pytest.mark.parametrize("rows", [[[1.0], [1.0 + 1e-7]], [[np.nan], [np.nan]]])
+def test_rows_are_alike_bit_by_bit_and_numbers(rows):
+    assert are_alike(torch.ones(3, 2))
+    assert not are_alike(torch.tensor(rows))

@@ -249,6 +249,16 @@ def test_a_link_leads_to_the_ledger_and_its_journal(path, tmp_path):
         Ledger(link)
 
 
+def test_a_path_is_walked_as_the_system_walks_it(tmp_path):
+    """`link/..` is the folder above where the link leads, not the link's own."""
+    (tmp_path / "disk" / "data").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "data")
+    ledger = Ledger(tmp_path / "link" / ".." / "book.sqlite")
+    assert ledger.path == str(tmp_path / "disk" / "book.sqlite")
+    reserve(specs(), ledger)
+    assert len(Ledger(ledger.path).fits()) == 1
+
+
 def test_a_journal_of_a_ledger_that_was_just_made_is_no_loss(path, monkeypatch):
     """Another process makes and charges it between two looks."""
     exists = Path.exists

@@ -105,14 +105,15 @@ def test_an_interrupted_fit_is_not_charged_again_behind_a_link_that_was_moved(
     assert len(Ledger(books[0]).fits()) == 1
 
 
+@pytest.mark.parametrize("kept", ["releases/000000.npy", "checkpoint.npz"])
 def test_what_was_released_is_not_drawn_again_for_a_ledger_that_forgot_it(
-    features, run, tmp_path
+    features, run, tmp_path, kept
 ):
-    """A ledger that was put back from before the charge: the folder's releases answer
-    a charge that it does not hold.
+    """A ledger that was put back from before the charge: the folder's releases, or the
+    checkpoint that was made of them, answer a charge that it does not hold.
     """
-    (run / "releases").mkdir(parents=True)
-    (run / "releases" / "000000.npy").write_bytes(b"released")
+    (run / kept).parent.mkdir(parents=True)
+    (run / kept).write_bytes(b"released")
     book = tmp_path / "book.sqlite"
     text = json.dumps({"fit_id": "a" * 32, "ledger": str(book)})
     (run / "fit.json").write_text(text)
