@@ -1,11 +1,12 @@
 """Least squares from a noisy Gram matrix whose spectrum is shrunk by the noise's law;
 everything here is post-processing, and looks at nothing but what was released.
 
-Symmetric noise of standard deviation sd on the diagonal has a spectrum of known law, the
-semicircle up to sd sqrt(2d) (Wigner). It spreads the eigenvalues of what it is added to
-and turns the eigenvectors, and what an eigenvector's true quadratic form is on average
-follows from the released eigenvalues alone [Bun, Allez, Bouchaud and Potters 2016]: 0
-within noise alone, sqrt(e² - r²) of one e beyond its edge r.
+Symmetric noise of standard deviation sd on the diagonal has a spectrum of known law,
+the semicircle up to sd sqrt(2d) (Wigner). It spreads the eigenvalues of what it is
+added to and turns the eigenvectors. What the exact matrix has along a noisy
+eigenvector, on average, follows from the released eigenvalues alone [Bun, Allez,
+Bouchaud and Potters 2016]: 0 within noise alone, sqrt(e² - r²) of one e beyond its
+edge r.
 """
 
 import numpy as np

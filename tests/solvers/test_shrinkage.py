@@ -71,7 +71,7 @@ def test_it_is_the_quadratic_form_of_the_exact_matrix_along_the_noisy_eigenvecto
 
 
 def test_without_noise_it_is_ridge_regression():
-    x, y, gram, sums = problem(np.random.default_rng(3))
+    _, _, gram, sums = problem(np.random.default_rng(3))
     expected = RidgeSolver(gram, 3.0)(center_classes(sums))
     found = shrunk_weights(gram, 0.0, sums, 0.0, 3.0)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-12)
