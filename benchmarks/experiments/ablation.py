@@ -124,7 +124,7 @@ def readme() -> str:
         f"apart\n\n{longer_steps.table()}\n\n{APART_NOTE}\n"
     )
     tried = [trials.FEW_ROWS, trials.WITHOUT_NOISE, TRIALS, trials.PATCHES]
-    tried += [trials.DEEP_PATCHES, trials.MANY_CLASSES]
+    tried += [trials.DEEP_PATCHES, trials.MANY_CLASSES, trials.SPECTRUM]
     return wrapped("\n".join([*parts, longer, *tried]))
 
 
@@ -139,12 +139,13 @@ where features turn out to be even, as here, and steps grow faster with ε, beyo
 for wider features. A clip norm of 0.1 is a little better here and was worse on digits
 (-1.3 at ε = 1)."""
 LS_NOTE = """"Best λ" is an oracle for the held-out rows themselves. Symmetric noise is
-worth what its removal costs, and is in the code. Shrinking the spectrum helps at every
-ε, most at 2 and 4, and is not built in: `auto` is far above all of these. A positive
-matrix of known trace helps less, whitening does not. Stein's criterion and the rule
-that looks at nothing (0.6 of the noise's edge) are alike, so the rule stays the default
-and the criterion an option; the plug-in loss takes the least λ that it is offered and
-loses at every ε."""
+worth what its removal costs, and is in the code. The first line is `--no-shrink`.
+Shrinking the spectrum helps at every ε, most at 2 and 4, and is built in with more
+(trials below); `auto` is above all of these. A positive matrix of known trace helps
+less, whitening does not. Stein's criterion and the rule that looks at nothing (0.6 of
+the noise's edge) are alike, so the rule stays the one without shrinking and the
+criterion an option; the plug-in loss takes the least λ that it is offered and loses at
+every ε."""
 PRIOR_NOTE = """MobileNetV2's own rows for ImageNet's classes, averaged to CIFAR-10's
 classes by their names (`python -m benchmarks prior`, `--prior`): worth most where noise
 is large. Both took 60 and 78 steps at ε = 0.5 and 1, where `auto` takes 84 and 100

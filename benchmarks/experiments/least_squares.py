@@ -139,7 +139,7 @@ def one_draw(
     data: features.Loaded, x: np.ndarray, y: np.ndarray, epsilon: float, seed: int
 ) -> dict[str, float]:
     """Held-out accuracy of each variant and rule for λ."""
-    solver = Recorded(LeastSquares())
+    solver = Recorded(LeastSquares(shrink=False))
     rng = np.random.default_rng([seed, 5])
     n = data.facts.n_rows
     plan = make_plan(solver, data.facts, epsilon=epsilon, delta=DELTA)

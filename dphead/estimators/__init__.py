@@ -93,6 +93,7 @@ class DPLeastSquaresClassifier(DPClassifier):
     feature_clip: float | None = None
     intercept: float | None = None
     error_bars: bool | None = None
+    shrink: bool | None = None
 
     def fit(
         self, X: Any, y: Any = None, groups: Any = None, **refused: Any

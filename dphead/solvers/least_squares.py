@@ -25,6 +25,7 @@ from dphead.solvers.settings import (
     Setting,
     check_settings,
 )
+from dphead.solvers.shrinkage import WIDEST_SHRUNK, shrunk_ridge, shrunk_weights
 from dphead.solvers.stein import MOST_COLUMNS, SpectralRidge, candidates
 
 CLASS_GRAMS = Setting(
@@ -32,6 +33,11 @@ CLASS_GRAMS = Setting(
 )
 ALPHA = Setting(
     "With class Gram matrices: weight of the shared one.", NOT_NEGATIVE, option=True
+)
+SHRINK = Setting(
+    "Shrink the Gram matrix's spectrum by the law of its noise.",
+    source="held-out training rows: results/ablation",
+    option=True,
 )
 ERROR_BARS = Setting("Save how far noise moves each weight.", source=OFF, option=True)
 
@@ -45,7 +51,9 @@ class LeastSquares:
     λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j. ridge: λ; "stein" sets it
     from what was released (`SpectralRidge`). error_bars: keep what the head's standard
     errors due to the noise are made from (`ErrorBars`). This and "stein" need at most
-    4,096 columns and no class_grams.
+    4,096 columns and no class_grams. shrink: in place of G̃ stands what is left when
+    the noise's part is taken out of its spectrum (`shrunk_weights`); without effect
+    with class_grams, error_bars, "stein" or more than 4,096 columns.
     """
 
     ridge: Annotated[float | Literal["stein"] | None, RIDGE] = None
@@ -55,6 +63,7 @@ class LeastSquares:
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
     intercept: Annotated[float, INTERCEPT] = 0.0
     error_bars: Annotated[bool, ERROR_BARS] = False
+    shrink: Annotated[bool, SHRINK] = True
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-ls"
 
@@ -120,6 +129,11 @@ class LeastSquares:
         """(weights, λ, the floor of the spectrum) of one Gram matrix for all
         classes.
         """
+        narrow = len(gram.value) <= WIDEST_SHRUNK
+        if self.shrink and narrow and self.ridge != "stein" and not self.error_bars:
+            ridge = shrunk_ridge(facts, gram.noise_sd, self.ridge)
+            released = gram.value, gram.noise_sd, sums.value, sums.noise_sd
+            return shrunk_weights(*released, ridge), ridge, 0.0
         if self.ridge == "stein":
             spectral = SpectralRidge(
                 gram.value, gram.noise_sd, sums.value, sums.noise_sd

@@ -1,0 +1,172 @@
+"""A spectrum shrunk by the noise's law, and the head that is made with it."""
+
+import numpy as np
+import pytest
+from fits import plan_and_fit
+
+from dphead.planning.methods import make_method
+from dphead.privacy.noise import NoiseSource
+from dphead.rows.arrays import ArrayRows
+from dphead.solvers import LeastSquares, PublicFacts
+from dphead.solvers.head import center_classes
+from dphead.solvers.ridge import RidgeSolver
+from dphead.solvers.shrinkage import (
+    shrunk_ridge,
+    shrunk_spectrum,
+    shrunk_weights,
+    spectral_edge,
+)
+
+D = 300
+SD = 2.0
+
+
+def noisy(gram, sd, rng):
+    z = rng.normal(size=gram.shape)
+    return gram + sd * (z + z.T) / 2
+
+
+def problem(rng, n=4000, d=120, m=4):
+    """(rows, labels, G, S) of a spectrum that falls by 60."""
+    y = rng.integers(0, m, n)
+    x = rng.normal(size=(n, d)) * np.geomspace(2, 2 / 60**0.5, d)
+    x += 0.2 * rng.normal(size=(m, d))[y]
+    x -= x.mean(axis=0)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, y, x.T @ x, x.T @ np.eye(m)[y]
+
+
+def test_noise_alone_leaves_next_to_nothing():
+    rng = np.random.default_rng(0)
+    noise = noisy(np.zeros((D, D)), SD, rng)
+    values = np.linalg.eigvalsh(noise)
+    edge = spectral_edge(SD, D)
+    assert values[-1] == pytest.approx(edge, rel=0.05)
+    found = shrunk_spectrum(values, SD)
+    assert found.mean() < 0.05 * edge
+    assert found.max() < 0.25 * edge  # where the smoothed sum ends
+
+
+def test_one_direction_beyond_the_edge_is_what_the_theory_of_spikes_says():
+    edge = spectral_edge(SD, D)
+    spike = np.zeros((D, D))
+    spike[0, 0] = 2 * edge
+    values = np.linalg.eigvalsh(noisy(spike, SD, np.random.default_rng(1)))
+    found = shrunk_spectrum(values, SD)[-1]
+    assert found == pytest.approx((values[-1] ** 2 - edge**2) ** 0.5, rel=0.01)
+
+
+def test_it_is_the_quadratic_form_of_the_exact_matrix_along_the_noisy_eigenvectors():
+    """Over 20 draws of a spectrum that the noise's edge cuts through; eigenvalues
+    themselves are off by tens of times as much.
+    """
+    truth = np.geomspace(6 * spectral_edge(SD, D), 1, D)
+    rng = np.random.default_rng(2)
+    found = []
+    released = []
+    exact = []
+    for _ in range(20):
+        values, vectors = np.linalg.eigh(noisy(np.diag(truth), SD, rng))
+        exact.append((vectors**2).T @ truth)
+        released.append(values)
+        found.append(shrunk_spectrum(values, SD))
+    gap = np.mean(found, axis=0) - np.mean(exact, axis=0)
+    other = np.mean(released, axis=0) - np.mean(exact, axis=0)
+    assert np.linalg.norm(gap) < 0.15 * np.linalg.norm(other)
+
+
+def test_without_noise_it_is_ridge_regression():
+    _, _, gram, sums = problem(np.random.default_rng(3))
+    expected = RidgeSolver(gram, 3.0)(center_classes(sums))
+    found = shrunk_weights(gram, 0.0, sums, 0.0, 3.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("gram_sd", [1e-3, 5.0, 1e4])
+@pytest.mark.parametrize("sums_sd", [1e-3, 5.0, 1e4])
+def test_whatever_the_noise_the_head_is_bounded_by_the_ridge(gram_sd, sums_sd):
+    """(Ĝ + λ)⁻¹ is at most 1/λ, since Ĝ is not negative."""
+    rng = np.random.default_rng(4)
+    for d, m in ((3, 2), (40, 7), (5, 9)):
+        gram = noisy(np.eye(d), gram_sd, rng)
+        sums = rng.normal(size=(d, m)) + sums_sd * rng.normal(size=(d, m))
+        right = center_classes(sums)
+        weights = shrunk_weights(gram, gram_sd, sums, sums_sd, 2.0)
+        bound = np.linalg.norm(right, 2) / 2
+        assert np.linalg.norm(weights, 2) <= bound * (1 + 1e-9)
+        off = np.abs(weights.sum(axis=1)).max()
+        assert off <= 1e-9 * abs(sums).max()
+
+
+def test_sums_without_noise_make_the_matrix_between_classes_what_was_released():
+    """Noise that hides all of G but what lies along the few directions of the sums: a
+    right side there is solved for as with the exact matrix, within a tenth.
+    """
+    rng = np.random.default_rng(5)
+    spectrum = np.ones(D)
+    spectrum[:2] = 80, 50
+    gram = np.diag(spectrum)
+    sums = np.zeros((D, 3))
+    sums[0] = 30, -20, -10
+    sums[1] = 0, 9, -9
+    given = noisy(gram, 2 * SD, rng)
+    assert spectral_edge(2 * SD, D) > 80
+    ridge = 0.4 * spectral_edge(2 * SD, D)
+    exact = RidgeSolver(gram, ridge)(sums)[:2]
+    found = shrunk_weights(given, 2 * SD, sums, 0.0, ridge)[:2]
+    lost = RidgeSolver(np.eye(D), ridge)(sums)[:2]
+    assert np.linalg.norm(found - exact) < 0.15 * np.linalg.norm(lost - exact)
+
+
+def test_least_squares_gains_by_it_on_other_rows():
+    """Mean over 8 draws of the noise, at two budgets: at least a point."""
+    rng = np.random.default_rng(6)
+    x, y, _, _ = problem(rng, 8000)
+    facts = PublicFacts(4000, x.shape[1], 4)
+    rows = ArrayRows(x[:4000], y[:4000])
+    for epsilon in (0.5, 2.0):
+        found = []
+        for shrink in (True, False):
+            solver = make_method("dp-ls", facts, {"shrink": shrink}).solver
+            for seed in range(8):
+                noise = NoiseSource(seed)
+                head = plan_and_fit(solver, rows, facts, epsilon, noise=noise).head
+                scores = head.scores(x[4000:].astype(np.float32))
+                found.append(np.mean(scores.argmax(axis=1) == y[4000:]))
+        assert np.mean(found[:8]) > np.mean(found[8:]) + 0.01
+
+
+def test_the_ridge_is_public():
+    facts = PublicFacts(1000, 50, 10)
+    assert shrunk_ridge(facts, 0.0, None) == pytest.approx(0.1)
+    assert shrunk_ridge(facts, 2.0, None) == pytest.approx(0.1 + 0.3 * 20)
+    assert shrunk_ridge(facts, 2.0, 0.01) == 10
+
+
+@pytest.mark.parametrize("other", [{"ridge": "stein"}, {"error_bars": True}])
+def test_what_is_derived_for_the_spectrum_as_it_is_keeps_it(other):
+    x, y, _, _ = problem(np.random.default_rng(7), 500, 12)
+    facts = PublicFacts(500, 12, 4)
+    heads = [
+        plan_and_fit(
+            LeastSquares(shrink=shrink, **other),
+            ArrayRows(x, y),
+            facts,
+            noise=NoiseSource(0),
+        ).head
+        for shrink in (True, False)
+    ]
+    np.testing.assert_array_equal(heads[0].weights, heads[1].weights)
+
+
+def test_a_matrix_too_wide_for_its_spectrum_is_solved_with_a_ridge(monkeypatch):
+    monkeypatch.setattr("dphead.solvers.least_squares.WIDEST_SHRUNK", 11)
+    x, y, _, _ = problem(np.random.default_rng(8), 500, 12)
+    facts = PublicFacts(500, 12, 4)
+    heads = [
+        plan_and_fit(
+            LeastSquares(shrink=shrink), ArrayRows(x, y), facts, noise=NoiseSource(0)
+        ).head
+        for shrink in (True, False)
+    ]
+    np.testing.assert_array_equal(heads[0].weights, heads[1].weights)
