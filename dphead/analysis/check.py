@@ -257,7 +257,7 @@ def private_metrics(run: Run) -> Iterator[Finding]:
     )
     known = {"test", "statement"}
     if released or run.report.get("expected_accuracy") is None:
-        known.add("expected_accuracy")
+        known |= {"expected_accuracy", "selection"}
     for key in _metric_keys({k: v for k, v in run.report.items() if k not in known}):
         yield Finding(
             name,

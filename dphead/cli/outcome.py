@@ -33,7 +33,7 @@ def outcome(
     """
     report, test = result["report"], result["test"]
     parts = {
-        "Trained": [trained(report)],
+        "Trained": [trained(report), *selected(report)],
         "Privacy": privacy(report, plan),
         "Accuracy": accuracy(report, test),
         "Budget": budget(report["ledger"], thing_in(report)),
@@ -76,6 +76,28 @@ def trained(report: dict[str, Any]) -> str:
         f"a head (the last layer) by {name}, on {rows} x {features}, "
         f"{data['n_classes']} classes"
     )
+
+
+def selected(report: dict[str, Any]) -> Iterator[str]:
+    """How the features were chosen among several networks', if they were."""
+    selection = report.get("selection")
+    if selection is None:
+        return
+    networks = selection["networks"]
+    tried = [
+        tied(f"{named(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
+        for one in networks
+    ]
+    share = tied(f"{100 * selection['share_of_mu2']:.0f} % of mu²")
+    yield (
+        f"of {named(networks[selection['chosen']])}, chosen by what small heads are "
+        f"expected to get right ({', '.join(tried)}), for {share} of this fit"
+    )
+
+
+def named(network: dict[str, Any]) -> str:
+    """A network that was to choose from, and its width: several may have one name."""
+    return tied(f"{network['backbone']} ({network['n_features']:,} features)")
 
 
 def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:

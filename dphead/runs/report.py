@@ -263,6 +263,7 @@ def build(
         "expected_accuracy": None
         if result.head.estimate is None
         else asdict(result.head.estimate),
+        "selection": None,  # a head's alone: `runs.fit` says what was chosen
         "tuning": tuning,
         "warnings": warnings,
         "test": tested.metrics if tested.test_is == "public" else None,

@@ -54,6 +54,7 @@ from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
 from dphead.solvers.settings import (
     AT_LEAST_ONE,
+    BELOW_ONE,
     OFF,
     POSITIVE,
     Setting,
@@ -70,6 +71,9 @@ PRIOR = Setting(
 BY_RULE = "None: `auto_rules`"
 SCALE = Setting("Whether features are scaled.", source="ablation", settable=False)
 STEPS_OF_RULE = Setting("Gradient steps.", AT_LEAST_ONE, BY_RULE, settable=False)
+COUNT_SHARE_OF_RULE = Setting(
+    "Share of mu² for the count.", BELOW_ONE, BY_RULE, settable=False
+)
 MOVE = Setting(
     "Logits by which noise alone may move a weight.", POSITIVE, BY_RULE, settable=False
 )
@@ -95,6 +99,7 @@ class Auto:
     scale: Annotated[Scale, SCALE] = "auto"
     steps: Annotated[int | None, STEPS_OF_RULE] = None
     move: Annotated[float | None, MOVE] = None
+    counted: Annotated[float | None, COUNT_SHARE_OF_RULE] = None
     descent: Annotated[GradientDescent, DESCENT_OF_RULE] = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
@@ -192,7 +197,7 @@ class Auto:
         """
         if not self.estimate or _exact(facts):
             return 0.0
-        return count_share(facts)
+        return count_share(facts) if self.counted is None else self.counted
 
     def _expected(
         self, facts: PublicFacts, descent: GradientDescent, head: LinearHead

@@ -20,6 +20,16 @@ class AccuracyEstimate:
     high: float
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which of several networks' features a head is of, and what a small head on each
+    was expected to get right, from private releases alone.
+    """
+
+    chosen: int
+    trials: tuple[AccuracyEstimate, ...]
+
+
 class StandardErrors(Protocol):
     """How far the noise moves weights: `solvers.error_bars.ErrorBars`."""
 
@@ -38,6 +48,7 @@ class LinearHead:
     scores are not calibrated). ValueError for another.
     estimate: what the solver expects of the head, or None if it did not ask.
     error_bars: how far the noise moves it, or None.
+    selection: how its features were chosen among several networks', or None.
     """
 
     weights: np.ndarray
@@ -46,6 +57,7 @@ class LinearHead:
     loss: Loss = "softmax"
     estimate: AccuracyEstimate | None = None
     error_bars: StandardErrors | None = None
+    selection: Selection | None = None
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
