@@ -223,6 +223,13 @@ def prior() -> None:
 
 
 @command("experiments")
+def backbones() -> None:
+    """What a choice among networks costs (`fit --backbones`)."""
+    experiment("backbones").run()
+    click.echo(experiment("backbones").table())
+
+
+@command("experiments")
 def axes() -> None:
     """What class axes (`extract --axes`) gain auto with many classes."""
     experiment("axes").run()
