@@ -88,10 +88,11 @@ def selected(report: dict[str, Any]) -> Iterator[str]:
         tied(f"{named(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
         for one in networks
     ]
-    share = tied(f"{100 * selection['share_of_mu2']:.0f} % of mu²")
+    share = tied(f"{100 * selection['share_of_mu2']:.0f} %")
     yield (
-        f"of {named(networks[selection['chosen']])}, chosen by what small heads are "
-        f"expected to get right ({', '.join(tried)}), for {share} of this fit"
+        f"by the network {named(networks[selection['chosen']])}, chosen for what small "
+        f"heads are expected to get right ({', '.join(tried)}); {share} of this fit's "
+        "mu² paid for the choice"
     )
 
 
@@ -173,6 +174,7 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
             f"{tied(f'{middle:.1f} %')} expected on new {things} (90 % interval: "
             f"{between}), from released numbers alone: may be published"
         )
+    yield from worst_class(report)
     if test is None:
         if expected is None:
             yield "not measured: give test rows with --test or --test-split"
@@ -195,6 +197,21 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
         rest = len(weak) - len(named)
         more = f" and {rest} more" if rest else ""
         yield f"! below half of the classes' mean: {', '.join(named)}{more}"
+
+
+def worst_class(report: dict[str, Any]) -> Iterator[str]:
+    """The class where the released accuracy is least, if each class's was asked for."""
+    found = report.get("class_accuracy")
+    if found is None:
+        return
+    name = report["data"]["class_names"][found["weakest"]]
+    low, high, middle = (100 * found["worst"][k] for k in ("low", "high", "accuracy"))
+    between = tied(f"{low:.1f} to {high:.1f} %")
+    yield (
+        f"{tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 % "
+        f"interval, whichever class is worst: {between}): may be published. The least "
+        "of noisy numbers is too low on average; the interval allows for it"
+    )
 
 
 def measured(metrics: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ class BackboneSelection:
     right, then `auto` with the rest of the budget where it did best.
 
     widths: numbers of features, one a network, in the order of the sources of rows that
-    it asks of. auto: what is fitted; its `estimate` is of the last fit. n_features of
+    it asks of. auto: what is fitted; its counts are of the last fit. n_features of
     the facts is the largest width.
     The charge comes before the choice, so that the last fit has one plan whichever
     network it is of: it takes the steps of the widest one, and scales features, and
@@ -90,7 +90,8 @@ class BackboneSelection:
         return [replace(part, n_features=width) for width in self.widths]
 
     def _trial(self) -> Auto:
-        return replace(self.auto, estimate=True, counted=TRIAL_COUNT_SHARE)
+        counts = {"estimate": True, "per_class_share": 0.0}
+        return replace(self.auto, counted=TRIAL_COUNT_SHARE, **counts)
 
     def _last(self, facts: PublicFacts) -> Auto:
         """`auto` with what could differ between networks set alike."""

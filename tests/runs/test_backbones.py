@@ -69,7 +69,9 @@ def test_the_better_network_is_chosen_under_one_charge(files, tmp_path):
     selection = report["selection"]
     assert selection["chosen"] == 1
     assert [one["n_features"] for one in selection["networks"]] == [12, 20]
-    assert "of resnet34 (20 features), chosen by" in " ".join(done.out.split())
+    assert "by the network resnet34 (20 features), chosen for" in " ".join(
+        done.out.split()
+    )
     assert report["data"]["n_features"] == 20
     with open_features(files[1]) as file:
         assert report["data"]["feature_space"] == file.feature_space
