@@ -230,6 +230,13 @@ def backbones() -> None:
 
 
 @command("experiments")
+def classes() -> None:
+    """Whether auto knows the accuracy of each class (`fit --per-class-share`)."""
+    experiment("classes").run()
+    click.echo(experiment("classes").table())
+
+
+@command("experiments")
 def axes() -> None:
     """What class axes (`extract --axes`) gain auto with many classes."""
     experiment("axes").run()
