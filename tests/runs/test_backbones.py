@@ -132,7 +132,8 @@ def swapped(name):
 
     def change(file):
         values = file[name][:]
-        other = np.flatnonzero((values != values[0]).reshape(len(values), -1).any(1))[0]
+        differs = (values != values[0]).reshape(len(values), -1)
+        other = int(np.argmax(differs.any(axis=1)))
         values[[0, other]] = values[[other, 0]]
         file[name][:] = values
 

@@ -464,7 +464,8 @@ def test_the_least_of_equal_classes_is_estimated_too_low():
     for _ in range(200):
         steps = _of_classes(facts, descent, Params(RowTransform(), np.zeros((8, 40))))
         next(steps)
-        counts = np.tile([800.0, 200.0], (40, 1)) + rng.normal(0, 30, (40, 2))
+        counts = np.tile([800.0, 200.0], (40, 1))
+        counts += rng.normal(0, 30, counts.shape)
         with pytest.raises(StopIteration) as stop:
             steps.send(Answer(counts, 30.0))
         worst.append(stop.value.value.worst)
