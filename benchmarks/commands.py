@@ -223,6 +223,20 @@ def prior() -> None:
 
 
 @command("experiments")
+def backbones() -> None:
+    """What a choice among networks costs (`fit --backbones`)."""
+    experiment("backbones").run()
+    click.echo(experiment("backbones").table())
+
+
+@command("experiments")
+def classes() -> None:
+    """Whether auto knows the accuracy of each class (`fit --per-class-share`)."""
+    experiment("classes").run()
+    click.echo(experiment("classes").table())
+
+
+@command("experiments")
 def axes() -> None:
     """What class axes (`extract --axes`) gain auto with many classes."""
     experiment("axes").run()

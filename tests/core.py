@@ -12,6 +12,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.statistics import (
     ChannelMoment,
+    ClassCorrectCounts,
     ClassCounts,
     ClassGrams,
     ClassSums,
@@ -44,6 +45,7 @@ QUERIES = [
     Gradient(M, "softmax", "features"),
     Gradient(M, "sigmoid", "features"),
     CorrectCounts(M),
+    ClassCorrectCounts(M),
 ]
 NAMES = [q.name for q in QUERIES]
 

@@ -14,6 +14,7 @@ from dphead.privacy.predictions import Loss, unknown
 from dphead.privacy.query import Params, Query
 from dphead.privacy.statistics import (
     ChannelMoment,
+    ClassCorrectCounts,
     ClassCounts,
     ClassGrams,
     ClassSums,
@@ -158,6 +159,15 @@ def _correct_counts(
     return np.array([[correct], [1 - correct]])
 
 
+def _class_correct_counts(
+    query: ClassCorrectCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
+) -> np.ndarray:
+    scores = phi @ np.asarray(params.weights, np.float64)
+    value = np.zeros((query.n_classes, 2))
+    value[y, 0 if scores[y] > np.delete(scores, y).max() else 1] = 1
+    return value
+
+
 STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     ChannelMoment: _channel_moment,
     Gram: _gram,
@@ -167,4 +177,5 @@ STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     Gradient: _gradient,
     ClassCounts: _class_counts,
     CorrectCounts: _correct_counts,
+    ClassCorrectCounts: _class_correct_counts,
 }

@@ -4,6 +4,7 @@ Everything heavy may be imported only when the command runs.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -45,7 +46,8 @@ from dphead.cli.releases import releases_text
 
 SECTIONS = {
     "Rows and files": (
-        *("out", "split", "classes", "test", "test_split", "test_is", "config"),
+        *("out", "backbones", "split", "classes"),
+        *("test", "test_split", "test_is", "config"),
     ),
     "Guarantee": (
         *("epsilon", "delta", "relation", "nominal_n", "group_cap", "protect"),
@@ -67,8 +69,17 @@ SECTIONS = {
     sections=SECTIONS,
     short_help="Train a private head from a features file.",
 )
-@click.argument("features", type=PATH)
+@click.argument("features", type=PATH, required=False)
 @RUN_FOLDER
+@click.option(
+    "--backbones",
+    metavar="A.H5,B.H5",
+    callback=values.paths,
+    help=(
+        "Features files of the same images by several networks: the fit chooses among "
+        "them, and FEATURES, by counts that are charged."
+    ),
+)
 @METHOD
 @PRESET
 @EPSILON
@@ -151,15 +162,18 @@ def fit(
     not_private: bool,
     **given: Any,
 ) -> None:
-    """Train a private head on FEATURES and write it, its guarantee and a copy of the
-    ledger to a run folder.
+    """Train a private head on FEATURES, or on the best of several networks'
+    (--backbones), and write it, its guarantee and a copy of the ledger to a run folder.
 
     Everything that the fit will release is planned, and charged in the data set's
     ledger, before a row is used; --dry-run or -v prints it.
     """
     if not dry_run:
         check_private(given["epsilon"], not_private)
-    check_there("a features file", given["features"], given["test"])
+    given["features"], given["backbones"] = _files(**given)
+    check_there(
+        "a features file", given["features"], *given["backbones"], given["test"]
+    )
 
     from dphead.cli.outcome import details, outcome
     from dphead.runs.connect import require_jax
@@ -194,6 +208,20 @@ def fit(
     click.echo(text)
     if verbose:
         click.echo(details(result))
+
+
+def _files(
+    features: Path | None, backbones: tuple[Path, ...], **_: Any
+) -> tuple[Path, tuple[Path, ...]]:
+    """The first features file, and those beside it."""
+    files = (*([] if features is None else [features]), *backbones)
+    if not files:
+        raise click.UsageError("Missing argument 'FEATURES'.")
+    if backbones and len(files) == 1:
+        raise click.UsageError(
+            "--backbones needs several files to choose among: A.H5,B.H5."
+        )
+    return files[0], files[1:]
 
 
 def _place(

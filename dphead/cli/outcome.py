@@ -33,7 +33,7 @@ def outcome(
     """
     report, test = result["report"], result["test"]
     parts = {
-        "Trained": [trained(report)],
+        "Trained": [trained(report), *selected(report)],
         "Privacy": privacy(report, plan),
         "Accuracy": accuracy(report, test),
         "Budget": budget(report["ledger"], thing_in(report)),
@@ -76,6 +76,29 @@ def trained(report: dict[str, Any]) -> str:
         f"a head (the last layer) by {name}, on {rows} x {features}, "
         f"{data['n_classes']} classes"
     )
+
+
+def selected(report: dict[str, Any]) -> Iterator[str]:
+    """How the features were chosen among several networks', if they were."""
+    selection = report.get("selection")
+    if selection is None:
+        return
+    networks = selection["networks"]
+    tried = [
+        tied(f"{named(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
+        for one in networks
+    ]
+    share = tied(f"{100 * selection['share_of_mu2']:.0f} %")
+    yield (
+        f"by the network {named(networks[selection['chosen']])}, chosen for what small "
+        f"heads are expected to get right ({', '.join(tried)}); {share} of this fit's "
+        "mu² paid for the choice"
+    )
+
+
+def named(network: dict[str, Any]) -> str:
+    """A network that was to choose from, and its width: several may have one name."""
+    return tied(f"{network['backbone']} ({network['n_features']:,} features)")
 
 
 def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
@@ -151,6 +174,7 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
             f"{tied(f'{middle:.1f} %')} expected on new {things} (90 % interval: "
             f"{between}), from released numbers alone: may be published"
         )
+    yield from worst_class(report)
     if test is None:
         if expected is None:
             yield "not measured: give test rows with --test or --test-split"
@@ -173,6 +197,21 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
         rest = len(weak) - len(named)
         more = f" and {rest} more" if rest else ""
         yield f"! below half of the classes' mean: {', '.join(named)}{more}"
+
+
+def worst_class(report: dict[str, Any]) -> Iterator[str]:
+    """The class where the released accuracy is least, if each class's was asked for."""
+    found = report.get("class_accuracy")
+    if found is None:
+        return
+    name = report["data"]["class_names"][found["weakest"]]
+    low, high, middle = (100 * found["worst"][k] for k in ("low", "high", "accuracy"))
+    between = tied(f"{low:.1f} to {high:.1f} %")
+    yield (
+        f"{tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 % "
+        f"interval, whichever class is worst: {between}): may be published. The least "
+        "of noisy numbers is too low on average; the interval allows for it"
+    )
 
 
 def measured(metrics: dict[str, Any]) -> str:

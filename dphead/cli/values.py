@@ -5,6 +5,7 @@ value means is for the library to check.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -45,6 +46,14 @@ def parts(_: Given, __: Given, text: str | None) -> tuple[str, ...]:
 def names(_: Given, __: Given, text: str | None) -> tuple[str, ...] | None:
     """Texts between commas, as they are; None where nothing was given."""
     return tuple(text.split(",")) if text else None
+
+
+def paths(_: Given, __: Given, text: str | None) -> tuple[Path, ...]:
+    """Paths between commas; none at all where nothing was given."""
+    found = tuple(text.split(",")) if text is not None else ()
+    if "" in found:
+        raise click.BadParameter(f"write paths between commas, got {text!r}")
+    return tuple(map(Path, found))
 
 
 def image_size(_: Given, __: Given, text: str | None) -> Any:

@@ -63,13 +63,15 @@ class DPAutoClassifier(DPClassifier):
     """Nothing to choose: gradient steps that follow from the sizes and the budget, and
     the accuracy to expect.
 
-    estimate gives `expected_accuracy_`. prior: (n_features, n_classes), for rows as
-    they are, such as the backbone's own head for these classes.
+    estimate gives `expected_accuracy_`, per_class_share (a share of mu²)
+    `head_.class_accuracy`, also of the worst class. prior: (n_features, n_classes), for
+    rows as they are, such as the backbone's own head for these classes.
     """
 
     method: ClassVar[str] = "auto"
 
     estimate: bool | None = None
+    per_class_share: float | None = None
     prior: np.ndarray | None = None
 
 

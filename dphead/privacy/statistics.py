@@ -290,6 +290,23 @@ class CorrectCounts(ClassCounts):
 
 
 @dataclass(frozen=True)
+class ClassCorrectCounts(CorrectCounts):
+    """`CorrectCounts` of the rows of each class, shape (n_classes, 2).
+
+    Each row that counts is in one entry: of its own class, correct or not.
+    """
+
+    def shape(self, width: int) -> tuple[int, ...]:
+        """(n_classes, 2)."""
+        return (self.n_classes, 2)
+
+    def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
+        """The classes, and one row each in one of two columns."""
+        columns, row = super().factors(xp, chunk)
+        return one_hot(xp, chunk.y, chunk.keep, self.n_classes), columns * row
+
+
+@dataclass(frozen=True)
 class ChannelMoment(Query):
     """Means of a row's channels (power 1), or of their squares (2), clipped to C.
 

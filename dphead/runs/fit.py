@@ -6,7 +6,8 @@ It is prepared, then led by the first process and served by the others, then wri
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -18,6 +19,12 @@ from dphead.planning.plan import Plan, check_unit, make_plan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.features import FeaturesRows, check_views, load_features
+from dphead.runs.backbones import (
+    check_options,
+    check_same_images,
+    selected,
+    selection_of,
+)
 from dphead.runs.connect import require_jax
 from dphead.runs.custody import (
     Measured,
@@ -44,11 +51,13 @@ from dphead.runs.files import (
 )
 from dphead.runs.head_file import save_head
 from dphead.runs.ledgers import open_ledger
-from dphead.runs.loop import FitResult, Progress, Run, fit_head
+from dphead.runs.loop import FitResult, Progress, Run, facts_of, fit_head
 from dphead.runs.memory import share
 from dphead.runs.options import FitOptions
 from dphead.runs.processes import Group, software
 from dphead.runs.report import HEAD
+from dphead.solvers.auto import Auto
+from dphead.solvers.backbones import BackboneSelection
 from dphead.solvers.base import PlannedRelease
 from dphead.solvers.head import LinearHead
 from dphead.sums.caches import KeptRows
@@ -63,12 +72,17 @@ Announce = Callable[[Plan, Method], None]
 
 @dataclass(frozen=True)
 class PreparedHead(Prepared):
-    """The fit of a head before its charge. releases: as the solver asks for them."""
+    """The fit of a head before its charge.
+
+    releases: as the solver asks for them. networks: a fit on each network's features,
+    in the order of the solver's sources, where it is to choose among several.
+    """
 
     options: FitOptions
     rows: FeaturesRows
     file: FeaturesFile
     releases: list[PlannedRelease]
+    networks: tuple["PreparedHead", ...] = field(default=(), kw_only=True)
 
 
 class TestRows(NamedTuple):
@@ -109,27 +123,68 @@ def _fit_files(
     progress: Progress | None,
 ) -> dict[str, Any]:
     start = time.perf_counter()
-    rows, file = load_features(options.features, options.split, 0, options.group_cap)
     report = metrics = seconds = None
-    with file:
-        run = prepare(options, rows, file)
+    with ExitStack() as files:
+        run = open_networks(options, files)
         if group is not None and not group.first:
             head = serve(run, group)
         else:
-            test = open_test(run)
-            n_test = 0 if test is None else len(test.x)
+            tests = [open_test(one) for one in run.networks or (run,)]
+            n_test = sum(len(test.x) for test in tests if test is not None)
             check_folder(options.out, stored_sizes(run))
             run = beside_others(run)
             with locked(options.out):
                 result = lead(run, group, n_test, announce, progress)
                 head = result.head
-                measured = measure(run, head, test)
+                chosen = selected(head)
+                measured = measure(run, head, tests[chosen])
+                if run.networks:
+                    run = replace(run, source=run.networks[chosen].source)
                 report = write(run, result, measured)
             metrics = None if measured is None else measured.metrics
             seconds = time.perf_counter() - start
             if group is not None:
                 group.end(head)
     return {"report": report, "test": metrics, "seconds": seconds, "head": head}
+
+
+def open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
+    """The fit on the features file, or the one that chooses among several networks'.
+
+    files: closes them.
+    """
+    check_options(options)
+    runs = []
+    for path in (options.features, *options.backbones):
+        rows, file = load_features(path, options.split, 0, options.group_cap)
+        files.enter_context(file)
+        runs.append(prepare(options, rows, file))
+    return among(runs) if options.backbones else runs[0]
+
+
+def among(runs: list[PreparedHead]) -> PreparedHead:
+    """One fit that chooses among networks: one plan, so one charge, for trials and
+    all.
+    """
+    first, options = runs[0], runs[0].options
+    check_same_images([(one.file, one.source.class_names) for one in runs])
+    widths = tuple(one.facts.n_features for one in runs)
+    facts = replace(first.facts, n_features=max(widths))
+    method = first.method
+    assert isinstance(method.solver, Auto)  # `check_options`
+    solver = BackboneSelection(widths, method.solver)
+    target = options.target(method.accountant, options.group_cap)
+    plan = make_plan(solver, facts, **vars(target))
+    return replace(
+        first,
+        facts=facts,
+        method=replace(method, solver=solver),
+        plan=plan,
+        settings=asdict(solver),
+        space=" ".join(one.space for one in runs),
+        releases=solver.plan(plan.budgeted(facts)),
+        networks=tuple(runs),
+    )
 
 
 def prepare(
@@ -202,7 +257,8 @@ def lead(
         announce(run.plan, run.method)
     parts = None if group is None else SumOfParts(group, own)
     door = Door(sums, parts=parts, memory=memory)
-    door.check((r.query for r in run.releases), facts.n_features)
+    for each in facts_of(run.method.solver, facts):
+        door.check((r.query for r in run.releases), each.n_features)
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     how = Run(
         charged=charge(run, ledger),
@@ -211,6 +267,8 @@ def lead(
         progress=progress,
     )
     rows = own if group is None else run.rows
+    if run.networks:
+        rows = [one.rows for one in run.networks]
     return fit_head(run.method.solver, rows, facts, run.plan, how)
 
 
@@ -243,6 +301,8 @@ def write(
     trained = Trained(HEAD, save_head(out, result.head, facts))
     chosen = tuning(run.options, result.ledger)
     report = make_report(run, result, measured, chosen, trained)
+    sources = [one.source for one in run.networks]
+    report["selection"] = selection_of(sources, run.method.solver, result.head)
     write_records(out, report, result.ledger)
     return report
 
@@ -290,7 +350,7 @@ def open_test(run: PreparedHead) -> TestRows | None:
     options, train = run.options, run.file
     if options.test is None and options.test_split is None:
         return None
-    path = options.test or options.features
+    path = options.test or train.path
     rows, file = load_features(path, options.test_split, memory=0)
     with file:
         if file.feature_space != train.feature_space:

@@ -1,8 +1,8 @@
 """The one loop: ask, release, tell. No solver may be told what was not released."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dphead.planning.plan import Plan
@@ -70,13 +70,15 @@ class FitResult:
 
 def fit_head(
     solver: Solver,
-    rows: Rows,
+    rows: Rows | Sequence[Rows],
     facts: PublicFacts,
     plan: Plan,
     run: Run | None = None,
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
+    rows: or several networks' features of the same rows, slot for slot, for a solver
+    that asks of several sources: that they are of the same is the caller's to hold.
     facts, plan: the solver's, by `make_plan(solver, facts, ...)`. run: how; None is a
     private fit, counted alone.
     Raises ValueError before anything is read or charged when the ledger's budget does
@@ -85,8 +87,10 @@ def fit_head(
     run = run or Run()
     charged, noise = run.charged, run.noise
     summer = run.summer or Door(CpuSums(), memory=DEFAULT_BYTES)
+    sources = rows if isinstance(rows, Sequence) else (rows,)
     if charged is None:
-        check_fit(summer, solver, rows, plan, facts)
+        for source, own in zip(sources, facts_of(solver, facts), strict=True):
+            check_fit(summer, solver, source, plan, own)
         charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
@@ -97,7 +101,7 @@ def fit_head(
         released = release(
             ask.query,
             ask.params,
-            rows,
+            sources[ask.source],
             spec,
             ledger=charged,
             noise=noise,
@@ -109,6 +113,12 @@ def fit_head(
     head = _head(steps, answer, len(plan.specs))
     seconds = time.perf_counter() - start
     return FitResult(head, plan, charged.ledger, charged.fit_id, noise.private, seconds)
+
+
+def facts_of(solver: Solver, facts: PublicFacts) -> list[PublicFacts]:
+    """The public facts of each source of rows that a solver asks of."""
+    widths = getattr(solver, "widths", (facts.n_features,))
+    return [replace(facts, n_features=width) for width in widths]
 
 
 def _next_ask(steps: Steps, answer: Answer | None, plan: Plan, i: int) -> Ask:

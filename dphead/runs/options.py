@@ -63,6 +63,8 @@ class FitOptions(RunOptions):
     settings: the method's options; None values take its defaults. classes: public class
     names if the file declares none. group_cap: protects groups of the file's group
     column, of which the first so many rows count; None protects each row.
+    backbones: features files of the same images by other networks; the fit chooses
+    among all (`runs.backbones`).
     backend: how rows are summed, for `block_sum`. processes: this one's place among
     several, each of which reads its own part of the rows.
     """
@@ -70,6 +72,7 @@ class FitOptions(RunOptions):
     method: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
     group_cap: int | None = None
+    backbones: tuple[Path, ...] = ()
     classes: tuple[str, ...] | None = None
     backend: str = "numpy"
     processes: Place | None = None

@@ -263,6 +263,10 @@ def build(
         "expected_accuracy": None
         if result.head.estimate is None
         else asdict(result.head.estimate),
+        "class_accuracy": None
+        if result.head.class_accuracy is None
+        else asdict(result.head.class_accuracy),
+        "selection": None,  # a head's alone: `runs.fit` says what was chosen
         "tuning": tuning,
         "warnings": warnings,
         "test": tested.metrics if tested.test_is == "public" else None,

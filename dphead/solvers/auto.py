@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dphead.privacy.query import Params
-from dphead.privacy.statistics import CorrectCounts
+from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
     DESCENT,
     GAP_PER_PARAMETER,
@@ -49,19 +49,31 @@ from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.feature_covariance import DPFC
 from dphead.solvers.gradient import GradientDescent
-from dphead.solvers.head import AccuracyEstimate, LinearHead, join_intercept
+from dphead.solvers.head import (
+    AccuracyEstimate,
+    ClassAccuracy,
+    join_intercept,
+)
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
 from dphead.solvers.settings import (
     AT_LEAST_ONE,
+    BELOW_ONE,
     OFF,
     POSITIVE,
+    UP_TO_HALF,
     Setting,
     check_settings,
 )
 
 Scale = Literal["auto", "always", "never"]
 ESTIMATE = Setting("Spend 1 to 3 % of mu² on the accuracy to expect.")
+PER_CLASS_SHARE = Setting(
+    "Share of mu² for the accuracy of each class, the worst one's above all.",
+    UP_TO_HALF,
+    OFF,
+    option=True,
+)
 PRIOR = Setting(
     "A .npy of public weights (features, classes) to start from.",
     source=OFF,
@@ -70,6 +82,9 @@ PRIOR = Setting(
 BY_RULE = "None: `auto_rules`"
 SCALE = Setting("Whether features are scaled.", source="ablation", settable=False)
 STEPS_OF_RULE = Setting("Gradient steps.", AT_LEAST_ONE, BY_RULE, settable=False)
+COUNT_SHARE_OF_RULE = Setting(
+    "Share of mu² for the count.", BELOW_ONE, BY_RULE, settable=False
+)
 MOVE = Setting(
     "Logits by which noise alone may move a weight.", POSITIVE, BY_RULE, settable=False
 )
@@ -86,15 +101,17 @@ class Auto:
     faster than signal. Features are scaled by a noisy standardisation where n·mu is at
     least twice their number and they turn out to differ in size. Steps are longer where
     classes turn out to lie far apart (`Lengthening`), unless `move` is given or there
-    is a prior. Its numbers: `auto_rules`. Fields beside estimate and prior are for
+    is a prior. Its numbers: `auto_rules`. Fields beside those that are options are for
     measuring what each part is worth (benchmarks/experiments/ablation.py).
     """
 
     estimate: Annotated[bool, ESTIMATE] = True
+    per_class_share: Annotated[float, PER_CLASS_SHARE] = 0.0
     prior: Annotated[PublicPrior | None, PRIOR] = None
     scale: Annotated[Scale, SCALE] = "auto"
     steps: Annotated[int | None, STEPS_OF_RULE] = None
     move: Annotated[float | None, MOVE] = None
+    counted: Annotated[float | None, COUNT_SHARE_OF_RULE] = None
     descent: Annotated[GradientDescent, DESCENT_OF_RULE] = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
@@ -104,19 +121,21 @@ class Auto:
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
         """The feature mean, the feature squares if rows are scaled, the gradients, and
-        the count.
+        the counts.
         """
         if self._preconditioned(facts):
             return self._without_noise().plan(facts)
         releases = self._descent(facts).plan(facts)
-        share, rest = self._count_share(facts), sum(p.weight for p in releases)
-        if share:
-            weight = rest * share / (1 - share)
-            releases.append(
-                PlannedRelease(
-                    "correct rows", CorrectCounts(facts.n_classes), 1.0, weight
+        counts = {
+            "correct rows": (CorrectCounts, self._count_share(facts)),
+            "correct rows of classes": (ClassCorrectCounts, self._class_share(facts)),
+        }
+        whole = sum(p.weight for p in releases) / (1 - self._counts_share(facts))
+        for label, (query, share) in counts.items():
+            if share:
+                releases.append(
+                    PlannedRelease(label, query(facts.n_classes), 1.0, whole * share)
                 )
-            )
         return releases
 
     def solve(self, facts: PublicFacts) -> Steps:
@@ -128,10 +147,13 @@ class Auto:
         head = yield from descent.solve(
             facts, None if planned else Lengthening(facts, descent)
         )
+        params = Params(head.transform, join_intercept(head).astype(np.float32))
         if self._count_share(facts):
-            return replace(
-                head, estimate=(yield from self._expected(facts, descent, head))
-            )
+            found = yield from _expected(facts, descent, params)
+            head = replace(head, estimate=found)
+        if self._class_share(facts):
+            classes = yield from _of_classes(facts, descent, params)
+            head = replace(head, class_accuracy=classes)
         return head
 
     def _preconditioned(self, facts: PublicFacts) -> bool:
@@ -173,7 +195,7 @@ class Auto:
                 centering=centering,
                 prior=self.prior,
             )
-        share = GRADIENTS_SHARE * (1 - self._count_share(facts))
+        share = GRADIENTS_SHARE * (1 - self._counts_share(facts))
         strength = facts.mu * facts.n_rows * math.sqrt(share)
         steps = self.steps or number_of_steps(facts)
         near = self.prior is not None and not strong
@@ -192,32 +214,72 @@ class Auto:
         """
         if not self.estimate or _exact(facts):
             return 0.0
-        return count_share(facts)
+        return count_share(facts) if self.counted is None else self.counted
 
-    def _expected(
-        self, facts: PublicFacts, descent: GradientDescent, head: LinearHead
-    ) -> Generator[Ask, Answer, AccuracyEstimate]:
-        weights = join_intercept(head).astype(np.float32)
-        answer = yield Ask(
-            "correct rows",
-            CorrectCounts(facts.n_classes),
-            Params(head.transform, weights),
-        )
-        kept, seen, noise = _counted(answer, facts.n_classes)
-        units = max(1.0, kept / facts.group_cap)
+    def _class_share(self, facts: PublicFacts) -> float:
+        """Nothing without privacy, as `_count_share`."""
+        return 0.0 if _exact(facts) else self.per_class_share
+
+    def _counts_share(self, facts: PublicFacts) -> float:
+        return self._count_share(facts) + self._class_share(facts)
+
+
+def _expected(
+    facts: PublicFacts, descent: GradientDescent, params: Params
+) -> Generator[Ask, Answer, AccuracyEstimate]:
+    answer = yield Ask("correct rows", CorrectCounts(facts.n_classes), params)
+    kept, seen, noise = _counted(answer, 1 / facts.n_classes)
+    units = max(1.0, kept / facts.group_cap)
+    gap = _overfit(facts, descent, seen, units)
+    middle, sd = _on_new(seen, noise, units, gap)
+    return _interval(middle, sd, NORMAL_95)
+
+
+def _of_classes(
+    facts: PublicFacts, descent: GradientDescent, params: Params
+) -> Generator[Ask, Answer, ClassAccuracy]:
+    query = ClassCorrectCounts(facts.n_classes)
+    answer = yield Ask("correct rows of classes", query, params)
+    units = max(1.0, float(answer.value.sum()) / facts.group_cap)
+    found = []
+    for counts in answer.value:
+        own = Answer(counts[:, None], answer.noise_sd)
+        kept, seen, noise = _counted(own, 0.0)
         gap = _overfit(facts, descent, seen, units)
-        sampling = max(seen * (1 - seen), 1 / units) / units
-        sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
-        half = NORMAL_95 * sd
-        middle = seen - gap
-        return AccuracyEstimate(
-            middle, max(0.0, middle - half), min(1.0, middle + half)
-        )
+        own_units = max(1.0, kept / facts.group_cap)
+        found.append(_on_new(seen, noise, own_units, gap))
+    each = tuple(_interval(middle, sd, NORMAL_95) for middle, sd in found)
+    # of all classes at once (Bonferroni): the least of their bounds is a bound of the
+    # least
+    joint = float(ndtri(1 - (1 - float(ndtr(NORMAL_95))) / facts.n_classes))
+    bounds = [_interval(middle, sd, joint) for middle, sd in found]
+    weakest = min(range(len(each)), key=lambda position: each[position].accuracy)
+    worst = AccuracyEstimate(
+        each[weakest].accuracy,
+        min(one.low for one in bounds),
+        min(one.high for one in bounds),
+    )
+    return ClassAccuracy(each, weakest, worst)
 
 
-def _counted(answer: Answer, n_classes: int) -> tuple[float, float, float]:
+def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:
+    """(accuracy on new rows, its standard deviation) of the share that is seen of
+    `units` that count, with its noise, less what is lost on new rows.
+    """
+    sampling = max(seen * (1 - seen), 1 / units) / units
+    sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
+    return seen - gap, sd
+
+
+def _interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
+    half = deviations * sd
+    return AccuracyEstimate(middle, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def _counted(answer: Answer, least: float) -> tuple[float, float, float]:
     """(number of rows that count, share of them that the head gets right, standard
-    deviation of the noise in that share), from noisy `CorrectCounts`.
+    deviation of the noise in that share), from noisy `CorrectCounts`. least: the share
+    is no smaller.
 
     Rows without a class, unreadable or beyond their group's cap are in neither count,
     and n says nothing of how many they are.
@@ -225,7 +287,7 @@ def _counted(answer: Answer, n_classes: int) -> tuple[float, float, float]:
     right, wrong = (float(v) for v in answer.value[:, 0])
     kept = max(right + wrong, answer.noise_sd, 1.0)
     # a count of all rows is no certainty: the rule of succession
-    seen = min(1 - 1 / (kept + 2), max(1 / n_classes, right / kept))
+    seen = min(1 - 1 / (kept + 2), max(least, right / kept))
     return kept, seen, answer.noise_sd * math.hypot(seen, 1 - seen) / kept
 
 

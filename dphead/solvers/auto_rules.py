@@ -77,6 +77,12 @@ COUNT_SD = 0.01  # of the count's noise over n that it is to bring about; chosen
 # ablation, "few rows": a tenth of mu² cost up to 1.3 points
 LEAST_COUNT_SHARE, MOST_COUNT_SHARE = 0.01, 0.03
 
+# A choice among several networks' features, as shares of mu².
+# for the trial of each, and for all of them at most; chosen (docs/backbones.md has what
+# the choice costs)
+TRIAL_SHARE, TRIALS_SHARE = 0.05, 0.3
+TRIAL_COUNT_SHARE = 0.2  # of a trial, for the count that decides; chosen
+
 # How much better a head does on its own rows; expected.
 # of margins, in standard deviations, at a length of 1 and one row: trials, 2.8 for fits
 # on 2,000 and on 40,000 of CIFAR-10's rows, 1 to 2.5 on digits

@@ -56,11 +56,15 @@ class PlannedRelease:
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """The next planned release, and what its statistic depends on."""
+    """The next planned release, and what its statistic depends on.
+
+    source: of which rows, where a fit has several networks' features of the same ones.
+    """
 
     label: str
     query: Query
     params: Params
+    source: int = 0
 
 
 @dataclass(frozen=True, eq=False)

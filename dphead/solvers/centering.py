@@ -40,12 +40,14 @@ class Centering:
     unit_norm: False leaves rows as they are (a clip norm must then fit the features'
     scale). scale_share: of the noisy mean squares of centred rows, each of which is
     divided by the mean squares' power 1/4 and brought to the sphere again, unless they
-    turn out to be nearly even (SCALE_FROM_RATIO).
+    turn out to be nearly even (SCALE_FROM_RATIO). clip_width: the number of features
+    by which their squares are clipped; None takes that of the rows.
     """
 
     share: Annotated[float, CENTER_SHARE] = 0.02
     unit_norm: Annotated[bool, UNIT_NORM] = True
     scale_share: Annotated[float, SCALE_SHARE] = 0.0
+    clip_width: int | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -71,7 +73,8 @@ class Centering:
             )
         ]
         if self.scale_share > 0:
-            squares, clip = ChannelMoment(facts.n_classes, 2), square_clip(facts)
+            squares = ChannelMoment(facts.n_classes, 2)
+            clip = square_clip(self.clip_width or facts.n_features)
             plan.append(
                 PlannedRelease(
                     "feature squares", squares, clip, weight=whole * self.scale_share
@@ -109,11 +112,11 @@ class Centering:
         return replace(centered, scale=(relative**SCALE_POWER).astype(np.float32))
 
 
-def square_clip(facts: PublicFacts) -> float:
+def square_clip(n_features: int) -> float:
     """Twice the norm that the squares of a unit row have if its features are Gaussian,
     sqrt(3/d).
     """
-    return min(1.0, 2 * float(np.sqrt(3 / facts.n_features)))
+    return min(1.0, 2 * float(np.sqrt(3 / n_features)))
 
 
 def shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:

@@ -20,6 +20,30 @@ class AccuracyEstimate:
     high: float
 
 
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """The accuracy expected on each class, and of the class where it is least.
+
+    worst: of the class at position `weakest`, the least of noisy numbers, which is
+    below the true least on average. Its interval holds the least accuracy of any class
+    with 90 %, whichever class that is: it is wider than that of `each` there.
+    """
+
+    each: tuple[AccuracyEstimate, ...]
+    weakest: int
+    worst: AccuracyEstimate
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which of several networks' features a head is of, and what a small head on each
+    was expected to get right, from private releases alone.
+    """
+
+    chosen: int
+    trials: tuple[AccuracyEstimate, ...]
+
+
 class StandardErrors(Protocol):
     """How far the noise moves weights: `solvers.error_bars.ErrorBars`."""
 
@@ -38,6 +62,8 @@ class LinearHead:
     scores are not calibrated). ValueError for another.
     estimate: what the solver expects of the head, or None if it did not ask.
     error_bars: how far the noise moves it, or None.
+    class_accuracy: what is expected of each class, or None.
+    selection: how its features were chosen among several networks', or None.
     """
 
     weights: np.ndarray
@@ -46,6 +72,8 @@ class LinearHead:
     loss: Loss = "softmax"
     estimate: AccuracyEstimate | None = None
     error_bars: StandardErrors | None = None
+    class_accuracy: ClassAccuracy | None = None
+    selection: Selection | None = None
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:

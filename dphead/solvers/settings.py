@@ -44,6 +44,7 @@ AT_LEAST_ONE = Range("a whole number of at least 1", lambda v: v >= 1)
 RELEASES = 2**20  # of a plan, at most: it is a list, and takes a minute at this length
 COUNT = Range(f"a whole number from 1 to {RELEASES}", lambda v: 1 <= v <= RELEASES)
 BELOW_ONE = Range("in [0, 1)", lambda v: 0 <= v < 1)
+UP_TO_HALF = Range("from 0 to 0.5", lambda v: 0 <= v <= 0.5)
 SHARE = Range("in (0, 1)", lambda v: 0 < v < 1)
 PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
 

@@ -286,6 +286,9 @@ def test_private_metrics(run):
     change(run, expected_accuracy={"low": 0.8})
     assert names(run) == [name]
     change(run, expected_accuracy=None)
+    change(run, class_accuracy={"weakest": 1})
+    assert names(run) == [name]
+    change(run, class_accuracy=None)
     change(run, method={"train_accuracy": 0.9})
     assert names(run) == [name]
 
@@ -299,10 +302,16 @@ def test_an_expected_accuracy_that_was_released_is_no_private_metric(tmp_path):
         tmp_path / "run",
         "--method",
         "auto",
+        "--per-class-share",
+        0.1,
+        "--tuning",
+        "none",
         "--ledger",
         tmp_path / "ledger.sqlite",
     )
-    assert report_of(tmp_path / "run")["expected_accuracy"] is not None
+    report = report_of(tmp_path / "run")
+    assert report["expected_accuracy"] is not None
+    assert len(report["class_accuracy"]["each"]) == 3
     assert names(tmp_path / "run") == []
 
 

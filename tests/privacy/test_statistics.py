@@ -25,6 +25,7 @@ from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
+    ClassCorrectCounts,
     ClassCounts,
     ClassGrams,
     ClassSums,
@@ -328,6 +329,14 @@ def test_a_count_of_correct_rows_is_the_accuracy_of_the_head():
     assert counts[:, 0].tolist() == [expected, 296 - expected]
     tied = clipped_sum(CorrectCounts(M), Params(weights=np.zeros((D, M))), x, y)
     assert tied[:, 0].tolist() == [0, 296]
+    each = clipped_sum(ClassCorrectCounts(M), Params(transform, weights), x, y)
+    assert each.sum(axis=0).tolist() == counts[:, 0].tolist()
+    finite = y[4:]
+    of_class = np.bincount(finite, minlength=M)
+    assert each.sum(axis=1).tolist() == of_class.tolist()
+    with np.errstate(invalid="ignore"):
+        right = finite[head.scores(x).argmax(axis=1)[4:] == finite]
+    assert each[:, 0].tolist() == [np.sum(right == c) for c in range(M)]
 
 
 @pytest.mark.parametrize(
@@ -517,6 +526,22 @@ WORST = [
         np.eye(D, M),
     ),
     (
+        ClassCorrectCounts(M),
+        "zero_out",
+        0,
+        (E[0], 0),
+        None,
+        np.eye(D, M),
+    ),
+    (
+        ClassCorrectCounts(M),
+        "replace_one",
+        0,
+        (E[0], 0),
+        (E[0], 1),
+        np.eye(D, M),
+    ),
+    (
         CorrectCounts(M),
         "replace_one",
         0,
@@ -690,6 +715,7 @@ def test_the_table_of_sensitivities(clip_norm, append):
         ClassSums(m): (r, max(2 * clip_norm, math.sqrt(2) * r)),
         ClassCounts(m): (1.0, math.sqrt(2)),
         CorrectCounts(m): (1.0, math.sqrt(2)),
+        ClassCorrectCounts(m): (1.0, math.sqrt(2)),
         Gradient(m): (clip_norm, 2 * clip_norm),
         Gradient(
             m,

@@ -9,10 +9,12 @@ from fits import plan_and_fit, quick_sums
 
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params
 from dphead.privacy.statistics import CorrectCounts, Gradient
+from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import Lengthening, _counted, _overfit
+from dphead.solvers.auto import Lengthening, _counted, _of_classes, _overfit
 from dphead.solvers.auto_rules import (
     DESCENT,
     LENGTHEN_AT_MOST,
@@ -304,12 +306,12 @@ def test_a_count_that_noise_drowned_expects_anything():
     """The counts themselves may be negative."""
     drowned = [[-50.0, -80.0], [3.0, -9.0], [0.0, 0.0], [70.0, -65.0]]
     for values in np.array(drowned):
-        kept, seen, noise = _counted(Answer(values[:, None], 100.0), M)
+        kept, seen, noise = _counted(Answer(values[:, None], 100.0), 1 / M)
         assert kept == 100
         assert 1 / M <= seen <= 1
         assert noise >= 0.5**0.5
     exact = np.array([[60.0], [20.0]])
-    assert _counted(Answer(exact, 0.0), M) == (80, 0.75, 0)
+    assert _counted(Answer(exact, 0.0), 1 / M) == (80, 0.75, 0)
 
 
 @pytest.mark.parametrize(
@@ -412,6 +414,75 @@ def test_it_asks_for_gradients_and_one_count():
     queries = [p.query for p in solver.plan(plan().budgeted(facts))]
     assert queries[-1] == CorrectCounts(M)
     assert queries[-2] == Gradient(M)
+
+
+@pytest.mark.parametrize("estimate", [True, False])
+def test_the_accuracy_of_each_class_costs_its_share_of_the_budget(estimate):
+    spent = plan(solver=Auto(estimate=estimate, per_class_share=0.2))
+    assert 1 - 1e-6 < spent.epsilon_spent() <= 1.0
+    shares = {}
+    for spec in spent.specs:
+        share = spec.noise_multiplier**-2
+        shares[spec.label] = shares.get(spec.label, 0) + share
+    total = sum(shares.values())
+    assert shares["correct rows of classes"] == pytest.approx(0.2 * total)
+    assert ("correct rows" in shares) == estimate
+
+
+def test_the_accuracy_of_each_class_is_in_its_interval_and_the_least_in_its_own():
+    """Small classes, hard ones, and much noise; what holds in nine of ten is counted
+    here by draws.
+    """
+    weights = np.array([0.4, 0.3, 0.25, 0.05])
+    test_x, test_y = blobs(20_000, 99, weights=weights)
+    solver = Auto(per_class_share=0.1)
+    held = []
+    least = []
+    for seed in range(25):
+        x, y = blobs(3000, seed, weights=weights)
+        head = fit(x, y, 0.7, seed, solver)
+        right = head.scores(test_x).argmax(axis=1) == test_y
+        truth = np.array([np.mean(right[test_y == c]) for c in range(M)])
+        found = head.class_accuracy
+        assert len(found.each) == M
+        middles = [one.accuracy for one in found.each]
+        assert found.weakest == np.argmin(middles)
+        assert found.worst.accuracy == min(middles)
+        held += [a.low <= t <= a.high for a, t in zip(found.each, truth, strict=True)]
+        least.append(found.worst.low <= truth.min() <= found.worst.high)
+        assert found.worst.low <= found.each[found.weakest].low
+    assert np.mean(held) >= 0.85
+    assert np.mean(least) >= 0.85
+
+
+def test_the_least_of_equal_classes_is_estimated_too_low():
+    """As its docstring and the report say; the interval allows for it."""
+    facts = PublicFacts(40_000, 8, 40, 0.5)
+    rng = np.random.default_rng(0)
+    descent = Auto(per_class_share=0.1)._descent(facts)
+    worst = []
+    for _ in range(200):
+        steps = _of_classes(facts, descent, Params(RowTransform(), np.zeros((8, 40))))
+        next(steps)
+        counts = np.tile([800.0, 200.0], (40, 1))
+        counts += rng.normal(0, 30, counts.shape)
+        with pytest.raises(StopIteration) as stop:
+            steps.send(Answer(counts, 30.0))
+        worst.append(stop.value.value.worst)
+    gap = _overfit(facts, descent, 0.8, 40_000)
+    assert np.mean([one.accuracy for one in worst]) < 0.8 - gap - 0.03
+    assert np.mean([one.low <= 0.8 - gap <= one.high for one in worst]) >= 0.9
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.51, np.nan])
+def test_the_share_for_classes_leaves_half_to_the_head(share):
+    with pytest.raises(ValueError, match="per_class_share must be"):
+        Auto(per_class_share=share)
+
+
+def test_without_noise_no_class_is_counted():
+    x, y = blobs(300, 0)
+    assert fit(x, y, np.inf, solver=Auto(per_class_share=0.1)).class_accuracy is None
 
 
 @pytest.mark.parametrize(

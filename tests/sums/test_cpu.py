@@ -9,6 +9,7 @@ from core import D, added, hostile, integer_sum, toy
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import (
     ChannelMoment,
+    ClassCorrectCounts,
     ClassCounts,
     ClassGrams,
     ClassSums,
@@ -34,6 +35,7 @@ def queries(m):
         ClassSums(m),
         ClassCounts(m),
         CorrectCounts(m),
+        ClassCorrectCounts(m),
         Gram(m),
         ClassGrams(m),
         SigmoidHessians(m),

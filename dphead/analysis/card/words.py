@@ -135,6 +135,7 @@ def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("Method", _joined(method["name"], method["preset"], "preset")),
         ("Settings", f"{method['source']}; tuning: {report['tuning']}"),
         ("Network", made.get("backbone")),
+        ("Chosen among", _selected(report.get("selection"))),
         ("Its weights, sha256", made.get("weights_sha256")),
         ("Normalisation", (made.get("normalization") or {}).get("kind")),
         ("Features, digest", data["feature_space"]),
@@ -143,6 +144,18 @@ def provenance(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("Weights trained here, sha256", origin.get("tensors_sha256")),
     ]
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
+
+
+def _selected(selection: dict[str, Any] | None) -> str | None:
+    """The networks of a choice, each with what its trial was expected to get right."""
+    if selection is None:
+        return None
+    tried = [
+        f"{one['backbone']} ({one['n_features']:,} features, "
+        f"{100 * one['trial_accuracy']['accuracy']:.1f} %)"
+        for one in selection["networks"]
+    ]
+    return f"{', '.join(tried)}, by released counts of small heads, in this epsilon"
 
 
 def _joined(first: str, second: str | None, what: str) -> str:

@@ -1,0 +1,141 @@
+"""`auto` on the best of several networks' features of the same images.
+
+Which is best follows from released counts, and what is released from public sizes: the
+releases may not depend on which network is chosen.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from dphead.solvers.auto import Auto
+from dphead.solvers.auto_rules import (
+    TRIAL_COUNT_SHARE,
+    TRIAL_SHARE,
+    TRIALS_SHARE,
+    is_strong,
+    number_of_steps,
+)
+from dphead.solvers.base import PlannedRelease, PublicFacts, Steps
+from dphead.solvers.centering import Centering
+from dphead.solvers.head import AccuracyEstimate, Selection
+
+
+@dataclass(frozen=True)
+class BackboneSelection:
+    """A small `auto` on each network's features, with a count of the rows that it gets
+    right, then `auto` with the rest of the budget where it did best.
+
+    widths: numbers of features, one a network, in the order of the sources of rows that
+    it asks of. auto: what is fitted; its counts are of the last fit. n_features of
+    the facts is the largest width.
+    The charge comes before the choice, so that the last fit has one plan whichever
+    network it is of: it takes the steps of the widest one, and scales features, and
+    clips their squares, by the narrowest one's rules.
+    """
+
+    widths: tuple[int, ...]
+    auto: Auto = field(default_factory=Auto)
+    name: str = "auto"
+
+    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+        """Each network's trial, then the fit of the best. ValueError without noise:
+        a choice by exact counts has no price.
+        """
+        if math.isinf(facts.mu):
+            raise ValueError(
+                "a choice among networks needs noise, got epsilon=inf. Fit each alone, "
+                "or give a finite epsilon."
+            )
+        trial, share = self._trial(), self.trial_share
+        releases: list[PlannedRelease] = []
+        for source, own in enumerate(self._facts(facts, share)):
+            releases += _shared(trial.plan(own), share, label(source))
+        rest = self._rest
+        last = self._last(facts)
+        fits = {tuple(last.plan(own)) for own in self._facts(facts, rest)}
+        (common,) = fits  # one plan, whichever network is chosen
+        return releases + _shared(common, rest, "")
+
+    def solve(self, facts: PublicFacts) -> Steps:
+        """Try each network, choose by what the trials are expected to get right, and
+        fit.
+        """
+        trial, trials = self._trial(), []
+        for source, own in enumerate(self._facts(facts, self.trial_share)):
+            head = yield from _of_source(trial.solve(own), source, label(source))
+            trials.append(head.estimate)
+        chosen = best(trials)
+        own = self._facts(facts, self._rest)[chosen]
+        head = yield from _of_source(self._last(facts).solve(own), chosen, "")
+        return replace(head, selection=Selection(chosen, tuple(trials)))
+
+    @property
+    def trial_share(self) -> float:
+        """Of mu², for the trial of one network."""
+        return min(TRIAL_SHARE, TRIALS_SHARE / len(self.widths))
+
+    @property
+    def trials_share(self) -> float:
+        """The same for all of them."""
+        return len(self.widths) * self.trial_share
+
+    @property
+    def _rest(self) -> float:
+        return 1 - self.trials_share
+
+    def _facts(self, facts: PublicFacts, share: float) -> list[PublicFacts]:
+        """Each network's own, with this share of mu²."""
+        part = replace(facts, mu=facts.mu * math.sqrt(share))
+        return [replace(part, n_features=width) for width in self.widths]
+
+    def _trial(self) -> Auto:
+        counts = {"estimate": True, "per_class_share": 0.0}
+        return replace(self.auto, counted=TRIAL_COUNT_SHARE, **counts)
+
+    def _last(self, facts: PublicFacts) -> Auto:
+        """`auto` with what could differ between networks set alike."""
+        auto, centering = self.auto, self.auto.centering
+        own = self._facts(facts, self._rest)
+        narrowest = min(own, key=lambda one: one.n_features)
+        widest = max(own, key=lambda one: one.n_features)
+        if isinstance(centering, Centering):
+            centering = replace(centering, clip_width=narrowest.n_features)
+        scale = auto.scale
+        if scale == "auto":
+            scale = "always" if is_strong(narrowest) else "never"
+        steps = auto.steps or number_of_steps(widest)
+        return replace(auto, steps=steps, scale=scale, centering=centering)
+
+
+def label(source: int) -> str:
+    """What the releases of a network's trial begin with."""
+    return f"network {source + 1}: "
+
+
+def best(trials: list[AccuracyEstimate]) -> int:
+    """The first of those that are expected to get most right."""
+    return max(range(len(trials)), key=lambda source: trials[source].accuracy)
+
+
+def _shared(
+    releases: Iterable[PlannedRelease], share: float, prefix: str
+) -> list[PlannedRelease]:
+    """Releases with weights that add up to a share of the budget."""
+    releases = list(releases)
+    unit = share / sum(one.weight for one in releases)
+    return [
+        replace(one, label=prefix + one.label, weight=one.weight * unit)
+        for one in releases
+    ]
+
+
+def _of_source(steps: Steps, source: int, prefix: str) -> Steps:
+    """What a fit asks for, of one source of rows and under its labels there."""
+    try:
+        ask = next(steps)
+        while True:
+            named = replace(ask, label=prefix + ask.label, source=source)
+            ask = steps.send((yield named))
+    except StopIteration as stop:
+        return stop.value
