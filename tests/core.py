@@ -18,6 +18,7 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
+    RowCounts,
     SigmoidHessians,
 )
 from dphead.rows.arrays import ArrayRows
@@ -44,6 +45,7 @@ QUERIES = [
     Gradient(M, "softmax", "features"),
     Gradient(M, "sigmoid", "features"),
     CorrectCounts(M),
+    RowCounts(M),
 ]
 NAMES = [q.name for q in QUERIES]
 

@@ -20,6 +20,7 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
+    RowCounts,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
@@ -158,6 +159,12 @@ def _correct_counts(
     return np.array([[correct], [1 - correct]])
 
 
+def _row_counts(
+    query: RowCounts, params: Params, phi: np.ndarray, y: Label, clip_norm: float
+) -> np.ndarray:
+    return np.ones((1, 1))
+
+
 STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     ChannelMoment: _channel_moment,
     Gram: _gram,
@@ -167,4 +174,5 @@ STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     Gradient: _gradient,
     ClassCounts: _class_counts,
     CorrectCounts: _correct_counts,
+    RowCounts: _row_counts,
 }

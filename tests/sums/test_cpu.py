@@ -15,6 +15,7 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
+    RowCounts,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
@@ -34,6 +35,7 @@ def queries(m):
         ClassSums(m),
         ClassCounts(m),
         CorrectCounts(m),
+        RowCounts(m),
         Gram(m),
         ClassGrams(m),
         SigmoidHessians(m),
