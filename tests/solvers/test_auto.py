@@ -200,10 +200,15 @@ def test_the_count_has_one_to_three_per_cent_of_the_budget(n, epsilon, share):
 def test_steps_and_scaling_follow_from_sizes_and_budget():
     weak = plan(epsilon=0.1)
     strong = plan(epsilon=8.0)
-    assert 62 == len(weak.specs) < len(strong.specs) <= 103
-    assert len(plan(1000, epsilon=0.5).specs) == 32
-    assert [s.label for s in weak.specs][:2] == ["feature mean", "gradient"]
-    assert [s.label for s in strong.specs][:3] == [
+    assert 63 == len(weak.specs) < len(strong.specs) <= 104
+    assert len(plan(1000, epsilon=0.5).specs) == 33
+    assert [s.label for s in weak.specs][:3] == [
+        "rows that count",
+        "feature mean",
+        "gradient",
+    ]
+    assert [s.label for s in strong.specs][:4] == [
+        "rows that count",
         "feature mean",
         "feature squares",
         "gradient",
@@ -348,7 +353,8 @@ def test_overfitting_grows_with_the_budget_and_is_bounded_by_free_parameters():
 
 def test_without_an_estimate_nothing_is_spent_on_it():
     made = plan(solver=Auto(estimate=False))
-    assert {s.query.split("(")[0] for s in made.specs} == {"ChannelMoment", "Gradient"}
+    asked = {s.query.split("(")[0] for s in made.specs}
+    assert asked == {"RowCounts", "ChannelMoment", "Gradient"}
     x, y = toy(300, D, M)
     assert fit(x, y, 1.0, 0, Auto(estimate=False)).estimate is None
 
