@@ -34,6 +34,7 @@ from dphead.solvers.auto_rules import (
     SHIFT_POWER_OF_ROWS,
     UNNOISED_DECAY,
     UNNOISED_DESCENT_STEPS,
+    UNNOISED_INTERCEPT,
     UNNOISED_MOMENTUM,
     UNNOISED_RATE,
     UNNOISED_RIDGE,
@@ -148,7 +149,7 @@ class Auto:
         return DPFC(
             steps=UNNOISED_STEPS,
             ridge=UNNOISED_RIDGE,
-            intercept=self.descent.intercept,
+            intercept=UNNOISED_INTERCEPT,
             centering=self._centering(facts),
         )
 
@@ -171,6 +172,7 @@ class Auto:
                 learning_rate=UNNOISED_RATE,
                 momentum=UNNOISED_MOMENTUM,
                 weight_decay=UNNOISED_DECAY / facts.n_rows,
+                intercept=UNNOISED_INTERCEPT,
                 normalize=False,
                 average="last",
                 centering=centering,
