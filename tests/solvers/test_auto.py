@@ -14,6 +14,7 @@ from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import Lengthening, _counted, _overfit
 from dphead.solvers.auto_rules import (
+    CENTER_NOISE,
     DESCENT,
     LENGTHEN_AT_MOST,
     LENGTHEN_FROM_SHARE,
@@ -197,6 +198,29 @@ def test_the_count_has_one_to_three_per_cent_of_the_budget(n, epsilon, share):
     assert epsilon * (1 - 1e-6) < made.epsilon_spent() <= epsilon
 
 
+@pytest.mark.parametrize(
+    "n, d, epsilon, share",
+    [
+        (50_000, 1280, 1.0, 0.02),
+        (1077, 144, 0.5, 0.1),
+        (1077, 144, 1.0, None),
+        (1077, 144, np.inf, 0.02),
+    ],
+)
+def test_the_centre_has_more_of_the_budget_where_rows_are_few(n, d, epsilon, share):
+    """In between, the noise in a mean of unit rows has a squared length of
+    CENTER_NOISE; without a centre there is none.
+    """
+    facts = plan(n, d, epsilon).budgeted(PublicFacts(n, d, 10))
+    found = Auto()._centering(facts).share
+    if share is None:
+        assert 0.02 < found < 0.1
+        assert d / (n * facts.mu) ** 2 / found == pytest.approx(CENTER_NOISE)
+    else:
+        assert found == share
+    assert Auto(centering=Centering(0.0))._centering(facts).share == 0
+
+
 def test_steps_and_scaling_follow_from_sizes_and_budget():
     weak = plan(epsilon=0.1)
     strong = plan(epsilon=8.0)
@@ -284,6 +308,38 @@ def test_rows_that_do_not_count_are_no_errors(way):
         errors.append(head.estimate.accuracy - truth)
     assert abs(np.mean(errors)) < 0.03
     assert held >= 5
+
+
+@pytest.mark.parametrize("m", [2, 5, 20, 100])
+@pytest.mark.parametrize("way", ["cap", "unlabelled", "unreadable"])
+def test_the_expected_accuracy_is_that_of_new_groups_of_2_to_100_classes(way, m):
+    """Half of 4,000 slots count: all slots counted, half of what other rows get would
+    be expected, 30 points less and more. It is at most 3 points above, and 4 below; or
+    up to 20 for groups, whose rows are taken for alike, which these are not.
+    """
+    slots, d, errors = 4000, 32, []
+    rng = np.random.default_rng(m)
+    means = rng.normal(size=(m, d)) * (1.2 if m > 2 else 0.4)
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, m, slots + 4000)
+        x = (means[y] + rng.normal(size=(len(y), d))).astype(np.float32)
+        test_x, test_y = x[slots:], y[slots:].copy()
+        x, y, more = x[:slots].copy(), y[:slots].copy(), {}
+        if way == "cap":
+            more = {"groups": np.arange(slots) // 4, "group_cap": 2}
+        elif way == "unlabelled":
+            y[::2] = -1
+        else:
+            x[::2] = np.nan
+        rows = ArrayRows(x, y, 8192, **more)
+        run = {"noise": NoiseSource(seed), "summer": quick_sums()}
+        facts = PublicFacts(slots, d, m)
+        head = plan_and_fit(Auto(), rows, facts, epsilon=4.0, **run).head
+        truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
+        errors.append(head.estimate.accuracy - truth)
+        assert truth > 0.6
+    assert -(0.2 if way == "cap" else 0.04) < np.mean(errors) < 0.03
 
 
 def test_caps_are_ranked_by_what_new_groups_get():
