@@ -20,8 +20,8 @@ DESCENT = GradientDescent(
     average="ema",
     # chosen
     ema_decay=0.9,
-    # ablation, "few rows": 0.1 to 0.8 better than 0.3 with few rows, where classes are
-    # uneven too; "no intercept column": nothing where they are even
+    # ablation, "the centre's share": with few rows 0.1 to 0.8 better than 0.3, where
+    # classes are uneven too; "no intercept column": nothing where they are even
     intercept=0.1,
 )
 
@@ -53,8 +53,8 @@ SCALE_SHARE = 0.01  # of mu² for their mean squares; chosen
 # "ScatterNet": 0.6 (MNIST) to 2 points (Fashion-MNIST) above it, trials
 SCALE_FROM = 2
 
-# How much of mu² the centre has beyond its setting, where rows are few; ablation, "few
-# rows".
+# How much of mu² the centre has beyond its setting, where rows are few; ablation, "the
+# centre's share".
 CENTER_NOISE = 0.05  # squared length of the noise in a mean of unit rows, to be reached
 MOST_CENTER_SHARE = 0.1
 

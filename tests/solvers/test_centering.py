@@ -9,7 +9,7 @@ from dphead.rows.arrays import ArrayRows
 from dphead.solvers import PublicFacts
 from dphead.solvers.base import Answer
 from dphead.solvers.centering import COUNT_DEVIATIONS, rows_that_count
-from dphead.solvers.components import PrincipalComponents
+from dphead.solvers.components import Components, PrincipalComponents
 from dphead.solvers.prototypes import Prototypes
 
 N, D = 3200, 8
@@ -67,6 +67,7 @@ def test_components_are_of_the_rows_that_count(way):
     x = x[np.isfinite(x).all(axis=1)]
     assert len(x) == len(kept)
     head = fitted(PrincipalComponents(2, row_norm=20.0), rows, 1, relation, 1e6)
+    assert isinstance(head, Components)
     np.testing.assert_allclose(head.transform.center, x.mean(axis=0), atol=0.05)
     variances = np.linalg.eigvalsh(np.cov(x.T))[::-1]
     np.testing.assert_allclose(head.variances, variances, rtol=0.05)
