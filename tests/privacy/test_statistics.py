@@ -526,7 +526,14 @@ WORST = [
         np.eye(D, M),
     ),
     (RowCounts(M), "zero_out", 0, (E[0], 0), None, None),
-    (RowCounts(M), "replace_one", 0, (E[0], 0), (E[0], -1), None),
+    (
+        RowCounts(M),
+        "replace_one",
+        0,
+        (E[0], 0),
+        (E[0], -1),
+        None,
+    ),
     (
         Gradient(M),
         "zero_out",

@@ -323,9 +323,11 @@ def test_the_expected_accuracy_is_that_of_new_groups_of_2_to_100_classes(way, m)
     for seed in range(2):
         rng = np.random.default_rng(seed)
         y = rng.integers(0, m, slots + 4000)
-        x = (means[y] + rng.normal(size=(len(y), d))).astype(np.float32)
-        test_x, test_y = x[slots:], y[slots:].copy()
-        x, y, more = x[:slots].copy(), y[:slots].copy(), {}
+        noise = rng.normal(size=(len(y), d))
+        x = (means[y] + noise).astype(np.float32)
+        test_x, x = x[slots:], x[:slots].copy()
+        test_y, y = y[slots:], y[:slots].copy()
+        more = {}
         if way == "cap":
             more = {"groups": np.arange(slots) // 4, "group_cap": 2}
         elif way == "unlabelled":
