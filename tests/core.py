@@ -19,6 +19,7 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
+    RowCounts,
     SigmoidHessians,
 )
 from dphead.rows.arrays import ArrayRows
@@ -46,6 +47,7 @@ QUERIES = [
     Gradient(M, "sigmoid", "features"),
     CorrectCounts(M),
     ClassCorrectCounts(M),
+    RowCounts(M),
 ]
 NAMES = [q.name for q in QUERIES]
 

@@ -123,7 +123,8 @@ def readme() -> str:
         "## Longer steps where classes lie far "
         f"apart\n\n{longer_steps.table()}\n\n{APART_NOTE}\n"
     )
-    tried = [trials.FEW_ROWS, trials.WITHOUT_NOISE, TRIALS, trials.PATCHES]
+    tried = [trials.FEW_ROWS, trials.CENTER_ROWS, trials.ROWS_THAT_COUNT]
+    tried += [trials.WITHOUT_NOISE, TRIALS, trials.PATCHES]
     tried += [trials.DEEP_PATCHES, trials.MANY_CLASSES, trials.SPECTRUM]
     return wrapped("\n".join([*parts, longer, *tried]))
 

@@ -31,7 +31,8 @@ the standard error of that difference (stored draws). The three stored draws of 
 0.09 (standard errors) with the float32 sums of commit 097c6fb, each with its own noise.
 Those of DP-FC on the digits were too: 180 splits and draws gave 92.48 with integers and
 92.55 with 097c6fb at ε = 1 (± 0.15 of the difference), 85.25 and 85.44 at 0.5 (±
-0.27)."""
+0.27). Of `auto` on the digits the stored draws are of a later one, with a better centre
+for few rows: there the difference is of that."""
 
 
 class Again(NamedTuple):

@@ -106,9 +106,8 @@ sd: of that difference; gap: how much more accurate the heads are on the rows th
 fitted on; coverage: 90 % intervals that hold what was measured. The rule's constants
 were chosen on held-out training rows of digits and of CIFAR-10 (2,000 rows); what else
 is here is a check. "expected" in rows of results/heads/ may be of an earlier rule, at
-most 4.6 points off there (ScatterNet features of CIFAR-10, ε = 3). The table is of a
-time when the count had up to a tenth of mu² (three hundredths today) and its noise was
-up to 1.4 times what it is for the same share.
+most 4.6 points off there (ScatterNet features of CIFAR-10, ε = 3). All rows of the
+table are of {commits}.
 """
 
 
@@ -150,7 +149,9 @@ def table(rows: list[Row]) -> str:
 def readme() -> str:
     """results/expected/README.md from the stored rows."""
     rows = [r for dataset in SETS for r in read(OUT / f"{dataset}.jsonl")]
-    return wrapped(f"{INTRODUCTION}\n{table(rows)}\n\n{trials.EXPECTED}")
+    commits = ", ".join(sorted({r["commit"] for r in rows}))
+    said = INTRODUCTION.format(commits=f"commit {commits}")
+    return wrapped(f"{said}\n{table(rows)}\n\n{trials.EXPECTED}")
 
 
 def write() -> list[Path]:

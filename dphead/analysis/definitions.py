@@ -21,6 +21,7 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
+    RowCounts,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
@@ -168,6 +169,12 @@ def _class_correct_counts(
     return value
 
 
+def _row_counts(
+    query: RowCounts, params: Params, phi: np.ndarray, y: Label, clip_norm: float
+) -> np.ndarray:
+    return np.ones((1, 1))
+
+
 STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     ChannelMoment: _channel_moment,
     Gram: _gram,
@@ -178,4 +185,5 @@ STATISTICS: dict[type[Query], Callable[..., np.ndarray]] = {
     ClassCounts: _class_counts,
     CorrectCounts: _correct_counts,
     ClassCorrectCounts: _class_correct_counts,
+    RowCounts: _row_counts,
 }

@@ -17,7 +17,6 @@ from dphead.solvers.auto_rules import (
     DESCENT,
     GAP_PER_PARAMETER,
     GAP_RELATIVE_SD,
-    GRADIENTS_SHARE,
     LENGTHEN_AT_MOST,
     LENGTHEN_FROM_SHARE,
     LIKELY_SHARE,
@@ -35,11 +34,13 @@ from dphead.solvers.auto_rules import (
     SHIFT_POWER_OF_ROWS,
     UNNOISED_DECAY,
     UNNOISED_DESCENT_STEPS,
+    UNNOISED_INTERCEPT,
     UNNOISED_MOMENTUM,
     UNNOISED_RATE,
     UNNOISED_RIDGE,
     UNNOISED_STEPS,
     WIDEST_UNNOISED_GRAM,
+    center_share,
     count_share,
     is_strong,
     number_of_steps,
@@ -99,7 +100,8 @@ class Auto:
     The step size is the one at which noise alone moves each weight by `move` over the
     whole descent (`rate`). Smaller steps leave signal behind; beyond, noise grows
     faster than signal. Features are scaled by a noisy standardisation where n·mu is at
-    least twice their number and they turn out to differ in size. Steps are longer where
+    least twice their number and they turn out to differ in size. The centre has more
+    than `centering.share` where rows are few (`center_share`). Steps are longer where
     classes turn out to lie far apart (`Lengthening`), unless `move` is given or there
     is a prior. Its numbers: `auto_rules`. Fields beside those that are options are for
     measuring what each part is worth (benchmarks/experiments/ablation.py).
@@ -124,7 +126,7 @@ class Auto:
         the counts.
         """
         if self._preconditioned(facts):
-            return self._without_noise().plan(facts)
+            return self._without_noise(facts).plan(facts)
         releases = self._descent(facts).plan(facts)
         counts = {
             "correct rows": (CorrectCounts, self._count_share(facts)),
@@ -141,7 +143,7 @@ class Auto:
     def solve(self, facts: PublicFacts) -> Steps:
         """Descend, then count."""
         if self._preconditioned(facts):
-            return (yield from self._without_noise().solve(facts))
+            return (yield from self._without_noise(facts).solve(facts))
         descent = self._descent(facts)
         planned = self.move is not None or self.prior is not None or _exact(facts)
         head = yield from descent.solve(
@@ -164,25 +166,27 @@ class Auto:
         narrow = facts.n_features < WIDEST_UNNOISED_GRAM
         return _exact(facts) and narrow and not asked
 
-    def _without_noise(self) -> DPFC:
+    def _without_noise(self, facts: PublicFacts) -> DPFC:
         """DP-FC stops early in directions of little variance, and needs few steps."""
         return DPFC(
             steps=UNNOISED_STEPS,
             ridge=UNNOISED_RIDGE,
-            intercept=self.descent.intercept,
-            centering=self._scaled(True),
+            intercept=UNNOISED_INTERCEPT,
+            centering=self._centering(facts),
         )
 
-    def _scaled(self, strong: bool) -> Centering | ChannelNormalization:
+    def _centering(self, facts: PublicFacts) -> Centering | ChannelNormalization:
         centering = self.centering
-        scaled = self.scale == "always" or (self.scale == "auto" and strong)
-        if scaled and isinstance(centering, Centering):
+        if not isinstance(centering, Centering):
+            return centering
+        centering = replace(centering, share=center_share(facts, centering.share))
+        strong = self.scale == "auto" and is_strong(facts)
+        if self.scale == "always" or strong:
             return replace(centering, scale_share=SCALE_SHARE)
         return centering
 
     def _descent(self, facts: PublicFacts) -> GradientDescent:
-        strong = is_strong(facts)
-        centering = self._scaled(strong)
+        centering = self._centering(facts)
         if _exact(facts):
             return replace(
                 self.descent,
@@ -190,15 +194,19 @@ class Auto:
                 learning_rate=UNNOISED_RATE,
                 momentum=UNNOISED_MOMENTUM,
                 weight_decay=UNNOISED_DECAY / facts.n_rows,
+                intercept=UNNOISED_INTERCEPT,
                 normalize=False,
                 average="last",
                 centering=centering,
                 prior=self.prior,
             )
-        share = GRADIENTS_SHARE * (1 - self._counts_share(facts))
-        strength = facts.mu * facts.n_rows * math.sqrt(share)
+        left = 1 - SCALE_SHARE
+        if isinstance(centering, Centering):
+            left -= centering.share
+        left *= 1 - self._counts_share(facts)
+        strength = facts.mu * facts.n_rows * math.sqrt(left)
         steps = self.steps or number_of_steps(facts)
-        near = self.prior is not None and not strong
+        near = self.prior is not None and not is_strong(facts)
         move = self.move or (PRIOR_MOVE_LOGITS if near else MOVE_LOGITS)
         return replace(
             self.descent,

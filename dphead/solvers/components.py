@@ -7,10 +7,10 @@ from typing import Annotated
 import numpy as np
 
 from dphead.privacy.query import Params
-from dphead.privacy.statistics import ChannelMoment, Gram
+from dphead.privacy.statistics import Gram
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts
-from dphead.solvers.centering import shrunk
+from dphead.solvers.centering import noisy_mean, planned_mean
 from dphead.solvers.head import LinearHead
 from dphead.solvers.settings import (
     AT_LEAST_ONE,
@@ -30,8 +30,8 @@ MEAN_SHARE = Setting(
 
 @dataclass(frozen=True)
 class CenteredGram:
-    """The two releases: a mean, and the Gram matrix of rows around it, both clipped to
-    `row_norm`. Everything else is made of what they release.
+    """The releases: a mean, with the number of rows that it is of, and the Gram matrix
+    of rows around it, both clipped to `row_norm`. Everything else is made of these.
     """
 
     row_norm: float
@@ -43,22 +43,23 @@ class CenteredGram:
         gram = PlannedRelease("gram", Gram(1), self.row_norm, 1 - share)
         if not share:
             return [gram]
-        return [PlannedRelease("mean", ChannelMoment(1), self.row_norm, share), gram]
+        return [*planned_mean("mean", 1, self.row_norm, share), gram]
 
     def solve(
         self, facts: PublicFacts
-    ) -> Generator[Ask, Answer, tuple[np.ndarray, Answer]]:
-        """(the mean (n_features,), G)."""
-        mean = np.zeros(facts.n_features)
+    ) -> Generator[Ask, Answer, tuple[np.ndarray, Answer, float]]:
+        """(the mean (n_features,), G, the number of rows that it is taken to be of)."""
+        mean, n_rows = np.zeros(facts.n_features), float(facts.n_rows)
         if self.mean_share:
-            answer = yield Ask("mean", ChannelMoment(1), Params())
-            mean = shrunk(answer.value[:, 0], answer.noise_sd) / facts.n_rows
+            mean, n_rows = yield from noisy_mean(
+                "mean", 1, facts.n_rows, RowTransform()
+            )
             length = float(np.linalg.norm(mean))
-            if answer.noise_sd:  # the mean of clipped rows is no longer than they are
+            if np.isfinite(facts.mu):  # the mean of clipped rows is no longer than they
                 mean /= max(1.0, length / self.row_norm)
         params = Params(RowTransform(center=mean if self.mean_share else None))
         gram = yield Ask("gram", Gram(1), params)
-        return mean, gram
+        return mean, gram, n_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +102,8 @@ class PrincipalComponents:
 
     def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, Components]:
         """Release both and take the eigenvectors."""
-        mean, gram = yield from CenteredGram(self.row_norm, self.mean_share).solve(
-            facts
-        )
+        sums = CenteredGram(self.row_norm, self.mean_share)
+        mean, gram, n_rows = yield from sums.solve(facts)
         values, vectors = np.linalg.eigh(gram.value)
         values, vectors = values[::-1], vectors[:, ::-1]
         kept = vectors[:, : self.n_components]
@@ -114,6 +114,6 @@ class PrincipalComponents:
             np.zeros(self.n_components),
             RowTransform(center=mean),
             "squared",
-            variances=values / facts.n_rows,
-            noise_sd=gram.noise_sd / facts.n_rows,
+            variances=values / n_rows,
+            noise_sd=gram.noise_sd / n_rows,
         )

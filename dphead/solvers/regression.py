@@ -58,7 +58,7 @@ class RidgeRegression:
         """Release both, solve, and put the mean into the intercept: weights
         (n_features - 1, 1) and intercept (1,) of t.
         """
-        mean, gram = yield from self._sums.solve(facts)
+        mean, gram, _ = yield from self._sums.solve(facts)
         width = facts.n_features - 1
         least = None if self.ridge is None else self.ridge * self.row_norm**2
         ridge = ridge_for(facts, gram.noise_sd, least)

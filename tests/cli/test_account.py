@@ -115,6 +115,7 @@ def test_a_methods_plan_is_the_one_that_a_fit_charges(options, expected):
 def test_a_methods_plan_is_a_table():
     text = run(METHOD + " --method dp-ls").output
     for part in (
+        "rows that count",
         "feature mean",
         "gram",
         "class sums",

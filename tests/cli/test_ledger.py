@@ -86,6 +86,7 @@ def test_show_lists_every_fit_and_the_total(features, tmp_path):
     assert [f["epsilon"] for f in found["fits"]] == ["1.0", "0.5"]
     assert found["budget"] is None
     assert [r["label"] for r in found["fits"][0]["releases"]] == [
+        "rows that count",
         "feature mean",
         "gram",
         "class sums",

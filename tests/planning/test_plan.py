@@ -166,6 +166,7 @@ def test_the_summary_puts_equal_releases_together():
     plan = make_plan(DPFC(steps=6), FACTS, epsilon=1.0, delta=1e-5)
     rows = plan.summary()
     assert [(r["label"], r["count"]) for r in rows] == [
+        ("rows that count", 1),
         ("feature mean", 1),
         ("gram", 1),
         ("gradient", 6),

@@ -176,6 +176,7 @@ def test_poisson_batches_keep_their_share_of_the_rows():
         small.asks
         == large.asks
         == [
+            "rows that count",
             "feature mean",
             *["gradient"] * 4,
         ]

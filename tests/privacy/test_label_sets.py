@@ -92,6 +92,7 @@ def test_what_has_a_bound_for_any_set_takes_them_and_nothing_else():
         "SigmoidHessians(n_classes=3)",
         "Gradient(n_classes=3, loss='sigmoid', clip='rows')",
         "Gradient(n_classes=3, loss='sigmoid', clip='features')",
+        "RowCounts(n_classes=3)",
     ] == IDS
     x, _ = toy(20)
     for query in REFUSING:

@@ -32,6 +32,7 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
+    RowCounts,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform, transformed
@@ -549,6 +550,15 @@ WORST = [
         (E[0], 1),
         np.eye(D, M),
     ),
+    (RowCounts(M), "zero_out", 0, (E[0], 0), None, None),
+    (
+        RowCounts(M),
+        "replace_one",
+        0,
+        (E[0], 0),
+        (E[0], -1),
+        None,
+    ),
     (
         Gradient(M),
         "zero_out",
@@ -716,6 +726,7 @@ def test_the_table_of_sensitivities(clip_norm, append):
         ClassCounts(m): (1.0, math.sqrt(2)),
         CorrectCounts(m): (1.0, math.sqrt(2)),
         ClassCorrectCounts(m): (1.0, math.sqrt(2)),
+        RowCounts(m): (1.0, 1.0),
         Gradient(m): (clip_norm, 2 * clip_norm),
         Gradient(
             m,

@@ -194,10 +194,11 @@ def test_progress_tells_public_numbers():
         DPFC(steps=2), ArrayRows(X, Y), FACTS, progress=lambda *a: seen.append(a)
     )
     assert seen == [
-        (1, 4, "feature mean"),
-        (2, 4, "gram"),
-        (3, 4, "gradient"),
-        (4, 4, "gradient"),
+        (1, 5, "rows that count"),
+        (2, 5, "feature mean"),
+        (3, 5, "gram"),
+        (4, 5, "gradient"),
+        (5, 5, "gradient"),
     ]
 
 
@@ -209,7 +210,7 @@ def test_an_interrupted_fit_resumes_to_the_same_head_in_seeded_mode(tmp_path):
     ).head.weights
 
     class Interrupted(ArrayRows):
-        left = 3
+        left = 4
 
         def blocks(self, indices=None, known=None):
             self.left -= 1

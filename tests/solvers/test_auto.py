@@ -16,6 +16,7 @@ from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import Lengthening, _counted, _of_classes, _overfit
 from dphead.solvers.auto_rules import (
+    CENTER_NOISE,
     DESCENT,
     LENGTHEN_AT_MOST,
     LENGTHEN_FROM_SHARE,
@@ -199,13 +200,41 @@ def test_the_count_has_one_to_three_per_cent_of_the_budget(n, epsilon, share):
     assert epsilon * (1 - 1e-6) < made.epsilon_spent() <= epsilon
 
 
+@pytest.mark.parametrize(
+    "n, d, epsilon, share",
+    [
+        (50_000, 1280, 1.0, 0.02),
+        (1077, 144, 0.5, 0.1),
+        (1077, 144, 1.0, None),
+        (1077, 144, np.inf, 0.02),
+    ],
+)
+def test_the_centre_has_more_of_the_budget_where_rows_are_few(n, d, epsilon, share):
+    """In between, the noise in a mean of unit rows has a squared length of
+    CENTER_NOISE; without a centre there is none.
+    """
+    facts = plan(n, d, epsilon).budgeted(PublicFacts(n, d, 10))
+    found = Auto()._centering(facts).share
+    if share is None:
+        assert 0.02 < found < 0.1
+        assert d / (n * facts.mu) ** 2 / found == pytest.approx(CENTER_NOISE)
+    else:
+        assert found == share
+    assert Auto(centering=Centering(0.0))._centering(facts).share == 0
+
+
 def test_steps_and_scaling_follow_from_sizes_and_budget():
     weak = plan(epsilon=0.1)
     strong = plan(epsilon=8.0)
-    assert 62 == len(weak.specs) < len(strong.specs) <= 103
-    assert len(plan(1000, epsilon=0.5).specs) == 32
-    assert [s.label for s in weak.specs][:2] == ["feature mean", "gradient"]
-    assert [s.label for s in strong.specs][:3] == [
+    assert 63 == len(weak.specs) < len(strong.specs) <= 104
+    assert len(plan(1000, epsilon=0.5).specs) == 33
+    assert [s.label for s in weak.specs][:3] == [
+        "rows that count",
+        "feature mean",
+        "gradient",
+    ]
+    assert [s.label for s in strong.specs][:4] == [
+        "rows that count",
         "feature mean",
         "feature squares",
         "gradient",
@@ -283,6 +312,40 @@ def test_rows_that_do_not_count_are_no_errors(way):
     assert held >= 5
 
 
+@pytest.mark.parametrize("m", [2, 5, 20, 100])
+@pytest.mark.parametrize("way", ["cap", "unlabelled", "unreadable"])
+def test_the_expected_accuracy_is_that_of_new_groups_of_2_to_100_classes(way, m):
+    """Half of 4,000 slots count: all slots counted, half of what other rows get would
+    be expected, 30 points less and more. It is at most 3 points above, and 4 below; or
+    up to 20 for groups, whose rows are taken for alike, which these are not.
+    """
+    slots, d, errors = 4000, 32, []
+    rng = np.random.default_rng(m)
+    means = rng.normal(size=(m, d)) * (1.2 if m > 2 else 0.4)
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, m, slots + 4000)
+        noise = rng.normal(size=(len(y), d))
+        x = (means[y] + noise).astype(np.float32)
+        test_x, x = x[slots:], x[:slots].copy()
+        test_y, y = y[slots:], y[:slots].copy()
+        more = {}
+        if way == "cap":
+            more = {"groups": np.arange(slots) // 4, "group_cap": 2}
+        elif way == "unlabelled":
+            y[::2] = -1
+        else:
+            x[::2] = np.nan
+        rows = ArrayRows(x, y, 8192, **more)
+        run = {"noise": NoiseSource(seed), "summer": quick_sums()}
+        facts = PublicFacts(slots, d, m)
+        head = plan_and_fit(Auto(), rows, facts, epsilon=4.0, **run).head
+        truth = np.mean(head.scores(test_x).argmax(axis=1) == test_y)
+        errors.append(head.estimate.accuracy - truth)
+        assert truth > 0.6
+    assert -(0.2 if way == "cap" else 0.04) < np.mean(errors) < 0.03
+
+
 def test_caps_are_ranked_by_what_new_groups_get():
     """Of eight rows of a group one counts, or all: alike but for what noise of eight
     times the size costs, which both know.
@@ -350,7 +413,8 @@ def test_overfitting_grows_with_the_budget_and_is_bounded_by_free_parameters():
 
 def test_without_an_estimate_nothing_is_spent_on_it():
     made = plan(solver=Auto(estimate=False))
-    assert {s.query.split("(")[0] for s in made.specs} == {"ChannelMoment", "Gradient"}
+    asked = {s.query.split("(")[0] for s in made.specs}
+    assert asked == {"RowCounts", "ChannelMoment", "Gradient"}
     x, y = toy(300, D, M)
     assert fit(x, y, 1.0, 0, Auto(estimate=False)).estimate is None
 

@@ -16,6 +16,7 @@ from dphead.privacy.statistics import (
     CorrectCounts,
     Gradient,
     Gram,
+    RowCounts,
     SigmoidHessians,
 )
 from dphead.privacy.transform import RowTransform
@@ -36,6 +37,7 @@ def queries(m):
         ClassCounts(m),
         CorrectCounts(m),
         ClassCorrectCounts(m),
+        RowCounts(m),
         Gram(m),
         ClassGrams(m),
         SigmoidHessians(m),

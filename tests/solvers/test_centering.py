@@ -1,0 +1,93 @@
+"""The centre is the mean of the rows that count, whichever slots hold others."""
+
+import numpy as np
+import pytest
+from fits import plan_and_fit, quick_sums
+
+from dphead.privacy.noise import NoiseSource
+from dphead.rows.arrays import ArrayRows
+from dphead.solvers import PublicFacts
+from dphead.solvers.base import Answer
+from dphead.solvers.centering import COUNT_DEVIATIONS, rows_that_count
+from dphead.solvers.components import Components, PrincipalComponents
+from dphead.solvers.prototypes import Prototypes
+
+N, D = 3200, 8
+WAYS = ["cap", "unlabelled", "unreadable", "nominal n", "all of them"]
+
+
+def partly(way, m, seed=0):
+    """Rows of which one in four counts, the relation, and the unit rows that count."""
+    rng = np.random.default_rng(seed)
+    x = (1 + rng.normal(size=(N, D))).astype(np.float32)
+    y = rng.integers(0, m, N)
+    order = np.arange(N) % 4
+    more = {}
+    if way in ("cap", "all of them"):
+        more = {"groups": np.arange(N) // 4, "group_cap": 1}
+    if way == "unlabelled":
+        y[order > 0] = -1
+    if way == "unreadable":
+        x[order > 0] = np.nan
+    counts = order == 0
+    if (
+        way == "all of them"
+    ):  # two slots of each group lose their own row, some the first
+        rest = np.arange(N) // 4 % 5
+        y[counts & (rest == 0)] = m
+        x[counts & (rest == 1)] = np.inf
+        counts = counts & (rest > 1)
+    kept = x[counts]
+    kept = kept / np.linalg.norm(kept, axis=1, keepdims=True)
+    if way == "nominal n":
+        return ArrayRows(x[counts], y[counts], 8192), "add_remove", kept
+    return ArrayRows(x, y, 8192, **more), "zero_out", kept
+
+
+def fitted(solver, rows, m, relation, epsilon):
+    run = {"noise": NoiseSource(0), "summer": quick_sums(), "relation": relation}
+    facts = PublicFacts(N, D, m)
+    return plan_and_fit(solver, rows, facts, epsilon=epsilon, **run).head
+
+
+@pytest.mark.parametrize("m", [2, 10, 100])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_centre_is_the_mean_of_the_rows_that_count(way, m):
+    """Over all slots it would be a quarter as long: the mean's length is 0.7."""
+    rows, relation, kept = partly(way, m)
+    head = fitted(Prototypes(), rows, m, relation, 20.0)
+    assert np.linalg.norm(kept.mean(axis=0)) > 0.6
+    assert np.linalg.norm(head.transform.center - kept.mean(axis=0)) < 0.1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_components_are_of_the_rows_that_count(way):
+    """Their mean, and variances over their number."""
+    rows, relation, kept = partly(way, 1)
+    labelled = [b.x[b.y == 0] for b in rows.blocks()]
+    x = np.concatenate(labelled)
+    x = x[np.any(x != 0, axis=1)]  # padding
+    x = x[np.isfinite(x).all(axis=1)]
+    assert len(x) == len(kept)
+    head = fitted(PrincipalComponents(2, row_norm=20.0), rows, 1, relation, 1e6)
+    assert isinstance(head, Components)
+    np.testing.assert_allclose(head.transform.center, x.mean(axis=0), atol=0.05)
+    variances = np.linalg.eigvalsh(np.cov(x.T))[::-1]
+    np.testing.assert_allclose(head.variances, variances, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "found, noise_sd, n_rows",
+    [
+        (100.0, 0.0, 100.0),
+        (25.0, 0.0, 25.0),
+        (100 - COUNT_DEVIATIONS * 10, 10.0, 100.0),
+        (100 + COUNT_DEVIATIONS * 10, 10.0, 100.0),
+        (75.0, 10.0, 75.0),
+        (130.0, 10.0, 130.0),
+        (-150.0, 90.0, 90.0),
+        (0.0, 0.0, 1.0),
+    ],
+)
+def test_a_count_is_believed_where_noise_does_not_explain_it(found, noise_sd, n_rows):
+    assert rows_that_count(Answer(np.array([[found]]), noise_sd), 100) == n_rows
