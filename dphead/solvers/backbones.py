@@ -13,6 +13,7 @@ from dphead.solvers.auto_rules import (
     TRIAL_COUNT_SHARE,
     TRIAL_SHARE,
     TRIALS_SHARE,
+    center_share,
     is_strong,
     number_of_steps,
 )
@@ -30,8 +31,8 @@ class BackboneSelection:
     it asks of. auto: what is fitted; its counts are of the last fit. n_features of
     the facts is the largest width.
     The charge comes before the choice, so that the last fit has one plan whichever
-    network it is of: it takes the steps of the widest one, and scales features, and
-    clips their squares, by the narrowest one's rules.
+    network it is of: it takes the steps and the centre's share of the widest one, and
+    scales features, and clips their squares, by the narrowest one's rules.
     """
 
     widths: tuple[int, ...]
@@ -100,7 +101,9 @@ class BackboneSelection:
         narrowest = min(own, key=lambda one: one.n_features)
         widest = max(own, key=lambda one: one.n_features)
         if isinstance(centering, Centering):
-            centering = replace(centering, clip_width=narrowest.n_features)
+            share = center_share(widest, centering.share)
+            width = narrowest.n_features
+            centering = replace(centering, share=share, clip_width=width)
         scale = auto.scale
         if scale == "auto":
             scale = "always" if is_strong(narrowest) else "never"
