@@ -43,11 +43,12 @@ class Progress:
 
     weights, average, first, second: (size,) float64 (average: the moving average;
         first, second: the moments).
-    center, scale: of the rows' transform, or None. estimate: as of a `LinearHead`; no
-        accuracy was asked for.
+    center, scale: of the rows' transform, or None. estimate, class_accuracy: as of a
+        `LinearHead`; no accuracy was asked for.
     """
 
     estimate: ClassVar[None] = None
+    class_accuracy: ClassVar[None] = None
 
     step: int
     weights: np.ndarray

@@ -382,7 +382,7 @@ def test_the_run_folder_holds_a_head_a_report_and_a_ledger_and_no_pickle(feature
     )
     assert set(header) - {"__metadata__"} == {"weights", "intercept", "center"}
     saved = json.loads(files["ledger.json"])["fits"]
-    assert [r["state"] for r in saved[0]["releases"]] == ["committed"] * 3
+    assert [r["state"] for r in saved[0]["releases"]] == ["committed"] * 4
     assert saved == json.loads(json.dumps(ledger_of(features).fits()))
 
 

@@ -48,6 +48,7 @@ WRONG = CLASSED | {
         *({"nothing": 1}, {1: 1, "a": 1}),
     ),
     "estimate": FLAG,
+    "per_class_share": BELOW_ONE,
     "prior": (
         *("nothing.npy", "", b"x", 1, 1j, NAN, HUGE, object()),
         *([], {}, [["a"]], np.ones(6), np.ones((6, 4))),
@@ -56,6 +57,7 @@ WRONG = CLASSED | {
     "ridge": POSITIVE,
     "gram_share": SHARE,
     "class_grams": FLAG,
+    "shrink": FLAG,
     "alpha": NOT_NEGATIVE,
     "feature_clip": POSITIVE,
     "intercept": NOT_NEGATIVE,

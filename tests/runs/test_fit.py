@@ -152,8 +152,8 @@ def test_a_killed_fit_continues_with_its_own_settings_only(features, run, tmp_pa
     assert len(ledger_of(features).fits()) == 1
     assert report_of(run)["guarantee"]["private"]
     loaded = load_head(run)[0].transform.center
-    mean = np.load(io.BytesIO(before["releases/000000.npy"]), allow_pickle=False)[:, 0]
-    # the same draw, scaled
+    mean = np.load(io.BytesIO(before["releases/000001.npy"]), allow_pickle=False)[:, 0]
+    # the same draw, scaled; the first is of how many rows it is the mean
     assert loaded is not None
     assert np.corrcoef(loaded, mean)[0, 1] == pytest.approx(1.0)
 

@@ -217,7 +217,7 @@ def test_sums_of_any_size_travel_as_they_are(tmp_path):
 def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
     features, tmp_path, lost
 ):
-    """Killed at the third of 5 releases.
+    """Killed at the third of 6 releases.
 
     The same command continues, on one process too, and is charged once.
     """
@@ -238,7 +238,7 @@ def test_a_lost_process_ends_all_and_the_run_continues_under_its_charge(
     (fit,) = Ledger(book).fits()
     assert [r["state"] for r in fit["releases"]] == ["committed"] * 2 + ["started"] + [
         "reserved"
-    ] * 2
+    ] * 3
     assert not (run / "report.json").exists()
     fitted(*command, run, "--ledger", book)
     fitted(*command, tmp_path / "whole", "--ledger", tmp_path / "whole.sqlite")
