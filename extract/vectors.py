@@ -41,7 +41,7 @@ class WholeVectors(TorchDispatchMode):
     """Looks at what is computed within it, which is to be of ONE row, for `rounded`.
 
     multiple: so many rows, or twice, or three times, have whole vectors in every array
-    that an operation makes which is not `EXACT`.
+    that an operation makes which torch calls pointwise and which is not `EXACT`.
     """
 
     def __init__(self) -> None:

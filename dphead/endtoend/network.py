@@ -38,6 +38,9 @@ from extract.threads import one_thread
 from extract.vectors import WholeVectors, are_alike
 
 MOST_ROWS = 256  # of a chunk: more were no faster on a CPU; tried, no row is stored
+# standard deviation of weights at which places are tried, beside the start: chosen, as
+# far as some steps of noise lead
+TRIED_BESIDE = 0.05
 # numbers that go through the network at a time: 682 images of 3 x 32 x 32; chosen
 SCORED_NUMBERS = 2**21
 
@@ -261,7 +264,9 @@ class TorchSums:
 
     def _places_are_equal(self) -> bool:
         """Whether one random row has the same gradient and norm, bit by bit, at every
-        place of a chunk. Not asked on a GPU, where one row at a time would take days.
+        place of a chunk, at the start and at weights beside it: at the start a head of
+        zeros hides what lies below it. Not asked on a GPU, where one row at a time
+        would take days.
         """
         spec = self.network.spec
         device = self.network.device
@@ -269,11 +274,20 @@ class TorchSums:
             return True
         rng = np.random.default_rng(0)
         row = rng.random((1, int(np.prod(spec.shape))), np.float32)
+        row *= 255 if spec.pixels else 1
         inputs = spec.inputs(row.repeat(self.chunk, 0), 0, device)
         y = torch.zeros(self.chunk, dtype=torch.long)
-        parts = self._gradients.parts(inputs, y)
-        held = [value for part in parts for value in part.held]
-        return all(map(are_alike, [squared_norms(parts), *held]))
+        start = torch.from_numpy(self.network.start)
+        beside = start + TRIED_BESIDE * torch.from_numpy(
+            rng.standard_normal(len(start))
+        )
+        equal = True
+        for weights in (beside, start):
+            self._gradients.set(weights)
+            parts = self._gradients.parts(inputs, y)
+            held = [value for part in parts for value in part.held]
+            equal = equal and all(map(are_alike, [squared_norms(parts), *held]))
+        return equal
 
     def is_compared(self, query: Query) -> bool:
         """Heads' queries are; a network's rows have no second way that gives the same

@@ -171,3 +171,25 @@ def test_rows_whose_bits_follow_their_place_go_alone(engine, monkeypatch):
     monkeypatch.setattr(PerExample, "parts", placed)
     assert TorchSums(net, engine=engine, batch=40).chunk == 1
     assert TorchSums(net, engine=engine, batch=40, chunk=32).chunk == 32
+
+
+def test_rows_go_alone_whose_bits_follow_their_place_at_other_weights(monkeypatch):
+    """As below a head of zeros, where nothing is seen at the start."""
+    net = network("tb21-mnist")
+    parts_of, set_of = PerExample.parts, PerExample.set
+    at_start = True
+
+    def noted(self, weights):
+        nonlocal at_start
+        at_start = torch.equal(weights, torch.from_numpy(net.start))
+        set_of(self, weights)
+
+    def placed(self, inputs, labels):
+        parts = parts_of(self, inputs, labels)
+        moved = Stored(1e-6 * torch.arange(len(labels))[:, None])
+        return parts if at_start else [*parts[:-1], moved]
+
+    monkeypatch.setattr(PerExample, "set", noted)
+    monkeypatch.setattr(PerExample, "parts", placed)
+    assert TorchSums(net, engine="layers", batch=40).chunk == 1
+    assert at_start  # and the network has its own weights again
