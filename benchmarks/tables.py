@@ -29,6 +29,7 @@ HEADS = {  # what rows in results/heads/ are of
     "mnist-scatternet": "MNIST, ScatterNet as it is (60,000 × 3,969)",
     "mnist-scatternet-synthetic": "MNIST, ScatterNet normalised by synthetic images",
     "mnist-scatternet-local": "MNIST, ScatterNet by places, the default",
+    "mnist-deep-patches": "MNIST, patches of ScatterNet's maps (60,000 × 9,216)",
     "fashion-mnist-scatternet": "Fashion-MNIST, ScatterNet as it is (60,000 × 3,969)",
     "fashion-mnist-scatternet-synthetic": (
         "Fashion-MNIST, ScatterNet normalised by synthetic images"
