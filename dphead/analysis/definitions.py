@@ -163,9 +163,8 @@ def _correct_counts(
 def _class_correct_counts(
     query: ClassCorrectCounts, params: Params, phi: np.ndarray, y: int, clip_norm: float
 ) -> np.ndarray:
-    scores = phi @ np.asarray(params.weights, np.float64)
     value = np.zeros((query.n_classes, 2))
-    value[y, 0 if scores[y] > np.delete(scores, y).max() else 1] = 1
+    value[y] = _correct_counts(query, params, phi, y, clip_norm)[:, 0]
     return value
 
 

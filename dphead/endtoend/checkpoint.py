@@ -8,6 +8,7 @@ import numpy as np
 
 from dphead.endtoend.solver import Progress
 from dphead.privacy.durable import write_durably
+from dphead.runs.custody import CHECKPOINT
 
 
 def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
@@ -19,7 +20,7 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
     kept["fit_id"] = np.array(fit_id)
     kept["sha256"] = np.array(_digest(kept))
     arrays: Any = kept
-    write_durably(out / "checkpoint.npz", lambda file: np.savez(file, **arrays))
+    write_durably(out / CHECKPOINT, lambda file: np.savez(file, **arrays))
 
 
 def _digest(values: dict[str, np.ndarray]) -> str:
@@ -35,7 +36,7 @@ def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
     """The last checkpoint of this fit, or None. ValueError for another fit's, and for
     a damaged one.
     """
-    path = out / "checkpoint.npz"
+    path = out / CHECKPOINT
     if not path.exists():
         return None
     try:

@@ -84,7 +84,7 @@ class LedgerFile:
         if self.path and (self.path != ":memory:" or not isinstance(path, str)):
             # The file that a link leads to, so that whoever keeps the path finds the
             # same file from another folder and after a link has moved. As the system
-            # walks it: without its text, `link/..` would be another folder.
+            # walks it: by its text alone, `link/..` would be another folder.
             self.path = os.path.realpath(path)
         if self.path == "":
             raise LedgerError(

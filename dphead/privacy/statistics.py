@@ -307,28 +307,18 @@ class ClassCorrectCounts(CorrectCounts):
 
 
 @dataclass(frozen=True)
-class RowCounts(Query):
+class RowCounts(ClassCounts):
     """Number of rows that count, shape (1, 1), whatever their classes.
 
     Where a row is put in the place of one, both count and the sum stays, or one does.
     """
 
-    clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
-    single: ClassVar[int] = COUNT_SCALE**2  # one row
     replaced: ClassVar[int] = 1
     takes_sets: ClassVar[bool] = True  # a row counts once, of however many classes
 
     def shape(self, width: int) -> tuple[int, ...]:
         """(1, 1)."""
         return (1, 1)
-
-    def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """A part of a row."""
-        return 1 / COUNT_SCALE
-
-    def most(self) -> int:
-        """One row."""
-        return COUNT_SCALE
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """One, and one row each."""

@@ -33,6 +33,7 @@ from dphead.runs.options import RunOptions
 from dphead.runs.provenance import commit
 from dphead.solvers.base import PublicFacts
 
+CHECKPOINT = "checkpoint.npz"  # of a network, in its run's folder
 SLACK_DISK = 64 << 20  # bytes beside the stored releases; chosen
 
 
@@ -301,9 +302,7 @@ def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     to be charged in this ledger, and nothing was released.
     """
     # a checkpoint is of releases that were forgotten
-    released = (
-        any((out / "releases").glob("*.npy")) or (out / "checkpoint.npz").exists()
-    )
+    released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
     if released or marker.get("ledger") != ledger.path:
         raise LedgerError(
             "an interrupted fit must continue in the ledger that holds its charge, "
@@ -367,5 +366,5 @@ def write_records(out: Path, report: dict[str, Any], ledger: Ledger) -> None:
 def _tidy(out: Path) -> None:
     """Remove what only an unfinished run needs."""
     shutil.rmtree(out / "releases", ignore_errors=True)
-    for name in ("fit.json", "checkpoint.npz", "lock"):
+    for name in ("fit.json", CHECKPOINT, "lock"):
         (out / name).unlink(missing_ok=True)
