@@ -20,21 +20,31 @@ FLOOR_OVER_RIDGE = -0.5
 GROWTH, GROWTH_OF_TRACE = 1.25, 1e-12
 
 
-def ridge_for(facts: PublicFacts, gram_sd: float, ridge: float | None) -> float:
+def spectral_edge(gram_sd: float, width: int) -> float:
+    """The largest eigenvalue of symmetric noise alone, of gram_sd on its diagonal
+    (Wigner): known before any data.
+    """
+    return gram_sd * float(np.sqrt(2.0 * width))
+
+
+def ridge_for(
+    facts: PublicFacts, gram_sd: float, ridge: float | None, share: float | None = None
+) -> float:
     """Ridge in units of the summed Gram matrix.
 
-    ridge: the user's, in units of the mean one, or None for the rule.
+    ridge: the user's, in units of the mean one, or None for the rule. share: of the
+    noise's edge.
 
-    The rule is a share of sd sqrt(2d), the edge of the spectrum of symmetric noise
-    (Wigner), known before any data: below the edge where eigenvalues that noise made
-    negative are raised one by one, above it for wide matrices.
+    The rule is a share of the edge of the noise's spectrum: below it where eigenvalues
+    that noise made negative are raised one by one, above it for wide matrices.
     """
     if ridge is not None:
         return ridge * facts.n_rows
-    narrow = facts.n_features <= WIDEST_SPECTRUM
-    share = EDGE_SHARE if narrow else EDGE_SHARE_WIDE
+    if share is None:
+        narrow = facts.n_features <= WIDEST_SPECTRUM
+        share = EDGE_SHARE if narrow else EDGE_SHARE_WIDE
     least = RIDGE_WITHOUT_NOISE * facts.n_rows
-    return least + share * gram_sd * np.sqrt(2.0 * facts.n_features)
+    return least + spectral_edge(share * gram_sd, facts.n_features)
 
 
 class RidgeSolver:

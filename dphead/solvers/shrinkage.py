@@ -13,7 +13,7 @@ import numpy as np
 
 from dphead.solvers.base import PublicFacts
 from dphead.solvers.head import center_classes
-from dphead.solvers.ridge import RIDGE_WITHOUT_NOISE
+from dphead.solvers.ridge import ridge_for, spectral_edge
 
 # columns of the widest matrix that is treated so: of 3,969, its spectrum takes longer
 # than the pass over the data, and is worth two points (results/ablation)
@@ -24,19 +24,9 @@ EDGE_SHARE = 0.3
 NEARLY_ZERO = 1e-12  # of the longest direction of the class sums, squared
 
 
-def spectral_edge(gram_sd: float, width: int) -> float:
-    """The largest eigenvalue of symmetric noise alone."""
-    return gram_sd * float(np.sqrt(2.0 * width))
-
-
 def shrunk_ridge(facts: PublicFacts, gram_sd: float, ridge: float | None) -> float:
-    """λ in units of the summed Gram matrix; ridge: in units of the mean one, or None
-    for a share of the noise's edge.
-    """
-    if ridge is not None:
-        return ridge * facts.n_rows
-    edge = spectral_edge(gram_sd, facts.n_features)
-    return RIDGE_WITHOUT_NOISE * facts.n_rows + EDGE_SHARE * edge
+    """As `ridge_for`, with a smaller share of the noise's edge."""
+    return ridge_for(facts, gram_sd, ridge, EDGE_SHARE)
 
 
 def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:

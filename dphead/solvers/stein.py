@@ -10,7 +10,7 @@ loss tr(WᵀGW) - 2 tr(WᵀSH) of the exact sums [privacy/proofs/choices.md, cla
 import numpy as np
 
 from dphead.solvers.head import center_classes
-from dphead.solvers.ridge import FLOOR_OVER_RIDGE
+from dphead.solvers.ridge import FLOOR_OVER_RIDGE, spectral_edge
 
 N_CANDIDATES = 25  # of λ; chosen
 MOST_COLUMNS = 4096  # of a matrix whose spectrum is computed; chosen
@@ -93,7 +93,7 @@ def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
     """λ from LEAST_EDGE_SHARE of the edge of the noise's spectrum (or LEAST_OF_ROWS n)
     up to n, where W is the class-sum head.
     """
-    edge = LEAST_EDGE_SHARE * gram_sd * np.sqrt(2.0 * n_features)
+    edge = spectral_edge(LEAST_EDGE_SHARE * gram_sd, n_features)
     low = max(LEAST_OF_ROWS * n_rows, edge)
     high = max(float(n_rows), LEAST_RANGE * low)
     return np.geomspace(low, high, N_CANDIDATES)

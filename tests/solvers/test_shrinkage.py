@@ -9,12 +9,11 @@ from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import LeastSquares, PublicFacts
 from dphead.solvers.head import center_classes
-from dphead.solvers.ridge import RidgeSolver
+from dphead.solvers.ridge import RidgeSolver, spectral_edge
 from dphead.solvers.shrinkage import (
     shrunk_ridge,
     shrunk_spectrum,
     shrunk_weights,
-    spectral_edge,
 )
 
 D = 300
