@@ -285,10 +285,10 @@ def measured(values: Sequence[float]) -> str:
     return f"{mean_sd(values)} ({len(values)} draw{'s' if len(values) > 1 else ''})"
 
 
-def mean_sd(values: Sequence[float]) -> str:
+def mean_sd(values: Sequence[float], digits: int = 2) -> str:
     """Mean ± sd; no sd of one value."""
-    return f"{mean(values):.2f}" + (
-        f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}" + (
+        f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     )
 
 

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from benchmarks import features
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA
 from benchmarks.store import RESULTS, append, provenance, read
+from benchmarks.verdicts import mean_sd
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
@@ -120,6 +120,4 @@ def table() -> str:
 
 def _spread(rows: Sequence[dict[str, Any]]) -> str:
     values = [100 * row["accuracy"] for row in rows]
-    if len(values) < 2:
-        return "-"
-    return f"{mean(values):.1f} ± {stdev(values):.1f}"
+    return mean_sd(values, digits=1) if len(values) > 1 else "-"

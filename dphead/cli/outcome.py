@@ -85,18 +85,18 @@ def selected(report: dict[str, Any]) -> Iterator[str]:
         return
     networks = selection["networks"]
     tried = [
-        tied(f"{named(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
+        tied(f"{network_name(one)}: {100 * one['trial_accuracy']['accuracy']:.1f} %")
         for one in networks
     ]
+    chosen = network_name(networks[selection["chosen"]])
     share = tied(f"{100 * selection['share_of_mu2']:.0f} %")
     yield (
-        f"by the network {named(networks[selection['chosen']])}, chosen for what small "
-        f"heads are expected to get right ({', '.join(tried)}); {share} of this fit's "
-        "mu² paid for the choice"
+        f"by the network {chosen}, chosen for what small heads are expected to get "
+        f"right ({', '.join(tried)}); {share} of this fit's mu² paid for the choice"
     )
 
 
-def named(network: dict[str, Any]) -> str:
+def network_name(network: dict[str, Any]) -> str:
     """A network that was to choose from, and its width: several may have one name."""
     return tied(f"{network['backbone']} ({network['n_features']:,} features)")
 
