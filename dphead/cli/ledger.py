@@ -141,6 +141,7 @@ def verify(which: Path) -> None:
 def _open(which: Path, create: bool = False):
     check_there("a ledger or features file", which)
 
+    from dphead.privacy.ledger_file import IN_MEMORY
     from dphead.runs.files import is_features_file
     from dphead.runs.ledgers import default_ledger_path, open_ledger
     from extract.format import open_features
@@ -150,6 +151,6 @@ def _open(which: Path, create: bool = False):
             dataset_id = file.dataset_id
         if not create and not default_ledger_path(dataset_id).exists():
             click.echo("no ledger yet: nothing was released from this data set here")
-            return open_ledger(":memory:", dataset_id)
+            return open_ledger(IN_MEMORY, dataset_id)
         return open_ledger(None, dataset_id)
     return open_ledger(which)

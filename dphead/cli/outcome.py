@@ -15,6 +15,7 @@ from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import made_of_images, thing_in
 from dphead.analysis.rounding import percent_up
 from dphead.cli.paragraphs import section, tied
+from dphead.privacy.ledger_file import IN_MEMORY
 
 NETWORK = "finetune "  # before the name of a network that was trained
 NAMED_CLASSES = 4  # weak ones that are named; chosen, not measured
@@ -127,7 +128,7 @@ def guarantee(report: dict[str, Any]) -> str:
         tied(f"epsilon {g['epsilon']:.4g}"),
         tied(f"delta {g['delta']:g}"),
     ]
-    kept = report["ledger"]["path"] != ":memory:"
+    kept = report["ledger"]["path"] != IN_MEMORY
     counted = "charged to the data set's ledger" if kept else "counted alone"
     relation = tied(f"relation {g['neighboring_relation']}")
     return f"{', '.join(amount)} for {g['protected_unit']} ({relation}); {counted}"
@@ -249,7 +250,7 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
         if why:
             yield why
         return
-    if ledger["path"] == ":memory:":
+    if ledger["path"] == IN_MEMORY:
         yield f"{spent} spent; other fits of these {thing}s are not counted"
         if why:
             yield why

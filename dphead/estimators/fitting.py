@@ -13,6 +13,7 @@ from dphead.estimators.ledger import in_other_ledgers, ledger_of
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger_file import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.runs.loop import Planned, Run, door_for, fit_head, reserve
 from dphead.solvers.base import PublicFacts, Solver
@@ -104,7 +105,7 @@ def carry_out(
         plan,
         n_rows=facts.n_rows,
         seeded=not noise.private,
-        counted=ledger.path != ":memory:" or isinstance(estimator.ledger, Ledger),
+        counted=ledger.path != IN_MEMORY or isinstance(estimator.ledger, Ledger),
         classes_seen=data.classes_seen,
         warning=" ".join(filter(None, [large, *notes, *weaker, others])),
     )

@@ -8,6 +8,7 @@ from typing import Any
 from sklearn.base import BaseEstimator
 
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger_file import IN_MEMORY
 from dphead.runs.ledgers import charged_elsewhere, note_ledger, open_ledger
 from dphead.runs.report import uncounted
 
@@ -76,7 +77,7 @@ class LedgerMixin:
         state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
         ledger = state.pop("_ledger", None)
         path = getattr(ledger, "path", ledger)
-        given = getattr(state["ledger"], "path", ":memory:")
-        if given != ":memory:":  # an open file: its name says which
+        given = getattr(state["ledger"], "path", IN_MEMORY)
+        if given != IN_MEMORY:  # an open file: its name says which
             state["ledger"] = given
-        return state if path in (None, ":memory:") else {**state, "_ledger": path}
+        return state if path in (None, IN_MEMORY) else {**state, "_ledger": path}

@@ -16,6 +16,7 @@ from typing import Any
 
 from dphead.privacy.durable import make_folder, sync
 
+IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS fits (
@@ -78,10 +79,10 @@ class LedgerFile:
     """
 
     def __init__(
-        self, path: str | Path = ":memory:", dataset_id: str | None = None
+        self, path: str | Path = IN_MEMORY, dataset_id: str | None = None
     ) -> None:
         self.path, self._process = str(path), _process()
-        if self.path and (self.path != ":memory:" or not isinstance(path, str)):
+        if self.path and (self.path != IN_MEMORY or not isinstance(path, str)):
             # The file that a link leads to, so that whoever keeps the path finds the
             # same file from another folder and after a link has moved. As the system
             # walks it: by its text alone, `link/..` would be another folder.
@@ -92,7 +93,7 @@ class LedgerFile:
                 "name a file, or ':memory:' to count this process's fits alone."
             )
         try:
-            if self.path != ":memory:":
+            if self.path != IN_MEMORY:
                 _make_whole(Path(self.path))
             # a whole path is no URI to SQLite
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)

@@ -22,8 +22,8 @@ def sum_bytes(query: Query, width: int) -> int:
 
 
 def row_bytes(n_rows: int, width: int, threads: int) -> int:
-    """Of the integers of so many rows on each thread: 2 a number, and 8 of moments
-    while their parts are joined.
+    """Of the integers of so many rows on each thread: of moments 4 a number, where a
+    row's have 2, and 8 more while their parts are joined.
     """
     return 12 * n_rows * width * threads
 
