@@ -8,7 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,14 @@ from dphead.privacy.statistics import ClassSums, Gram
 from dphead.sums.reference import GramAndSums
 
 Key = Any
+
+
+class Piece(NamedTuple):
+    """Rows as they were made of a block's: of so many slots, and padding behind."""
+
+    slots: int
+    rows: int
+    made: Any
 
 
 class KeptRows:
@@ -32,38 +40,64 @@ class KeptRows:
         self._used = 0
         self._lock = Lock()
         self._key: Key = None
-        self._kept: dict[tuple[int, int, int], Any] = {}
+        self._kept: dict[int, Piece] = {}  # by their first slot
 
-    def __call__(self, key: Key, index: np.ndarray, make: Callable[[], Any]) -> Any:
-        """What is kept of these slots under this key, else what `make` returns.
+    def __call__(
+        self, key: Key, index: np.ndarray, make: Callable[[], Any]
+    ) -> list[tuple[Any, slice]]:
+        """What is kept of these slots under this key, else what `make` returns: pieces
+        of rows, and where in the block each lies.
 
         key: `rows_key`; the transform and the rows are compared by identity. What
         `make` returns has the arrays q and scale.
         """
+        whole = slice(0, len(index))
         slots = _consecutive(index)
         if self.memory == 0 or key is None or slots is None:
-            return make()
+            return [(make(), whole)]
         with self._lock:  # several threads are here at once
             if not _same(self._key, key):
                 self._key = key
                 self._kept = {}
                 self._used = 0
             kept = self._kept
-            found = kept.get(slots)
+            found = _pieces(kept, *slots)
         if found is not None:
             return found
         made = make()
         size = made.q.nbytes + made.scale.nbytes
+        first, count, rows = slots
         with self._lock:
-            if kept is self._kept and self._used + size <= self.memory:
+            fits = self._used + size <= self.memory
+            if kept is self._kept and first not in kept and fits:
                 self._used += size
-                kept[slots] = made
-        return made
+                kept[first] = Piece(count, rows, made)
+        return [(made, whole)]
 
     def holds(self, key: Key, index: np.ndarray) -> bool:
         """Whether these slots are kept under this key, so that nothing need be made."""
+        slots = _consecutive(index)
         with self._lock:
-            return _same(self._key, key) and _consecutive(index) in self._kept
+            known = slots is not None and _same(self._key, key)
+            return known and _pieces(self._kept, *slots) is not None
+
+
+def _pieces(
+    kept: dict[int, Piece], first: int, count: int, rows: int
+) -> list[tuple[Any, slice]] | None:
+    """Kept pieces that are together these slots and rows, and where each lies; None
+    where some are missing, or where padding would lie before a slot.
+    """
+    found = []
+    start = stop = 0
+    while start < count:
+        piece = kept.get(first + start)
+        if piece is None or stop > start:
+            return None
+        stop = start + piece.rows
+        found.append((piece.made, slice(start, stop)))
+        start += piece.slots
+    return found if (start, stop) == (count, rows) else None
 
 
 def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:

@@ -93,9 +93,12 @@ def checked_sum(
             _check_features(block)
             return block_sum.rows(ask, block)
 
-        made = kept(key, block.index, make)
+        pieces = kept(key, block.index, make)
         if tested is None or tested not in block.index:
-            return block_sum.add(ask, made, block.y, used, out)
+            for made, run in pieces:
+                out = block_sum.add(ask, made, block.y[run], used[run], out)
+            return out
+        ((made, _),) = pieces  # it is not known, so it is one of the row source's
         return _add_checked(ask, block_sum, made, block, used, tested, out)
 
     def empty() -> np.ndarray:
@@ -254,7 +257,7 @@ def _on_every_core(
     items: Iterator[Any],
     empty: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """The sum of add(item, sum) over items: core k adds every k-th to a sum of its own.
+    """The sum of add(item, sum) over items: each core adds the next to a sum it owns.
 
     Where sums are large, fewer cores have their own.
     """
@@ -272,15 +275,20 @@ def _on_every_core(
         if not several:  # a thread takes longer to start than a block to sum
             return reduce(lambda out, item: add(item, out), items, sums[0])
 
-        def step(k: int, item: Any) -> None:
-            sums[k] = add(item, sums[k])
+        free = deque(range(len(sums)))  # sums to which no thread adds
+
+        def step(item: Any) -> None:
+            k = free.popleft()
+            try:
+                sums[k] = add(item, sums[k])
+            finally:
+                free.append(k)
 
         # threads of this pass alone: those of an interrupted one could add to the next
-        workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in sums]
+        workers = stack.enter_context(ThreadPoolExecutor(len(sums)))
         running: deque[Future[Any]] = deque()
-        for i, item in enumerate(items):
-            k = i % len(sums)
-            running.append(workers[k].submit(step, k, item))
+        for item in items:
+            running.append(workers.submit(step, item))
             if len(running) > 2 * len(sums):
                 running.popleft().result()
         for future in running:

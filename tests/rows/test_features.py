@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from blocks import collect, data
 
+from dphead.rows import features
 from dphead.rows.features import FeaturesRows, load_features, split_slots
 from extract.format import FormatError, open_features, write_features
 
@@ -77,6 +78,35 @@ def test_features_that_are_known_are_not_read_from_disk(path, monkeypatch):
         for block, whole in zip(blocks, everything, strict=True):
             assert np.array_equal(block.index, whole.index)
             assert np.array_equal(block.y, whole.y)
+
+
+def test_known_blocks_come_together_and_others_as_they_are_read(path, monkeypatch):
+    """Slots are in order, each once, whatever is known; no more is read than that."""
+    monkeypatch.setattr(features, "streamed_rows", lambda n_features: 256)
+    rows, file = load_features(path[0], "train", 0)
+    n = rows.n_rows
+    with file:
+        x = rows.features()
+        for unknown in ([], [0], [700], [n - 1], [0, 1500, n - 1], range(n)):
+
+            def known(index, unknown=unknown):
+                return not set(index.tolist()) & set(unknown)
+
+            blocks = list(rows.blocks(known=known))
+            index = np.concatenate([block.index for block in blocks])
+            assert np.array_equal(index[:n], np.arange(n))
+            assert (index[n:] == -1).all()
+            for block in blocks:
+                slots = block.index[block.index >= 0]
+                assert np.array_equal(block.y[: len(slots)], rows.labels()[slots])
+                if not known(block.index):
+                    assert len(block.index) == 256
+                    assert np.array_equal(block.x[: len(slots)], x[slots])
+                    continue
+                assert block.x.shape == (len(block.index), 0)
+                assert len(block.index) in (256, features.KNOWN_TOGETHER * 256)
+            whole = [b for b in blocks if len(b.index) > 256]
+            assert bool(whole) == (len(unknown) < n)
 
 
 def test_a_file_with_several_splits_needs_a_name(path):

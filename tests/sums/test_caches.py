@@ -5,6 +5,7 @@ import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_kept_rows_give_the_same_sums_and_never_serve_another_transform_or_sampl
                 assert np.array_equal(found, wanted)
         assert (
             0
-            < sum(one.q.nbytes + one.scale.nbytes for one in kept._kept.values())
+            < sum(p.made.q.nbytes + p.made.scale.nbytes for p in kept._kept.values())
             <= memory
         )
 
@@ -114,13 +115,15 @@ def test_rows_kept_between_passes_are_never_those_of_another_transform():
                 key = (t, "rows", None)
                 got = list(
                     pool.map(
-                        lambda _, t=t, k=key: (
-                            kept(k, index, lambda: direction_rows(t, x)).q
+                        lambda _, t=t, k=key: kept(
+                            k, index, lambda: direction_rows(t, x)
                         ),
                         range(4),
                     )
                 )
-                wrong += sum(not np.array_equal(g, wanted[i % 3]) for g in got)
+                wrong += sum(
+                    not np.array_equal(made.q, wanted[i % 3]) for ((made, _),) in got
+                )
     finally:
         sys.setswitchinterval(interval)
     assert wrong == 0
@@ -137,8 +140,8 @@ class Made:
 
 
 def test_what_is_kept_serves_its_own_key_and_slots_alone():
-    """Under every pair of keys; of blocks, one is the first with padding, two are not
-    of consecutive slots.
+    """Under every pair of keys; of blocks, one is the first with padding, which is not
+    kept beside it, two are not of consecutive slots.
     """
     # equal, but not the same
     one = RowTransform()
@@ -161,13 +164,45 @@ def test_what_is_kept_serves_its_own_key_and_slots_alone():
         for key in keys:
             kept = KeptRows(1 << 20)
             for i, index in enumerate(blocks):
-                assert kept(before, index, lambda i=i: Made("old", i)) == Made("old", i)
+                whole = slice(0, len(index))
+                found = kept(before, index, lambda i=i: Made("old", i))
+                assert found == [(Made("old", i), whole)]
             for i, index in enumerate(blocks):
-                age = "old" if before is key and i < 3 else "new"
-                assert kept.holds(key, index) == (before is key and i < 3)
-                assert kept(key, index, lambda i=i, age=age: Made("new", i)) == Made(
-                    age, i
-                )
+                whole = slice(0, len(index))
+                age = "old" if before is key and i < 2 else "new"
+                assert kept.holds(key, index) == (age == "old")
+                found = kept(key, index, lambda i=i: Made("new", i))
+                assert found == [(Made(age, i), whole)]
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+@pytest.mark.parametrize("padded", [1, 2])
+def test_kept_blocks_serve_one_that_is_all_of_them_in_order(padded, padding):
+    """Three blocks of four slots, one with padding: a run of slots, with padding or
+    none, is served where whole blocks are it and no padding lies before a slot.
+    """
+    key = (RowTransform(), "rows", None)
+    for first, last in combinations(range(13), 2):
+        kept = KeptRows(1 << 20)
+        for i in range(3):
+            own = np.arange(4 * i, 4 * i + 4)
+            behind = [-1, -1] if i == padded else []
+            kept(key, np.array([*own, *behind]), lambda i=i: Made("old", i))
+        index = np.array([*range(first, last), *[-1] * padding])
+        whole = first % 4 == last % 4 == 0
+        blocks = range(first // 4, last // 4)
+        own_padding = 2 if last == 4 * padded + 4 else 0
+        within = padded in blocks[:-1]
+        served = whole and not within and padding == own_padding
+        assert kept.holds(key, index) == served
+        found = kept(key, index, lambda: Made("new", 0))
+        if not served:
+            assert found == [(Made("new", 0), slice(0, len(index)))]
+            continue
+        starts = [4 * i - first for i in blocks]
+        stops = [*starts[1:], len(index)]
+        assert [made for made, _ in found] == [Made("old", i) for i in blocks]
+        assert [run for _, run in found] == list(map(slice, starts, stops))
 
 
 def test_kept_rows_are_of_one_clip():
@@ -182,8 +217,9 @@ def test_kept_rows_are_of_one_clip():
                 rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block)
             )
             wanted = ReferenceSums().rows(ask, block)
-            assert np.array_equal(found.q, wanted.q)
-            assert np.array_equal(found.scale, wanted.scale)
+            ((made, _),) = found
+            assert np.array_equal(made.q, wanted.q)
+            assert np.array_equal(made.scale, wanted.scale)
 
 
 def test_a_gram_matrix_leads_to_no_class_sums(rows):

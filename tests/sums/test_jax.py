@@ -239,7 +239,8 @@ def test_rows_on_a_device_are_those_of_their_own_transform():
         RowTransform(),
     ):
         ask = ask_of(ClassSums(M), Params(transform), 0.7)
-        found = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
+        pieces = kept(rows_key(ask), block.index, lambda ask=ask: way.rows(ask, block))
+        ((found, _),) = pieces
         wanted = ReferenceSums().rows(ask, block)
         assert np.array_equal(found.q, wanted.q)
         assert np.array_equal(found.scale, wanted.scale)
@@ -376,7 +377,8 @@ def test_rows_kept_on_the_devices_serve_no_other_slot_transform_or_fit(memory):
                 for k in (kept, NO_ROWS)
             )
             assert np.array_equal(served, sent)
-        held = sum(p.q.nbytes + p.scale.nbytes for p in kept._kept.values())
+        made = [piece.made for piece in kept._kept.values()]
+        held = sum(one.q.nbytes + one.scale.nbytes for one in made)
         # and a sample's last block, if it has one slot, or more in a row
         whole = 8 * 256 * (2 * 6 + 8)
         assert min(memory, whole) <= held <= min(memory, 2 * whole)

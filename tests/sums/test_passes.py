@@ -19,6 +19,7 @@ from dphead.sums import passes
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import CHECKED_ROWS, mirror
+from dphead.sums.reference import ReferenceSums
 
 
 class Custom:
@@ -144,6 +145,43 @@ def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
         assert rows.read - {-1} == wanted
     assert np.array_equal(sums[0], sums[1])
     assert np.array_equal(sums[0], sums[2])
+
+
+class Together(Streamed):
+    """Two blocks that are known are one."""
+
+    def blocks(self, indices=None, known=None):
+        waiting = []
+        for one in super().blocks(indices, known):
+            waiting.append(one)
+            if one.x.shape[1] or len(waiting) > 1:
+                yield from joined(waiting)
+                waiting = []
+        yield from waiting
+
+
+def joined(blocks):
+    """One of two that are not read, else each as it is."""
+    if len(blocks) < 2 or any(one.x.shape[1] for one in blocks):
+        return blocks
+    parts = zip(*((one.index, one.x, one.y) for one in blocks), strict=True)
+    return [Block(*map(np.concatenate, parts))]
+
+
+@pytest.mark.parametrize("way", [CpuSums(compiled_from=1), CpuSums(), ReferenceSums()])
+def test_kept_rows_of_several_blocks_are_all_added(way):
+    """Whichever the secret run's block is, which is read; the last block is short."""
+    x, y = toy(1200)
+    rows = Together(x, y, 128)
+    kept = KeptRows(1 << 20)
+    params = Params(weights=np.random.default_rng(0).standard_normal((D, M)))
+    wanted = integer_sum(
+        Gradient(M), params, ArrayRows(x, y), block_sum=ReferenceSums()
+    )
+    for _ in range(8):
+        found = integer_sum(Gradient(M), params, rows, block_sum=way, kept=kept)
+        assert np.array_equal(found, wanted)
+    assert len(rows.read - {-1}) <= 128  # the others were known
 
 
 def test_kept_rows_of_a_sample_are_read_again():
@@ -357,6 +395,26 @@ def _adding(done):
         return np.add(out, item, out=out)
 
     return add
+
+
+def test_no_two_threads_add_to_one_sum_at_a_time(monkeypatch):
+    """Three threads, blocks of different lengths; each sum is one thread's until it
+    has added.
+    """
+    monkeypatch.setattr(passes, "cores", lambda: 3)
+    taken = []
+
+    def add(item, out):
+        assert not any(out is other for other in taken), "a sum of another thread"
+        taken.append(out)
+        time.sleep(0.001 * item)
+        out += item
+        taken[:] = [other for other in taken if other is not out]
+        return out
+
+    items = [9, 1, 1, 1, 5, 1, 3, 1, 1, 7, 1]
+    total = passes._on_every_core(add, iter(items), partial(np.zeros, 1))
+    assert total == sum(items)
 
 
 def test_no_block_is_summed_after_a_pass_has_failed(monkeypatch):
