@@ -43,8 +43,8 @@ PRIVATE_METRICS = (
 
 # what may hold accuracies, and the releases that these come from
 RELEASED = {
-    "expected_accuracy": "CorrectCount",
-    "selection": "CorrectCount",
+    "expected_accuracy": "CorrectCounts",
+    "selection": "CorrectCounts",
     "class_accuracy": "ClassCorrectCounts",
 }
 

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from dphead.endtoend.architectures import WSConv2d
 from dphead.endtoend.models import loss_of, trained
 from dphead.privacy.query import Query
+from extract.vectors import are_alike
 
 Engine = Literal["vmap", "layers", "ghost"]
 ENGINES: tuple[Engine, ...] = ("vmap", "layers", "ghost")
@@ -89,6 +90,12 @@ class Part:
 
     held: tuple[Tensor, ...]
 
+    def is_alike(self) -> bool:
+        """Whether what is kept, and all else that `sum` is made of, is the same bits
+        for every row: to be tried with one row at every place.
+        """
+        return all(map(are_alike, self.held))
+
     def norm2(self) -> Tensor:
         """Squared norms (k,)."""
         raise NotImplementedError
@@ -150,6 +157,12 @@ class Ghost(Part):
         self.b = b.detach().double().contiguous()
         self.held = (self.a, self.b)
 
+    def is_alike(self) -> bool:
+        """And the products, each of rows that begin elsewhere in memory."""
+        products = _products(self.a, self.b)
+        first = next(products)
+        return super().is_alike() and all(torch.equal(one, first) for one in products)
+
     def norm2(self) -> Tensor:
         pairs = torch.bmm(self.a, self.a.transpose(1, 2)) * torch.bmm(
             self.b, self.b.transpose(1, 2)
@@ -180,8 +193,13 @@ class Ghost(Part):
         used = (factor > 0)[:, None, None]
         a = torch.where(used, self.a, 0.0)
         b = torch.where(used, self.b * factor[:, None, None], 0.0)
-        for row, slopes in zip(a, b, strict=True):
-            yield torch.trunc(slopes.T @ row)
+        return map(torch.trunc, _products(a, b))
+
+
+def _products(a: Tensor, b: Tensor) -> Iterator[Tensor]:
+    """b_iᵀ a_i (q, p) of one row at a time."""
+    for row, slopes in zip(a, b, strict=True):
+        yield slopes.T @ row
 
 
 def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:

@@ -285,8 +285,8 @@ class TorchSums:
         for weights in (beside, start):
             self._gradients.set(weights)
             parts = self._gradients.parts(inputs, y)
-            held = [value for part in parts for value in part.held]
-            equal = equal and all(map(are_alike, [squared_norms(parts), *held]))
+            alike = [are_alike(squared_norms(parts)), *(p.is_alike() for p in parts)]
+            equal = equal and all(alike)
         return equal
 
     def is_compared(self, query: Query) -> bool:

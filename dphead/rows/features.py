@@ -27,9 +27,9 @@ from extract.format import FeaturesFile, FormatError, check_blocks, open_feature
 # Chosen, not measured.
 BLOCKS_AHEAD = 2  # blocks that are read while others are summed
 DROPPED_ROWS = 4  # rows that are read and dropped rather than asked for apart
-# Blocks that are one where nothing is read. `auto` on 60,000 x 3,969 and 50,000 x 15,552
-# rows took 24 and 65 s with 1, 22 and 59 s with 4, 23 and 59 s with 8 (one run each,
-# Xeon, 2 cores).
+# Blocks that are one where nothing is read. `auto` on 60,000 x 3,969 and on 50,000 x
+# 15,552 rows took 24 and 65 s with 1, 22 and 59 s with 4, 23 and 59 s with 8 (one run
+# each, Xeon, 2 cores).
 KNOWN_TOGETHER = 4
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from endtoend.core import images
 
+from dphead.endtoend import gradients
 from dphead.endtoend.augment import AUGMENTATIONS, views_of
 from dphead.endtoend.gradients import (
     CPU_FLOAT64_NUMBERS,
@@ -171,6 +172,21 @@ def test_rows_whose_bits_follow_their_place_go_alone(engine, monkeypatch):
     monkeypatch.setattr(PerExample, "parts", placed)
     assert TorchSums(net, engine=engine, batch=40).chunk == 1
     assert TorchSums(net, engine=engine, batch=40, chunk=32).chunk == 32
+
+
+def test_rows_go_alone_whose_ghost_products_follow_their_place(monkeypatch):
+    """Inputs, output gradients and norms are alike: a last bit of products is not."""
+    made = gradients._products
+
+    def placed(a, b):
+        for i, product in enumerate(made(a, b)):
+            one = torch.tensor(torch.inf, dtype=product.dtype)
+            yield torch.nextafter(product, one) if i % 2 else product
+
+    net = network("tb21-mnist")
+    monkeypatch.setattr(gradients, "_products", placed)
+    assert TorchSums(net, engine="ghost", batch=40).chunk == 1
+    assert TorchSums(net, engine="layers", batch=40).chunk == 32
 
 
 def test_rows_go_alone_whose_bits_follow_their_place_at_other_weights(monkeypatch):
