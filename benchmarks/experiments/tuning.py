@@ -9,8 +9,8 @@ are not private at the epsilon of their column.
 mean 50 and secret. A trial is a head fitted on four fifths of the training rows and a
 noisy count of the rows of the other fifth that it gets right;
 a row is in one of the two parts, so that both may be mu-GDP. The head of the best count
-leaves, and Papernot and Steinke's bound (`dphead.analysis.selection`) makes mu small
-enough for the whole to have the column's epsilon.
+leaves, and what a choice costs (`dphead.analysis.selection`) makes mu small enough for
+the whole to have the column's epsilon.
 `python -m benchmarks tuning` runs what is missing.
 """
 
