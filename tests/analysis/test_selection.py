@@ -3,6 +3,8 @@ calculation.
 """
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from dphead.analysis.selection import (
     selection_rdp,
 )
 from dphead.analysis.tradeoff import delta_from_mu
+from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import RDP_ORDERS, GaussianEvent, epsilon, rdp_epsilon
 
 DELTA = 1e-5
@@ -161,6 +164,19 @@ def test_the_less_of_both_bounds_is_returned(shape):
     bounds = [selection_epsilon(FULL, 9, DELTA, shape, bound=b) for b in BOUNDS]
     assert bounds[0] == min(bounds[1:])
     assert bounds[1] < 0.9 * bounds[2]
+
+
+def test_the_printed_table_of_both_bounds():
+    page = Path(__file__).parents[2] / "docs" / "epsilon.md"
+    rows = re.findall(r"^\| ([\d.]+) \|(.* → .*)\|$", page.read_text(), re.MULTILINE)
+    assert len(rows) == 3
+    for one, cells in rows:
+        trial = [GaussianEvent(1 / mu_from_epsilon(float(one), DELTA))]
+        found = []
+        for mean in (5, 50, 500):
+            pair = [selection_epsilon(trial, mean, DELTA, bound=b) for b in BOUNDS]
+            found.append(f" {pair[2]:.3f} → {pair[1]:.3f} ")
+        assert "|".join(found) == cells
 
 
 def test_losses_beyond_the_profiles_reach_leave_the_renyi_bound():
