@@ -275,23 +275,29 @@ def run() -> None:
 
 
 def table(rows: Iterable[Row], defaults: dict[tuple[str, float], list[float]]) -> str:
-    """Test accuracy in %, a line for each method and way.
+    """Test accuracy in %, a line for each method that was searched and way.
 
     defaults: (method, epsilon) to accuracies in %.
     """
     cells: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    counts: dict[str, set[int]] = defaultdict(set)
     for r in rows:
         cells[r["method"], r["way"], r["epsilon"]].append(100 * r["accuracy"])
-    names = {
-        FREE: "50 trials by Optuna, not accounted",
-        COUNTED: "random trials, 50 on average, accounted",
-    }
+        if r["way"] == COUNTED:
+            counts[r["method"]].add(r["trials"])
     lines = header(EPSILONS, "method", "settings")
     for method in METHODS:
+        drawn = ", ".join(map(str, sorted(counts[method]))) or "none yet"
+        names = {
+            FREE: "50 trials by Optuna, not accounted",
+            COUNTED: f"random trials, 50 on average (drawn: {drawn}), accounted",
+        }
         ways = [
             (name, [cells.get((method, way, e)) for e in EPSILONS])
             for way, name in names.items()
         ]
+        if not any(any(values) for _, values in ways):
+            continue
         ways.append(
             ("our defaults, no search", [defaults.get((method, e)) for e in EPSILONS])
         )

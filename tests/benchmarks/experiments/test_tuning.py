@@ -58,6 +58,10 @@ def test_the_table_has_both_ways_and_our_defaults():
         {"method": "dp-fc", "way": tuning.FREE, "epsilon": 8.0, "accuracy": a}
         for a in (0.5, 0.6)
     ]
-    text = tuning.table(fake, {("dp-fc", 8.0): [85.0]})
+    counted = {"way": tuning.COUNTED, "accuracy": 0.4, "trials": 35}
+    fake.append({"method": "dp-fc", "epsilon": 8.0} | counted)
+    text = tuning.table(fake, {("dp-fc", 8.0): [85.0], ("dp-ls", 8.0): [84.0]})
+    assert "drawn: 35" in text
+    assert "dp-ls" not in text
     assert "55.00 ± 7.07 (2 draws)" in text
     assert "85.00 (1 draw)" in text
