@@ -91,10 +91,12 @@ defaults, no tuning."""
 TUNING = """CIFAR-10, MobileNetV2 at 128 px, δ = 1e-5, exact accounting of each fit.
 FC23 chooses its two settings in [1e-8, 1e8]² by 50 and more trials at the full ε each
 and does not charge for them: the first line of a method does that with Optuna (chosen
-on a fifth of the training rows, then fitted on all of them), and is **not** private at
-the ε of its column. The second line draws trials at random from the same square and has
-the ε of its column, choice included (Papernot, Steinke 2022; no second fit on all
-rows). The third has no search. Test accuracy in %."""
+on a fifth of the training rows, then fitted on all of them; one search at each ε, so
+that ± is over the noise of that fit alone), and is **not** private at the ε of its
+column. The second line draws trials at random from the same square and has
+the ε of its column, choice included (the number of trials is geometric with mean 50;
+Koskela, Redberg, Wang 2024; no second fit on all rows). The third has no search. Test
+accuracy in %."""
 LAST = """TB21's Figure 10 on CIFAR-10, ScatterNet with group norm (27 groups), δ =
 1e-5: the best of the settings tried, on a held-out fifth of the training rows, one
 noise draw. The last iterate's guarantee is replace-one and holds for 99 % of the rows

@@ -9,13 +9,14 @@ are not private at the epsilon of their column.
 mean 50 and secret. A trial is a head fitted on four fifths of the training rows and a
 noisy count of the rows of the other fifth that it gets right;
 a row is in one of the two parts, so that both may be mu-GDP. The head of the best count
-leaves, and Papernot and Steinke's bound (`dphead.analysis.selection`) makes mu small
-enough for the whole to have the column's epsilon.
+leaves, and what a choice costs (`dphead.analysis.selection`) makes mu small enough for
+the whole to have the column's epsilon.
 `python -m benchmarks tuning` runs what is missing.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -171,8 +172,10 @@ def square(method: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def not_accounted(trials: Trials, method: str, epsilon: float) -> Iterator[Row]:
-    """Optuna's choice, and the test accuracy of fits with it, a row a draw."""
+def not_accounted(
+    trials: Trials, method: str, epsilon: float, seeds: Iterable[int]
+) -> Iterator[Row]:
+    """Optuna's choice, and the test accuracy of fits with it, a row a seed."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -190,7 +193,7 @@ def not_accounted(trials: Trials, method: str, epsilon: float) -> Iterator[Row]:
         direction="maximize", sampler=optuna.samplers.TPESampler(seed=0)
     )
     study.optimize(objective, n_trials=TRIALS)
-    for seed in range(DRAWS):
+    for seed in seeds:
         head = trials.head(method, study.best_params, epsilon, seed, trials.data.facts)
         yield {
             "seed": seed,
@@ -207,10 +210,12 @@ def trial_mu(epsilon: float) -> float:
     return 1 / selection_calibrate([GaussianEvent(1.0)], TRIALS, epsilon, DELTA)
 
 
-def accounted(trials: Trials, method: str, epsilon: float) -> Iterator[Row]:
-    """The head of the best noisy score of K random trials, a row a draw."""
+def accounted(
+    trials: Trials, method: str, epsilon: float, seeds: Iterable[int]
+) -> Iterator[Row]:
+    """The head of the best noisy score of K random trials, a row a seed."""
     mu = trial_mu(epsilon)
-    for seed in range(DRAWS):
+    for seed in seeds:
         rng = np.random.default_rng([seed, 7])
         best: tuple[float, Any, dict[str, float]] | None = None
         count = int(rng.geometric(1 / TRIALS))
@@ -239,58 +244,60 @@ def accounted(trials: Trials, method: str, epsilon: float) -> Iterator[Row]:
         }
 
 
+SEARCHES = {FREE: not_accounted, COUNTED: accounted}
+
+
 def run() -> None:
-    """Run what is missing, one JSON line a draw."""
-    done = {(r["method"], r["epsilon"], r["way"]) for r in read(OUT)}
+    """Run what is missing, one JSON line a draw: a method's cells, then the next's."""
+    done = {(r["method"], r["epsilon"], r["way"], r["seed"]) for r in read(OUT)}
     threadpool_limits(1, "blas")  # small solves: threads would wait for each other
     trials = Trials()
-    for way, search in ((FREE, not_accounted), (COUNTED, accounted)):
-        for method in METHODS:
-            for epsilon in EPSILONS:
-                if (method, epsilon, way) in done:
-                    continue
-                # all draws of a cell, or none
-                rows = list(search(trials, method, epsilon))
-                for row in rows:
-                    described = {
-                        "method": method,
-                        "epsilon": epsilon,
-                        "delta": DELTA,
-                        "way": way,
-                        "preset": "fc23",
-                    }
-                    append(
-                        OUT,
-                        described
-                        | row
-                        | {"features": trials.data.described}
-                        | provenance(),
-                    )
-                found = ", ".join(f"{r['accuracy']:.4f}" for r in rows)
-                print(
-                    f"{method} eps {epsilon:g} {way}: {found} {rows[0]['settings']}",
-                    flush=True,
-                )
+    for method, epsilon, way in product(METHODS, EPSILONS, SEARCHES):
+        cell = method, epsilon, way
+        seeds = [seed for seed in range(DRAWS) if (*cell, seed) not in done]
+        if not seeds:
+            continue
+        described = {
+            "method": method,
+            "epsilon": epsilon,
+            "delta": DELTA,
+            "way": way,
+            "preset": "fc23",
+            "features": trials.data.described,
+        }
+        for row in SEARCHES[way](trials, method, epsilon, seeds):
+            append(OUT, described | row | provenance())
+            print(
+                f"{method} eps {epsilon:g} {way}, draw {row['seed']}: "
+                f"{row['accuracy']:.4f} {row['settings']}",
+                flush=True,
+            )
 
 
 def table(rows: Iterable[Row], defaults: dict[tuple[str, float], list[float]]) -> str:
-    """Test accuracy in %, a line for each method and way.
+    """Test accuracy in %, a line for each method that was searched and way.
 
     defaults: (method, epsilon) to accuracies in %.
     """
     cells: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    counts: dict[str, set[int]] = defaultdict(set)
     for r in rows:
         cells[r["method"], r["way"], r["epsilon"]].append(100 * r["accuracy"])
-    names = {
-        FREE: "50 trials by Optuna, not accounted",
-        COUNTED: "random trials, 50 on average, accounted",
-    }
+        if r["way"] == COUNTED:
+            counts[r["method"]].add(r["trials"])
     lines = header(EPSILONS, "method", "settings")
     for method in METHODS:
+        drawn = ", ".join(map(str, sorted(counts[method]))) or "none yet"
+        names = {
+            FREE: "50 trials by Optuna, not accounted",
+            COUNTED: f"random trials, 50 on average (drawn: {drawn}), accounted",
+        }
         ways = [
             (name, [cells.get((method, way, e)) for e in EPSILONS])
             for way, name in names.items()
         ]
+        if not any(any(values) for _, values in ways):
+            continue
         ways.append(
             ("our defaults, no search", [defaults.get((method, e)) for e in EPSILONS])
         )

@@ -1,14 +1,15 @@
 """Choosing the best of a random number of private runs: what the choice costs in all.
 
-Papernot, Steinke 2022 ("Hyperparameter Tuning with Renyi Differential Privacy"). K
-runs, K drawn secretly from a known distribution that does not depend on the data; each
-run draws its settings from a public grid, and its score is part of what it releases (a
-counting query with noise, say). Only the run with the best score leaves: not K, nor the
-other runs, their scores or their time. What is charged is the choice as a whole; the
-best run's own epsilon covers nothing.
+K runs, K drawn secretly from a known distribution that does not depend on the data;
+each run draws its settings from a public grid, and its score is part of what it
+releases (a counting query with noise, say). Only the run with the best score leaves:
+not K, nor the other runs, their scores or their time. What is charged is the choice as
+a whole; the best run's own epsilon covers nothing.
 
-The charge is a Renyi curve and no sum of Gaussian releases, so a ledger cannot hold it:
-this module is for planning.
+Two bounds, of which the less counts: from the privacy profile of one run
+(`selection_profile.py`, nearly always the less), and from its Renyi curve (Papernot,
+Steinke 2022, "Hyperparameter Tuning with Renyi Differential Privacy"). Neither is a sum
+of Gaussian releases, so a ledger cannot hold it: this module is for planning.
 """
 
 import math
@@ -18,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from dphead.planning.calibration import smallest_scale
+from dphead.analysis.selection_profile import profile_epsilon
+from dphead.planning.calibration import PLD_TOLERANCE, smallest_scale
 from dphead.privacy.accounting import (
     RDP_ORDERS,
     GaussianEvent,
@@ -30,6 +32,8 @@ from dphead.privacy.accounting import (
 
 # any other shape > 0: truncated negative binomial
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
+TOLERANCE = 1e-6  # relative, of the noise of full batches
+BOUNDS = ("auto", "profile", "rdp")
 
 
 def selection_rdp(
@@ -53,13 +57,7 @@ def selection_rdp(
     """
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
-    require(
-        1 <= mean < math.inf,
-        "the mean number of runs must be at least 1 and finite",
-        "mean",
-        mean,
-    )
-    require(shape >= 0, "shape must be at least 0", "shape", shape)
+    _check_number_of_runs(mean, shape)
     curve = rdp_curve(trial, orders, relation)
     if not np.isfinite(curve).any():
         return np.full(len(orders), np.inf)
@@ -73,15 +71,46 @@ def selection_epsilon(
     delta: float,
     shape: float = 1.0,
     relation: str = "zero_out",
+    bound: str = "auto",
 ) -> float:
     """Epsilon of the whole choice at `delta`.
 
-    Arguments and errors as `selection_rdp`; improved conversion.
+    Arguments as `selection_rdp`. bound: "profile", "rdp" (improved conversion), or
+    "auto", the less of both; under replace_one, and of units of several rows, Poisson
+    batches have the first alone. ValueError for a mean, shape or delta out of range,
+    and where the bound that was asked for does not apply.
+
+    Guarantee: an upper bound (proofs/selection.md).
     """
-    check(delta=delta)
-    return epsilon_from_rdp(
-        RDP_ORDERS, selection_rdp(trial, mean, shape, relation), delta
+    check(delta, relation)
+    known = f"bound must be one of {BOUNDS}"
+    require(bound in BOUNDS, known, "bound", bound)
+    _check_number_of_runs(mean, shape)
+    found = math.inf
+    if bound != "rdp":
+        found = profile_epsilon(trial, mean, delta, shape, relation)
+    if bound == "rdp" or (bound == "auto" and _has_rdp(trial, relation)):
+        curve = selection_rdp(trial, mean, shape, relation)
+        found = min(found, epsilon_from_rdp(RDP_ORDERS, curve, delta))
+    return found
+
+
+def _has_rdp(trial: Sequence[GaussianEvent], relation: str) -> bool:
+    """Whether `rdp_curve` has a bound."""
+    sampled = [e for e in trial if e.count and e.sampling_prob < 1]
+    one_row = all(e.rows_per_unit == 1 for e in sampled)
+    return not sampled or (relation != "replace_one" and one_row)
+
+
+def _check_number_of_runs(mean: float, shape: float) -> None:
+    """ValueError for a law of the number of runs that there is not."""
+    require(
+        1 <= mean < math.inf,
+        "the mean number of runs must be at least 1 and finite",
+        "mean",
+        mean,
     )
+    require(shape >= 0, "shape must be at least 0", "shape", shape)
 
 
 def selection_calibrate(
@@ -96,9 +125,8 @@ def selection_calibrate(
     """Smallest s such that multiplying each noise multiplier not in `fixed` (indices)
     by s meets the total budget.
 
-    Relative error 1e-6, on the safe side. ValueError if the fixed releases and the
-    number of runs alone exceed it:
-    even runs without any release cost a little in this accounting.
+    Relative error 1e-6 (1e-4 of Poisson batches), on the safe side. ValueError if the
+    fixed releases and the number of runs alone exceed it.
     """
     require(
         0 < epsilon < math.inf,
@@ -134,4 +162,5 @@ def selection_calibrate(
         epsilon,
         hint,
     )
-    return smallest_scale(cost, epsilon, 1.0, 1e-6)
+    sampled = any(e.sampling_prob < 1 for e in trial)
+    return smallest_scale(cost, epsilon, 1.0, PLD_TOLERANCE if sampled else TOLERANCE)

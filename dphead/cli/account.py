@@ -150,7 +150,7 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
     ):
         problem = (
             "--select-mean must go without --plot, --shuffled-epochs and --accountant: "
-            "it has an RDP bound only."
+            "it has bounds of its own."
         )
     if problem:
         raise click.UsageError(problem.replace("_", "-") + " Correct the options.")
@@ -313,7 +313,7 @@ def _selection(given: dict[str, Any]) -> dict[str, Any]:
         "gaussian": list(given["gaussian"]),
         "relation": relation,
         "delta": delta,
-        "accountant": "rdp",
+        "accountant": "auto",
         "epsilon": selection_epsilon(trial, mean, delta, shape, relation),
         "mu": None,
         "select_mean": mean,
