@@ -117,6 +117,11 @@ def worst_case(facts: PublicFacts, plan: Plan, *, agree: bool = False) -> Proble
     Under replace_one the neighbour is the opposite row, or one at 120 degrees where a
     second moment is released.
     """
+    if any(s.epoch_steps > 1 for s in plan.specs):
+        raise ValueError(
+            "audits need full or Poisson batches, got allocated rows. Audit the same "
+            "with Poisson batches."
+        )
     sampled = any(s.sampling_prob < 1 for s in plan.specs)
     if sampled and plan.group_cap is not None:
         raise ValueError(

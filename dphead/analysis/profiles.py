@@ -98,6 +98,9 @@ def profile_epsilon(
         and any(e.rows_per_unit > 1 for e in events)
     ):
         return Outcome(None, "no Renyi bound for groups in Poisson batches")
+    allocated = any(e.epoch_steps > 1 for e in events)
+    if allocated and accountant.startswith("rdp"):
+        return Outcome(None, "no Renyi bound for allocated rows")
     try:
         if orders is None:
             found = epsilon_by(accountant, events, delta, relation)
@@ -177,7 +180,9 @@ def sum_accountant(events: Sequence[GaussianEvent], relation: str) -> str:
     """The accountant of `plain_sum_epsilon`: exact, rdp or pld."""
     if total_mu(events) is not None:
         return "exact"
-    renyi = relation != "replace_one" and all(e.rows_per_unit == 1 for e in events)
+    renyi = relation != "replace_one" and all(
+        e.rows_per_unit == e.epoch_steps == 1 for e in events
+    )
     return "rdp" if renyi else "pld"
 
 

@@ -60,7 +60,7 @@ SECTIONS = {
         *("model", "weights", "layers", "norm", "groups", "standardise", "init_seed"),
     ),
     "Training": (
-        *("preset", "noise_multiplier", "batch_size", "steps", "epochs"),
+        *("preset", "noise_multiplier", "batch_size", "sampling", "steps", "epochs"),
         *("learning_rate", "optimizer", "momentum", "clip_norm", "weight_decay"),
         *("decoupled", "average", "ema_decay", "views", "augment"),
     ),
@@ -119,7 +119,12 @@ SECTIONS = {
 @click.option(
     "--batch-size",
     type=int,
-    help="Expected size of Poisson batches. Left out: the largest in the budget.",
+    help="Expected size of a batch. Left out: the largest in the budget.",
+)
+@click.option(
+    "--sampling",
+    type=click.Choice(["poisson", "allocation"]),
+    help="Poisson batches (default), or each image in one random step of an epoch.",
 )
 @click.option("--steps", type=int, help="Left out: the most that the budget allows.")
 @click.option("--epochs", type=float, help="Instead of steps.")
@@ -326,7 +331,9 @@ def _spending(progress: Progress, plan: Callable[[], Any]) -> Any:
 
 
 def so_far(plan: Any) -> Any:
-    """Epsilon of the first k releases of a plan, by RDP: quick, and an upper bound."""
+    """Epsilon of the first k releases of a plan, by RDP: quick, and an upper bound. Of
+    allocated rows, which have no RDP, the whole plan's.
+    """
     import numpy as np
 
     from dphead.privacy import accounting
@@ -334,6 +341,9 @@ def so_far(plan: Any) -> Any:
     orders = accounting.RDP_ORDERS
     if not plan.private or plan.relation == "replace_one":
         return lambda done: float("inf")
+    if any(spec.epoch_steps > 1 for spec in plan.specs):
+        whole = plan.epsilon_spent()
+        return lambda done: whole
     curves = {}
     for spec in plan.specs:
         curves.setdefault(

@@ -34,7 +34,7 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> Any:
             str(r["count"]),
             f"{r['clip_norm']:g}",
             f"{r['noise_multiplier']:.5g}",
-            f"{r['sampling_prob']:.4g}",
+            f"{r['sampling_prob'] / r.get('epoch_steps', 1):.4g}",
             mu,
         )
     return table

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dphead.planning.plan import BUDGET_SLACK, Target, check_budget
+from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.settings import RELEASES
 
@@ -15,13 +16,15 @@ MOST_STEPS = RELEASES  # that a search tries: a plan holds no more
 @dataclass(frozen=True)
 class Schedule:
     """noise_multiplier sigma, expected batch_size B and steps T of a training, and the
-    epsilon that they cost.
+    epsilon that they cost. sampling_prob, epoch_steps: as `ReleaseSpec`.
     """
 
     noise_multiplier: float
     batch_size: int
     steps: int
     epsilon: float
+    sampling_prob: float
+    epoch_steps: int = 1
 
 
 def schedule(
@@ -32,12 +35,14 @@ def schedule(
     batch_size: int | None = None,
     steps: int | None = None,
     others: Sequence[GaussianEvent] = (),
+    epoch_steps: int | None = None,
 ) -> Schedule:
     """Complete a schedule: the least noise, the largest batch or the most steps that
     the target allows.
 
     others: further releases of the same fit. epsilon = inf: no noise, batch size and
-        steps must be given.
+        steps must be given. epoch_steps: of random allocation, whose batches are of
+        about n_rows / epoch_steps rows; None for Poisson batches.
     Raises ValueError unless exactly two (or all three, within the budget) are given, or
     where none fits.
     """
@@ -51,8 +56,20 @@ def schedule(
     _check_given(given)
     _check_ranges(n_rows, given)
 
+    whole = epoch_steps or 1  # what steps are a multiple of
+    accounting.require(
+        (steps or 0) % whole == 0,
+        f"steps must be whole epochs of {whole}",
+        "steps",
+        steps,
+        f"Use {max(1, (steps or 0) // whole) * whole}, or another batch size.",
+    )
+
+    def prob(batch: int) -> float:
+        return batch / n_rows if epoch_steps is None else 1.0
+
     def event(sigma: float, batch: int, count: int) -> GaussianEvent:
-        return GaussianEvent(sigma, batch / n_rows, count)
+        return GaussianEvent(sigma, prob(batch), count, epoch_steps=whole)
 
     def cost(sigma: float, batch: int, count: int) -> float:
         return target.cost([*others, event(sigma, batch, count)])
@@ -61,10 +78,11 @@ def schedule(
         assert batch_size is not None
         assert steps is not None
         if epsilon == float("inf"):
-            return Schedule(0.0, batch_size, steps, epsilon)
+            return Schedule(0.0, batch_size, steps, epsilon, prob(batch_size), whole)
         events = [*others, event(1.0, batch_size, steps)]
         sigma = target.scale(events, fixed=range(len(others)))
-        return Schedule(sigma, batch_size, steps, cost(sigma, batch_size, steps))
+        spent = cost(sigma, batch_size, steps)
+        return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
     sigma = noise_multiplier
     if batch_size is None:
         assert steps is not None
@@ -74,15 +92,18 @@ def schedule(
         )
     elif steps is None:
         batch = batch_size
-        steps = _largest(
-            lambda t: cost(sigma, batch, t) <= epsilon, MOST_STEPS, "steps", epsilon
+        most = MOST_STEPS // whole
+        epochs = _largest(
+            lambda k: cost(sigma, batch, k * whole) <= epsilon, most, "steps", epsilon
         )
-        if steps == MOST_STEPS:
+        steps = epochs * whole
+        if epochs == most:
             raise ValueError(
                 f"the budget must end before {MOST_STEPS} steps, got "
                 f"{noise_multiplier=}, {batch_size=}. Give steps, or less noise."
             )
-    found = Schedule(sigma, batch_size, steps, cost(sigma, batch_size, steps))
+    spent = cost(sigma, batch_size, steps)
+    found = Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
     if found.epsilon > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
             f"epsilon must be at least {found.epsilon:.6g} for these settings, got "

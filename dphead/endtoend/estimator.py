@@ -75,6 +75,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
     random_state: parameters.Seed = None
     noise_multiplier: float | None = None
     batch_size: int | None = None
+    sampling: Literal["poisson", "allocation"] = "poisson"
     steps: int | None = None
     epochs: float | None = None
     optimizer: Literal["sgd", "adam"] | None = None

@@ -5,6 +5,7 @@ the fit of a head is (`dphead.runs.fit`).
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -31,6 +32,7 @@ from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, Target, check_unit, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.reserved import FitLedger
 from dphead.runs.custody import (
     Measured,
     Prepared,
@@ -197,6 +199,7 @@ def lead(
     solver: Any = run.method.solver
     check_fit(Door(run.sums), solver, run.data.rows, run.plan, run.facts)
     charged = charge(run, ledger)
+    run.warnings.extend(about_lost_steps(charged, run.schedule, solver.before()))
     resumed = load_checkpoint(out, charged.fit_id)
     done = 0
     if resumed is not None:
@@ -217,6 +220,23 @@ def lead(
     )
     resuming = replace(solver, resumed=resumed, after=after)
     return fit_head(resuming, run.data.rows, run.facts, run.plan, how)
+
+
+def about_lost_steps(charged: FitLedger, found: Schedule, before: int) -> list[str]:
+    """What to say where a run goes on within an epoch of random allocation: its steps
+    that are left have no images (dphead/privacy/proofs/allocation.md). before: the
+    number of releases before the first step.
+    """
+    fits = {fit["fit_id"]: fit for fit in charged.ledger.fits()}
+    states = Counter(r["state"] for r in fits[charged.fit_id]["releases"])
+    begun = max(0, states["committed"] - before) % found.epoch_steps
+    if not begun:
+        return []
+    lost = found.epoch_steps - begun
+    return [
+        f"the run was interrupted within an epoch: {lost} of its {found.epoch_steps} "
+        "steps used no images and released noise alone."
+    ]
 
 
 def measure(
@@ -292,12 +312,14 @@ def make_training(
         batch_size=s.batch_size,
         steps=s.steps,
         others=others,
+        epoch_steps=s.epoch_steps(facts.n_rows) if s.sampling != "poisson" else None,
     )
     solver: Any = NetworkDescent(
         network.query,
         network.start,
         steps=found.steps,
-        sampling_prob=found.batch_size / facts.n_rows,
+        sampling_prob=found.sampling_prob,
+        epoch_steps=found.epoch_steps,
         noise_multiplier=found.noise_multiplier or None,
         normalization=normalization,
         **{f.name: getattr(s, f.name) for f in fields(Step)},

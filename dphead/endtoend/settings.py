@@ -1,7 +1,7 @@
 """A training's settings: defaults (De22's), then a preset's, then the user's."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from dphead.endtoend.augment import AUGMENTATIONS, MOST_VIEWS
 from dphead.endtoend.solver import Step
@@ -16,7 +16,8 @@ from dphead.solvers.settings import (
 )
 
 NOISE_MULTIPLIER = Setting("Of each step.", POSITIVE)
-BATCH_SIZE = Setting("Expected size of Poisson batches.", AT_LEAST_ONE)
+BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE)
+SAMPLING = Setting("Poisson batches, or each image in one step of an epoch.")
 FEW = Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS)
 VIEWS = Setting("Augmented views of an image.", FEW)
 
@@ -27,6 +28,8 @@ class Settings(Step):
 
     None: solved for (noise_multiplier, batch_size, steps), or left to the model.
 
+    sampling: "poisson", each image in each batch by chance; "allocation", each in one
+        batch of an epoch, by chance (docs/networks.md).
     epochs, base_learning_rate: instead of steps (epochs n / batch) and learning_rate
         (times batch / 512), as TB21.
     views: De22's augmentation multiplicity K. normalization: `ChannelNormalization`'s
@@ -36,6 +39,7 @@ class Settings(Step):
     model: Annotated[str, Setting("The network's name.")] = "wrn-16-4"
     noise_multiplier: Annotated[float | None, NOISE_MULTIPLIER] = None
     batch_size: Annotated[int | None, BATCH_SIZE] = None
+    sampling: Annotated[Literal["poisson", "allocation"], SAMPLING] = "poisson"
     steps: Annotated[int | None, STEPS] = None
     epochs: Annotated[float | None, EPOCHS] = None
     base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
@@ -53,6 +57,8 @@ class Settings(Step):
                     f"{self.batch_size=}. Correct."
                 )
             steps = max(1, round(self.epochs * n_rows / self.batch_size))
+            if self.sampling == "allocation":  # whole epochs
+                steps = max(1, round(self.epochs)) * self.epoch_steps(n_rows)
             found = replace(found, steps=steps, epochs=None)
         if self.base_learning_rate is not None:
             if self.batch_size is None:
@@ -63,6 +69,17 @@ class Settings(Step):
             rate = self.base_learning_rate * self.batch_size / 512
             found = replace(found, learning_rate=rate, base_learning_rate=None)
         return found
+
+    def epoch_steps(self, n_rows: int) -> int:
+        """Steps of an epoch of random allocation, 1 for Poisson batches."""
+        if self.sampling == "poisson":
+            return 1
+        if self.batch_size is None:
+            raise ValueError(
+                "allocation needs a batch_size, got none. Give it, and leave out the "
+                "noise or the steps."
+            )
+        return max(1, round(n_rows / self.batch_size))
 
 
 NAMES = {f.name for f in fields(Settings)}

@@ -96,6 +96,7 @@ class NetworkDescent(Step):
 
     start: initial weights (size,), public. noise_multiplier: fixed, or None for what
         the budget allows.
+    epoch_steps: 1, or of random allocation: of so many steps each image is in one.
     normalization: private data normalisation of feature maps [TB21 Algorithm 2]. after:
         called after each step.
     """
@@ -104,6 +105,7 @@ class NetworkDescent(Step):
     start: np.ndarray = field(repr=False, compare=False)
     steps: int = 100
     sampling_prob: float = 1.0
+    epoch_steps: int = 1
     noise_multiplier: float | None = None
     normalization: ChannelNormalization | None = None
     after: Callable[[Progress], None] | None = field(
@@ -127,6 +129,7 @@ class NetworkDescent(Step):
             1.0,
             self.sampling_prob,
             self.noise_multiplier,
+            self.epoch_steps,
         )
         return [
             *(self.normalization.plan(facts, 0.0) if self.normalization else []),
@@ -160,6 +163,7 @@ class NetworkDescent(Step):
         scale = 1.0 / (
             facts.n_rows
             * self.sampling_prob
+            / self.epoch_steps
             * (self.clip_norm if self.normalize else 1.0)
         )
         for t in range(state.step, self.steps):

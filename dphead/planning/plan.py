@@ -103,7 +103,7 @@ class Plan(Target):
             key = tuple(row.values())
             mu = (
                 (s.group_cap or 1) / s.noise_multiplier
-                if s.noise_multiplier and s.sampling_prob == 1
+                if s.noise_multiplier and s.event().is_full
                 else None
             )
             rows.setdefault(key, {**row, "count": 0, "mu": mu})["count"] += 1
@@ -146,6 +146,7 @@ def make_plan(
             p.sampling_prob,
             relation,
             group_cap,
+            p.epoch_steps,
         )
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
@@ -239,7 +240,7 @@ def check_unit(
 
 def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
     """Noise multipliers: proportional to 1/sqrt(weight), except the fixed ones."""
-    kinds: dict[tuple[float, float, bool], list[int]] = {}
+    kinds: dict[tuple[float, float, int, bool], list[int]] = {}
     for i, p in enumerate(wanted):
         fixed = p.noise_multiplier is not None
         relative = (
@@ -247,12 +248,14 @@ def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
             if p.noise_multiplier is not None
             else 1 / np.sqrt(p.weight)
         )
-        kinds.setdefault((float(relative), p.sampling_prob, fixed), []).append(i)
+        kind = (float(relative), p.sampling_prob, p.epoch_steps, fixed)
+        kinds.setdefault(kind, []).append(i)
+    cap = target.group_cap or 1
     events = [
-        GaussianEvent(relative, prob, len(where), target.group_cap or 1)
-        for (relative, prob, _), where in kinds.items()
+        GaussianEvent(relative, prob, len(where), cap, steps)
+        for (relative, prob, steps, _), where in kinds.items()
     ]
-    frozen = [k for k, (_, _, fixed) in enumerate(kinds) if fixed]
+    frozen = [k for k, (*_, fixed) in enumerate(kinds) if fixed]
     if len(frozen) == len(kinds):
         cost = target.cost(events)
         accounting.require(
@@ -265,7 +268,7 @@ def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
         return [float(p.noise_multiplier or 0.0) for p in wanted]
     scale = target.scale(events, frozen)
     sigmas = [0.0] * len(wanted)
-    for (relative, _, fixed), where in kinds.items():
+    for (relative, *_, fixed), where in kinds.items():
         for i in where:
             sigmas[i] = float(relative if fixed else relative * scale)
     return sigmas

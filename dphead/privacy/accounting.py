@@ -48,13 +48,16 @@ class GaussianEvent:
     the relation's own sensitivity, so the same event holds under every relation.
     Poisson batches (sampling_prob < 1): over the zero-out one (the clip norm C), also
     under replace_one. rows_per_unit: the most rows that one protected unit (a row, or a
-    group of them) has among those that count.
+    group of them) has among those that count. epoch_steps: 1, or of random allocation:
+    an epoch is so many of these releases, and each row is in one of them, at random
+    (proofs/allocation.md); then rows are the units, and noise is over C.
     """
 
     noise_multiplier: float
     sampling_prob: float = 1.0
     count: int = 1
     rows_per_unit: int = 1
+    epoch_steps: int = 1
 
     def __post_init__(self) -> None:
         sd, q = self.noise_multiplier, self.sampling_prob
@@ -66,13 +69,30 @@ class GaussianEvent:
         require(0 < q <= 1, "sampling_prob must lie in (0, 1]", "sampling_prob", q)
         require(whole, "count must be whole", "count", count)
         require(some, unit, "rows_per_unit", rows)
+        steps = self.epoch_steps
+        many = type(steps) is int and 1 <= steps < 2**31
+        epoch = "an epoch must have a step, or a whole number (int) of them"
+        require(many, epoch, "epoch_steps", steps)
+        alone = steps == 1 or (q == 1 and rows == 1)
+        only = "allocated rows must be units, and in no Poisson batches"
+        require(alone, only, "(sampling_prob, rows_per_unit)", (q, rows))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every row is in each of these releases."""
+        return self.sampling_prob == 1 and self.epoch_steps == 1
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs these releases begin: an epoch counts from its first."""
+        return -(-int(self.count) // self.epoch_steps)
 
 
 def event_of(release: Mapping[str, Any]) -> GaussianEvent:
     """What the accountants see of one release.
 
     release: `ReleaseSpec.row()`, or the same from a ledger, where group_cap may be
-    missing (it was written before there were groups).
+    missing (it was written before there were groups), and epoch_steps is where it is 1.
 
     Guarantee: plans, the ledger and `ReleaseSpec` all get their events here, so a
     release cannot be charged as one thing and reported as another.
@@ -82,6 +102,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
         release["noise_multiplier"],
         release["sampling_prob"],
         rows_per_unit=1 if cap is None else cap,
+        epoch_steps=release.get("epoch_steps", 1),
     )
 
 
@@ -122,9 +143,9 @@ def epsilon(
     accountant: "exact" (full batches alone), "pld", "rdp", or "auto", which is exact
     for full batches and pld otherwise, and the less of pld and rdp where rounding
     leaves pld little or nothing of a small delta, or losses exceed 1e6 (rdp knows
-    neither replace_one nor units of several rows). coarser: how many times wider the
-    grid of pld is. Infinite when a release has no noise. ValueError where an accountant
-    does not apply.
+    neither replace_one nor units of several rows, nor allocated rows). coarser: how
+    many times wider the grid of pld is. Infinite when a release has no noise.
+    ValueError where an accountant does not apply.
 
     Guarantee: an upper bound, for noise multipliers and sampling probabilities fixed
     before the data were read.
@@ -147,6 +168,8 @@ def epsilon(
     from dphead.privacy.loss_distribution import pld_epsilon  # it takes seconds
 
     found = pld_epsilon(tuple(events), delta, relation, coarser)
+    if any(e.epoch_steps > 1 for e in events):
+        return min(found, epsilon(_in_one_step(events), delta, relation, "auto"))
     units = max((e.rows_per_unit for e in events), default=1)
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found
@@ -157,8 +180,20 @@ def epsilon(
     return min(found, epsilon(events, delta, relation, "rdp"))
 
 
+def _in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
+    """The same with each allocated epoch as one full batch, which costs no less: that
+    is what somebody who knew a row's step would see of it (proofs/allocation.md).
+    """
+    found = []
+    for event in events:
+        if event.epoch_steps > 1:
+            event = replace(event, count=event.epochs, epoch_steps=1)
+        found.append(event)
+    return found
+
+
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:
-    """GDP parameter mu of the composition; None if a batch is sampled.
+    """GDP parameter mu of the composition; None if a batch is sampled or allocated.
 
     It is sqrt(sum of count * (rows_per_unit / noise_multiplier)**2). Source: Dong,
     Roth, Su 2022, Corollary 2 and, for groups, Theorem 6.
@@ -167,7 +202,7 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
     depends on earlier results.
     """
     events = [e for e in events if e.count]
-    if any(e.sampling_prob < 1 for e in events):
+    if not all(e.is_full for e in events):
         return None
     if any(e.noise_multiplier == 0 for e in events):
         return math.inf
@@ -236,9 +271,9 @@ def rdp_curve(
 ) -> np.ndarray:
     """Total Renyi divergence at each order > 1.
 
-    ValueError for Poisson batches under replace_one or with units of several rows:
-    there is no bound for their pairs. Source: Mironov 2017, Corollary 3; Mironov,
-    Talwar, Zhang 2019, section 3.
+    ValueError for Poisson batches under replace_one or with units of several rows, and
+    for allocated rows: there is no bound for their pairs. Source: Mironov 2017,
+    Corollary 3; Mironov, Talwar, Zhang 2019, section 3.
 
     Guarantee: an upper bound at each order; at orders that are not whole as far as
     dp_accounting's series falls once it begins to fall, which is tested.
@@ -247,13 +282,16 @@ def rdp_curve(
     total = np.zeros(len(orders))
     rounding = RDP_ROUNDING + len(events) * 2.0**-52  # of each addition below, too
     for event in (e for e in events if e.count):
-        if event.sampling_prob == 1:
+        if event.is_full:
             mu = total_mu([event]) or 0.0
             # the square of a small mu would be rounded to nothing
             half = max(mu * mu / 2, sys.float_info.min) if mu else 0.0
             total = total + np.asarray(orders) * (half * (1 + rounding))
             continue
         sd, q, rows = event.noise_multiplier, event.sampling_prob, event.rows_per_unit
+        steps = event.epoch_steps
+        known = "RDP needs full or Poisson batches"
+        require(steps == 1, known, "epoch_steps", steps, "Use pld.")
         pair = "RDP of Poisson batches needs zero_out or add_remove"
         unit = "RDP of Poisson batches needs units of one row"
         require(relation != "replace_one", pair, "relation", relation, "Use pld.")

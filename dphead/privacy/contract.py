@@ -73,7 +73,8 @@ class ReleaseSpec:
     noise off and is recorded as not private. n_rows: public n, or `nominal_n`.
     sampling_prob: 1 for the full batch. relation: the neighbouring relation.
     group_cap: None if a row is the protected unit, else a group is, of which at most so
-    many rows count.
+    many rows count. epoch_steps: of random allocation: each row is used in one of so
+    many equal releases in a row, at random; 1 otherwise.
     """
 
     label: str
@@ -84,6 +85,7 @@ class ReleaseSpec:
     sampling_prob: float = 1.0
     relation: str = "zero_out"
     group_cap: int | None = None
+    epoch_steps: int = 1
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
@@ -121,12 +123,17 @@ class ReleaseSpec:
                 "Rescale the features."
             )
         check_whole("n_rows", self.n_rows, 0)
-        self.event()  # refuses a sampling_prob or a group_cap that cannot be charged
+        self.event()  # refuses what cannot be charged
         groups = self.group_cap is not None and self.group_cap > 1
         if groups and self.sampling_prob < 1 and self.relation == "replace_one":
             raise ValueError(
                 "groups in Poisson batches need zero_out or add_remove, got "
                 f"relation={self.relation!r}. Use full batches."
+            )
+        if self.epoch_steps > 1 and self.relation == "replace_one":
+            raise ValueError(
+                "allocated rows need zero_out or add_remove, got "
+                f"relation={self.relation!r}. Use Poisson batches."
             )
 
     def event(self) -> GaussianEvent:
@@ -134,8 +141,14 @@ class ReleaseSpec:
         return event_of(vars(self))
 
     def row(self) -> dict[str, Any]:
-        """Plain data for the ledger and the report."""
-        return asdict(self)
+        """Plain data for the ledger and the report.
+
+        epoch_steps of 1 is left out: releases keep the form that they had before.
+        """
+        row = asdict(self)
+        if self.epoch_steps == 1:
+            del row["epoch_steps"]
+        return row
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ class Ledger(LedgerFile):
                 "every release must have the fit's relation and unit, got "
                 f"{relation=}, {caps=}. Plan anew."
             )
+        _check_epochs(specs)
         fit_id = fit_id or new_fit_id()
         fit = {
             "fit_id": fit_id,
@@ -199,12 +201,12 @@ class Ledger(LedgerFile):
         if budget is None:
             return
         old = self.events()
-        gaussian = all(e.sampling_prob == 1 for e in new)
+        gaussian = all(e.is_full for e in new)
         kind = self.set_once("accounting", "gdp" if gaussian else "rdp")
         if kind == "gdp" and not gaussian:
             raise LedgerError(
                 "a budget whose first fit had full batches takes full batches alone "
-                "(its accounting, GDP, was fixed then), got Poisson batches. Nothing "
+                "(its accounting, GDP, was fixed then), got random batches. Nothing "
                 "was charged: train in batches of all rows (a network: --batch-size of "
                 "their number), or a head by dphead fit. Another ledger is no way: its "
                 "fits add to these."
@@ -265,15 +267,31 @@ class Ledger(LedgerFile):
         ]
 
 
+def _check_epochs(specs: Sequence[dict[str, Any]]) -> None:
+    """LedgerError unless allocated releases come in whole epochs of equal ones: a part
+    of an epoch costs as much as all of it.
+    """
+    for text, equal in groupby(canonical(s) for s in specs):
+        steps = json.loads(text).get("epoch_steps", 1)
+        count = len(list(equal))
+        if count % steps:
+            raise LedgerError(
+                f"allocated rows need whole epochs of {steps} equal releases, got "
+                f"{count=}. Plan a multiple."
+            )
+
+
 def _check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
-    """LedgerError where Poisson batches have no RDP, which a filter would sum: the
-    first fit was checked without.
+    """LedgerError where random batches have no RDP, which a filter would sum: the first
+    fit was checked without.
     """
     rows = max(e.rows_per_unit for e in events)
-    if relation == "replace_one" or rows > 1:
+    allocated = any(e.epoch_steps > 1 for e in events)
+    if relation == "replace_one" or rows > 1 or allocated:
         raise LedgerError(
-            "a second fit on a budget whose first had Poisson batches needs zero_out "
-            f"or add_remove, and units of one row, got {relation=}, groups of {rows}. "
+            "a second fit on a budget whose first had random batches needs zero_out or "
+            "add_remove, units of one row, and no allocation, got "
+            f"{relation=}, groups of {rows}, {allocated=}. "
             "Nothing was charged: no more fits are. Full batches allow several."
         )
 

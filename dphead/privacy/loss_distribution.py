@@ -1,10 +1,11 @@
-"""Privacy loss distributions: the charge of Poisson batches.
+"""Privacy loss distributions: the charge of Poisson batches and of allocated rows.
 
-A release is a pair of distributions, of what is seen with and without one protected
-unit (proofs/poisson.md, proofs/groups.md say which pair). Its privacy loss is the
-logarithm of their ratio. Here losses are rounded up to a grid, so that releases can be
-composed by Fourier transforms; what rounding may take off is added to the chance of an
-infinite loss (`losses`). It takes seconds to load: import this module where it is used.
+A release (of allocated rows, an epoch) is a pair of distributions, of what is seen with
+and without one protected unit (proofs/poisson.md, proofs/groups.md and, for epochs,
+`allocation` say which pair). Its privacy loss is the logarithm of their ratio. Here
+losses are rounded up to a grid, so that releases can be composed by Fourier transforms;
+what rounding may take off is added to the chance of an infinite loss (`losses`). It
+takes seconds to load: import this module where it is used.
 
 Sources: Zhu, Dong, Wang 2022 (dominating pairs); Doroshenko et al. 2022 (connect the
 dots).
@@ -28,6 +29,7 @@ from dphead.privacy.accounting import (
     together,
     total_mu,
 )
+from dphead.privacy.allocation import epoch_losses
 from dphead.privacy.losses import UNIT_ROUNDOFF, Losses, composed, self_composed
 
 # Chosen, not measured: they trade the charge's tightness for time and memory, and what
@@ -74,22 +76,27 @@ def loss_distribution(
     """The losses of the composition in each direction; None if one may exceed 1e6.
 
     coarser: how many times wider the grid is, 1 to 100. ValueError for units of several
-    rows in Poisson batches under replace_one, and of more than LARGEST_GROUP.
+    rows in Poisson batches under replace_one, and of more than LARGEST_GROUP, and for
+    allocated rows under replace_one.
 
     Guarantee: pessimistic: delta at every epsilon is never below the true one.
     """
     check(relation=relation)
     require(1 <= coarser <= 100, "coarser must be 1 to 100", "coarser", coarser)
-    full_mu = total_mu([e for e in events if e.sampling_prob == 1]) or 0.0
-    sampled = (e for e in events if e.sampling_prob < 1 and e.count)
-    poisson = together(e for e in sampled if e.noise_multiplier < math.inf)
-    rows = max((e.rows_per_unit for e in poisson), default=1)
+    full_mu = total_mu([e for e in events if e.is_full]) or 0.0
+    secret = (e for e in events if not e.is_full and e.count)
+    sampled = together(e for e in secret if e.noise_multiplier < math.inf)
+    rows = max((e.rows_per_unit for e in sampled), default=1)
     pair = "groups in Poisson batches need zero_out or add_remove"
     ok = rows == 1 or relation != "replace_one"
     require(ok, pair, "relation", relation, "Use full batches.")
+    steps = max((e.epoch_steps for e in sampled), default=1)
+    ok = steps == 1 or relation != "replace_one"
+    known = "allocated rows need zero_out or add_remove"
+    require(ok, known, "relation", relation, "Use Poisson batches.")
     few = f"groups in Poisson batches must have at most {LARGEST_GROUP} rows"
     require(rows <= LARGEST_GROUP, few, "rows_per_unit", rows, "Use full batches.")
-    size = _size_of_losses(full_mu, poisson, relation)
+    size = _size_of_losses(full_mu, sampled, relation)
     if not size < LARGEST_LOSS:
         return None
     # a release has some millions of points at most, and 10 million terms of mixtures
@@ -101,31 +108,39 @@ def loss_distribution(
     if full_mu > 0:
         full.append(_connect_dots(*_full_pair(full_mu), interval))
     found = []
-    for direction in DIRECTIONS[relation] if poisson else ("removed",):
+    for direction in DIRECTIONS[relation] if sampled else ("removed",):
         parts = list(full)
-        for event in poisson:
-            one = _connect_dots(*_sample_pair(event, direction), interval)
-            parts.append(self_composed(one, int(event.count)))
+        for event in sampled:
+            if event.epoch_steps > 1:
+                sd = min(event.noise_multiplier, LARGEST_NOISE)  # less costs more
+                one = epoch_losses(sd, event.epoch_steps, direction, interval)
+            else:
+                one = _connect_dots(*_sample_pair(event, direction), interval)
+            parts.append(self_composed(one, event.epochs))
         parts.sort(key=lambda part: len(part.chances))
         found.append(reduce(composed, parts) if parts else nothing)
     return found
 
 
 def _size_of_losses(
-    full_mu: float, poisson: Sequence[GaussianEvent], relation: str
+    full_mu: float, sampled: Sequence[GaussianEvent], relation: str
 ) -> float:
     """About the largest loss, but for chances of 1e-15. It sets the grid's width.
 
     It is that of the composition, and a fifth of what one release's may reach: losses
-    that are larger by chance take points of the grid too.
+    that are larger by chance take points of the grid too. Allocated rows are taken for
+    Poisson batches, which cost about as much.
     """
     moved = 2 if relation == "replace_one" else 1  # how far a row moves, in clip norms
     rows, largest = [], _reach(full_mu)
-    for event in poisson:
+    for event in sampled:
         sd = event.noise_multiplier / moved / event.rows_per_unit
         if sd == 0:
             return math.inf
-        rows.append(replace(event, noise_multiplier=sd, rows_per_unit=1))
+        prob = event.sampling_prob / event.epoch_steps
+        count = event.epochs * event.epoch_steps
+        poisson = replace(event, sampling_prob=prob, count=count, epoch_steps=1)
+        rows.append(replace(poisson, noise_multiplier=sd, rows_per_unit=1))
         largest = max(largest, _reach(1 / sd))
     full = np.asarray(SIZE_ORDERS) * (full_mu * full_mu / 2)
     curve = rdp_curve(rows, SIZE_ORDERS) + full

@@ -41,11 +41,11 @@ def release(
     """Charge, sample, sum integers, add rounded noise once, commit, return.
 
     Guarantee: the returned value is a Gaussian mechanism (on a Poisson sample where
-    sampling_prob < 1) of the query's integer sum, with sd >= noise_multiplier times its
-    sensitivity, rounded to integers afterwards. The charge is durable before the
-    summer is asked, and the noisy value is durable, where the ledger stores values,
-    before it is returned. ValueError, before anything is read, for what was not
-    planned.
+    sampling_prob < 1, on an epoch's random share where epoch_steps > 1) of the query's
+    integer sum, with sd >= noise_multiplier times its sensitivity, rounded to integers
+    afterwards. The charge is durable before the summer is asked, and the noisy value is
+    durable, where the ledger stores values, before it is returned. ValueError, before
+    anything is read, for what was not planned.
     """
     _check_planned(query, rows, spec)
     transform = params.transform
@@ -59,7 +59,13 @@ def release(
     sequence, committed = ledger.begin(spec.row())
     if committed is not None:
         return Released(committed, sd * unit)
-    indices = _sampled(rows, spec, noise, sequence)
+    step = ledger.step_of(sequence, spec.epoch_steps) if spec.epoch_steps > 1 else None
+    if step is None:
+        indices = _sampled(rows, spec, noise, sequence)
+    else:
+        draw = noise.generator(sequence, "sample")
+        given = ledger.allocation
+        indices = given.rows(step, spec.epoch_steps, rows.n_rows, draw)
     request = SumRequest(query, params, rows, spec, spec.clip_norm, indices)
     if np.isfinite(spec.clip_norm):
         request = replace(request, following=_following(ledger))
@@ -78,6 +84,8 @@ def release(
         value = value + rounded_noise(generator, value.shape, sd, query.symmetric)
     released = value * unit
     ledger.commit(sequence, released)
+    if step is not None:
+        ledger.allocation.released(step)
     return Released(released, sd * unit)
 
 

@@ -24,6 +24,7 @@ from dphead.privacy.ledger_file import (
     canonical,
     whole_hour,
 )
+from dphead.privacy.sampling import Allocation
 
 Book = TypeVar("Book", bound=LedgerFile, covariant=True)
 
@@ -33,10 +34,12 @@ class FitLedger(Generic[Book]):
 
     ledger: its `Ledger`, which alone makes these (`reserve`, `resume`).
     store: where committed values are kept for a resume, or None.
+    allocation: of rows to an epoch's steps, in memory alone: who resumes has another.
     """
 
     def __init__(self, ledger: Book, fit_id: str, store: Path | None) -> None:
         self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
+        self.allocation = Allocation()
         if store is not None:
             store.mkdir(parents=True, exist_ok=True, mode=0o700)
             # held until the process ends
@@ -122,6 +125,20 @@ class FitLedger(Generic[Book]):
         """The spec reserved after the release that began last, None after the last."""
         reserved = self._reserved(self._next)
         return reserved and json.loads(reserved)
+
+    def step_of(self, sequence: int, epoch_steps: int) -> int:
+        """Which step of its epoch a release is, from 0: epochs begin at the first of
+        equal releases in a row.
+        """
+        before = self.ledger.first(
+            "SELECT MAX(sequence) FROM releases "
+            "WHERE fit_id = ? AND sequence < ? AND spec != ?",
+            self.fit_id,
+            sequence,
+            self._reserved(sequence),
+        )[0]
+        first = 0 if before is None else before + 1
+        return (sequence - first) % epoch_steps
 
     def _reserved(self, sequence: int) -> Any:
         """The text of the spec that was reserved, or None."""

@@ -1,7 +1,10 @@
-"""Which rows take part in a release: all, so many of a group, or a Poisson sample.
+"""Which rows take part in a release: all, so many of a group, a Poisson sample, or
+those that an epoch's random allocation gives it.
 
 A sample is secret: neither it nor its size may be stored or handed out.
 """
+
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +21,56 @@ def poisson_sample(
     """
     most = np.floor(sampling_prob * 2.0**53) / 2.0**53  # uniforms have 53 bits
     return np.flatnonzero(generator.random(n_rows) < most)
+
+
+def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.ndarray:
+    """(n_rows,) int64: for each row one of `steps` steps, uniform and independent.
+
+    Guarantee: exactly uniform for uniform bits: of the 2**64 numbers so many as are
+    left over by a division into `steps` equal parts are drawn again.
+    """
+    left_over = np.uint64(2**64 % steps)
+    found = np.zeros(n_rows, np.uint64)
+    missing = np.arange(n_rows)
+    while len(missing):
+        drawn = generator.integers(0, 2**64, len(missing), np.uint64)
+        found[missing] = drawn
+        missing = missing[drawn < left_over]
+    return (found % np.uint64(steps)).astype(np.int64)
+
+
+@dataclass
+class Allocation:
+    """Which step of the current epoch uses which rows. Memory of one fit's process.
+
+    It must not be stored, copied or drawn a second time in an epoch: a row could be
+    used twice, for which nobody is charged (proofs/allocation.md).
+    """
+
+    _steps: np.ndarray | None = field(default=None, repr=False)
+    _next: int = 0  # the step that may be taken of it
+
+    def rows(
+        self, step: int, steps: int, n_rows: int, generator: np.random.Generator
+    ) -> np.ndarray:
+        """Increasing slots of the rows of a step of an epoch, int64.
+
+        Guarantee: rows are drawn for step 0 alone. Of any later step the rows are those
+        of that draw if this process released all steps between, and none otherwise: so
+        an epoch uses a row once at most, whoever goes on with it.
+        """
+        if step == 0:
+            self._steps = random_steps(n_rows, steps, generator)
+        elif step != self._next:
+            self._steps = None
+        self._next = -1  # until this release is committed
+        if self._steps is None:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self._steps == step)
+
+    def released(self, step: int) -> None:
+        """That step's release is committed: the next one may be taken."""
+        self._next = step + 1
 
 
 def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:

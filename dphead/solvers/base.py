@@ -43,7 +43,7 @@ class PlannedRelease:
 
     weight: its share of the budget: noise_multiplier is proportional to 1/sqrt(weight),
     so that mu² is split by weight when every batch is full. noise_multiplier: given
-    instead of a weight, it is fixed and not calibrated.
+    instead of a weight, it is fixed and not calibrated. epoch_steps: as `ReleaseSpec`.
     """
 
     label: str
@@ -52,6 +52,7 @@ class PlannedRelease:
     weight: float = 1.0
     sampling_prob: float = 1.0
     noise_multiplier: float | None = None
+    epoch_steps: int = 1
 
 
 @dataclass(frozen=True, eq=False)

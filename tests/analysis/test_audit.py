@@ -432,3 +432,12 @@ def test_one_run_of_a_method_stays_under_its_claim_and_comes_near_its_ceiling():
     assert found["correct_95"] > 0.75 * found["guesses_95"]
     with pytest.raises(ValueError, match="canaries must be from 2 to"):
         audit.one_run(solver, plan, facts, 257)
+
+
+def test_allocated_rows_are_not_audited():
+    """A transcript's likelihood would be a mean over the steps of an epoch."""
+    facts = PublicFacts(20, 4, 2)
+    spec = ReleaseSpec("a", "b", 1.0, 1.0, 20, epoch_steps=2)
+    plan = Plan(1.0, 1e-5, specs=[spec] * 2)
+    with pytest.raises(ValueError, match="got allocated rows"):
+        audit.worst_case(facts, plan)

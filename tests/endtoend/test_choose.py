@@ -52,6 +52,51 @@ def test_other_releases_of_the_fit_count():
     )
 
 
+ALLOCATED = Target(3.0, 1e-5)
+
+
+def allocated_cost(sigma, epoch_steps, epochs):
+    count = epoch_steps * epochs
+    return accounting.epsilon(
+        [GaussianEvent(sigma, count=count, epoch_steps=epoch_steps)], 1e-5
+    )
+
+
+def test_steps_of_allocation_are_the_most_whole_epochs_that_fit():
+    found = schedule(
+        10_000, ALLOCATED, noise_multiplier=2.0, batch_size=500, epoch_steps=20
+    )
+    assert found.steps % 20 == 0
+    assert (found.sampling_prob, found.epoch_steps) == (1.0, 20)
+    epochs = found.steps // 20
+    costs = [allocated_cost(2.0, 20, n) for n in (epochs, epochs + 1)]
+    assert costs[0] <= 3.0 < costs[1]
+    assert found.epsilon == costs[0]
+
+
+def test_the_noise_of_allocation_is_the_least_for_all_its_epochs():
+    found = schedule(10_000, ALLOCATED, batch_size=500, steps=100, epoch_steps=20)
+    sigma = found.noise_multiplier
+    assert allocated_cost(sigma, 20, 5) <= 3.0 < allocated_cost(0.999 * sigma, 20, 5)
+
+
+def test_steps_that_are_not_whole_epochs_are_refused():
+    with pytest.raises(ValueError, match=r"whole epochs of 20.*Use 100"):
+        schedule(10_000, ALLOCATED, batch_size=500, steps=119, epoch_steps=20)
+
+
+def test_allocation_has_the_epochs_of_its_settings():
+    settings = Settings(batch_size=300, epochs=4.4, sampling="allocation")
+    assert settings.epoch_steps(1000) == 3
+    assert settings.resolved(1000).steps == 12
+    assert Settings(batch_size=900, sampling="allocation").epoch_steps(1000) == 1
+    assert Settings(batch_size=300).epoch_steps(1000) == 1
+    with pytest.raises(ValueError, match="allocation needs a batch_size"):
+        Settings(steps=10, sampling="allocation").epoch_steps(1000)
+    with pytest.raises(ValueError, match="sampling must be"):
+        Settings(sampling="shuffle")
+
+
 def test_a_full_batch_is_the_most():
     assert schedule(100, TARGET, noise_multiplier=50.0, steps=2).batch_size == 100
 

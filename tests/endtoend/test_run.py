@@ -22,9 +22,12 @@ from dphead.cli import cli
 from dphead.endtoend import processes
 from dphead.endtoend.models import ModelSpec, trained
 from dphead.endtoend.options import FinetuneOptions
+from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import finetune
 from dphead.endtoend.saved import load_network
 from dphead.endtoend.settings import Settings
+from dphead.privacy import accounting
+from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.statistics import ClassSums
 from extract.classes import Classes
@@ -146,6 +149,57 @@ def test_an_interrupted_run_continues_under_its_charge(step, tmp_path):
     a, b = (load_network(tmp_path / name)[1].average for name in ("whole", "run"))
     np.testing.assert_array_equal(a, b)
     assert whole["report"]["guarantee"]["epsilon"] <= 4.0
+
+
+def allocated(folder, out, **fit):
+    """Two epochs of four steps, of 40 images."""
+    asked = options(folder, out, accountant="auto", **fit)
+    own = replace(SETTINGS, batch_size=10, steps=8, sampling="allocation")
+    return replace(asked, settings=own)
+
+
+def test_a_run_with_allocation_uses_each_image_once_an_epoch(tmp_path, monkeypatch):
+    source(tmp_path)
+    used = []
+    blocks = ImageRows.blocks
+
+    def watched(self, indices=None, known=None):
+        used.append(indices)
+        return blocks(self, indices, known)
+
+    monkeypatch.setattr(ImageRows, "blocks", watched)
+    report = finetune(allocated(tmp_path, "run"))["report"]
+    for epoch in (used[:4], used[4:8]):
+        assert sorted(np.concatenate(epoch)) == list(range(40))
+    g = report["guarantee"]
+    (release,) = g["releases"]
+    assert (release["count"], release["epoch_steps"]) == (8, 4)
+    assert (release["sampling_prob"], g["mu"]) == (1.0, None)
+    event = GaussianEvent(1.5, count=8, epoch_steps=4)
+    assert g["epsilon"] == accounting.epsilon([event], 1e-3)
+    assert report["warnings"] == []
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Each row in one random step of an epoch" in page
+    checked = CliRunner().invoke(cli, ["check", str(tmp_path / "run")])
+    assert "Data set" in checked.output  # the report was read and computed again
+    assert "its releases give" not in checked.output
+    assert (
+        accounting.epsilon(Ledger(tmp_path / "ledger.sqlite").events(), 1e-3)
+        == (g["epsilon"])
+    )
+
+
+@pytest.mark.parametrize("step, lost", [(3, 1), (4, 0), (6, 2)])
+def test_an_interrupted_run_with_allocation_says_how_many_steps_it_lost(
+    step, lost, tmp_path
+):
+    source(tmp_path)
+    with pytest.raises(Crash):
+        finetune(allocated(tmp_path, "run"), progress=crash_at(step))
+    report = finetune(allocated(tmp_path, "run"))["report"]
+    said = [f"{lost} of its 4 steps used no images" in w for w in report["warnings"]]
+    assert said == [True] * (lost > 0)
+    assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
 
 
 def test_another_plan_does_not_continue_an_interrupted_run(tmp_path):

@@ -328,6 +328,7 @@ class Watched(Ledger):
 KIND = st.tuples(
     st.sampled_from([1.0, 2.0]),  # noise multiplier
     st.sampled_from([1.0, 0.5, 0.25]),  # sampling probability
+    st.sampled_from([1, 1, 4]),  # steps of an epoch, where that is 1
     st.sampled_from(["a", "b"]),  # label
     st.sampled_from([1.0, 3.0]),  # clip norm
 )
@@ -351,7 +352,12 @@ def test_plan_ledger_filter_and_spec_see_the_same_events(fits, cap, relation):
     expected = Counter()
     if cap == 3 and relation == "replace_one":  # no accountant has samples of these
         fits = [[(sigma, 1.0, *rest) for sigma, _, *rest in fit] for fit in fits]
+    alone = cap != 3 and relation != "replace_one"
     for fit in fits:
+        kinds = []
+        for sigma, q, steps, *rest in fit:
+            steps = steps if alone and q == 1 else 1
+            kinds += [(sigma, q, steps, *rest)] * steps  # whole epochs
         own = [
             spec_of(
                 ClassSums(M),
@@ -362,17 +368,20 @@ def test_plan_ledger_filter_and_spec_see_the_same_events(fits, cap, relation):
                 clip_norm=clip,
                 relation=relation,
                 group_cap=cap,
+                epoch_steps=steps,
             )
-            for sigma, q, label, clip in fit
+            for sigma, q, steps, label, clip in kinds
         ]
         reserve(own, ledger)
         specs += own
-        expected.update((sigma, q, cap or 1) for sigma, q, *_ in fit)
+        for sigma, q, steps, *_ in kinds:
+            expected[sigma, q, cap or 1, steps] += 1
 
     def counted(events):
         found = Counter()
         for e in events:
-            found[e.noise_multiplier, e.sampling_prob, e.rows_per_unit] += e.count
+            kind = e.noise_multiplier, e.sampling_prob, e.rows_per_unit, e.epoch_steps
+            found[kind] += e.count
         return found
 
     events = Plan(1.0, DELTA, relation, "auto", cap, specs=specs).events()

@@ -108,6 +108,62 @@ def test_a_poisson_fit_that_no_filter_knows_is_the_only_one(unit, sampling_prob)
     assert len(ledger.fits()) == 1
 
 
+@pytest.mark.parametrize("counts", [(5,), (15,), (10, 3), (1,)])
+def test_a_part_of_an_epoch_is_refused_before_the_charge(counts):
+    """Parts of two fits would be added up to one epoch, and both were begun."""
+    ledger = Ledger()
+    releases = []
+    for label, count in zip("ab", counts, strict=False):
+        releases += specs(count, 10.0, epoch_steps=10, label=label)
+    with pytest.raises(LedgerError, match="whole epochs of 10 equal releases"):
+        reserve(releases, ledger)
+    assert not ledger.fits()
+    reserve(specs(20, 10.0, epoch_steps=10), ledger)
+    assert [event.epochs for event in ledger.events()] == [2]
+
+
+@pytest.mark.parametrize("other", [{"epoch_steps": 10}, {}, {"sampling_prob": 0.1}])
+def test_a_fit_with_allocation_is_the_only_one_of_a_budget(other):
+    """There is no divergence of it for the filter, in whatever order they come."""
+    first = specs(20, 10.0, epoch_steps=10)
+    ledger = Ledger()
+    ledger.set_budget(0.5, DELTA)
+    reserve(first, ledger)
+    assert ledger.meta("accounting") == "rdp"
+    with pytest.raises(LedgerError, match="no more fits are"):
+        reserve(specs(10, 1e4, **other), ledger)
+    assert len(ledger.fits()) == 1
+    if other.get("epoch_steps") is None:
+        ledger = Ledger()
+        ledger.set_budget(8.0, DELTA)
+        reserve(specs(10, 1e4, **other), ledger)
+        message = "no more fits are" if other else "takes full batches alone"
+        with pytest.raises(LedgerError, match=message):
+            reserve(first, ledger)
+
+
+def test_a_budget_counts_every_epoch_of_a_fit():
+    """As the accountant says of its events, and not one less."""
+    events = [GaussianEvent(2.0, count=30, epoch_steps=10)]
+    cost = accounting.epsilon(events, DELTA)
+    for budget, allowed in ((1.001 * cost, True), (0.999 * cost, False)):
+        ledger = Ledger()
+        ledger.set_budget(budget, DELTA)
+        if allowed:
+            reserve(specs(30, 2.0, epoch_steps=10), ledger)
+            continue
+        with pytest.raises(LedgerError, match="must not be exceeded"):
+            reserve(specs(30, 2.0, epoch_steps=10), ledger)
+
+
+def test_a_release_without_allocation_is_stored_as_it_was_before_there_was_any():
+    """Interrupted fits of older versions go on: their specs are compared as texts."""
+    old = set(specs(1)[0].row())
+    assert "epoch_steps" not in old
+    allocated = set(specs(1, epoch_steps=10)[0].row())
+    assert allocated - old == {"epoch_steps"}
+
+
 def test_a_full_batch_budget_refuses_poisson_batches():
     ledger = Ledger()
     ledger.set_budget(8.0, DELTA)

@@ -422,3 +422,116 @@ def test_a_lock_that_was_removed_after_it_was_opened_is_not_held(
     monkeypatch.setattr(module.fcntl, "flock", late)
     with pytest.raises(LedgerError, match="one process may run a fit"):
         reserve(specs(), Ledger(path), store)
+
+
+EPOCH = {"epoch_steps": 4}
+
+
+class Asked(ArrayRows):
+    """Rows that note which slots each release used."""
+
+    def __init__(self):
+        super().__init__(X, Y)
+        self.used = []
+
+    def blocks(self, indices=None, known=None):
+        self.used.append([] if indices is None else indices.tolist())
+        return super().blocks(indices, known)
+
+
+def allocated(fit, rows, times, seed=None):
+    """Releases of a fit of two epochs of four steps."""
+    return [run_release(fit, seed, specs(**EPOCH)[0], rows) for _ in range(times)]
+
+
+def everything(rows):
+    return sorted(slot for used in rows.used for slot in used)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_no_row_is_used_after_a_resume_within_an_epoch(tmp_path, done, seed):
+    """A new allocation could use a row a second time, and the old one is gone: the rest
+    of the epoch is noise. The next epoch is whole.
+    """
+    fit = reserve(specs(8, **EPOCH), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    before = Asked()
+    allocated(fit, before, done, seed)
+    fit._lock.close()
+    fit = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    fit.forget(done // 2)  # of a checkpoint, or none
+    after = Asked()
+    values = allocated(fit, after, 8 - done // 2, seed)
+    rest = 4 - done
+    assert after.used[:rest] == [[]] * rest
+    assert len(after.used) == rest + 4
+    assert everything(after) == list(range(40))
+    assert len(set(everything(before))) == len(everything(before))
+    assert all(np.any(value) for value in values)  # there is noise in each
+    assert fit.ledger.events()[0].epochs == 2
+
+
+@pytest.mark.parametrize("done", [0, 4])
+def test_an_epoch_of_which_nothing_was_released_is_drawn_anew(tmp_path, done):
+    """Its first release was in flight, and never observed."""
+    fit = reserve(specs(8, **EPOCH), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    allocated(fit, Asked(), done)
+
+    class Failing(Asked):
+        def blocks(self, indices=None, known=None):
+            raise OSError
+
+    with pytest.raises(OSError):
+        allocated(fit, Failing(), 1)
+    fit._lock.close()
+    fit = fit.ledger.resume("hash", fit.fit_id, tmp_path / "run")
+    after = Asked()
+    allocated(fit, after, 8)
+    assert len(after.used) == 8 - done
+    assert everything(after) == sorted([*range(40)] * (2 - done // 4))
+
+
+def test_of_two_runs_of_one_epoch_one_allocation_counts(tmp_path):
+    """A copied run folder: what the loser has drawn is of no use to it."""
+    fit = reserve(specs(4, **EPOCH), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    twin = Ledger(tmp_path / "l.sqlite").resume("hash", fit.fit_id, tmp_path / "copy")
+    first = Asked()
+
+    class Meanwhile(Asked):
+        def blocks(self, indices=None, known=None):
+            yield from super().blocks(indices, known)
+            allocated(twin, first, 1)
+
+    with pytest.raises(LedgerError, match="committed once"):
+        allocated(fit, Meanwhile(), 1)
+    second = Asked()
+    allocated(fit, second, 1)  # the next of the epoch, before the twin
+    assert second.used == [[]]
+    with pytest.raises(LedgerError, match="never redrawn"):
+        allocated(twin, first, 1)
+    assert len(first.used) == 1
+
+
+def test_epochs_begin_at_the_first_of_equal_releases(tmp_path):
+    """Other releases before them do not move them."""
+    rows = Asked()
+    fit = reserve([*specs(3), *specs(4, **EPOCH)])
+    assert [fit.step_of(i, 4) for i in range(3, 7)] == [0, 1, 2, 3]
+    for _ in range(3):
+        run_release(fit)
+    allocated(fit, rows, 4)
+    assert everything(rows) == list(range(40))
+
+
+def test_an_allocation_never_reaches_the_disk(tmp_path):
+    """No file of a run holds a row's step, in any width that numpy would write."""
+    fit = reserve(specs(4, **EPOCH), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")
+    allocated(fit, None, 2)
+    steps = fit.allocation._steps
+    assert steps is not None
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    names = ["000000.npy", "000001.npy", "l.sqlite", "lock"]
+    assert sorted(p.name for p in files) == names
+    for file in files:
+        for dtype in (np.int64, np.uint32, np.uint8):
+            assert steps.astype(dtype).tobytes() not in file.read_bytes()

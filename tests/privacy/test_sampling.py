@@ -24,7 +24,7 @@ from scipy import stats
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
-from dphead.privacy.sampling import poisson_sample
+from dphead.privacy.sampling import Allocation, poisson_sample, random_steps
 from dphead.privacy.statistics import ClassCounts, ClassSums
 from dphead.rows.arrays import ArrayRows
 
@@ -200,3 +200,111 @@ def test_nothing_depends_on_block_size_or_row_order(block_rows):
     for rows, labels in ((x, y), (x[order], y[order])):
         value = integer_sum(query, params, rows, labels, block_rows=block_rows)
         assert np.array_equal(value, exact)
+
+
+STEPS = 7
+EPOCHS = 400
+
+
+@pytest.fixture(scope="module")
+def allocated():
+    """(EPOCHS, STEPS, N) which rows each release of a fit with allocation used."""
+    rows = Watched(np.zeros((N, 1), np.float32), np.zeros(N, int))
+    times = EPOCHS * STEPS
+    release_many(ClassCounts(1), Params(), rows, times, 8, epoch_steps=STEPS)
+    included = np.zeros((times, N), bool)
+    for t, indices in enumerate(rows.asked):
+        assert np.all(np.diff(indices) > 0)
+        included[t, indices] = True
+    return included.reshape(EPOCHS, STEPS, N)
+
+
+def test_an_allocated_row_is_in_exactly_one_step_of_each_epoch(allocated):
+    assert np.all(allocated.sum(axis=1) == 1)
+
+
+def test_steps_of_rows_are_uniform_and_independent(allocated):
+    """Of each row by chi-square; of pairs of rows and of successive epochs by the
+    correlation of being in one step, at 6 standard errors.
+    """
+    counts = allocated.sum(axis=0)
+    chi2 = ((counts - EPOCHS / STEPS) ** 2 / (EPOCHS / STEPS)).sum(axis=0)
+    assert stats.chi2.sf(chi2, STEPS - 1).min() > 1e-6
+    assert 1e-6 < stats.chi2.sf(chi2.sum(), N * (STEPS - 1)) < 1 - 1e-6
+    steps = allocated.argmax(axis=1)
+    first, second = np.triu_indices(N, 1)
+    same = steps[:, first] == steps[:, second]
+    error = math.sqrt((1 / STEPS) * (1 - 1 / STEPS) / EPOCHS)
+    assert np.abs(same.mean(axis=0) - 1 / STEPS).max() < 6 * error
+    again = (steps[1:] == steps[:-1]).mean(axis=0)
+    assert np.abs(again - 1 / STEPS).max() < 6 * error
+
+
+def test_batches_of_an_epoch_vary_as_binomials(allocated):
+    """A shuffled epoch has equal batches, and is another mechanism."""
+    sizes = allocated.sum(axis=2)
+    variance = N * (1 / STEPS) * (1 - 1 / STEPS)
+    spread = 6 * math.sqrt(2 / (EPOCHS * STEPS))
+    assert np.var(sizes) == pytest.approx(variance, rel=spread)
+
+
+class Given:
+    """A generator of 64-bit numbers that are given."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def integers(self, low, high, size, dtype):
+        assert (low, high, dtype) == (0, 2**64, np.uint64)
+        drawn, self.numbers = self.numbers[:size], self.numbers[size:]
+        return np.array(drawn, np.uint64)
+
+
+def test_a_step_has_no_bias_of_a_remainder():
+    """2**64 = 3 mult. of 5 + 1: of 2**64 numbers one is left over, and drawn again."""
+    left_over = 2**64 % 5
+    assert left_over == 1
+    source = Given(0, 1, 2**64 - 1, 0, 9)
+    assert random_steps(3, 5, source).tolist() == [9 % 5, 1, (2**64 - 1) % 5]
+    assert source.numbers == []
+    largest = 2**31 - 1
+    redrawn = Given(2**64 % largest - 1, 2**64 % largest)
+    assert random_steps(1, largest, redrawn).tolist() == [2**64 % largest % largest]
+
+
+def test_only_the_next_step_of_an_epoch_that_was_begun_here_has_rows():
+    """What follows a step that was left out, or not committed, or another's, is empty:
+    else a row could be used twice in one epoch.
+    """
+
+    def begun():
+        allocation = Allocation()
+        used = allocation.rows(0, 2, 100, np.random.default_rng(0))
+        assert 0 < len(used) < 100
+        return allocation, set(used)
+
+    allocation, used = begun()
+    allocation.released(0)
+    rest = set(allocation.rows(1, 2, 100, np.random.default_rng(1)))
+    assert used | rest == set(range(100))
+    assert not used & rest
+    lost, _ = begun()  # not committed
+    assert len(lost.rows(1, 2, 100, np.random.default_rng(1))) == 0
+    other = Allocation()
+    assert len(other.rows(1, 2, 100, np.random.default_rng(1))) == 0
+    skipped = Allocation()
+    skipped.rows(0, 5, 100, np.random.default_rng(0))
+    skipped.released(0)
+    assert len(skipped.rows(2, 5, 100, np.random.default_rng(1))) == 0
+    skipped.released(2)
+    assert len(skipped.rows(3, 5, 100, np.random.default_rng(1))) == 0
+    skipped.released(3)
+    assert len(skipped.rows(4, 5, 100, np.random.default_rng(1))) == 0
+    skipped.released(4)
+    assert len(skipped.rows(0, 5, 100, np.random.default_rng(1))) > 0
+
+
+def test_an_allocation_says_nothing_of_itself():
+    allocation = Allocation()
+    allocation.rows(0, 2, 10, np.random.default_rng(0))
+    assert "array" not in repr(allocation)

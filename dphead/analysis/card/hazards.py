@@ -82,8 +82,12 @@ def algorithms(report: dict[str, Any]) -> Iterator[Hazard]:
         yield Hazard("Predictable randomness", OPEN, "The noise had a fixed seed")
     else:
         yield Hazard("Predictable randomness", MET, random)
-    sampled = any(r["sampling_prob"] < 1 for r in report["guarantee"]["releases"])
-    batches = "Poisson samples, as they are accounted" if sampled else "Full batches"
+    releases = report["guarantee"]["releases"]
+    batches = "Full batches"
+    if any(r["sampling_prob"] < 1 for r in releases):
+        batches = "Poisson samples, as they are accounted"
+    if any(r.get("epoch_steps", 1) > 1 for r in releases):
+        batches = "Each row in one random step of an epoch, as it is accounted"
     yield Hazard("A sampler that is not the accountant's", MET, batches)
     audit = "Proofs, tests, seeded defects and audits are in the source (AUDIT.md)"
     yield Hazard("Defects of the implementation", STATED, audit)

@@ -158,12 +158,20 @@ def _model(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _composition(guarantee: dict[str, Any]) -> str:
+    if guarantee["mu"] is not None:
+        return "Gaussian differential privacy (exact)"
+    if any(r.get("epoch_steps", 1) > 1 for r in guarantee["releases"]):
+        return "Privacy loss distributions of randomly allocated Gaussian mechanisms"
+    return "Privacy loss distributions of Poisson-sampled Gaussian mechanisms"
+
+
 def _implementation(report: dict[str, Any]) -> dict[str, Any]:
     releases = report["guarantee"]["releases"]
     lines = [
         f"{r['count']} x {r['label']} (clip norm {number(r['clip_norm'])}, noise "
         f"multiplier {number(r['noise_multiplier'])}, share of rows "
-        f"{number(r['sampling_prob'])})"
+        f"{number(r['sampling_prob'] / r.get('epoch_steps', 1))})"
         for r in releases
     ]
     bars = [bar for bar in (expected_bar(report), test_bar(report)) if bar is not None]
@@ -177,11 +185,7 @@ def _implementation(report: dict[str, Any]) -> dict[str, Any]:
             f"rows: {'; '.join(lines)}. Sums are exact; noise is keyed by the "
             f"operating system's entropy. Implemented in dphead {report['dphead']}."
         ),
-        "composition": (
-            "Gaussian differential privacy (exact)"
-            if report["guarantee"]["mu"] is not None
-            else "Privacy loss distributions of Poisson-sampled Gaussian mechanisms"
-        ),
+        "composition": _composition(report["guarantee"]),
         "post_processing": "Weights are computed from the noisy sums alone.",
         "justification": TODO,
         "utility": utility or "No accuracy was released.",
