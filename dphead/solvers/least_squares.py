@@ -59,9 +59,9 @@ class LeastSquares:
 
     class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them
     (the default: for many classes they cost a third of the budget for little) W = (G̃ +
-    λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j. gram_share: "rule" is `gram_share`,
-    or 0.35 with class_grams. ridge: λ; "stein" sets it
-    from what was released (`SpectralRidge`). error_bars: keep what the head's standard
+    λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j. gram_share: "rule" is
+    `gram_share.gram_share`, or 0.35 with class_grams. ridge: λ; "stein" sets it from
+    what was released (`SpectralRidge`). error_bars: keep what the head's standard
     errors due to the noise are made from (`ErrorBars`). This and "stein" need at most
     4,096 columns and no class_grams. shrink: in place of G̃ stands what is left when
     the noise's part is taken out of its spectrum (`shrunk_weights`); without effect

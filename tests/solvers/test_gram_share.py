@@ -73,7 +73,7 @@ def test_the_papers_presets_keep_their_equal_noise(preset):
     solver = make_method("dp-ls", FACTS, given, preset).solver
     assert solver.gram_share is None
     third = pytest.approx(1 / 3)
-    assert shares(solver) == {k: third for k in ("gram", "class sums", "class grams")}
+    assert shares(solver) == dict.fromkeys(("gram", "class sums", "class grams"), third)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
