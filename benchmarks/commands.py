@@ -124,7 +124,7 @@ def heads(
 @command("experiments")
 @click.option(
     "--part",
-    type=click.Choice(["all", "auto", "apart", "least-squares"]),
+    type=click.Choice(["all", "auto", "apart", "least-squares", "gram-share"]),
     default="all",
     show_default=True,
 )

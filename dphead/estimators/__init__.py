@@ -89,7 +89,7 @@ class DPLeastSquaresClassifier(DPClassifier):
     method: ClassVar[str] = "dp-ls"
 
     ridge: float | Literal["stein"] | None = None
-    gram_share: float | None = None
+    gram_share: float | Literal["rule"] | None = None
     class_grams: bool | None = None
     alpha: float | None = None
     feature_clip: float | None = None

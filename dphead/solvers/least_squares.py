@@ -10,17 +10,18 @@ from dphead.privacy.statistics import ClassGrams, ClassSums, Gram
 from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars
+from dphead.solvers.gram_share import gram_share
 from dphead.solvers.head import LinearHead, center_classes, split_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.rounding import check_clip
 from dphead.solvers.settings import (
     FEATURE_CLIP,
-    GRAM_SHARE,
     INTERCEPT,
     NOT_NEGATIVE,
     OFF,
     RIDGE,
+    SHARE,
     TRIALS,
     Setting,
     check_settings,
@@ -28,6 +29,16 @@ from dphead.solvers.settings import (
 from dphead.solvers.shrinkage import WIDEST_SHRUNK, shrunk_ridge, shrunk_weights
 from dphead.solvers.stein import MOST_COLUMNS, SpectralRidge, candidates
 
+RULE = "rule"
+GRAM_SHARE = Setting(
+    "The Gram matrix's share of mu²; rule sets it from the numbers of rows and classes "
+    "and the budget, None gives every release the same noise.",
+    SHARE,
+    "`gram_share`, a rule without data: results/ablation",
+    option=True,
+)
+# where class Gram matrices are released too; trials on training rows, not stored
+SHARE_BESIDE_CLASS_GRAMS = 0.35
 CLASS_GRAMS = Setting(
     "Release per-class Gram matrices too.", source=TRIALS, option=True
 )
@@ -48,8 +59,9 @@ class LeastSquares:
 
     class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them
     (the default: for many classes they cost a third of the budget for little) W = (G̃ +
-    λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j. ridge: λ; "stein" sets it
-    from what was released (`SpectralRidge`). error_bars: keep what the head's standard
+    λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j. gram_share: "rule" is
+    `gram_share.gram_share`, or 0.35 with class_grams. ridge: λ; "stein" sets it from
+    what was released (`SpectralRidge`). error_bars: keep what the head's standard
     errors due to the noise are made from (`ErrorBars`). This and "stein" need at most
     4,096 columns and no class_grams. shrink: in place of G̃ stands what is left when
     the noise's part is taken out of its spectrum (`shrunk_weights`); without effect
@@ -57,7 +69,7 @@ class LeastSquares:
     """
 
     ridge: Annotated[float | Literal["stein"] | None, RIDGE] = None
-    gram_share: Annotated[float | None, GRAM_SHARE] = 0.35
+    gram_share: Annotated[float | Literal["rule"] | None, GRAM_SHARE] = RULE
     class_grams: Annotated[bool, CLASS_GRAMS] = False
     alpha: Annotated[float, ALPHA] = 1.0
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0
@@ -87,7 +99,7 @@ class LeastSquares:
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip
         parts = 3 if self.class_grams else 2
-        share = 1 / parts if self.gram_share is None else self.gram_share
+        share = self._share(facts, parts)
         rest = (1 - share) / (parts - 1)
         plan = [
             PlannedRelease("gram", Gram(m), clip, share),
@@ -96,6 +108,13 @@ class LeastSquares:
         if self.class_grams:
             plan.append(PlannedRelease("class grams", ClassGrams(m), clip, rest))
         return [*self.centering.plan(facts, 1.0), *plan]
+
+    def _share(self, facts: PublicFacts, parts: int) -> float:
+        if self.gram_share is None:
+            return 1 / parts
+        if self.gram_share != RULE:
+            return self.gram_share
+        return SHARE_BESIDE_CLASS_GRAMS if self.class_grams else gram_share(facts)
 
     def solve(self, facts: PublicFacts) -> Steps:
         """Release the sums and solve the normal equations."""

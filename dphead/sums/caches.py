@@ -78,8 +78,9 @@ class KeptRows:
         """Whether these slots are kept under this key, so that nothing need be made."""
         slots = _consecutive(index)
         with self._lock:
-            known = slots is not None and _same(self._key, key)
-            return known and _pieces(self._kept, *slots) is not None
+            if slots is None or not _same(self._key, key):
+                return False
+            return _pieces(self._kept, *slots) is not None
 
 
 def _pieces(
