@@ -57,7 +57,8 @@ def problem(x: np.ndarray, y: np.ndarray, held: np.ndarray, of: np.ndarray) -> P
     unit = float_rows(RowTransform(True), x)[0]
     transform = RowTransform(True, unit.mean(axis=0))
     rows = float_rows(transform, x)[0]
-    facts = PublicFacts(*rows.shape, int(y.max()) + 1)
+    n_rows, n_features = rows.shape
+    facts = PublicFacts(n_rows, n_features, int(y.max()) + 1)
     members = [rows[y == j] for j in range(facts.n_classes)]
     sums = np.stack([part.sum(axis=0, dtype=np.float64) for part in members], axis=1)
     gram = (rows.T @ rows).astype(np.float64)
@@ -83,10 +84,10 @@ def pixels(seed: int) -> Problem:
     """Four fifths of scikit-learn's digits as they are, and the others."""
     from sklearn.datasets import load_digits
 
-    x, y = load_digits(return_X_y=True)
+    x, y = (np.asarray(a, np.float32) for a in load_digits(return_X_y=True))
     order = np.random.default_rng(seed).permutation(len(x))
     kept, held = np.split(order, [len(x) * 4 // 5])
-    x = x.astype(np.float32)
+    y = y.astype(int)
     return problem(x[kept], y[kept], x[held], y[held])
 
 
