@@ -36,6 +36,12 @@ hypothesis.settings.register_profile("search", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_ledgers_of_the_users(tmp_path_factory):
+    """Fixtures of several tests are made before `own_ledgers`."""
+    os.environ["DPHEAD_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
 @pytest.fixture(autouse=True)
 def own_ledgers(monkeypatch, tmp_path):
     """No test reads or writes the user's ledgers."""

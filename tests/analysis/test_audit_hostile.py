@@ -240,13 +240,13 @@ def test_kept_rows_that_are_stale_fail(monkeypatch, stale):
 
     def wrong(self, key, index, make):
         if self.memory == 0 or key is None:
-            return make()
+            return [(make(), slice(0, len(index)))]
         place = None if stale == "slots" else int(index[0])
         asked = (id(self), len(index), place, key[0] if stale == "slots" else None)
         if asked not in kept:
             # the object as well, or another could have its id
             kept[asked] = self, make()
-        return kept[asked][1]
+        return [(kept[asked][1], slice(0, len(index)))]
 
     monkeypatch.setattr(KeptRows, "__call__", wrong)
     found = measured("dp-sgd", {"steps": 1, "clip_norm": 0.5})

@@ -42,6 +42,8 @@ BAD = {
     "delta": ("nan", "0", "1", "-1", "inf"),
     "noise_multiplier": ("nan", "0", "-1", "inf", "1e300"),
     "batch_size": ("0", "-1", "31", "1e300", "9" * 400),
+    # with steps that are no multiple of an epoch's
+    "sampling": ("nothing", "", "allocation"),
     "steps": ("0", "-1", "1.5", "9" * 400),
     "epochs": ("nan", "0", "-1", "inf", "1e300"),
     "learning_rate": ("nan", "0", "-1", "inf", "1e300"),
@@ -149,6 +151,7 @@ WRONG = CLASSED | {
     "preset": (*NAME, "fc23"),
     "noise_multiplier": POSITIVE,
     "batch_size": (*WHOLE, 61),
+    "sampling": (*NAME, "allocation"),
     "steps": (*WHOLE, 2**21),
     "epochs": POSITIVE,
     "optimizer": NAME,
