@@ -16,6 +16,7 @@ import pytest
 import torch
 from endtoend.core import ImageRows, images, tiny
 
+from dphead.endtoend.gradients import PerExample
 from dphead.endtoend.network import StepParams, TorchSums
 from dphead.privacy.transform import RowTransform
 from dphead.sums.passes import checked_sum
@@ -87,3 +88,25 @@ def test_a_row_has_the_same_bits_at_every_place_on_any_number_of_threads(wrong):
     found = tried_apart()
     assert len(found) == len(THREADS) * len(CHUNKS)
     assert [one for one in found if one[wrong]] == []
+
+
+def test_gradients_are_made_on_one_thread_whatever_number_torch_has(monkeypatch):
+    """Also where the processor's products happen to have the same bits on two."""
+    parts_of = PerExample.parts
+    seen = []
+
+    def noted(self, inputs, labels):
+        seen.append(torch.get_num_threads())
+        return parts_of(self, inputs, labels)
+
+    monkeypatch.setattr(PerExample, "parts", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        x, y = images(n=25, classes=CLASSES)
+        total(TorchSums(tiny(classes=CLASSES), chunk=5), x, y)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) > 5
+    assert set(seen) == {1}
