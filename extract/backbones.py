@@ -172,7 +172,7 @@ def load_backbone(
     )
     shapes = [_dry_run(net, backbone.input_shape) for net in nets]
     backbone.parts = tuple((shape[1], math.prod(shape[2:])) for shape in shapes)
-    if len(nets) > 1 and "patches" in options.name:
+    if options.name == "scatternet+patches":
         backbone.weights = (1.0,) * (len(nets) - 1) + (WEIGHT,)
         backbone.kwargs["weight"] = WEIGHT
     if options.mirror:
@@ -244,8 +244,7 @@ def _unlearned_nets(
 ) -> tuple[list[nn.Module], dict[str, Any]]:
     """The networks whose outputs are joined, patches last, and what they are made of.
 
-    ExtractError for patches of pixels that are not from 0 to 1, and for deep patches of
-    several scales.
+    ExtractError for patches of pixels that are not from 0 to 1.
     """
     nets: list[nn.Module] = []
     kwargs: dict[str, Any] = {}
@@ -255,20 +254,21 @@ def _unlearned_nets(
             f"mean={options.mean}, std={options.std}. Leave --mean and --std out."
         )
     scales = list(options.scatter_j)
+    J = scales[0] if len(scales) == 1 else scales
     if options.name == "deep-patches":
+        basis = OPPONENT if opponent else None
+        for scale in scales:
+            first = ScatterNet(scale, shape, options.scatter_l)
+            # finer maps are halved until they are as small as the coarsest
+            layers = 1 + max(scales) - scale
+            nets.append(DeepPatches(first, colours, basis, layers))
+        kwargs = {"J": J, "L": options.scatter_l} | deep_patches.SETTINGS
         if len(scales) > 1:
-            raise ExtractError(
-                f"deep patches are of one scale, got scatter_j={scales}. Choose one."
-            )
-        first = ScatterNet(scales[0], shape, options.scatter_l)
-        nets.append(DeepPatches(first, colours, OPPONENT if opponent else None))
-        return nets, {"J": scales[0], "L": options.scatter_l, **deep_patches.SETTINGS}
+            kwargs["between"] = deep_patches.BETWEEN
+        return nets, kwargs
     if "scatternet" in options.name:
-        nets += [ScatterNet(J, shape, options.scatter_l) for J in scales]
-        kwargs = {
-            "J": scales[0] if len(scales) == 1 else scales,
-            "L": options.scatter_l,
-        }
+        nets += [ScatterNet(j, shape, options.scatter_l) for j in scales]
+        kwargs = {"J": J, "L": options.scatter_l}
     if "patches" in options.name:
         nets.append(PatchNet(shape, colours, OPPONENT if opponent else None))
         kwargs |= {"filters": FILTERS, "side": SIDE, "stride": STRIDE}

@@ -19,6 +19,7 @@ PLACES = deep_patches.PLACES
 def small(monkeypatch):
     """Few filters from few images: each network draws its own."""
     monkeypatch.setattr(deep_patches, "FILTERS", FILTERS)
+    monkeypatch.setattr(deep_patches, "BETWEEN", 5)
     monkeypatch.setattr(deep_patches, "COUNT", 20)
     monkeypatch.setattr(deep_patches, "PATCHES", 300)
 
@@ -28,40 +29,65 @@ def images(n, colours=3, side=14, seed=0):
     return torch.rand(n, colours, side, side, generator=draw)
 
 
-def network(colours=3, side=14, basis=None):
-    return DeepPatches(ScatterNet(1, (side, side), 2), colours, basis)
+def network(colours=3, side=14, basis=None, layers=1):
+    return DeepPatches(ScatterNet(1, (side, side), 2), colours, basis, layers)
 
 
 def defined(net, image):
     """Slowly, place by place, in float64: (2 * FILTERS, h, w) of (C, H, W)."""
-    maps = net.first(image[None])[0].double().numpy()
+    maps = rooted(net.first(image[None])[0].double().numpy())
+    for layer in net.layers[:-1]:
+        found = halves(layer, np.pad(maps, ((0, 0), (1, 1), (1, 1)), mode="reflect"))
+        side = found.shape[1] // 2
+        maps = np.empty((len(found), side, side))
+        for i in range(side):
+            for j in range(side):
+                square = found[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
+                maps[:, i, j] = square.mean(axis=(1, 2))
+        maps = rooted(maps)
+    return pooled(halves(net.layers[-1], maps))
+
+
+def rooted(maps):
+    return np.sign(maps) * np.sqrt(np.abs(maps))
+
+
+def halves(layer, maps):
     mean, spread, kernels, offset = (
         value.double().numpy()
-        for value in (net.mean, net.spread, net.kernels, net.offset)
+        for value in (layer.mean, layer.spread, layer.kernels, layer.offset)
     )
-    maps = (np.sign(maps) * np.sqrt(np.abs(maps)) - mean) / spread
+    maps = (maps - mean) / spread
     maps = maps / (np.sqrt((maps**2).sum(axis=0)) + 1)
     steps = maps.shape[1] - SIDE + 1
-    found = np.empty((FILTERS, steps, steps))
+    found = np.empty((kernels.shape[1], steps, steps))
     for i in range(steps):
         for j in range(steps):
             patch = maps[:, i : i + SIDE, j : j + SIDE].ravel()
             products = patch @ kernels - offset
             found[:, i, j] = products / (np.sqrt((products**2).mean()) + FLOOR)
-    halves = np.concatenate([np.maximum(found, 0), np.maximum(-found, 0)])
+    return np.concatenate([np.maximum(found, 0), np.maximum(-found, 0)])
+
+
+def pooled(found):
+    steps = found.shape[1]
     places = min(PLACES, steps)
-    pooled = np.empty((2 * FILTERS, places, places))
+    pooled = np.empty((len(found), places, places))
     for i in range(places):
         rows = slice(i * steps // places, -(-(i + 1) * steps // places))
         for j in range(places):
             columns = slice(j * steps // places, -(-(j + 1) * steps // places))
-            pooled[:, i, j] = halves[:, rows, columns].mean(axis=(1, 2))
+            pooled[:, i, j] = found[:, rows, columns].mean(axis=(1, 2))
     return pooled
 
 
-@pytest.mark.parametrize("colours, side, places", [(1, 8, 2), (3, 10, 3), (3, 14, 3)])
-def test_the_network_is_its_definition(colours, side, places):
-    net = network(colours, side)
+@pytest.mark.parametrize(
+    "colours, side, layers, places",
+    [(1, 8, 1, 2), (3, 10, 1, 3), (3, 14, 1, 3), (1, 14, 2, 1), (3, 24, 2, 3)],
+)
+def test_the_network_is_its_definition(colours, side, layers, places):
+    net = network(colours, side, layers=layers)
+    assert len(net.layers) == layers
     x = images(2, colours, side)
     x[1] = 0.5  # no contrast at all
     found = net(x)
@@ -77,8 +103,8 @@ def test_filters_whiten_the_patches_that_they_were_drawn_from():
     """
     maps = torch.randn(50, 4, 6, 6, generator=torch.Generator().manual_seed(1))
     maps[:, 0] *= 30
-    kernels, offset = deep_patches._filters(maps)
     patches = torch.nn.functional.unfold(maps, SIDE).transpose(1, 2).flatten(0, 1)
+    kernels, offset = deep_patches._filters(patches, FILTERS)
     spread = (patches @ kernels - offset).std(dim=0)
     assert 0.1 < spread.min() < spread.max() < 1.5
     alone = patches.std(dim=0)
@@ -86,15 +112,19 @@ def test_filters_whiten_the_patches_that_they_were_drawn_from():
 
 
 def test_a_seed_makes_all_of_it_and_no_image_of_the_data_any(monkeypatch):
-    one, again = network(), network()
-    assert torch.equal(one.kernels, again.kernels)
+    def kernels():
+        return [layer.kernels for layer in network(layers=2).layers]
+
+    one = kernels()
+    assert all(map(torch.equal, one, kernels()))
     monkeypatch.setattr(deep_patches, "SEED", 1)
-    assert not torch.equal(one.kernels, network().kernels)
+    assert not any(map(torch.equal, one, kernels()))
 
 
-def test_a_rows_bits_depend_on_no_other_row_nor_on_its_place():
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_rows_bits_depend_on_no_other_row_nor_on_its_place(layers):
     """In batches of one shape, as extraction makes them."""
-    net = network()
+    net = network(layers=layers)
     x = images(20)
     whole = net(x)
     assert torch.equal(net(x.flip(0)).flip(0), whole)
@@ -109,7 +139,7 @@ def test_opponent_colours_are_of_the_images_and_of_the_synthetic_ones():
     """A network of turned images is not that of plain ones, and both are of unit
     channels on synthetic images.
     """
-    plain, turned = network(), network(basis=OPPONENT)
+    plain, turned = (network(basis=basis).layers[0] for basis in (None, OPPONENT))
     assert plain.mean.shape == turned.mean.shape
     assert not torch.allclose(plain.mean, turned.mean)
     (leaves, noise) = deep_patches._synthetic((14, 14), 3, OPPONENT)
@@ -122,7 +152,6 @@ def test_what_deep_patches_cannot_do_is_refused():
     for more, match in (
         ({"mean": (0.5,)}, "pixels from 0 to 1"),
         ({"weights": "x"}, "deep-patches has no weights"),
-        ({"scatter_j": (1, 2)}, "of one scale"),
         ({"image_size": 8}, "maps of at least 3 places"),
     ):
         with pytest.raises(ExtractError, match=match):
@@ -135,3 +164,20 @@ def test_a_features_file_of_deep_patches_says_what_made_it(in_two_batch_sizes):
         assert a.attrs["backbone"] == "deep-patches"
         assert a.attrs["backbone_kwargs"] == {"J": 1, "L": 8} | deep_patches.SETTINGS
         assert a.n_features == 2 * FILTERS * 2**2
+
+
+def test_finer_scales_have_more_layers_until_all_maps_are_as_small():
+    options = BackboneOptions("deep-patches", scatter_j=(1, 2), image_size=32)
+    backbone = load_backbone(options, (32, 32), True)
+    assert [len(net.layers) for net in backbone.module.nets] == [2, 1]
+    assert [net.first.J for net in backbone.module.nets] == [1, 2]
+    assert backbone.parts == ((2 * FILTERS, PLACES**2),) * 2
+    assert backbone.weights == ()
+    assert backbone.kwargs["J"] == [1, 2]
+    assert backbone.kwargs["between"] == 5
+    coarse = load_backbone(
+        BackboneOptions("deep-patches", scatter_j=(2,), image_size=32), (32, 32), True
+    )
+    x = images(3, side=32)
+    alone = coarse.module(x).flatten(1)
+    assert torch.equal(backbone.module(x)[:, alone.shape[1] :], alone)
