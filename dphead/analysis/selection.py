@@ -26,8 +26,10 @@ from dphead.privacy.accounting import (
     GaussianEvent,
     check,
     epsilon_from_rdp,
+    in_one_step,
     rdp_curve,
     require,
+    total_mu,
 )
 
 # any other shape > 0: truncated negative binomial
@@ -76,9 +78,9 @@ def selection_epsilon(
     """Epsilon of the whole choice at `delta`.
 
     Arguments as `selection_rdp`. bound: "profile", "rdp" (improved conversion), or
-    "auto", the less of both; under replace_one, and of units of several rows, Poisson
-    batches have the first alone. ValueError for a mean, shape or delta out of range,
-    and where the bound that was asked for does not apply.
+    "auto", the less of both; allocated rows have the first alone, and so have Poisson
+    batches under replace_one or of units of several rows. ValueError for a mean, shape
+    or delta out of range, and where the bound that was asked for does not apply.
 
     Guarantee: an upper bound (proofs/selection.md).
     """
@@ -89,6 +91,9 @@ def selection_epsilon(
     found = math.inf
     if bound != "rdp":
         found = profile_epsilon(trial, mean, delta, shape, relation)
+        if any(e.epoch_steps > 1 for e in trial):
+            known = in_one_step(trial)
+            found = min(found, profile_epsilon(known, mean, delta, shape, relation))
     if bound == "rdp" or (bound == "auto" and _has_rdp(trial, relation)):
         curve = selection_rdp(trial, mean, shape, relation)
         found = min(found, epsilon_from_rdp(RDP_ORDERS, curve, delta))
@@ -97,9 +102,9 @@ def selection_epsilon(
 
 def _has_rdp(trial: Sequence[GaussianEvent], relation: str) -> bool:
     """Whether `rdp_curve` has a bound."""
-    sampled = [e for e in trial if e.count and e.sampling_prob < 1]
-    one_row = all(e.rows_per_unit == 1 for e in sampled)
-    return not sampled or (relation != "replace_one" and one_row)
+    random = [e for e in trial if e.count and not e.is_full]
+    one_row = all(e.rows_per_unit == e.epoch_steps == 1 for e in random)
+    return not random or (relation != "replace_one" and one_row)
 
 
 def _check_number_of_runs(mean: float, shape: float) -> None:
@@ -125,7 +130,7 @@ def selection_calibrate(
     """Smallest s such that multiplying each noise multiplier not in `fixed` (indices)
     by s meets the total budget.
 
-    Relative error 1e-6 (1e-4 of Poisson batches), on the safe side. ValueError if the
+    Relative error 1e-6 (1e-4 of random batches), on the safe side. ValueError if the
     fixed releases and the number of runs alone exceed it.
     """
     require(
@@ -162,5 +167,5 @@ def selection_calibrate(
         epsilon,
         hint,
     )
-    sampled = any(e.sampling_prob < 1 for e in trial)
-    return smallest_scale(cost, epsilon, 1.0, PLD_TOLERANCE if sampled else TOLERANCE)
+    tolerance = TOLERANCE if total_mu(trial) is not None else PLD_TOLERANCE
+    return smallest_scale(cost, epsilon, 1.0, tolerance)

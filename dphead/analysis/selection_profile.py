@@ -138,7 +138,8 @@ def run_profile(trial: Sequence[GaussianEvent], relation: str) -> Profile:
     def deltas(epsilons: np.ndarray) -> np.ndarray:
         found = above(np.abs(epsilons))
         # below 0 by the other direction's: 1 - exp(epsilon) (1 - delta(-epsilon))
-        mirrored = np.exp(epsilons) * found - np.expm1(epsilons)
+        below = np.minimum(epsilons, 0.0)
+        mirrored = np.exp(below) * found - np.expm1(below)
         return np.where(epsilons < 0, mirrored, found)
 
     return deltas
@@ -173,7 +174,7 @@ def density_bound(
     shifts = np.linspace(0.0, ratio.max(), KNOTS)
     # H at 0 and at each shift but the last, where it is 0
     points = np.append(-np.inf, shifts[:-1])
-    over = np.maximum(-np.expm1(points[:, None] - ratio), 0.0)
+    over = -np.expm1(np.minimum(points[:, None] - ratio, 0.0))
     heights = np.max(top * over, axis=1)
     weights = np.zeros(KNOTS)
     for i in reversed(range(KNOTS)):

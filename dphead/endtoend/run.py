@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from dphead.analysis.protected import thing_of
@@ -45,6 +46,7 @@ from dphead.runs.custody import (
     locked,
     make_report,
     public_facts,
+    resumed_at,
     write_records,
 )
 from dphead.runs.ledgers import open_ledger
@@ -199,7 +201,8 @@ def lead(
     solver: Any = run.method.solver
     check_fit(Door(run.sums), solver, run.data.rows, run.plan, run.facts)
     charged = charge(run, ledger)
-    run.warnings.extend(about_lost_steps(charged, run.schedule, solver.before()))
+    lost = about_lost_steps(out, charged, run.schedule, solver.before())
+    run.warnings.extend(lost)
     resumed = load_checkpoint(out, charged.fit_id)
     done = 0
     if resumed is not None:
@@ -222,19 +225,26 @@ def lead(
     return fit_head(resuming, run.data.rows, run.facts, run.plan, how)
 
 
-def about_lost_steps(charged: FitLedger, found: Schedule, before: int) -> list[str]:
-    """What to say where a run goes on within an epoch of random allocation: its steps
-    that are left have no images (dphead/privacy/proofs/allocation.md). before: the
-    number of releases before the first step.
+def about_lost_steps(
+    out: Path, charged: FitLedger, found: Schedule, before: int
+) -> list[str]:
+    """What to say where a run went on within epochs of random allocation, now or
+    earlier: the steps of these that were left have no images
+    (dphead/privacy/proofs/allocation.md). before: the number of releases before the
+    first step.
     """
+    if found.epoch_steps == 1:
+        return []
     fits = {fit["fit_id"]: fit for fit in charged.ledger.fits()}
     states = Counter(r["state"] for r in fits[charged.fit_id]["releases"])
-    begun = max(0, states["committed"] - before) % found.epoch_steps
-    if not begun:
+    lost: set[int] = set()
+    for releases in resumed_at(out, states["committed"]):
+        done = max(0, releases - before)
+        lost.update(range(done, done + -done % found.epoch_steps))
+    if not lost:
         return []
-    lost = found.epoch_steps - begun
     return [
-        f"the run was interrupted within an epoch: {lost} of its {found.epoch_steps} "
+        f"the run was interrupted within epochs: {len(lost)} of its {found.steps} "
         "steps used no images and released noise alone."
     ]
 

@@ -169,7 +169,7 @@ def epsilon(
 
     found = pld_epsilon(tuple(events), delta, relation, coarser)
     if any(e.epoch_steps > 1 for e in events):
-        return min(found, epsilon(_in_one_step(events), delta, relation, "auto"))
+        return min(found, epsilon(in_one_step(events), delta, relation, "auto"))
     units = max((e.rows_per_unit for e in events), default=1)
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found
@@ -180,7 +180,7 @@ def epsilon(
     return min(found, epsilon(events, delta, relation, "rdp"))
 
 
-def _in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
+def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
     """The same with each allocated epoch as one full batch, which costs no less: that
     is what somebody who knew a row's step would see of it (proofs/allocation.md).
     """

@@ -238,7 +238,19 @@ def interrupted(out: Path) -> str | None:
     return None if marker is None else marker["fit_id"]
 
 
-def _marker(out: Path) -> dict[str, str] | None:
+def resumed_at(out: Path, done: int) -> list[int]:
+    """How many releases were committed when this folder's run went on, each time.
+
+    done: how many are now, which is noted for later runs.
+    """
+    marker = _marker(out) or {}
+    found = sorted({*marker.get("resumed", []), done})
+    if marker:
+        write_json(out / "fit.json", marker | {"resumed": found})
+    return found
+
+
+def _marker(out: Path) -> dict[str, Any] | None:
     path = out / "fit.json"
     if not path.exists():
         return None

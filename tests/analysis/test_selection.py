@@ -4,6 +4,7 @@ calculation.
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -191,9 +192,10 @@ def test_losses_beyond_the_profiles_reach_leave_the_renyi_bound():
     [
         ([GaussianEvent(3.0, 0.05, 60)], "replace_one"),
         ([GaussianEvent(3.0, 0.05, 60, rows_per_unit=2)], "zero_out"),
+        ([GaussianEvent(3.0, count=60, epoch_steps=20)], "zero_out"),
     ],
 )
-def test_poisson_batches_without_a_renyi_curve_have_a_bound(trial, relation):
+def test_random_batches_without_a_renyi_curve_have_a_bound(trial, relation):
     one = epsilon(trial, DELTA, relation)
     assert one < selection_epsilon(trial, 5, DELTA, relation=relation) < 2 * one
 
@@ -220,6 +222,7 @@ def test_without_noise_nothing_is_private():
         (FULL, ()),
         (FULL, (1,)),
         (POISSON, (1,)),
+        ([GaussianEvent(2.0, count=20, epoch_steps=20)], ()),
     ],
 )
 def test_calibration_meets_the_total_from_below(trial, fixed):
@@ -227,7 +230,7 @@ def test_calibration_meets_the_total_from_below(trial, fixed):
     scale = selection_calibrate(trial, 10, 3.0, DELTA, fixed=fixed)
     factors = [1.0 if i in fixed else scale for i in range(len(trial))]
     noisy = [
-        GaussianEvent(e.noise_multiplier * f, e.sampling_prob, e.count)
+        replace(e, noise_multiplier=e.noise_multiplier * f)
         for e, f in zip(trial, factors, strict=True)
     ]
     least = 1 - 1e-5 if trial is FULL else 1 - 1e-3

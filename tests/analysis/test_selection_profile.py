@@ -245,3 +245,10 @@ def test_no_noise_has_no_bound_and_no_release_costs_nothing():
     assert math.isinf(profile_epsilon([GaussianEvent(0.0)], 5, DELTA, 1.0))
     assert profile_epsilon([], 5, DELTA, 1.0) == 0
     assert profile_epsilon([GaussianEvent(1e9)], 5, DELTA, 1.0) == 0
+
+
+def test_no_size_of_a_loss_warns():
+    """Of 10,000 runs by Poisson's law the largest ratio of densities is e**1900."""
+    with np.errstate(all="raise", under="ignore"):
+        found = profile_epsilon([GaussianEvent(0.5)], 10_000, DELTA, math.inf)
+    assert 1000 < found < 10_000

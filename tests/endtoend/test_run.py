@@ -189,15 +189,20 @@ def test_a_run_with_allocation_uses_each_image_once_an_epoch(tmp_path, monkeypat
     )
 
 
-@pytest.mark.parametrize("step, lost", [(3, 1), (4, 0), (6, 2)])
+@pytest.mark.parametrize(
+    "at, lost",
+    [([3], 1), ([4], 0), ([6], 2), ([1, 6], 5), ([1, 3], 3), ([2, 4], 2), ([4, 8], 0)],
+)
 def test_an_interrupted_run_with_allocation_says_how_many_steps_it_lost(
-    step, lost, tmp_path
+    at, lost, tmp_path
 ):
+    """Of all its interruptions, the last one's and those before."""
     source(tmp_path)
-    with pytest.raises(Crash):
-        finetune(allocated(tmp_path, "run"), progress=crash_at(step))
+    for step in at:
+        with pytest.raises(Crash):
+            finetune(allocated(tmp_path, "run"), progress=crash_at(step))
     report = finetune(allocated(tmp_path, "run"))["report"]
-    said = [f"{lost} of its 4 steps used no images" in w for w in report["warnings"]]
+    said = [f"{lost} of its 8 steps used no images" in w for w in report["warnings"]]
     assert said == [True] * (lost > 0)
     assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
 
