@@ -55,6 +55,10 @@ SCATTERNETS = {
     "patches": ("--normalize local", "--mirror"),
     "scatternet+patches": ("--normalize local", "--colours opponent --mirror"),
     "deep-patches": ("--normalize local", "--colours opponent --mirror"),
+    "deep-patches-scales": (
+        "--normalize local --scatter-j 1,2",
+        "--colours opponent --mirror",
+    ),
 }
 PATCHES = 9_216  # columns of patches, of pixels or of maps, of images of any size
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
@@ -100,8 +104,9 @@ def extract_options(dataset: str, features: str) -> str:
             f"mobilenetv2-128, got {features=}. Choose one."
         )
     always, if_colour = SCATTERNETS[features]
+    backbone = features.removesuffix("-scales")
     options = [
-        f"--backbone {features if 'patches' in features else 'scatternet'}",
+        f"--backbone {backbone if 'patches' in backbone else 'scatternet'}",
         "--scatter-j 1" if dataset == "digits" else "",
         always,
     ]
@@ -116,6 +121,8 @@ def facts_of(dataset: str, features: str) -> PublicFacts:
         n_features += n_features * 4 // 9
     if features in ("patches", "deep-patches"):
         n_features = PATCHES
+    elif features == "deep-patches-scales":
+        n_features = 2 * PATCHES
     elif features == "scatternet+patches":
         n_features += PATCHES
     return PublicFacts(
