@@ -35,38 +35,56 @@ def network(colours=3, side=14, basis=None, layers=1):
 
 def defined(net, image):
     """Slowly, place by place, in float64: (2 * FILTERS, h, w) of (C, H, W)."""
-    maps = rooted(net.first(image[None])[0].double().numpy())
+    maps = net.first(image[None])[0]
+    maps = rooted(maps.double().numpy())
     for layer in net.layers[:-1]:
-        found = halves(layer, np.pad(maps, ((0, 0), (1, 1), (1, 1)), mode="reflect"))
-        side = found.shape[1] // 2
-        maps = np.empty((len(found), side, side))
-        for i in range(side):
-            for j in range(side):
-                square = found[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
-                maps[:, i, j] = square.mean(axis=(1, 2))
-        maps = rooted(maps)
-    return pooled(halves(net.layers[-1], maps))
+        border = (1, 1)
+        padded = np.pad(maps, ((0, 0), border, border), mode="reflect")
+        found = halves(layer, padded)
+        maps = rooted(squares(found))
+    last = net.layers[-1]
+    return pooled(halves(last, maps))
 
 
 def rooted(maps):
-    return np.sign(maps) * np.sqrt(np.abs(maps))
+    roots = np.sqrt(np.abs(maps))
+    return np.sign(maps) * roots
+
+
+def squares(found):
+    """Means over squares of 2 x 2 places."""
+    side = found.shape[1] // 2
+    means = np.empty((len(found), side, side))
+    for i in range(side):
+        rows = slice(2 * i, 2 * i + 2)
+        for j in range(side):
+            columns = slice(2 * j, 2 * j + 2)
+            square = found[:, rows, columns]
+            means[:, i, j] = square.mean(axis=(1, 2))
+    return means
 
 
 def halves(layer, maps):
-    mean, spread, kernels, offset = (
-        value.double().numpy()
-        for value in (layer.mean, layer.spread, layer.kernels, layer.offset)
-    )
+    mean = layer.mean.double().numpy()
+    spread = layer.spread.double().numpy()
+    kernels = layer.kernels.double().numpy()
+    offset = layer.offset.double().numpy()
     maps = (maps - mean) / spread
-    maps = maps / (np.sqrt((maps**2).sum(axis=0)) + 1)
+    lengths = np.sqrt((maps**2).sum(axis=0))
+    maps = maps / (lengths + 1)
     steps = maps.shape[1] - SIDE + 1
     found = np.empty((kernels.shape[1], steps, steps))
     for i in range(steps):
+        rows = slice(i, i + SIDE)
         for j in range(steps):
-            patch = maps[:, i : i + SIDE, j : j + SIDE].ravel()
+            columns = slice(j, j + SIDE)
+            patch = maps[:, rows, columns].ravel()
             products = patch @ kernels - offset
-            found[:, i, j] = products / (np.sqrt((products**2).mean()) + FLOOR)
-    return np.concatenate([np.maximum(found, 0), np.maximum(-found, 0)])
+            size = np.sqrt((products**2).mean())
+            found[:, i, j] = products / (size + FLOOR)
+    positive = np.maximum(found, 0)
+    negative = np.maximum(-found, 0)
+    return np.concatenate([positive, negative])
 
 
 def pooled(found):
@@ -167,17 +185,30 @@ def test_a_features_file_of_deep_patches_says_what_made_it(in_two_batch_sizes):
 
 
 def test_finer_scales_have_more_layers_until_all_maps_are_as_small():
-    options = BackboneOptions("deep-patches", scatter_j=(1, 2), image_size=32)
-    backbone = load_backbone(options, (32, 32), True)
-    assert [len(net.layers) for net in backbone.module.nets] == [2, 1]
-    assert [net.first.J for net in backbone.module.nets] == [1, 2]
-    assert backbone.parts == ((2 * FILTERS, PLACES**2),) * 2
-    assert backbone.weights == ()
-    assert backbone.kwargs["J"] == [1, 2]
-    assert backbone.kwargs["between"] == 5
-    coarse = load_backbone(
-        BackboneOptions("deep-patches", scatter_j=(2,), image_size=32), (32, 32), True
-    )
+    def loaded(scales):
+        options = BackboneOptions(
+            "deep-patches",
+            scatter_j=scales,
+            image_size=32,
+        )
+        return load_backbone(options, (32, 32), True)
+
+    both = loaded((1, 2))
+    fine, coarse = both.module.nets
+    assert fine.first.J == 1
+    assert coarse.first.J == 2
+    assert len(fine.layers) == 2
+    assert len(coarse.layers) == 1
+    part = (2 * FILTERS, PLACES**2)
+    assert both.parts == (part, part)
+    assert both.weights == ()
+    assert both.kwargs["J"] == [1, 2]
+    assert both.kwargs["between"] == 5
+    alone = loaded((2,))
+    assert "between" not in alone.kwargs
     x = images(3, side=32)
-    alone = coarse.module(x).flatten(1)
-    assert torch.equal(backbone.module(x)[:, alone.shape[1] :], alone)
+    wanted = alone.module(x).flatten(1)
+    width = wanted.shape[1]
+    found = both.module(x)
+    assert torch.equal(found[:, width:], wanted)
+    assert found[:, :width].std() > 0
