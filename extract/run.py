@@ -46,6 +46,7 @@ _LISTED_IMAGES = 10  # unreadable ones named in an error; chosen, not measured
 class ExtractOptions:
     """Everything `dphead extract` can be told.
 
+    split: a name, "all", or None for the source's only one, where several are refused.
     layout: of a folder's or an archive's paths; None is split/class with a split, else
     class. columns: of a data set, where they have other names. batch_size None: a good
     one for the device. limit: use the first rows only (for trials). check: verify at
@@ -60,7 +61,7 @@ class ExtractOptions:
     output: str | Path
     backbone: BackboneOptions
     classes: Classes = field(default_factory=Classes)
-    split: str = "all"
+    split: str | None = "all"
     layout: str | None = None
     columns: Columns | None = None
     normalize: RowNorm = field(default_factory=RowNorm)
@@ -369,7 +370,7 @@ def make_header(
         library_versions=versions,
         config={
             "source_digest": source.digest,
-            "split": options.split,
+            "split": options.split or "all",
             **({"layout": source.layout} if source.layout else {}),
             "batch_size": settings.batch_size,
             "device": settings.device.type,

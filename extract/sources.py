@@ -35,20 +35,36 @@ WEBDATASET = "webdataset"  # as a layout
 def open_source(
     path: str | Path,
     classes: Classes | None = None,
-    split: str = "all",
+    split: str | None = "all",
     layout: str | None = None,
     columns: Columns | None = None,
 ) -> Source:
     """Recognise a source and list its rows in their fixed order; no image is decoded
     yet.
 
-    `split` keeps the rows of "train", "test" or "validation" only. `layout` says what
+    `split` keeps the rows of "train", "test" or "validation" only; None takes the
+    source's only one, and refuses several. `layout` says what
     the folders of a folder's or an archive's paths are (`extract.layout`), or
     "webdataset" for tars of samples. `columns` are those of a data set, or fields of a
     sample's .json; its features are the images. ExtractError if the source is missing,
     not recognised, empty, or unsafe (archive members outside the archive, links).
     """
-    path, classes = Path(path), classes or Classes()
+    source = _opened(Path(path), classes or Classes(), split or "all", layout, columns)
+    if split is None and len(source.split_names) > 1:
+        raise ExtractError(
+            "a source with several splits needs --split, got "
+            f"splits={source.split_names}. Name one."
+        )
+    return source
+
+
+def _opened(
+    path: Path,
+    classes: Classes,
+    split: str,
+    layout: str | None,
+    columns: Columns | None,
+) -> Source:
     if not path.exists():
         raise ExtractError(
             f"the source must exist, got source={str(path)!r}. Check the path."

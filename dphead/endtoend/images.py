@@ -56,12 +56,7 @@ def load_images(
     Raises ValueError for a source without public classes or with several splits and
     none named.
     """
-    source = open_source(path, classes, "all" if split is None else split, layout)
-    if split is None and len(source.split_names) > 1:
-        raise ValueError(
-            "a source with several splits needs --split, got "
-            f"splits={source.split_names}. Name one."
-        )
+    source = open_source(path, classes, split, layout)
     if source.class_names is None:
         raise ValueError(
             "the classes must be declared public, got classes=None. Pass --classes "

@@ -216,7 +216,7 @@ def extract_like(
         output,
         network,
         classes=Classes(names, False, not images.labelled, allow_unlabelled=True),
-        split=images.split or "all",
+        split=images.split,
         layout=images.layout,
         normalize=normalize,
         device=images.device,

@@ -221,6 +221,14 @@ def test_folder_order_splits_and_labels(tmp_path):
     assert train.split_names == ["train"]
     with pytest.raises(ExtractError, match=r"images=0.*split='validation'"):
         open_source(tmp_path, Classes.parse("cat,dog"), "validation")
+    with pytest.raises(ExtractError, match=r"several splits needs --split.*'test'"):
+        open_source(tmp_path, Classes.parse("cat,dog"), None, "split/class")
+    one = open_source(
+        tmp_path / "train",
+        Classes.parse("cat,dog"),
+        split=None,
+    )
+    assert one.split_names == ["all"]
 
 
 def add(path, names):
