@@ -15,6 +15,8 @@ over squares of 2 x 2.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -70,10 +72,11 @@ class DeepPatches(nn.Module):
         synthetic = _synthetic((height, width), colours, basis)
         with torch.inference_mode(), one_thread():
             leaves, noise = (rooted(first(images)) for images in synthetic)
-            for filters in [BETWEEN] * (layers - 1) + [FILTERS]:
-                if len(self.layers):
-                    leaves, noise = self._between(leaves), self._between(noise)
-                self.layers.append(PatchLayer(leaves, noise, filters))
+            for _ in range(layers - 1):
+                layer = PatchLayer(leaves, noise, BETWEEN)
+                leaves, noise = (_all_halved(layer, maps) for maps in (leaves, noise))
+                self.layers.append(layer)
+            self.layers.append(PatchLayer(leaves, noise, FILTERS))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         maps = rooted(self.first(images))
@@ -86,11 +89,6 @@ class DeepPatches(nn.Module):
         found = self.layers[-1](maps)
         tall, wide = (min(PLACES, side) for side in found.shape[2:])
         return F.adaptive_avg_pool2d(found, (tall, wide))
-
-    def _between(self, maps: torch.Tensor) -> torch.Tensor:
-        """Of many synthetic images, what the newest layer gives the next one."""
-        layer = self.layers[-1]
-        return torch.cat([_halved(layer, maps[i : i + 1]) for i in range(len(maps))])
 
 
 class PatchLayer(nn.Module):
@@ -117,8 +115,7 @@ class PatchLayer(nn.Module):
         spread, mean = torch.std_mean(channels, dim=1)
         self.register_buffer("mean", mean[:, None, None])
         self.register_buffer("spread", spread[:, None, None] + EPSILON)
-        patches = self._patches(torch.cat([leaves, noise])).flatten(0, 1)
-        kernels, offset = _filters(patches, filters)
+        kernels, offset = _filters(self._drawn(torch.cat([leaves, noise])), filters)
         self.register_buffer("kernels", kernels)
         self.register_buffer("offset", offset)
 
@@ -133,6 +130,23 @@ class PatchLayer(nn.Module):
         """(n, patches, channels * SIDE**2) of normalised maps."""
         maps = (maps - self.mean) / self.spread
         return F.unfold(maps / place_lengths(maps), SIDE).transpose(1, 2)
+
+    def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
+        """PATCHES of all, in a random order: never all of them, nine times the maps."""
+        each = math.prod(side - SIDE + 1 for side in maps.shape[2:])
+        order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]
+        images, places = np.divmod(order, each)
+        drawn = torch.empty(len(order), maps.shape[1] * SIDE**2)
+        for i in range(len(maps)):
+            own = torch.from_numpy(np.flatnonzero(images == i))
+            patches = self._patches(maps[i : i + 1])[0]
+            drawn[own] = patches[torch.from_numpy(places)[own]]
+        return drawn
+
+
+def _all_halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
+    """`_halved` of each of many images."""
+    return torch.cat([_halved(layer, maps[i : i + 1]) for i in range(len(maps))])
 
 
 def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
@@ -159,8 +173,7 @@ def _filters(patches: torch.Tensor, filters: int) -> tuple[torch.Tensor, torch.T
     """(columns, filters) float32 filters of patches (n, columns), whitening included,
     and what each gives the mean patch (filters,).
     """
-    order = np.random.default_rng(SEED).permutation(len(patches))[:PATCHES]
-    patches = patches[torch.from_numpy(order)].double()
+    patches = patches.double()
     mean = patches.mean(dim=0)
     patches -= mean
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))

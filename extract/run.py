@@ -370,7 +370,7 @@ def make_header(
         library_versions=versions,
         config={
             "source_digest": source.digest,
-            "split": options.split or "all",
+            "split": "all" if options.split is None else options.split,
             **({"layout": source.layout} if source.layout else {}),
             "batch_size": settings.batch_size,
             "device": settings.device.type,

@@ -49,7 +49,8 @@ def open_source(
     sample's .json; its features are the images. ExtractError if the source is missing,
     not recognised, empty, or unsafe (archive members outside the archive, links).
     """
-    source = _opened(Path(path), classes or Classes(), split or "all", layout, columns)
+    asked = "all" if split is None else split
+    source = _opened(Path(path), classes or Classes(), asked, layout, columns)
     if split is None and len(source.split_names) > 1:
         raise ExtractError(
             "a source with several splits needs --split, got "

@@ -35,6 +35,16 @@ SETS = {  # (features, rows to fit on; none: as many as the training file has)
     "fashion-mnist": ("scatternet-local", (2_000, 5_000)),
 }
 DRAWS = {"digits": 20, "cifar10": 12, "mnist": 8, "fashion-mnist": 8}  # 276 fits
+WHOLE = (  # rows in results/heads/: fits on all training rows
+    "cifar10-mobilenetv2",
+    "cifar10-scatternet-local",
+    "cifar10-deep-patches",
+    "cifar10-deep-patches-scales",
+    "fashion-mnist-scatternet-scales",
+    "fashion-mnist-deep-patches",
+    "mnist-scatternet-local",
+    "mnist-deep-patches",
+)
 Row = dict[str, Any]
 
 
@@ -146,12 +156,47 @@ def table(rows: list[Row]) -> str:
     )
 
 
+def whole() -> str:
+    """The same of `auto` on all training rows of a data set, by its features."""
+    lines = [
+        "| features | fits | bias | sd | intervals that hold |",
+        "|---|---|---|---|---|",
+    ]
+    for name in WHOLE:
+        rows = read(RESULTS / "heads" / f"{name}.jsonl")
+        told = [r for r in rows if r["method"] == "auto" and r["expected"] is not None]
+        error = [100 * (r["expected"]["accuracy"] - r["accuracy"]) for r in told]
+        held = [
+            r["expected"]["low"] <= r["accuracy"] <= r["expected"]["high"] for r in told
+        ]
+        lines.append(
+            f"| {name} | {len(told)} | {np.mean(error):+.2f} | {np.std(error):.2f} | "
+            f"{sum(held)} |"
+        )
+    return "\n".join(lines)
+
+
+WHOLE_NOTE = """## All training rows
+
+Fits of results/heads/ at each ε, of the rule of their commit. What a head loses on new
+rows is a guess from public sizes, made for features like MobileNetV2's and ScatterNet's
+(above). **Random patches of maps have more directions, of which no public number tells:
+on CIFAR-10 accuracy is expected 0.4 to 1.6 points too high from ε = 0.5 on, and many
+intervals miss.** So it is on rows that are not the test rows too: of 10,000 rows of
+CIFAR-10 (deep-patches, three draws, other training rows) 63.2, 69.1 and 73.1 % are
+expected at ε = 1, 3 and 8, and 61.8, 67.7 and 70.2 are measured; 8 of 9 intervals hold
+it. How far test rows differ from training rows, which adds to the bias, was not
+measured.
+"""
+
+
 def readme() -> str:
     """results/expected/README.md from the stored rows."""
     rows = [r for dataset in SETS for r in read(OUT / f"{dataset}.jsonl")]
     commits = ", ".join(sorted({r["commit"] for r in rows}))
     said = INTRODUCTION.format(commits=f"commit {commits}")
-    return wrapped(f"{said}\n{table(rows)}\n\n{trials.EXPECTED}")
+    all_rows = f"{WHOLE_NOTE}\n{whole()}"
+    return wrapped(f"{said}\n{table(rows)}\n\n{all_rows}\n\n{trials.EXPECTED}")
 
 
 def write() -> list[Path]:
