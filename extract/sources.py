@@ -43,11 +43,11 @@ def open_source(
     yet.
 
     `split` keeps the rows of "train", "test" or "validation" only; None takes the
-    source's only one, and refuses several. `layout` says what
-    the folders of a folder's or an archive's paths are (`extract.layout`), or
-    "webdataset" for tars of samples. `columns` are those of a data set, or fields of a
-    sample's .json; its features are the images. ExtractError if the source is missing,
-    not recognised, empty, or unsafe (archive members outside the archive, links).
+    source's only one, and refuses several. `layout` says what the folders of a folder's
+    or an archive's paths are (`extract.layout`), or "webdataset" for tars of samples.
+    `columns` are those of a data set, or fields of a sample's .json; its features are
+    the images. ExtractError if the source is missing, not recognised, empty, or unsafe
+    (archive members outside the archive, links).
     """
     asked = "all" if split is None else split
     source = _opened(Path(path), classes or Classes(), asked, layout, columns)
