@@ -136,17 +136,12 @@ def table(rows: list[Row]) -> str:
         truth, train = (
             np.array([r[k] for r in own]) for k in ("accuracy", "train_accuracy")
         )
-        low, middle, high = (
-            np.array([r["expected"][k] for r in own])
-            for k in ("low", "accuracy", "high")
-        )
-        held = (low <= truth) & (truth <= high)
-        error = 100 * (middle - truth)
+        error, held, widths = judged(own)
         inside.append(held)
         lines.append(
             f"| {cell[0]} | {cell[1]:,} | {cell[2]:g} | {len(own)} | "
             f"{100 * truth.mean():.1f} % | {100 * np.mean(train - truth):.2f} | "
-            f"{error.mean():+.2f} | {error.std():.2f} | {50 * np.mean(high - low):.2f} "
+            f"{error.mean():+.2f} | {error.std():.2f} | {np.mean(widths) / 2:.2f} "
             f"| {100 * held.mean():.0f} % |"
         )
     held = np.concatenate(inside)
@@ -154,6 +149,18 @@ def table(rows: list[Row]) -> str:
         "\n".join(lines)
         + f"\n\nAll {len(held)} intervals: {100 * held.mean():.0f} % hold it."
     )
+
+
+def judged(rows: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each fit: expected less measured, whether the interval holds it, and the
+    interval's width; in points.
+    """
+    truth = np.array([r["accuracy"] for r in rows])
+    low, middle, high = (
+        np.array([r["expected"][k] for r in rows]) for k in ("low", "accuracy", "high")
+    )
+    held = (low <= truth) & (truth <= high)
+    return 100 * (middle - truth), held, 100 * (high - low)
 
 
 def whole() -> str:
@@ -165,13 +172,10 @@ def whole() -> str:
     for name in WHOLE:
         rows = read(RESULTS / "heads" / f"{name}.jsonl")
         told = [r for r in rows if r["method"] == "auto" and r["expected"] is not None]
-        error = [100 * (r["expected"]["accuracy"] - r["accuracy"]) for r in told]
-        held = [
-            r["expected"]["low"] <= r["accuracy"] <= r["expected"]["high"] for r in told
-        ]
+        error, held, _ = judged(told)
         lines.append(
-            f"| {name} | {len(told)} | {np.mean(error):+.2f} | {np.std(error):.2f} | "
-            f"{sum(held)} |"
+            f"| {name} | {len(told)} | {error.mean():+.2f} | {error.std():.2f} | "
+            f"{held.sum()} |"
         )
     return "\n".join(lines)
 
