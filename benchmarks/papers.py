@@ -37,18 +37,18 @@ trials a number), so their ε is that of one fit alone, and in brackets its exac
 `auto` has nothing to tune, its ε is exact, and is all that was spent (the nearest that
 was run). ScatterNet's wavelets are the same on both sides; ours are normalised without
 looking at data, and take opponent colours, the mirror image, a second scale or layers
-of random filters where the last column says so. FC23's and De22's networks are
-not at hand and far larger than MobileNetV2."""
+of random filters where the last column says so. FC23's and De22's networks are not at
+hand and far larger than MobileNetV2."""
 FIVE = (  # (data set, printed epsilon) of the README's rows
     *(("mnist", "1.2"), ("mnist", "2.0"), ("mnist", "2.93")),
     *(("fashion-mnist", "3.0"), ("cifar10", "3.0")),
 )
 SHORT_NOTE = """Test accuracy in %, δ = 1e-5; ± sd over noise draws (three of ours).
-Features are fixed wavelets on both sides; ours add layers of random filters (not for
-Fashion-MNIST), two scales (not for MNIST), and for CIFAR-10 opponent colours and mirror
-images: no data went into any. The published head ([Tramèr, Boneh
-2021](https://arxiv.org/abs/2011.11660)) was tuned on these data, and its ε is that of
-one fit; `auto` has nothing to tune, and its ε is all that was spent."""
+Features are fixed wavelets on both sides; ours add layers of random filters
+(`deep-patches`; not for Fashion-MNIST), two scales (not for MNIST), and for CIFAR-10
+opponent colours and mirror images: no data went into any. The published head ([Tramèr,
+Boneh 2021](https://arxiv.org/abs/2011.11660)) was tuned on these data, and its ε is
+that of one fit; `auto` has nothing to tune, and its ε is all that was spent."""
 Rows = list[dict[str, Any]]
 
 

@@ -312,7 +312,8 @@ brightness, contrast and colours up to 30 % off) of synthetic images, in all col
 | all three, 256 filters of each | 13,824 | 71.30 |
 
 Built in as `--scatter-j 1,2`, with 128 filters below, for the time that whitening their
-patches takes. Pixels gain 0.2 beside the two scales, and whitening nothing.
+patches takes; 512 filters of each above 128 were not tried before the test rows. Pixels
+gain 0.2 beside the two scales, and whitening nothing.
 """
 SPECTRUM = """## A Gram matrix's spectrum, trials
 
