@@ -32,6 +32,7 @@ from dphead.solvers.auto_rules import (
     SHIFT_POWER_OF_CLASSES,
     SHIFT_POWER_OF_LENGTH,
     SHIFT_POWER_OF_ROWS,
+    SHIFT_POWER_OF_WRONG,
     UNNOISED_DECAY,
     UNNOISED_DESCENT_STEPS,
     UNNOISED_INTERCEPT,
@@ -364,17 +365,19 @@ def _overfit(
 
     A unit pulls the head towards itself by at most the length of all steps times its
     share of n, which moves its own margin; less where many units share its directions,
-    hence a further power of their number. If margins are Gaussian, that many of their
-    deviations are lost on new rows, and more among many classes, which divide the same
-    features' variance. Free parameters save at most their number over that of units.
-    MARGIN_SHIFT is a compromise between data sets: it depends on how few directions the
-    features have, which is not public. Hence GAP_RELATIVE_SD. What `Lengthening` adds
+    hence a further power of their number, and less once it is right, hence one of the
+    share that is wrong. If margins are Gaussian, that many of their deviations are lost
+    on new rows, and more among many classes, which divide the same features' variance.
+    Free parameters save at most their number over that of units. MARGIN_SHIFT is a
+    compromise between data sets: it depends on how few directions the features have,
+    which is not public. Hence GAP_RELATIVE_SD. What `Lengthening` adds
     does not count: where classes lie far apart, rows share directions, which took back
     more (benchmarks/results/expected).
     """
     pull = descent.learning_rate * descent.steps / (1 - descent.momentum)
     length = facts.group_cap * pull / facts.n_rows
     shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * units**SHIFT_POWER_OF_ROWS
+    shift *= (1 - seen) ** SHIFT_POWER_OF_WRONG
     shift *= max(1.0, facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
     lost = seen - float(ndtr(ndtri(seen) - shift))
     n_free = (facts.n_classes - 1) * facts.n_features
