@@ -400,6 +400,27 @@ def test_overfitting_is_expected_within_two_points_of_what_was_measured(
     assert abs(_overfit(facts, Auto()._descent(facts), seen, n) - gap) < 0.02
 
 
+@pytest.mark.parametrize(
+    "n, d, m, epsilon, seen, gap",
+    [
+        (40_000, 1280, 10, 1.0, 0.855, 0.0094),
+        (40_000, 1280, 10, 8.0, 0.889, 0.0270),
+        (50_000, 9216, 10, 1.0, 0.896, 0.0133),
+        (50_000, 9216, 10, 3.0, 0.917, 0.0159),
+        (18_000, 1280, 100, 0.5, 0.398, 0.0278),
+        (18_000, 1280, 100, 8.0, 0.722, 0.1131),
+    ],
+)
+def test_overfitting_to_many_rows_is_expected_within_half(n, d, m, epsilon, seen, gap):
+    """CIFAR-10's MobileNetV2, Fashion-MNIST's deep patches, CIFAR-100's MobileNetV2:
+    right on the fit's rows less on other training rows (results/expected).
+    """
+    facts = PublicFacts(n, d, m)
+    budgeted = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-6).budgeted(facts)
+    expected = _overfit(budgeted, Auto()._descent(budgeted), seen, n)
+    assert gap / 2 < expected < 1.5 * gap
+
+
 def test_overfitting_grows_with_the_budget_and_is_bounded_by_free_parameters():
     found = []
     for epsilon in (0.1, 1.0, 8.0):

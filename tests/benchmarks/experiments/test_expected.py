@@ -1,0 +1,41 @@
+"""What today's rule makes of estimates that were released before it."""
+
+import pytest
+
+from benchmarks.experiments import expected
+from benchmarks.store import RESULTS, read
+from dphead.planning.plan import make_plan
+from dphead.solvers import Auto, PublicFacts
+from dphead.solvers.auto import _overfit
+
+
+def rows(name):
+    return [r for r in read(RESULTS / "heads" / f"{name}.jsonl") if r["expected"]]
+
+
+@pytest.mark.parametrize("name", expected.WHOLE)
+def test_the_count_behind_a_stored_estimate_is_found(name):
+    """To 1e-9: the root is found to 2e-12."""
+    row = rows(name)[0]
+    found = expected.today(row)
+    sizes = [row["features"][k] for k in ("n_rows", "n_features", "n_classes")]
+    facts = PublicFacts(*sizes)
+    plan = make_plan(
+        Auto(),
+        facts,
+        epsilon=row["epsilon"],
+        delta=row["delta"],
+    )
+    facts = plan.budgeted(facts)
+    descent = Auto()._descent(facts)
+    seen = found.accuracy
+    for _ in range(50):  # seen = found + what it loses, a contraction
+        seen = found.accuracy + _overfit(facts, descent, seen, sizes[0])
+    then = expected._by_former(facts, descent, seen)
+    assert then == pytest.approx(row["expected"]["accuracy"], abs=1e-9)
+    assert found.low < found.accuracy < found.high
+
+
+def test_a_row_of_another_commit_has_todays_rule():
+    row = rows(expected.WHOLE[0])[0] | {"commit": "0000000"}
+    assert vars(expected.today(row)) == row["expected"]
