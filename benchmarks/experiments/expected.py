@@ -123,10 +123,8 @@ Fits on random subsets of public training rows (digits: random splits), each wit
 own noise; measured on all test rows. Bias: mean of expected minus measured, in points;
 sd: of that difference; gap: how much more accurate the heads are on the rows they were
 fitted on; coverage: 90 % intervals that hold what was measured. The rule's constants
-were chosen on held-out training rows of digits and of CIFAR-10 (2,000 rows); what else
-is here is a check. "expected" in rows of results/heads/ may be of an earlier rule, at
-most 4.6 points off there (ScatterNet features of CIFAR-10, ε = 3). All rows of the
-table are of {commits}.
+were fitted on other rows ("What overfitting costs"). All rows of the table are of
+{commits}.
 """
 
 
