@@ -27,7 +27,12 @@ from dphead.solvers.base import PublicFacts
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 WEIGHTS = ROOT.parent / "shared" / "weights"
-FOLDERS = {"mnist": "mnist", "fashion-mnist": "fashion_mnist", "cifar10": "cifar10"}
+FOLDERS = {
+    "mnist": "mnist",
+    "fashion-mnist": "fashion_mnist",
+    "cifar10": "cifar10",
+    "cifar100": "cifar100",
+}
 FACTS = {  # (rows, features) of ScatterNet, so that a dry run needs no data
     "mnist": (60_000, 3_969),
     "fashion-mnist": (60_000, 3_969),
