@@ -1,5 +1,5 @@
-"""Small networks trained on the public images of CIFAR-100, with their labels or without,
-for `transfer`: a stand-in for the networks of TB21's section 5.2.
+"""Small networks trained on the public images of CIFAR-100, with their labels or
+without, for `transfer`: a stand-in for the networks of TB21's section 5.2.
 
 Made for minutes on one core of a CPU: few layers, convolutions in bfloat16. No image of
 CIFAR-10 comes near, neither for training nor to choose a recipe.
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from benchmarks.features import fifth_apart, images
 from extract.backbones import OPPONENT
 
-# three of its 10,000 test rows stand in CIFAR-10 too; training rows alone train a network
+# three of its test rows stand in CIFAR-10 too; only training rows train a network
 ALSO_IN_CIFAR10 = (3693, 7603, 8383)
 SMOOTHING = 0.1
 TEMPERATURE = 0.2
@@ -34,9 +34,12 @@ RIDGE = 1e-2  # of a probe, in parts of the features' mean square
 @dataclass(frozen=True)
 class Recipe:
     """How a network is pre-trained. layers, channels: of timm's resnet18, a number a
-    stage. sides: of the images, one after the other in equal parts of all steps.
-    rate: the highest, of SGD with Nesterov's momentum 0.9; it rises for a fifth of the
-    steps and falls to 0.
+    stage. sides: of the images, 32 at least, one after the other in equal parts of all
+    steps. rate: the highest, of SGD with Nesterov's momentum 0.9; it rises for a fifth
+    of the steps and falls to 0.
+
+    Below 32 the last stage has one pixel, of which torch 2.14's bfloat16 gradients of
+    strided convolutions are now and then no numbers.
     """
 
     labelled: bool
@@ -51,8 +54,11 @@ class Recipe:
     @property
     def model_args(self) -> dict[str, Any]:
         """For `timm.create_model("resnet18")`, and for `dphead extract`."""
-        shape = {"layers": list(self.layers), "channels": list(self.channels)}
-        return shape | {"num_classes": 0}
+        return {
+            "layers": list(self.layers),
+            "channels": list(self.channels),
+            "num_classes": 0,
+        }
 
 
 class Images(NamedTuple):
@@ -81,13 +87,15 @@ class Trained:
 
 @lru_cache(maxsize=2)
 def cifar100(split: str) -> Images:
-    """The 25,000 training images at hand, or the test images that are not in CIFAR-10."""
+    """The 25,000 training images at hand, or the test images not in CIFAR-10."""
     with np.load(images("cifar100", None) / "cifar100.npz") as file:
         rows = np.flatnonzero(file["split"] == split)
         if split == "test":
             rows = np.delete(rows, ALSO_IN_CIFAR10)
-        x = torch.from_numpy(file["images"][rows]).permute(0, 3, 1, 2).contiguous()
-        return Images(x, torch.from_numpy(file["labels"][rows].astype(np.int64)))
+        x = torch.from_numpy(file["images"][rows])
+        y = torch.from_numpy(file["labels"][rows])
+    planes = x.permute(0, 3, 1, 2).contiguous()
+    return Images(planes, y.to(torch.int64))
 
 
 def network(recipe: Recipe) -> nn.Module:
@@ -102,21 +110,22 @@ def head_of(recipe: Recipe, n_classes: int) -> nn.Module:
     width = recipe.channels[-1]
     if recipe.labelled:
         return nn.Linear(width, n_classes)
-    inner = nn.Sequential(
+    return nn.Sequential(
         nn.Linear(width, width, bias=False),
         nn.BatchNorm1d(width),
         nn.ReLU(),
+        nn.Linear(width, PROJECTED),
     )
-    return nn.Sequential(inner, nn.Linear(width, PROJECTED))
 
 
 def train(recipe: Recipe, data: Images, seed: int, steps: int | None = None) -> Trained:
-    """Pre-train from a seed; steps: so many, not the recipe's epochs."""
+    """Pre-train from a seed; steps: so many (10 at least), not the recipe's epochs."""
     torch.manual_seed(seed)
-    n_classes = int(data.y.max()) + 1
-    net = network(recipe).to(memory_format=torch.channels_last).train()
-    head = head_of(recipe, n_classes).train()
-    total = steps or recipe.epochs * (len(data.x) // recipe.batch)
+    n = len(data.x)
+    net = network(recipe).train()
+    net = net.to(memory_format=torch.channels_last)
+    head = head_of(recipe, 1 + int(data.y.max())).train()
+    total = steps or recipe.epochs * (n // recipe.batch)
     optimizer = torch.optim.SGD(
         [*net.parameters(), *head.parameters()],
         recipe.rate,
@@ -133,25 +142,35 @@ def train(recipe: Recipe, data: Images, seed: int, steps: int | None = None) -> 
     )
     start = time.process_time()
     losses = []
-    order = torch.empty(0, dtype=torch.int64)
+    order = torch.randperm(n)
     for step in range(total):
         if len(order) < recipe.batch:
-            order = torch.randperm(len(data.x))
-        batch, order = order[: recipe.batch], order[recipe.batch :]
+            order = torch.randperm(n)
+        batch = order[: recipe.batch]
+        order = order[recipe.batch :]
         side = recipe.sides[step * len(recipe.sides) // total]
-        found = loss(recipe, net, head, data.x[batch], data.y[batch], side)
+        found = loss(
+            recipe,
+            net,
+            head,
+            data.x[batch],
+            data.y[batch],
+            side,
+        )
         optimizer.zero_grad()
         found.backward()
         optimizer.step()
         schedule.step()
-        losses.append(float(found.detach()))
+        losses.append(found.item())
         if step % 100 == 0:
             seconds = time.process_time() - start
             print(
-                f"step {step} of {total}: {losses[-1]:.3f}, {seconds:.0f} s", flush=True
+                f"step {step} of {total}: {losses[-1]:.3f}, {seconds:.0f} s",
+                flush=True,
             )
+    seconds = time.process_time() - start
     last = float(np.mean(losses[-max(1, total // 20) :]))
-    return Trained(net.eval(), head.eval(), last, time.process_time() - start)
+    return Trained(net.eval(), head.eval(), last, seconds)
 
 
 def loss(
@@ -167,18 +186,26 @@ def loss(
     """
     once = x if recipe.labelled else torch.cat([x, x])
     seen = views(once.float() / 255, side, recipe.labelled)
+    seen = seen.contiguous(memory_format=torch.channels_last)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = head(net(seen.contiguous(memory_format=torch.channels_last)))
+        out = head(net(seen))
+    out = out.float()
     if recipe.labelled:
-        return F.cross_entropy(out.float(), y, label_smoothing=SMOOTHING)
-    return contrast(out.float())
+        return F.cross_entropy(
+            out,
+            y,
+            label_smoothing=SMOOTHING,
+        )
+    return contrast(out)
 
 
 def contrast(z: torch.Tensor) -> torch.Tensor:
     """SimCLR's loss of rows (2n, d): row i and row n + i are views of one image."""
     unit = F.normalize(z)
-    similar = (unit @ unit.T / TEMPERATURE).fill_diagonal_(-torch.inf)
-    other = torch.arange(len(z)).roll(len(z) // 2)
+    similar = unit @ unit.T / TEMPERATURE
+    similar.fill_diagonal_(-torch.inf)
+    n = len(z)
+    other = torch.arange(n).roll(n // 2)
     return F.cross_entropy(similar, other)
 
 
@@ -187,18 +214,30 @@ def views(x: torch.Tensor, side: int, labelled: bool) -> torch.Tensor:
     to `side`, in -1 to 1; without labels in other colours too.
     """
     n = len(x)
-    area = torch.empty(n).uniform_(LEAST_AREA[labelled], 1)
-    ratio = torch.empty(n).uniform_(-0.28, 0.28).exp()  # about 3/4 to 4/3
-    half = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], 1).clamp(max=1)
-    middle = torch.empty(n, 2).uniform_(-1, 1) * (1 - half)
-    mirror = torch.randint(0, 2, (n,)) * 2.0 - 1
-    map_ = torch.zeros(n, 2, 3)
-    map_[:, 0, 0] = half[:, 0] * mirror
-    map_[:, 1, 1] = half[:, 1]
-    map_[:, :, 2] = middle
-    grid = F.affine_grid(map_, [n, 3, side, side], align_corners=False)
-    seen = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
-    return (seen if labelled else recoloured(seen)) * 2 - 1
+    area = uniform(n, LEAST_AREA[labelled], 1.0)
+    ratio = uniform(n, -0.28, 0.28).exp()  # about 3/4 to 4/3
+    wide = (area * ratio).sqrt().clamp(max=1)
+    tall = (area / ratio).sqrt().clamp(max=1)
+    mirror = torch.randint(0, 2, (n,)) * 2 - 1
+    to_part = torch.zeros(n, 2, 3)
+    to_part[:, 0, 0] = wide * mirror
+    to_part[:, 1, 1] = tall
+    to_part[:, 0, 2] = uniform(n, -1.0, 1.0) * (1 - wide)
+    to_part[:, 1, 2] = uniform(n, -1.0, 1.0) * (1 - tall)
+    grid = F.affine_grid(
+        to_part,
+        [n, 3, side, side],
+        align_corners=False,
+    )
+    seen = F.grid_sample(
+        x,
+        grid,
+        padding_mode="border",
+        align_corners=False,
+    )
+    if not labelled:
+        seen = recoloured(seen)
+    return seen * 2 - 1
 
 
 def recoloured(x: torch.Tensor) -> torch.Tensor:
@@ -206,22 +245,30 @@ def recoloured(x: torch.Tensor) -> torch.Tensor:
     and hue, and a fifth of all without colour.
     """
     n = len(x)
-    bright, contrast_, saturation = torch.empty(3, n).uniform_(0.6, 1.4)
-    hue = torch.empty(n).uniform_(-0.6, 0.6)
     changed = torch.rand(n) < 0.8
-    strength = torch.where(changed, saturation, 1.0) * (torch.rand(n) >= 0.2)
-    turn = torch.where(changed, hue, 0.0)
-    own = torch.zeros(n, 3, 3)  # luminance, and a turn of the plane of the two colours
+    bright, contrasted, saturation = (
+        torch.where(changed, uniform(n, 0.6, 1.4), 1.0) for _ in range(3)
+    )
+    turn = torch.where(changed, uniform(n, -0.6, 0.6), 0.0)
+    strength = saturation * (torch.rand(n) >= 0.2)
+    # luminance stays, and the plane of the two colours turns
+    own = torch.zeros(n, 3, 3)
     own[:, 0, 0] = 1
-    own[:, 1, 1] = own[:, 2, 2] = strength * turn.cos()
+    own[:, 1, 1] = strength * turn.cos()
+    own[:, 2, 2] = own[:, 1, 1]
     own[:, 1, 2] = strength * turn.sin()
     own[:, 2, 1] = -own[:, 1, 2]
     colours = OPPONENT.T @ own @ OPPONENT
     x = torch.einsum("nij,njhw->nihw", colours, x)
     mean = x.mean(dim=(1, 2, 3), keepdim=True)
-    factor = torch.where(changed, bright * contrast_, 1.0).reshape(n, 1, 1, 1)
-    shift = torch.where(changed, bright, 1.0).reshape(n, 1, 1, 1)
-    return (mean * shift + (x - mean) * factor).clamp(0, 1)
+    bright = bright.reshape(n, 1, 1, 1)
+    spread = (x - mean) * contrasted.reshape(n, 1, 1, 1)
+    return ((mean + spread) * bright).clamp(0, 1)
+
+
+def uniform(n: int, low: float, high: float) -> torch.Tensor:
+    """Random numbers (n,)."""
+    return torch.rand(n) * (high - low) + low
 
 
 @torch.inference_mode()
@@ -229,10 +276,16 @@ def features(net: nn.Module, x: torch.Tensor, side: int) -> torch.Tensor:
     """Features (n, d) of images (n, 3, h, w) uint8."""
     found = []
     for block in x.split(BLOCK):
-        scaled = F.interpolate(block.float() / 255, (side, side), mode="bilinear")
-        seen = (scaled * 2 - 1).contiguous(memory_format=torch.channels_last)
+        scaled = F.interpolate(
+            block.float() / 255,
+            (side, side),
+            mode="bilinear",
+        )
+        seen = scaled * 2 - 1
+        seen = seen.contiguous(memory_format=torch.channels_last)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found.append(net(seen).float())
+            out = net(seen)
+        found.append(out.float())
     return torch.cat(found)
 
 
@@ -240,20 +293,24 @@ def accuracy(trained: Trained, data: Images, side: int) -> float:
     """Of the network's own classifier."""
     with torch.inference_mode():
         scores = trained.head(features(trained.network, data.x, side))
-    return float((scores.argmax(dim=1) == data.y).float().mean())
+    right = scores.argmax(dim=1) == data.y
+    return right.double().mean().item()
 
 
 def probed(net: nn.Module, kept: Images, held: Images, side: int) -> float:
     """Accuracy on `held` of least squares, fitted on the features of `kept`."""
-    x, other = (features(net, part.x, side).double() for part in (kept, held))
+    x = features(net, kept.x, side).double()
     mean = x.mean(dim=0)
     x = x - mean
-    ridge = RIDGE * x.square().mean() * torch.eye(x.shape[1])
+    gram = x.T @ x / len(x)
+    gram.diagonal().add_(RIDGE * gram.diagonal().mean())
     targets = F.one_hot(kept.y).double()
     targets = targets - targets.mean(dim=0)
-    weights = torch.linalg.solve(x.T @ x / len(x) + ridge, x.T @ targets / len(x))
-    found = ((other - mean) @ weights).argmax(dim=1)
-    return float((found == held.y).double().mean())
+    weights = torch.linalg.solve(gram, x.T @ targets / len(x))
+    other = features(net, held.x, side).double()
+    scores = (other - mean) @ weights
+    right = scores.argmax(dim=1) == held.y
+    return right.double().mean().item()
 
 
 def tried(recipe: Recipe, seed: int) -> dict[str, Any]:
@@ -267,7 +324,12 @@ def tried(recipe: Recipe, seed: int) -> dict[str, Any]:
     if recipe.labelled:
         value = accuracy(found, held, side)
     else:
-        value = probed(found.network, kept, held, side)
+        value = probed(
+            found.network,
+            kept,
+            held,
+            side,
+        )
     return described(recipe, seed, found) | {"held_out": value}
 
 
@@ -275,17 +337,23 @@ def weights(recipe: Recipe, seed: int, path: Path) -> dict[str, Any]:
     """Train on all training images of CIFAR-100 and save the network at `path`; returns
     the accuracy on CIFAR-100's test rows too, which chooses nothing.
     """
-    data, test = cifar100("train"), cifar100("test")
+    data = cifar100("train")
+    test = cifar100("test")
     found = train(recipe, data, seed)
-    state = {k: v.contiguous() for k, v in found.network.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(state, path)
+    save(found.network, path)
     side = recipe.sides[-1]
     if recipe.labelled:
         value = accuracy(found, test, side)
     else:
         value = probed(found.network, data, test, side)
     return described(recipe, seed, found) | {"test": value}
+
+
+def save(net: nn.Module, path: Path) -> None:
+    """Write a network's weights for `dphead extract --weights`."""
+    state = {name: value.contiguous() for name, value in net.state_dict().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(state, path)
 
 
 def described(recipe: Recipe, seed: int, found: Trained) -> dict[str, Any]:

@@ -1,0 +1,265 @@
+"""Linear heads on networks that saw public images alone: TB21's section 5.2 (Figure 5,
+Table 17) with small networks of our own.
+
+`python -m benchmarks transfer` does what is missing, in this order: recipes are tried
+(`tried.jsonl`), the chosen ones trained (`networks.jsonl`; weights and features are in
+the benchmarks' cache), heads fitted (`rows.jsonl`), all in results/transfer/, and the
+README there written.
+"""
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import features, runner
+from benchmarks.jobs import DRAWS, Job
+from benchmarks.prose import wrapped
+from benchmarks.store import RESULTS, append, provenance, read
+from benchmarks.verdicts import header, mean_sd
+from extract.weights import file_sha256
+
+OUT = RESULTS / "transfer"
+ROWS, TRIED, NETWORKS = "rows.jsonl", "tried.jsonl", "networks.jsonl"
+EPSILONS = (0.5, 1.0, 1.5, 2.0)
+AUTO_DRAWS = 3
+SEED = 0  # of pre-training
+PRESETS = {"cifar100-labelled": "tb21-resnext", "cifar100-unlabelled": "tb21-simclr"}
+PAPER = {  # (its network, without privacy, at epsilon 2), in %
+    "cifar100-labelled": ("ResNeXt-29, labelled CIFAR-100", 84.0, 80.0),
+    "cifar100-unlabelled": ("SimCLRv2's ResNet-50, unlabelled ImageNet", 95.0, 92.7),
+}
+TITLES = {
+    "cifar100-labelled": "ours, CIFAR-100 with labels",
+    "cifar100-unlabelled": "ours, CIFAR-100 without labels",
+}
+HEAD_TITLES = {  # by what calibrates the noise
+    "rdp-classic": "TB21's DP-SGD, its accounting",
+    "auto": "TB21's DP-SGD, exact accounting",
+    "`auto`": "`auto`",
+}
+BESIDE = {  # stored rows of `auto` on other features
+    "cifar10-deep-patches-scales": "no image at all: deep-patches, two scales",
+    "cifar10-mobilenetv2": "MobileNetV2, labelled ImageNet-1k, 128 px",
+}
+NO_NOISE = float("inf")
+Row = dict[str, Any]
+HEADS = """
+Test accuracy on CIFAR-10 in %, δ = 1e-5, mean ± sd over noise draws, whose number is in
+brackets. TODO
+"""
+NETWORKS_TEXT = """
+TODO
+"""
+TRIED_TEXT = """
+TODO
+"""
+
+
+def recipes() -> tuple[list[Any], dict[str, Any]]:
+    """What is tried, and what is chosen of it, with more epochs."""
+    from benchmarks.experiments.pretraining import Recipe
+
+    layers = (1, 1, 1, 1)
+    channels = (64, 128, 256, 512)
+    rising = Recipe(True, layers, channels, sides=(32, 48, 64), epochs=4, rate=0.1)
+    small = Recipe(True, layers, channels, sides=(32, 32, 48), epochs=6, rate=0.1)
+    chosen = {"cifar100-labelled": replace(small, epochs=24)}
+    return [rising, small], chosen
+
+
+def jobs(name: str) -> Iterator[Job]:
+    """Fits on a network's features: TB21's head under its accounting and the exact one,
+    `auto`, and both without noise (TB21's still with clipped gradients).
+    """
+    preset = PRESETS[name]
+    for epsilon in EPSILONS:
+        for accountant in ("rdp-classic", "auto"):
+            yield Job(
+                "cifar10",
+                name,
+                "dp-sgd",
+                epsilon,
+                preset=preset,
+                accountant=accountant,
+            )
+        yield Job("cifar10", name, "auto", epsilon, draws=AUTO_DRAWS)
+    yield Job(
+        "cifar10", name, "dp-sgd", NO_NOISE, preset=preset, clip_only=True, draws=1
+    )
+    yield Job("cifar10", name, "auto", NO_NOISE, draws=1)
+
+
+def run() -> None:
+    """What is missing."""
+    tried, chosen = recipes()
+    try_out(tried)
+    for name, recipe in chosen.items():
+        prepare(name, recipe)
+        fit(name)
+
+
+def try_out(tried: list[Any]) -> None:
+    """The missing rows of recipes, on a fifth of CIFAR-100's training rows."""
+    from benchmarks.experiments import pretraining
+
+    for recipe in tried:
+        known = [row["recipe"] for row in read(OUT / TRIED)]
+        if _plain(recipe) not in known:
+            source = provenance()
+            row = pretraining.tried(recipe, SEED)
+            append(OUT / TRIED, row | source)
+            print(row, flush=True)
+
+
+def prepare(name: str, recipe: Any) -> None:
+    """Weights, and features of CIFAR-10 by `dphead extract`, if they are not there."""
+    from benchmarks.experiments import pretraining
+
+    path = features.cache() / "weights" / f"{name}.safetensors"
+    if not path.exists():
+        source = provenance()
+        row = pretraining.weights(recipe, SEED, path)
+        row |= {"network": name, "weights_sha256": file_sha256(path)}
+        append(OUT / NETWORKS, row | source)
+        print(row, flush=True)
+    images = features.images("cifar10", None)
+    for split in ("train", "test"):
+        target = features.cache() / "features" / f"cifar10-{name}-{split}.h5"
+        if not target.exists():
+            options = f"--split {split} {extract_options(recipe, path)}"
+            features.extract(images, target, options)
+
+
+def extract_options(recipe: Any, weights: Path) -> str:
+    """Of `dphead extract`, for whole images, scaled as in training."""
+    arguments = [
+        f"--model-arg {name}={shlex.quote(json.dumps(value))}"
+        for name, value in recipe.model_args.items()
+    ]
+    how = f"--backbone resnet18 --weights {shlex.quote(str(weights))}"
+    image = f"--image-size {recipe.sides[-1]} --crop-pct 1 --interpolation bilinear"
+    scale = "--mean 0.5,0.5,0.5 --std 0.5,0.5,0.5"
+    return " ".join([how, *arguments, image, scale])
+
+
+def fit(name: str) -> None:
+    """The missing fits on a network's features; those of one batch size together."""
+    done = {(row["key"], row["seed"]) for row in read(OUT / ROWS)}
+    for seed in range(DRAWS):
+        wanted = [job for job in jobs(name) if seed < job.draws]
+        missing = [job for job in wanted if (job.key, seed) not in done]
+        batched = [job for job in missing if job.preset and not job.clip_only]
+        alone = [job for job in missing if job not in batched]
+        found = runner.fit_together(batched, seed) if batched else []
+        found += [runner.fit(job, seed) for job in alone]
+        for row in found:
+            append(OUT / ROWS, row)
+            print(f"{name} {row['job']} draw {seed}: {row['accuracy']:.4f}", flush=True)
+
+
+def write() -> list[Path]:
+    """The README of the rows."""
+    path = OUT / "README.md"
+    path.write_text(readme(), encoding="utf-8")
+    return [path]
+
+
+def readme() -> str:
+    """What the rows say."""
+    parts = (HEADS, table(), NETWORKS_TEXT, networks_table(), TRIED_TEXT, tried_table())
+    return wrapped("\n\n".join([f"# {__doc__.strip()}", *parts]) + "\n")
+
+
+def table() -> str:
+    """A line a network and head: the paper's, ours, and `auto` on other features."""
+    lines = header(EPSILONS, "features", "head")
+    lines[0] += " without noise |"
+    lines[1] += "---|"
+    cells = _cells()
+    for name, (theirs, no_noise, private) in PAPER.items():
+        if not any(name == features for features, _, _ in cells):
+            continue
+        empty = [""] * (len(EPSILONS) - 1)
+        paper = [f"paper: {theirs}", "its best DP-SGD", *empty]
+        lines.append(_line([*paper, f"{private:.1f}", f"{no_noise:.1f}"]))
+        for head, title in HEAD_TITLES.items():
+            found = [cells[name, head, epsilon] for epsilon in (*EPSILONS, NO_NOISE)]
+            lines.append(_line([TITLES[name], title, *map(_shown, found)]))
+    for name, title in BESIDE.items():
+        stored: dict[float, list[float]] = defaultdict(list)
+        for row in read(RESULTS / "heads" / f"{name}.jsonl"):
+            if row["method"] == "auto":
+                stored[row["epsilon"]].append(100 * row["accuracy"])
+        found = [stored[epsilon] for epsilon in (*EPSILONS, NO_NOISE)]
+        lines.append(_line([title, "`auto`", *map(_shown, found)]))
+    return "\n".join(lines)
+
+
+def _cells() -> dict[tuple[str, str, float], list[float]]:
+    """Accuracies in % of each network, head and epsilon; those of DP-SGD without noise
+    under both accountings.
+    """
+    found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    for row in read(OUT / ROWS):
+        job = row["job"]
+        heads = [job["accountant"] if job["preset"] else "`auto`"]
+        if job["clip_only"]:
+            heads = ["rdp-classic", "auto"]
+        for head in heads:
+            key = job["features"], head, float(job["epsilon"])
+            found[key].append(100 * row["accuracy"])
+    return found
+
+
+def networks_table() -> str:
+    """A line a trained network."""
+    lines = [
+        "| network | layers, channels | sides | epochs | CPU minutes | loss | "
+        "CIFAR-100's test rows |",
+        "|---" * 7 + "|",
+    ]
+    for row in read(OUT / NETWORKS):
+        lines.append(_line([TITLES[row["network"]], *_described(row, row["test"])]))
+    return "\n".join(lines)
+
+
+def tried_table() -> str:
+    """A line a recipe that was tried."""
+    lines = [
+        "| labels | layers, channels | sides | epochs | CPU minutes | loss | "
+        "held-out fifth |",
+        "|---" * 7 + "|",
+    ]
+    for row in read(OUT / TRIED):
+        labels = "with" if row["recipe"]["labelled"] else "without"
+        lines.append(_line([labels, *_described(row, row["held_out"])]))
+    return "\n".join(lines)
+
+
+def _described(row: Row, accuracy: float) -> list[str]:
+    """The cells that both tables have of a training."""
+    recipe = row["recipe"]
+    shape = (
+        ", ".join(map(str, recipe["layers"])),
+        ", ".join(map(str, recipe["channels"])),
+    )
+    sides = ", ".join(map(str, recipe["sides"]))
+    minutes = f"{row['seconds'] / 60:.1f}"
+    cells = ["; ".join(shape), sides, str(recipe["epochs"]), minutes]
+    return [*cells, f"{row['loss']:.3f}", f"{100 * accuracy:.1f}"]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _shown(values: Sequence[float]) -> str:
+    return f"{mean_sd(values)} ({len(values)})" if values else "—"
+
+
+def _plain(recipe: Any) -> Any:
+    return json.loads(json.dumps(asdict(recipe)))
