@@ -3,13 +3,15 @@ and that extraction takes their weights.
 """
 
 import json
+import shlex
 from dataclasses import asdict
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from benchmarks import features
 from benchmarks.experiments import transfer
+from dphead.cli import cli
 from dphead.rows.features import FeaturesRows
 from extract.format import open_features
 
@@ -58,11 +60,12 @@ def test_extraction_takes_the_weights_of_ten_steps(tmp_path):
         labels=data.y.numpy(),
     )
     path = tmp_path / "features.h5"
-    features.extract(
-        source,
-        path,
-        transfer.extract_options(how, weights),
+    options = transfer.extract_options(how, weights)
+    done = CliRunner().invoke(
+        cli,
+        ["extract", str(source), "-o", str(path), *shlex.split(options)],
     )
+    assert done.exit_code == 0, done.output
     with open_features(path) as file:
         rows = FeaturesRows(file, memory=0)
         x = rows.features()
