@@ -67,7 +67,7 @@ def recipes() -> tuple[list[Any], dict[str, Any]]:
     channels = (64, 128, 256, 512)
     rising = Recipe(True, layers, channels, sides=(32, 48, 64), epochs=4, rate=0.1)
     small = Recipe(True, layers, channels, sides=(32, 32, 48), epochs=6, rate=0.1)
-    chosen = {"cifar100-labelled": replace(small, epochs=24)}
+    chosen = {"cifar100-labelled": replace(small, epochs=16)}
     return [rising, small], chosen
 
 
