@@ -25,7 +25,7 @@ from extract.backbones import OPPONENT
 ALSO_IN_CIFAR10 = (3693, 7603, 8383)
 SMOOTHING = 0.1
 TEMPERATURE = 0.2
-PROJECTED = 128  # columns of what is compared of two views
+PROJECTED = 128  # columns of what is compared of views
 LEAST_AREA = {True: 0.35, False: 0.25}  # of a view, in parts of the image, if labelled
 BLOCK = 500
 RIDGE = 1e-2  # of a probe, in parts of the features' mean square
@@ -36,7 +36,7 @@ class Recipe:
     """How a network is pre-trained. layers, channels: of timm's resnet18, a number a
     stage. sides: of the images, 32 at least, one after the other in equal parts of all
     steps. rate: the highest, of SGD with Nesterov's momentum 0.9; it rises for a fifth
-    of the steps and falls to 0.
+    of the steps and falls to 0. views: of an image in one step, 1 if labelled.
 
     Below 32 the last stage has one pixel, of which torch 2.14's bfloat16 gradients of
     strided convolutions are now and then no numbers.
@@ -50,6 +50,7 @@ class Recipe:
     rate: float
     batch: int = 128
     weight_decay: float = 5e-4
+    views: int = 1
 
     @property
     def model_args(self) -> dict[str, Any]:
@@ -181,11 +182,11 @@ def loss(
     y: torch.Tensor,
     side: int,
 ) -> torch.Tensor:
-    """Cross-entropy of one view of each image, or what tells the other view of the same
+    """Cross-entropy of a view of each image, or what tells the other views of the same
     image from those of all others (SimCLR).
     """
-    once = x if recipe.labelled else torch.cat([x, x])
-    seen = views(once.float() / 255, side, recipe.labelled)
+    seen = x.repeat(recipe.views, 1, 1, 1).float() / 255
+    seen = views(seen, side, recipe.labelled)
     seen = seen.contiguous(memory_format=torch.channels_last)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = head(net(seen))
@@ -196,17 +197,21 @@ def loss(
             y,
             label_smoothing=SMOOTHING,
         )
-    return contrast(out)
+    return contrast(out, len(x))
 
 
-def contrast(z: torch.Tensor) -> torch.Tensor:
-    """SimCLR's loss of rows (2n, d): row i and row n + i are views of one image."""
+def contrast(z: torch.Tensor, n: int) -> torch.Tensor:
+    """SimCLR's loss of rows (views x n, d), of which row i is a view of image i mod n;
+    of several other views, the mean.
+    """
     unit = F.normalize(z)
     similar = unit @ unit.T / TEMPERATURE
-    similar.fill_diagonal_(-torch.inf)
-    n = len(z)
-    other = torch.arange(n).roll(n // 2)
-    return F.cross_entropy(similar, other)
+    itself = torch.eye(len(z), dtype=torch.bool)
+    similar = similar.masked_fill(itself, -torch.inf)
+    image = torch.arange(len(z)) % n
+    same = image[:, None] == image
+    others = same & ~itself
+    return -F.log_softmax(similar, dim=1)[others].mean()
 
 
 def views(x: torch.Tensor, side: int, labelled: bool) -> torch.Tensor:

@@ -30,6 +30,7 @@ def recipe(labelled):
         epochs=1,
         rate=0.05,
         batch=8,
+        views=1 if labelled else 2,
     )
 
 
@@ -89,9 +90,12 @@ def test_without_labels_a_network_is_trained_too():
 
 def test_a_view_of_the_same_image_is_told_from_the_others():
     z = torch.eye(4)
-    near = pretraining.contrast(torch.cat([z, z]))
-    far = pretraining.contrast(torch.cat([z, z.roll(1, 0)]))
+    near = pretraining.contrast(torch.cat([z, z]), 4)
+    far = pretraining.contrast(torch.cat([z, z.roll(1, 0)]), 4)
     assert near < 0.1 < far
+    # three other views share what is left of one
+    four = pretraining.contrast(z.repeat(4, 1), 4)
+    assert four == pytest.approx(np.log(3), abs=0.1)
 
 
 def test_views_are_within_bounds_and_of_the_wanted_size():
