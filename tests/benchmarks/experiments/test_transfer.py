@@ -156,9 +156,8 @@ def test_each_fit_is_run_once_and_shares_its_batches(tmp_path, monkeypatch):
 
     monkeypatch.setattr(transfer.runner, "fit", one)
     monkeypatch.setattr(transfer.runner, "fit_together", together)
-    name = "cifar100-labelled"
-    transfer.fit(name)
-    transfer.fit(name)
+    transfer.fit(transfer.LABELLED)
+    transfer.fit(transfer.LABELLED)
     n = len(transfer.EPSILONS)
     assert calls == [2 * n] * transfer.DRAWS
     rows = transfer.read(tmp_path / transfer.ROWS)
