@@ -100,13 +100,21 @@ def recipes() -> tuple[list[Any], dict[str, Any]]:
     channels = (64, 128, 256, 512)
     rising = Recipe(True, layers, channels, sides=(32, 48, 64), epochs=4, rate=0.1)
     small = replace(rising, sides=(32, 32, 48), epochs=6)
-    two = replace(small, labelled=False, sides=(32,), epochs=2, views=2)
-    four = replace(two, batch=64, epochs=1, views=4)  # as many views
     chosen = {
         LABELLED: replace(small, epochs=16),
         LONGER: replace(small, epochs=36),
+        UNLABELLED: Recipe(
+            False,
+            layers,
+            channels,
+            sides=(32,),
+            epochs=5,
+            rate=0.1,
+            batch=64,
+            views=4,
+        ),
     }
-    return [rising, small, two, four], chosen
+    return [rising, small], chosen
 
 
 def jobs(name: str) -> Iterator[Job]:
