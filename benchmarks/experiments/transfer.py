@@ -68,7 +68,14 @@ for our features. `auto` has nothing to set, and its ε is exact. Without noise:
 with clipped gradients, `auto` without clipping; the paper's own without privacy.
 """
 READ = """
-TODO
+Of the network with labels: 36 epochs of pre-training in place of 16 give 8 points more
+on CIFAR-100 itself (below), and 2 to 3 on CIFAR-10 at ε = 2, about as many as without
+noise: better networks transfer better, privately too, as the paper found. At ε = 2
+privacy costs a point of ours and 4 of the paper's. At 0.5 exact accounting is worth 2.5
+points and `auto` 3 more; at 2 all heads are within a point.
+
+For minutes on half of CIFAR-100 no network is better than patches of random filters,
+which saw no image at all; MobileNetV2 shows what more public images are worth.
 """
 NETWORKS_TEXT = """
 ## The networks
