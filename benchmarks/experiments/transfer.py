@@ -172,8 +172,10 @@ def run() -> None:
     tried, chosen = recipes()
     try_out(tried)
     for name, recipe in chosen.items():
-        prepare(name, recipe)
-        fit(name)
+        # weights are not stored: without them, a network is trained anew
+        if missing(name):
+            prepare(name, recipe)
+            fit(name)
 
 
 def try_out(tried: list[Any]) -> None:
@@ -222,14 +224,24 @@ def extract_options(recipe: Any, weights: Path) -> str:
     return " ".join([how, *arguments, image, scale])
 
 
+def missing(name: str) -> list[tuple[Job, int]]:
+    """Fits on a network's features that are not stored: jobs and noise draws."""
+    done = {(row["key"], row["seed"]) for row in read(OUT / ROWS)}
+    return [
+        (job, seed)
+        for job in jobs(name)
+        for seed in range(job.draws)
+        if (job.key, seed) not in done
+    ]
+
+
 def fit(name: str) -> None:
     """The missing fits on a network's features; those of one batch size together."""
-    done = {(row["key"], row["seed"]) for row in read(OUT / ROWS)}
+    wanted = missing(name)
     for seed in range(DRAWS):
-        wanted = [job for job in jobs(name) if seed < job.draws]
-        missing = [job for job in wanted if (job.key, seed) not in done]
-        batched = [job for job in missing if job.preset and not job.clip_only]
-        alone = [job for job in missing if job not in batched]
+        these = [job for job, its_seed in wanted if its_seed == seed]
+        batched = [job for job in these if job.preset and not job.clip_only]
+        alone = [job for job in these if job not in batched]
         found = runner.fit_together(batched, seed) if batched else []
         found += [runner.fit(job, seed) for job in alone]
         for row in found:

@@ -164,6 +164,11 @@ def test_each_fit_is_run_once_and_shares_its_batches(tmp_path, monkeypatch):
     assert len(rows) == transfer.DRAWS * 2 * n + transfer.AUTO_DRAWS * n + 2
 
 
+@pytest.mark.parametrize("name", transfer.PRESETS)
+def test_the_stored_fits_are_whole(name):
+    assert transfer.missing(name) == []
+
+
 def test_a_recipe_is_known_again_by_its_row():
     how = recipe(True)
     row = json.loads(json.dumps({"recipe": asdict(how)}))
