@@ -250,6 +250,13 @@ def shared_noise() -> None:
 
 
 @command("experiments")
+def transfer() -> None:
+    """Heads on networks pre-trained here on CIFAR-100 (TB21, Figure 5)."""
+    experiment("transfer").run()
+    show(experiment("transfer").write())
+
+
+@command("experiments")
 def tuning() -> None:
     """FC23's search of settings, counted and not."""
     experiment("tuning").run()

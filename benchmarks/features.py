@@ -27,7 +27,12 @@ from dphead.solvers.base import PublicFacts
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 WEIGHTS = ROOT.parent / "shared" / "weights"
-FOLDERS = {"mnist": "mnist", "fashion-mnist": "fashion_mnist", "cifar10": "cifar10"}
+FOLDERS = {
+    "mnist": "mnist",
+    "fashion-mnist": "fashion_mnist",
+    "cifar10": "cifar10",
+    "cifar100": "cifar100",
+}
 FACTS = {  # (rows, features) of ScatterNet, so that a dry run needs no data
     "mnist": (60_000, 3_969),
     "fashion-mnist": (60_000, 3_969),
@@ -174,31 +179,27 @@ def files(
         for split in ("train", "test")
     ]
     for path, split in zip(paths, ("train", "test"), strict=True):
-        if path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tell(f"extracting {path.name}")
-        command = [
-            sys.executable,
-            "-m",
-            "dphead",
-            "extract",
-            str(images(dataset, folder)),
-            "-o",
-            str(path),
-        ]
-        command += (
-            f"--classes 10 --dtype float16 --split {split} "
-            f"{extract_options(dataset, features)}"
-        ).split()
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            path.unlink(missing_ok=True)
-            raise RuntimeError(
-                f"{' '.join(command)} must succeed, got: {done.stderr}. Correct its "
-                "cause."
-            )
+        if not path.exists():
+            tell(f"extracting {path.name}")
+            options = f"--split {split} {extract_options(dataset, features)}"
+            extract(images(dataset, folder), path, options)
     return paths
+
+
+def extract(source: Path, path: Path, options: str) -> None:
+    """`dphead extract` of images of ten classes, in a process of its own.
+
+    RuntimeError if it fails; a file that is not complete is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "dphead", "extract", str(source), "-o", str(path)]
+    command += ["--classes", "10", "--dtype", "float16", *shlex.split(options)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        path.unlink(missing_ok=True)
+        raise RuntimeError(
+            f"{' '.join(command)} must succeed, got: {done.stderr}. Correct its cause."
+        )
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ EXPERIMENTS = (
     "multilabel",
     "peers",
     "scale",
+    "transfer",
     "unclassed",
 )
 
