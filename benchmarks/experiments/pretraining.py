@@ -1,5 +1,6 @@
 """Small networks trained on the public images of CIFAR-100, with their labels or
-without, for `transfer`: a stand-in for the networks of TB21's section 5.2.
+without, or on synthetic ones, for `transfer`: a stand-in for the networks of TB21's
+section 5.2.
 
 Made for minutes on one core of a CPU: few layers, convolutions in bfloat16. No image of
 CIFAR-10 comes near, neither for training nor to choose a recipe.
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 
 from benchmarks.features import fifth_apart, images
 from extract.backbones import OPPONENT
+from extract.patches import dead_leaves
 
 # three of its test rows stand in CIFAR-10 too; only training rows train a network
 ALSO_IN_CIFAR10 = (3693, 7603, 8383)
@@ -27,6 +29,7 @@ SMOOTHING = 0.1
 TEMPERATURE = 0.2
 PROJECTED = 128  # columns of what is compared of views
 LEAST_AREA = {True: 0.35, False: 0.25}  # of a view, in parts of the image, if labelled
+SIDE = 32  # of an image
 BLOCK = 500
 RIDGE = 1e-2  # of a probe, in parts of the features' mean square
 
@@ -37,6 +40,7 @@ class Recipe:
     stage. sides: of the images, 32 at least, one after the other in equal parts of all
     steps. rate: the highest, of SGD with Nesterov's momentum 0.9; it rises for a fifth
     of the steps and falls to 0. views: of an image in one step, 1 if labelled.
+    synthetic: dead leaves in place of CIFAR-100, as many.
 
     Below 32 the last stage has one pixel, of which torch 2.14's bfloat16 gradients of
     strided convolutions are now and then no numbers.
@@ -51,6 +55,7 @@ class Recipe:
     batch: int = 128
     weight_decay: float = 5e-4
     views: int = 1
+    synthetic: bool = False
 
     @property
     def model_args(self) -> dict[str, Any]:
@@ -97,6 +102,14 @@ def cifar100(split: str) -> Images:
         y = torch.from_numpy(file["labels"][rows])
     planes = x.permute(0, 3, 1, 2).contiguous()
     return Images(planes, y.to(torch.int64))
+
+
+def synthetic(count: int) -> Images:
+    """Dead leaves, all of one class."""
+    x = torch.empty(count, 3, SIDE, SIDE, dtype=torch.uint8)
+    for i, leaves in enumerate(dead_leaves(SIDE, SIDE, 3, count)):
+        x[i] = torch.from_numpy(255 * leaves).round()
+    return Images(x, torch.zeros(count, dtype=torch.int64))
 
 
 def network(recipe: Recipe) -> nn.Module:
@@ -339,12 +352,14 @@ def tried(recipe: Recipe, seed: int) -> dict[str, Any]:
 
 
 def weights(recipe: Recipe, seed: int, path: Path) -> dict[str, Any]:
-    """Train on all training images of CIFAR-100 and save the network at `path`; returns
-    the accuracy on CIFAR-100's test rows too, which chooses nothing.
+    """Train on all training images of CIFAR-100, or as many synthetic ones, and save
+    the network at `path`; returns the accuracy on CIFAR-100's test rows too, which
+    chooses nothing.
     """
     data = cifar100("train")
     test = cifar100("test")
-    found = train(recipe, data, seed)
+    seen = synthetic(len(data.x)) if recipe.synthetic else data
+    found = train(recipe, seen, seed)
     save(found.network, path)
     side = recipe.sides[-1]
     if recipe.labelled:

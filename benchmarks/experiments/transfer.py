@@ -30,10 +30,12 @@ SEED = 0  # of pre-training
 LABELLED = "cifar100-labelled"
 LONGER = "cifar100-labelled-longer"
 UNLABELLED = "cifar100-unlabelled"
+SYNTHETIC = "dead-leaves-unlabelled"
 PRESETS = {
     LABELLED: "tb21-resnext",
     LONGER: "tb21-resnext",
     UNLABELLED: "tb21-simclr",
+    SYNTHETIC: "tb21-simclr",
 }
 PAPER = {  # by preset: (its network, without privacy, at epsilon 2), in %
     "tb21-resnext": ("ResNeXt-29, labelled CIFAR-100", 84.0, 80.0),
@@ -43,6 +45,7 @@ TITLES = {
     LABELLED: "ours, CIFAR-100 with labels, 16 epochs",
     LONGER: "ours, CIFAR-100 with labels, 36 epochs",
     UNLABELLED: "ours, CIFAR-100 without labels",
+    SYNTHETIC: "ours, dead leaves: no photograph at all",
 }
 HEAD_TITLES = {  # by what calibrates the noise
     "rdp-classic": "TB21's DP-SGD, its accounting",
@@ -124,6 +127,7 @@ def recipes() -> tuple[list[Any], dict[str, Any]]:
             views=4,
         ),
     }
+    chosen[SYNTHETIC] = replace(chosen[UNLABELLED], synthetic=True)
     return [rising, small], chosen
 
 

@@ -173,3 +173,12 @@ def test_a_recipe_is_known_again_by_its_row():
     how = recipe(True)
     row = json.loads(json.dumps({"recipe": asdict(how)}))
     assert row["recipe"] == transfer._plain(how)
+
+
+def test_synthetic_images_are_all_different_and_of_one_class():
+    made = pretraining.synthetic(3)
+    assert made.x.shape == (3, 3, SIDE, SIDE)
+    assert len(made.x.flatten(1).unique(dim=0)) == 3
+    spread = made.x.float().std(dim=(1, 2, 3))
+    assert spread.min() > 10
+    assert not made.y.any()
