@@ -417,7 +417,12 @@ def test_overfitting_to_many_rows_is_expected_within_half(n, d, m, epsilon, seen
     """
     facts = PublicFacts(n, d, m)
     budgeted = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-6).budgeted(facts)
-    expected = _overfit(budgeted, Auto()._descent(budgeted), seen, n)
+    expected = _overfit(
+        budgeted,
+        Auto()._descent(budgeted),
+        seen,
+        n,
+    )
     assert gap / 2 < expected < 1.5 * gap
 
 
