@@ -332,26 +332,26 @@ def _cells() -> dict[tuple[str, str, float], list[float]]:
 
 def networks_table() -> str:
     """A line a trained network."""
-    lines = [
-        "| network | layers, channels | sides | epochs | CPU minutes | loss | "
-        "CIFAR-100's test rows |",
-        "|---" * 7 + "|",
-    ]
-    for row in read(OUT / NETWORKS):
-        lines.append(_line([TITLES[row["network"]], *_described(row, row["test"])]))
-    return "\n".join(lines)
+    rows = read(OUT / NETWORKS)
+    titled = [(TITLES[row["network"]], row, row["test"]) for row in rows]
+    return _trained("network", titled, "CIFAR-100's test rows")
 
 
 def tried_table() -> str:
     """A line a recipe that was tried."""
-    lines = [
-        "| labels | layers, channels | sides | epochs | CPU minutes | loss | "
-        "held-out fifth |",
-        "|---" * 7 + "|",
-    ]
+    titled = []
     for row in read(OUT / TRIED):
         labels = "with" if row["recipe"]["labelled"] else "without"
-        lines.append(_line([labels, *_described(row, row["held_out"])]))
+        titled.append((labels, row, row["held_out"]))
+    return _trained("labels", titled, "held-out fifth")
+
+
+def _trained(first: str, titled: Sequence[tuple[str, Row, float]], last: str) -> str:
+    """A line a training: what it is called, what it was, its accuracy."""
+    names = [first, "layers, channels", "sides", "epochs", "CPU minutes", "loss", last]
+    lines = [_line(names), "|---" * len(names) + "|"]
+    for title, row, accuracy in titled:
+        lines.append(_line([title, *_described(row, accuracy)]))
     return "\n".join(lines)
 
 
