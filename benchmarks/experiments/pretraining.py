@@ -3,7 +3,7 @@ without, or on synthetic ones, for `transfer`: a stand-in for the networks of TB
 section 5.2.
 
 Made for minutes on one core of a CPU: few layers, convolutions in bfloat16. No image of
-CIFAR-10 comes near, neither for training nor to choose a recipe.
+CIFAR-10 trains a network.
 """
 
 import time

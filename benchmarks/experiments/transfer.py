@@ -1,7 +1,7 @@
 """Heads on networks that saw public images alone: TB21's section 5.2, in small.
 
-`python -m benchmarks transfer` does what is missing, in this order: recipes are tried
-(`tried.jsonl`), the chosen ones trained (`networks.jsonl`; weights and features are in
+`python -m benchmarks transfer` does what is missing: recipes are tried (`tried.jsonl`),
+the chosen ones trained (`networks.jsonl`; weights and features are in
 the benchmarks' cache), heads fitted (`rows.jsonl`), all in results/transfer/, and the
 README there written.
 """
@@ -37,7 +37,7 @@ PRESETS = {
     UNLABELLED: "tb21-simclr",
     SYNTHETIC: "tb21-simclr",
 }
-PAPER = {  # by preset: (its network, without privacy, at epsilon 2), in %
+PAPER = {  # TB21 5.2; by preset: (its network, without privacy, at epsilon 2), in %
     "tb21-resnext": ("ResNeXt-29, labelled CIFAR-100", 84.0, 80.0),
     "tb21-simclr": ("SimCLRv2's ResNet-50, unlabelled ImageNet", 95.0, 92.7),
 }
@@ -66,20 +66,23 @@ are here (half of them all; none is in CIFAR-10, bit for bit) for minutes on one
 
 TB21's DP-SGD has the settings that Table 17 prints for its network (clip norm 0.1,
 momentum 0.9, batches of 2,048 rows or, without labels, 1,024, 40 epochs, features as
-they are): the best there of a search that its ε does not count. They were not searched
-for our features. `auto` has nothing to set, and its ε is exact. Without noise: DP-SGD
-with clipped gradients, `auto` without clipping; the paper's own without privacy.
+they are): the best there at ε = 2 of a search that its ε does not count. They stand at
+every ε here, and were not searched for our features. `auto` has nothing to set, and its
+ε is exact. Without noise: DP-SGD with clipped gradients, `auto` without clipping; the
+paper's own without privacy.
 """
 READ = """
 Of the network with labels: 36 epochs of pre-training in place of 16 give 8 points more
 on CIFAR-100 itself (below), and 2 to 3 on CIFAR-10 at ε = 2, about as many as without
-noise: better networks transfer better, privately too, as the paper found. At ε = 2
-privacy costs a point of ours and 4 of the paper's. At 0.5 exact accounting is worth 2.5
+noise: of these two the better network transfers better, privately too, as the paper
+found of its own. At ε = 2 noise costs 1.0 points. At 0.5 exact accounting is worth 2.5
 points and `auto` 3 more; at 2 all heads are within a point.
 
 After minutes on half of CIFAR-100 no network is better than patches of random filters,
-which saw no image at all, and without labels eight minutes are far too few for SimCLR
-(the paper's network had ImageNet); MobileNetV2 shows what more public images are worth.
+whose filters saw no photograph (their kind was chosen on training rows of CIFAR-10 that
+the heads were not fitted on), and without labels eight minutes are far too few for
+SimCLR (the paper's network had ImageNet). MobileNetV2 shows what more public images are
+worth.
 As many minutes on dead leaves in place of photographs, the same recipe, lose 6 points
 more: 45.4 at ε = 2 by `auto`.
 """
@@ -92,19 +95,20 @@ falls to 0), 128 images a step, on random parts of an image (35 % of it or more)
 of them mirrored, with labels smoothed by 0.1. Without labels: 64 images a step, four
 views of each (25 % or more, in other colours), SimCLR's loss at a temperature of 0.2
 behind two layers that are then dropped. Dead leaves: 25,000 of them, as `--backbone
-patches` draws them, in place of CIFAR-100's images. Sides: images are scaled to these, one after
-the other in equal parts of all steps; features are of the last. The last column is in
-%, by the network's own classifier or, without labels, by least squares on its features;
-the three test rows that CIFAR-10 has too are left out, and it chose nothing. CPU
-minutes are of a core shared with other work.
+patches` draws them, in place of CIFAR-100's images. Sides: images are scaled to these,
+one after the other in equal parts of all steps; features are of the last. The last
+column is in %, by the network's own classifier or, without labels, by least squares on
+its features; the three test rows that CIFAR-10 has too are left out, and it chose
+nothing. CPU minutes are of a core shared with other work.
 """
 TRIED_TEXT = """
 ## Recipes that were tried
 
 Each for a few epochs on four fifths of CIFAR-100's training rows, measured on the other
 fifth (in %). No row of CIFAR-10 chose among recipes, but its test accuracy on the
-network of 16 epochs was known when the one of 36 was begun: both are shown. The recipe
-without labels was the first, with no other tried.
+network of 16 epochs was known when the one of 36 was begun: both are shown. Of recipes
+without labels none was compared: two and four views of an image were to be, and were
+not, for want of time.
 """
 
 

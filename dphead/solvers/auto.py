@@ -239,7 +239,8 @@ def _expected(
     answer = yield Ask("correct rows", CorrectCounts(facts.n_classes), params)
     kept, seen, noise = _counted(answer, 1 / facts.n_classes)
     units = max(1.0, kept / facts.group_cap)
-    gap = _overfit(facts, descent, seen, units)
+    chance = 1 / facts.n_classes
+    gap = min(_overfit(facts, descent, seen, units), max(0.0, seen - chance))
     middle, sd = _on_new(seen, noise, units, gap)
     return _interval(middle, sd, NORMAL_95)
 
@@ -369,10 +370,9 @@ def _overfit(
     share that is wrong. If margins are Gaussian, that many of their deviations are lost
     on new rows, and more among many classes, which divide the same features' variance.
     Free parameters save at most their number over that of units. MARGIN_SHIFT is a
-    compromise between data sets: it depends on how few directions the features have,
-    which is not public. Hence GAP_RELATIVE_SD. What `Lengthening` adds
-    does not count: where classes lie far apart, rows share directions, which took back
-    more (benchmarks/results/expected).
+    compromise between data sets, which differ by no public number that was found
+    (benchmarks/results/expected). Hence GAP_RELATIVE_SD. What `Lengthening` adds does
+    not count: where classes lie far apart, rows share directions.
     """
     pull = descent.learning_rate * descent.steps / (1 - descent.momentum)
     length = facts.group_cap * pull / facts.n_rows

@@ -14,7 +14,13 @@ from dphead.privacy.statistics import CorrectCounts, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import Lengthening, _counted, _of_classes, _overfit
+from dphead.solvers.auto import (
+    Lengthening,
+    _counted,
+    _expected,
+    _of_classes,
+    _overfit,
+)
 from dphead.solvers.auto_rules import (
     CENTER_NOISE,
     DESCENT,
@@ -416,7 +422,7 @@ def test_overfitting_to_many_rows_is_expected_within_half(n, d, m, epsilon, seen
     right on the fit's rows less on other training rows (results/expected).
     """
     facts = PublicFacts(n, d, m)
-    budgeted = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-6).budgeted(facts)
+    budgeted = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-5).budgeted(facts)
     expected = _overfit(
         budgeted,
         Auto()._descent(budgeted),
@@ -424,6 +430,24 @@ def test_overfitting_to_many_rows_is_expected_within_half(n, d, m, epsilon, seen
         n,
     )
     assert gap / 2 < expected < 1.5 * gap
+
+
+def test_new_rows_are_expected_to_be_no_worse_than_chance():
+    facts = PublicFacts(500, 1280, 2)
+    budgeted = make_plan(
+        Auto(),
+        facts,
+        epsilon=100,
+        delta=1e-5,
+    ).budgeted(facts)
+    head = Params(RowTransform(True), np.zeros((1280, 2), np.float32))
+    counting = _expected(budgeted, Auto()._descent(budgeted), head)
+    next(counting)
+    counts = np.array([[300.0], [200.0]])
+    with pytest.raises(StopIteration) as stop:
+        counting.send(Answer(counts, 0.0))
+    found = stop.value.value
+    assert found.low < 0.5 == found.accuracy < found.high
 
 
 def test_overfitting_grows_with_the_budget_and_is_bounded_by_free_parameters():

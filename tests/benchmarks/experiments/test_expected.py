@@ -1,5 +1,6 @@
 """What today's rule makes of estimates that were released before it."""
 
+import numpy as np
 import pytest
 
 from benchmarks.experiments import expected
@@ -7,6 +8,7 @@ from benchmarks.store import RESULTS, read
 from dphead.planning.plan import make_plan
 from dphead.solvers import Auto, PublicFacts
 from dphead.solvers.auto import _overfit
+from dphead.solvers.head import AccuracyEstimate
 
 
 def rows(name):
@@ -34,6 +36,31 @@ def test_the_count_behind_a_stored_estimate_is_found(name):
     then = expected._by_former(facts, descent, seen)
     assert then == pytest.approx(row["expected"]["accuracy"], abs=1e-9)
     assert found.low < found.accuracy < found.high
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cifar10-mobilenetv2", "cifar10-deep-patches", "mnist-deep-patches"],
+)
+def test_the_noise_behind_a_stored_estimate_is_the_plans(name):
+    """Of `auto`'s two counts; to 5 %: rows that count were a noisy number then."""
+    row = rows(name)[0]
+    n = row["features"]["n_rows"]
+    facts = PublicFacts(n, row["features"]["n_features"], 10)
+    plan = make_plan(
+        Auto(),
+        facts,
+        epsilon=row["epsilon"],
+        delta=row["delta"],
+    )
+    noises = {s.label: s.noise_multiplier for s in plan.specs}
+    then = AccuracyEstimate(**row["expected"])
+    facts = plan.budgeted(facts)
+    descent = Auto()._descent(facts)
+    found = expected._seen_behind(facts, descent, then)
+    wanted = noises["correct rows"] * np.hypot(found, 1 - found) / n
+    noise = expected._noise_behind(then, found, n)
+    assert noise == pytest.approx(wanted, rel=0.05)
 
 
 def test_a_row_of_another_commit_has_todays_rule():
