@@ -28,8 +28,8 @@ from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import _interval, _on_new, _overfit
 from dphead.solvers.auto_rules import NORMAL_95
+from dphead.solvers.expectation import interval, on_new, overfit
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import AccuracyEstimate
 
@@ -211,11 +211,11 @@ def today(row: Row) -> AccuracyEstimate:
         delta=row["delta"],
     )
     facts = plan.budgeted(facts)
-    descent = solver._descent(facts)
+    descent = solver.descent_for(facts)
     seen = _seen_behind(facts, descent, then)
     noise = _noise_behind(then, seen, facts.n_rows)
-    gap = _overfit(facts, descent, seen, facts.n_rows)
-    return _interval(*_on_new(seen, noise, facts.n_rows, gap), NORMAL_95)
+    gap = overfit(facts, descent, seen, facts.n_rows)
+    return interval(*on_new(seen, noise, facts.n_rows, gap), NORMAL_95)
 
 
 def _seen_behind(
@@ -234,7 +234,7 @@ def _noise_behind(then: AccuracyEstimate, seen: float, n_rows: int) -> float:
     holds beside the sampling of rows and the rule's own uncertainty.
     """
     sd = (then.high - then.accuracy) / NORMAL_95
-    others = _on_new(seen, 0.0, n_rows, seen - then.accuracy)[1]
+    others = on_new(seen, 0.0, n_rows, seen - then.accuracy)[1]
     return math.sqrt(max(0.0, sd**2 - others**2))
 
 

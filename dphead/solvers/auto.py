@@ -4,35 +4,24 @@ Steps, step size and scaling follow from public numbers and the budget.
 """
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from dphead.privacy.query import Params
 from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
     DESCENT,
-    GAP_PER_PARAMETER,
-    GAP_RELATIVE_SD,
     LENGTHEN_AT_MOST,
     LENGTHEN_FROM_SHARE,
     LIKELY_SHARE,
     LIKELY_SHARE_SD,
     LONGEST_STEP,
-    MARGIN_SHIFT,
     MOVE_LOGITS,
-    NORMAL_95,
     PRIOR_MOVE_LOGITS,
     SCALE_SHARE,
     SHARE_SD,
-    SHIFT_CLASSES,
-    SHIFT_POWER_OF_CLASSES,
-    SHIFT_POWER_OF_LENGTH,
-    SHIFT_POWER_OF_ROWS,
-    SHIFT_POWER_OF_WRONG,
     UNNOISED_DECAY,
     UNNOISED_DESCENT_STEPS,
     UNNOISED_INTERCEPT,
@@ -47,15 +36,12 @@ from dphead.solvers.auto_rules import (
     number_of_steps,
     rate,
 )
-from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
+from dphead.solvers.base import PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
+from dphead.solvers.expectation import expected_accuracy, expected_of_classes
 from dphead.solvers.feature_covariance import DPFC
 from dphead.solvers.gradient import GradientDescent
-from dphead.solvers.head import (
-    AccuracyEstimate,
-    ClassAccuracy,
-    join_intercept,
-)
+from dphead.solvers.head import join_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
 from dphead.solvers.settings import (
@@ -128,7 +114,7 @@ class Auto:
         """
         if self._preconditioned(facts):
             return self._without_noise(facts).plan(facts)
-        releases = self._descent(facts).plan(facts)
+        releases = self.descent_for(facts).plan(facts)
         counts = {
             "correct rows": (CorrectCounts, self._count_share(facts)),
             "correct rows of classes": (ClassCorrectCounts, self._class_share(facts)),
@@ -145,17 +131,17 @@ class Auto:
         """Descend, then count."""
         if self._preconditioned(facts):
             return (yield from self._without_noise(facts).solve(facts))
-        descent = self._descent(facts)
+        descent = self.descent_for(facts)
         planned = self.move is not None or self.prior is not None or _exact(facts)
         head = yield from descent.solve(
             facts, None if planned else Lengthening(facts, descent)
         )
         params = Params(head.transform, join_intercept(head).astype(np.float32))
         if self._count_share(facts):
-            found = yield from _expected(facts, descent, params)
+            found = yield from expected_accuracy(facts, descent, params)
             head = replace(head, estimate=found)
         if self._class_share(facts):
-            classes = yield from _of_classes(facts, descent, params)
+            classes = yield from expected_of_classes(facts, descent, params)
             head = replace(head, class_accuracy=classes)
         return head
 
@@ -186,7 +172,8 @@ class Auto:
             return replace(centering, scale_share=SCALE_SHARE)
         return centering
 
-    def _descent(self, facts: PublicFacts) -> GradientDescent:
+    def descent_for(self, facts: PublicFacts) -> GradientDescent:
+        """The descent, for public sizes and a budget."""
         centering = self._centering(facts)
         if _exact(facts):
             return replace(
@@ -231,74 +218,6 @@ class Auto:
 
     def _counts_share(self, facts: PublicFacts) -> float:
         return self._count_share(facts) + self._class_share(facts)
-
-
-def _expected(
-    facts: PublicFacts, descent: GradientDescent, params: Params
-) -> Generator[Ask, Answer, AccuracyEstimate]:
-    answer = yield Ask("correct rows", CorrectCounts(facts.n_classes), params)
-    kept, seen, noise = _counted(answer, 1 / facts.n_classes)
-    units = max(1.0, kept / facts.group_cap)
-    chance = 1 / facts.n_classes
-    gap = min(_overfit(facts, descent, seen, units), max(0.0, seen - chance))
-    middle, sd = _on_new(seen, noise, units, gap)
-    return _interval(middle, sd, NORMAL_95)
-
-
-def _of_classes(
-    facts: PublicFacts, descent: GradientDescent, params: Params
-) -> Generator[Ask, Answer, ClassAccuracy]:
-    query = ClassCorrectCounts(facts.n_classes)
-    answer = yield Ask("correct rows of classes", query, params)
-    units = max(1.0, float(answer.value.sum()) / facts.group_cap)
-    found = []
-    for counts in answer.value:
-        own = Answer(counts[:, None], answer.noise_sd)
-        kept, seen, noise = _counted(own, 0.0)
-        gap = _overfit(facts, descent, seen, units)
-        own_units = max(1.0, kept / facts.group_cap)
-        found.append(_on_new(seen, noise, own_units, gap))
-    each = tuple(_interval(middle, sd, NORMAL_95) for middle, sd in found)
-    # of all classes at once (Bonferroni): the least of their bounds is a bound of the
-    # least
-    joint = float(ndtri(1 - (1 - float(ndtr(NORMAL_95))) / facts.n_classes))
-    bounds = [_interval(middle, sd, joint) for middle, sd in found]
-    weakest = min(range(len(each)), key=lambda position: each[position].accuracy)
-    worst = AccuracyEstimate(
-        each[weakest].accuracy,
-        min(one.low for one in bounds),
-        min(one.high for one in bounds),
-    )
-    return ClassAccuracy(each, weakest, worst)
-
-
-def _on_new(seen: float, noise: float, units: float, gap: float) -> tuple[float, float]:
-    """(accuracy on new rows, its standard deviation) of the share that is seen of
-    `units` that count, with its noise, less what is lost on new rows.
-    """
-    sampling = max(seen * (1 - seen), 1 / units) / units
-    sd = math.sqrt(noise**2 + sampling + (GAP_RELATIVE_SD * gap) ** 2)
-    return seen - gap, sd
-
-
-def _interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
-    half = deviations * sd
-    return AccuracyEstimate(middle, max(0.0, middle - half), min(1.0, middle + half))
-
-
-def _counted(answer: Answer, least: float) -> tuple[float, float, float]:
-    """(number of rows that count, share of them that the head gets right, standard
-    deviation of the noise in that share), from noisy `CorrectCounts`. least: the share
-    is no smaller.
-
-    Rows without a class, unreadable or beyond their group's cap are in neither count,
-    and n says nothing of how many they are.
-    """
-    right, wrong = (float(v) for v in answer.value[:, 0])
-    kept = max(right + wrong, answer.noise_sd, 1.0)
-    # a count of all rows is no certainty: the rule of succession
-    seen = min(1 - 1 / (kept + 2), max(least, right / kept))
-    return kept, seen, answer.noise_sd * math.hypot(seen, 1 - seen) / kept
 
 
 def _exact(facts: PublicFacts) -> bool:
@@ -353,32 +272,3 @@ class Lengthening:
                 share = LIKELY_SHARE + trust * (share - LIKELY_SHARE)
             self._factor = min(self._most, max(1.0, share / LENGTHEN_FROM_SHARE))
         return self._factor
-
-
-def _overfit(
-    facts: PublicFacts, descent: GradientDescent, seen: float, units: float
-) -> float:
-    """How much better a head does on its training rows, of which it gets the share
-    `seen` right, than on new ones.
-
-    units: rows that count, or groups of them that are protected together: their rows
-    may be alike, and then pull together (results/expected).
-
-    A unit pulls the head towards itself by at most the length of all steps times its
-    share of n, which moves its own margin; less where many units share its directions,
-    hence a further power of their number, and less once it is right, hence one of the
-    share that is wrong. If margins are Gaussian, that many of their deviations are lost
-    on new rows, and more among many classes, which divide the same features' variance.
-    Free parameters save at most their number over that of units. MARGIN_SHIFT is a
-    compromise between data sets, which differ by no public number that was found
-    (benchmarks/results/expected). Hence GAP_RELATIVE_SD. What `Lengthening` adds does
-    not count: where classes lie far apart, rows share directions.
-    """
-    pull = descent.learning_rate * descent.steps / (1 - descent.momentum)
-    length = facts.group_cap * pull / facts.n_rows
-    shift = MARGIN_SHIFT * length**SHIFT_POWER_OF_LENGTH * units**SHIFT_POWER_OF_ROWS
-    shift *= (1 - seen) ** SHIFT_POWER_OF_WRONG
-    shift *= max(1.0, facts.n_classes / SHIFT_CLASSES) ** SHIFT_POWER_OF_CLASSES
-    lost = seen - float(ndtr(ndtri(seen) - shift))
-    n_free = (facts.n_classes - 1) * facts.n_features
-    return min(lost, GAP_PER_PARAMETER * n_free / units)

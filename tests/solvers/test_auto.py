@@ -14,13 +14,7 @@ from dphead.privacy.statistics import CorrectCounts, Gradient
 from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import (
-    Lengthening,
-    _counted,
-    _expected,
-    _of_classes,
-    _overfit,
-)
+from dphead.solvers.auto import Lengthening
 from dphead.solvers.auto_rules import (
     CENTER_NOISE,
     DESCENT,
@@ -34,6 +28,12 @@ from dphead.solvers.auto_rules import (
 )
 from dphead.solvers.base import Answer
 from dphead.solvers.centering import Centering
+from dphead.solvers.expectation import (
+    counted,
+    expected_accuracy,
+    expected_of_classes,
+    overfit,
+)
 from dphead.solvers.prior import PublicPrior
 
 D, M = 8, 4
@@ -375,12 +375,12 @@ def test_a_count_that_noise_drowned_expects_anything():
     """The counts themselves may be negative."""
     drowned = [[-50.0, -80.0], [3.0, -9.0], [0.0, 0.0], [70.0, -65.0]]
     for values in np.array(drowned):
-        kept, seen, noise = _counted(Answer(values[:, None], 100.0), 1 / M)
+        kept, seen, noise = counted(Answer(values[:, None], 100.0), 1 / M)
         assert kept == 100
         assert 1 / M <= seen <= 1
         assert noise >= 0.5**0.5
     exact = np.array([[60.0], [20.0]])
-    assert _counted(Answer(exact, 0.0), 1 / M) == (80, 0.75, 0)
+    assert counted(Answer(exact, 0.0), 1 / M) == (80, 0.75, 0)
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_overfitting_is_expected_within_two_points_of_what_was_measured(
     facts = make_plan(
         Auto(), PublicFacts(n, d, 10), epsilon=epsilon, delta=1e-5
     ).budgeted(PublicFacts(n, d, 10))
-    assert abs(_overfit(facts, Auto()._descent(facts), seen, n) - gap) < 0.02
+    assert abs(overfit(facts, Auto().descent_for(facts), seen, n) - gap) < 0.02
 
 
 @pytest.mark.parametrize(
@@ -423,9 +423,9 @@ def test_overfitting_to_many_rows_is_expected_within_half(n, d, m, epsilon, seen
     """
     facts = PublicFacts(n, d, m)
     budgeted = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-5).budgeted(facts)
-    expected = _overfit(
+    expected = overfit(
         budgeted,
-        Auto()._descent(budgeted),
+        Auto().descent_for(budgeted),
         seen,
         n,
     )
@@ -441,7 +441,7 @@ def test_new_rows_are_expected_to_be_no_worse_than_chance():
         delta=1e-5,
     ).budgeted(facts)
     head = Params(RowTransform(True), np.zeros((1280, 2), np.float32))
-    counting = _expected(budgeted, Auto()._descent(budgeted), head)
+    counting = expected_accuracy(budgeted, Auto().descent_for(budgeted), head)
     next(counting)
     counts = np.array([[300.0], [200.0]])
     with pytest.raises(StopIteration) as stop:
@@ -454,11 +454,11 @@ def test_overfitting_grows_with_the_budget_and_is_bounded_by_free_parameters():
     found = []
     for epsilon in (0.1, 1.0, 8.0):
         facts = plan(epsilon=epsilon).budgeted(PublicFacts(50_000, 1000, 10))
-        found.append(_overfit(facts, Auto()._descent(facts), 0.9, 50_000))
+        found.append(overfit(facts, Auto().descent_for(facts), 0.9, 50_000))
     assert 0 < found[0] < found[1] < found[2] < 0.05
     few = PublicFacts(1000, 1, 2, 1.0)
-    assert _overfit(few, Auto()._descent(few), 0.7, 1000) == 0.45 / 1000
-    assert _overfit(few, Auto()._descent(few), 1.0, 1000) == 0
+    assert overfit(few, Auto().descent_for(few), 0.7, 1000) == 0.45 / 1000
+    assert overfit(few, Auto().descent_for(few), 1.0, 1000) == 0
 
 
 def test_without_an_estimate_nothing_is_spent_on_it():
@@ -573,17 +573,18 @@ def test_the_least_of_equal_classes_is_estimated_too_low():
     """As its docstring and the report say; the interval allows for it."""
     facts = PublicFacts(40_000, 8, 40, 0.5)
     rng = np.random.default_rng(0)
-    descent = Auto(per_class_share=0.1)._descent(facts)
+    descent = Auto(per_class_share=0.1).descent_for(facts)
     worst = []
     for _ in range(200):
-        steps = _of_classes(facts, descent, Params(RowTransform(), np.zeros((8, 40))))
+        params = Params(RowTransform(), np.zeros((8, 40)))
+        steps = expected_of_classes(facts, descent, params)
         next(steps)
         counts = np.tile([800.0, 200.0], (40, 1))
         counts += rng.normal(0, 30, counts.shape)
         with pytest.raises(StopIteration) as stop:
             steps.send(Answer(counts, 30.0))
         worst.append(stop.value.value.worst)
-    gap = _overfit(facts, descent, 0.8, 40_000)
+    gap = overfit(facts, descent, 0.8, 40_000)
     assert np.mean([one.accuracy for one in worst]) < 0.8 - gap - 0.03
     assert np.mean([one.low <= 0.8 - gap <= one.high for one in worst]) >= 0.9
 

@@ -111,7 +111,7 @@ def test_with_a_prior_and_little_signal_the_steps_are_smaller_and_the_plan_is_an
         Auto(prior=prior), "", None
     )
     rates = [
-        Auto(prior=p)._descent(plans[0].budgeted(facts)).learning_rate
+        Auto(prior=p).descent_for(plans[0].budgeted(facts)).learning_rate
         for p in (None, prior)
     ]
     assert rates[1] / rates[0] == pytest.approx(ratio)

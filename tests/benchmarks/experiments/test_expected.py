@@ -7,7 +7,7 @@ from benchmarks.experiments import expected
 from benchmarks.store import RESULTS, read
 from dphead.planning.plan import make_plan
 from dphead.solvers import Auto, PublicFacts
-from dphead.solvers.auto import _overfit
+from dphead.solvers.expectation import overfit
 from dphead.solvers.head import AccuracyEstimate
 
 
@@ -29,10 +29,10 @@ def test_the_count_behind_a_stored_estimate_is_found(name):
         delta=row["delta"],
     )
     facts = plan.budgeted(facts)
-    descent = Auto()._descent(facts)
+    descent = Auto().descent_for(facts)
     seen = found.accuracy
     for _ in range(50):  # seen = found + what it loses, a contraction
-        seen = found.accuracy + _overfit(facts, descent, seen, sizes[0])
+        seen = found.accuracy + overfit(facts, descent, seen, sizes[0])
     then = expected._by_former(facts, descent, seen)
     assert then == pytest.approx(row["expected"]["accuracy"], abs=1e-9)
     assert found.low < found.accuracy < found.high
@@ -56,7 +56,7 @@ def test_the_noise_behind_a_stored_estimate_is_the_plans(name):
     noises = {s.label: s.noise_multiplier for s in plan.specs}
     then = AccuracyEstimate(**row["expected"])
     facts = plan.budgeted(facts)
-    descent = Auto()._descent(facts)
+    descent = Auto().descent_for(facts)
     found = expected._seen_behind(facts, descent, then)
     wanted = noises["correct rows"] * np.hypot(found, 1 - found) / n
     noise = expected._noise_behind(then, found, n)
