@@ -252,8 +252,9 @@ def shared_noise() -> None:
 @command("experiments")
 def transfer() -> None:
     """Heads on networks pre-trained here on CIFAR-100 (TB21, Figure 5)."""
-    experiment("transfer").run()
-    show(experiment("transfer").write())
+    module = experiment("transfer")
+    module.run()
+    show(module.write())
 
 
 @command("experiments")

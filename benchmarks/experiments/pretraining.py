@@ -331,23 +331,34 @@ def probed(net: nn.Module, kept: Images, held: Images, side: int) -> float:
     return right.double().mean().item()
 
 
+def measured(
+    recipe: Recipe,
+    trained: Trained,
+    kept: Images,
+    held: Images,
+) -> float:
+    """Accuracy on `held`: by the network's own classifier or, without labels, by least
+    squares on the features of `kept`.
+    """
+    side = recipe.sides[-1]
+    if recipe.labelled:
+        return accuracy(trained, held, side)
+    return probed(
+        trained.network,
+        kept,
+        held,
+        side,
+    )
+
+
 def tried(recipe: Recipe, seed: int) -> dict[str, Any]:
-    """What a recipe gives on a fifth of CIFAR-100's training rows that it does not see:
-    by its own classifier, or by least squares on its features.
+    """What a recipe gives on a fifth of CIFAR-100's training rows that it does not
+    see.
     """
     data = cifar100("train")
     kept, held = (data.part(rows) for rows in fifth_apart(len(data.x)))
     found = train(recipe, kept, seed)
-    side = recipe.sides[-1]
-    if recipe.labelled:
-        value = accuracy(found, held, side)
-    else:
-        value = probed(
-            found.network,
-            kept,
-            held,
-            side,
-        )
+    value = measured(recipe, found, kept, held)
     return described(recipe, seed, found) | {"held_out": value}
 
 
@@ -361,11 +372,7 @@ def weights(recipe: Recipe, seed: int, path: Path) -> dict[str, Any]:
     seen = synthetic(len(data.x)) if recipe.synthetic else data
     found = train(recipe, seen, seed)
     save(found.network, path)
-    side = recipe.sides[-1]
-    if recipe.labelled:
-        value = accuracy(found, test, side)
-    else:
-        value = probed(found.network, data, test, side)
+    value = measured(recipe, found, data, test)
     return described(recipe, seed, found) | {"test": value}
 
 

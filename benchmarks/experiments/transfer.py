@@ -1,9 +1,9 @@
 """Heads on networks that saw public images alone: TB21's section 5.2, in small.
 
 `python -m benchmarks transfer` does what is missing: recipes are tried (`tried.jsonl`),
-the chosen ones trained (`networks.jsonl`; weights and features are in
-the benchmarks' cache), heads fitted (`rows.jsonl`), all in results/transfer/, and the
-README there written.
+the chosen ones trained (`networks.jsonl`; weights and features are in the benchmarks'
+cache), heads fitted (`rows.jsonl`), all in results/transfer/, and the README there
+written.
 """
 
 import json
