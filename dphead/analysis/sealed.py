@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.privacy.durable import write_durably
+from dphead.privacy.atomic_write import write_atomically
 
 FORMAT = 1  # of what is written here
 DIGESTS = ("tensors_sha256", "sha256")  # of NAME.safetensors, and of NAME.json's rest
@@ -22,7 +22,7 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
     facts = json.loads(json.dumps(facts, allow_nan=False))
     facts["sha256"] = _digest(facts)
     text = json.dumps(facts, indent=2, sort_keys=True) + "\n"
-    write_durably(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def write_sealed(
     from safetensors.numpy import save
 
     held = save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
-    write_durably(folder / f"{name}.safetensors", lambda file: file.write(held))
+    write_atomically(folder / f"{name}.safetensors", lambda file: file.write(held))
     digest = hashlib.sha256(held).hexdigest()
     write_json(
         folder / f"{name}.json", {"format": FORMAT, **facts, "tensors_sha256": digest}

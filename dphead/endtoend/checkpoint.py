@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dphead.endtoend.solver import Progress
-from dphead.privacy.durable import write_durably
+from dphead.privacy.atomic_write import write_atomically
 from dphead.runs.custody import CHECKPOINT
 
 
@@ -20,7 +20,7 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
     kept["fit_id"] = np.array(fit_id)
     kept["sha256"] = np.array(_digest(kept))
     arrays: Any = kept
-    write_durably(out / CHECKPOINT, lambda file: np.savez(file, **arrays))
+    write_atomically(out / CHECKPOINT, lambda file: np.savez(file, **arrays))
 
 
 def _digest(values: dict[str, np.ndarray]) -> str:

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dphead.privacy.durable import make_folder, sync
+from dphead.privacy.atomic_write import make_folder, sync
 
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 SCHEMA = """

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from dphead.privacy.durable import write_durably
+from dphead.privacy.atomic_write import write_atomically
 from dphead.privacy.ledger_file import (
     STATES,
     LedgerError,
@@ -163,7 +163,7 @@ class FitLedger(Generic[Book]):
             with self.ledger.transaction():
                 self._log(sequence, "committed", _digest(value))
                 if self.store is not None:
-                    write_durably(
+                    write_atomically(
                         self._file(sequence),
                         lambda file: np.save(file, value, allow_pickle=False),
                     )

@@ -18,8 +18,8 @@ from dphead.analysis.card.page import page
 from dphead.analysis.sealed import read_json, write_json
 from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, check_facts, large_delta
+from dphead.privacy.atomic_write import sync, write_atomically
 from dphead.privacy.contract import Rows
-from dphead.privacy.durable import sync, write_durably
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
 from dphead.privacy.reserved import FitLedger
 from dphead.runs import report as reports
@@ -370,7 +370,7 @@ def write_records(out: Path, report: dict[str, Any], ledger: Ledger) -> None:
     """
     reports.write(out / "ledger.json", {"fits": ledger.fits()})
     html = page(report).encode()
-    write_durably(out / "report.html", lambda file: file.write(html))
+    write_atomically(out / "report.html", lambda file: file.write(html))
     reports.write(out / "report.json", report)
     _tidy(out)
 

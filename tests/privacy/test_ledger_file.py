@@ -11,7 +11,7 @@ import pytest
 from core import python, reserve
 from ledgers import filled, run_release, specs
 
-from dphead.privacy import durable
+from dphead.privacy import atomic_write
 from dphead.privacy import ledger_file as module
 from dphead.privacy.ledger import Ledger, LedgerError
 
@@ -276,8 +276,8 @@ def test_a_journal_of_a_ledger_that_was_just_made_is_no_loss(path, monkeypatch):
 
 def test_new_folders_are_on_the_disk_before_the_ledger(tmp_path, monkeypatch):
     synced = []
-    sync = durable.sync
-    monkeypatch.setattr(durable, "sync", lambda f: (synced.append(f), sync(f)))
+    sync = atomic_write.sync
+    monkeypatch.setattr(atomic_write, "sync", lambda f: (synced.append(f), sync(f)))
     Ledger(tmp_path / "a" / "b" / "l.sqlite")
     assert synced == [tmp_path, tmp_path / "a"]
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700

@@ -419,7 +419,7 @@ def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("dphead.privacy.durable.os.fsync", fail)
+    monkeypatch.setattr("dphead.privacy.atomic_write.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         release(
             query,
@@ -446,7 +446,7 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
     for name in ("fsync", "replace"):
         real = getattr(os, name)
         monkeypatch.setattr(
-            f"dphead.privacy.durable.os.{name}",
+            f"dphead.privacy.atomic_write.os.{name}",
             lambda *a, n=name, f=real: (order.append(n), f(*a))[1],
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write_durably(path: Path, write: Callable[[Any], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
     """Have `write` fill a binary file that is on the disk before this returns.
 
     After a crash it is whole or not there. OSError, with the file's name, where the
