@@ -61,26 +61,33 @@ def names_path(output: Path) -> Path:
 
 
 def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
-    """The private map row -> name, readable by its owner only; the rows count from
-    `first`.
+    """Write the private map from rows to names, and return its path.
+
+    Only its owner may read it. Rows count from `first`. It is whole or not there.
+
+    Raises ExtractError, with the path, if it cannot be written or kept private.
     """
     path = names_path(output)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    part = path.with_name(f"{path.name}.part")
     try:
-        os.fchmod(descriptor, 0o600)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(
+            descriptor, "w", newline="", encoding="utf-8", errors="surrogateescape"
+        ) as file:
+            os.fchmod(descriptor, 0o600)
+            table = csv.writer(file)
+            table.writerow(["row", "name"])
+            table.writerows(enumerate(names, first))
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(part, path)
     except OSError as error:
-        os.close(descriptor)
+        part.unlink(missing_ok=True)
         raise ExtractError(
-            "the names of rows must be readable by their owner alone, got "
-            f"{str(path)!r} ({error.strerror}). Remove that file if it is another's, "
-            "or choose -o on a file system that keeps rights."
+            "the names of rows must be written for their owner alone, got "
+            f"{str(path)!r} ({error.strerror}). Make room, or choose -o on a file "
+            "system that keeps rights."
         ) from error
-    with open(
-        descriptor, "w", newline="", encoding="utf-8", errors="surrogateescape"
-    ) as file:
-        table = csv.writer(file)
-        table.writerow(["row", "name"])
-        table.writerows(enumerate(names, first))
     return path
 
 

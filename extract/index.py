@@ -227,9 +227,19 @@ def _make_private(folder: Path) -> None:
 def _write(path: Path, data: bytes, once: bool = False) -> None:
     """Write a file for its owner alone, whole or not at all, and durably.
 
-    once: not if it is there.
+    once: not if it is there. Raises ExtractError, with the path, for a full disk.
     """
     _make_private(path.parent)
+    try:
+        _write_once_or_over(path, data, once)
+    except OSError as error:
+        raise ExtractError(
+            f"the private index of images must be written whole, got {str(path)!r} "
+            f"({error.strerror or error}). Make room, and type the same command again."
+        ) from error
+
+
+def _write_once_or_over(path: Path, data: bytes, once: bool) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-") as draft:
         draft.write(data)
         draft.flush()

@@ -144,10 +144,14 @@ def made(folder: Path) -> Made:
     ledgers["ledger"] = str(other.relative_to(place))
     ledgers["ledger's journal"] = ledgers["ledger"] + "-journal"
     half = ("fit", *ROWS, "-o", "half", *LEAST, *SEED)
-    _run(place, half, "open " + str(place / "half/releases/000001.part"))
+    _run(place, half, "open " + str(place / "half/releases/000001.npy.part"))
     _run(place, cases.finetune(place, "net", *SEED).arguments)
     network = cases.finetune(place, "halfnet", *SEED)
-    _run(place, network.arguments, "open " + str(place / "halfnet/model.part"))
+    _run(
+        place,
+        network.arguments,
+        "open " + str(place / "halfnet/model.safetensors.part"),
+    )
     part = cases.extract(place)
     _run(place, part.arguments, "fsync " + str(place / "g.h5.part"), 4)
     shards = []

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.audit_bounds import CURVE_RATES, Claim, epsilon_bound
+from dphead.analysis.plots import save_figure
 
 
 def plot_audit(
@@ -28,7 +29,7 @@ def plot_audit(
             f"{claim.relation}"
         )
     )
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, dpi=110)
 
 
 def _scores(axes: Any, result: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from dphead.analysis.iteration import iteration_epsilon, iteration_noise
 from dphead.analysis.tradeoff import REPORTED_RATES, tradeoff
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.atomic_write import write_atomically
 
 # told apart by most colour-blind readers
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"
@@ -187,7 +188,9 @@ def new_figure(path: str | Path, columns: int, size: tuple[float, float]) -> Any
     return figure, axes
 
 
-def save_figure(figure: Any, path: str | Path) -> None:
-    """Write it; its folder is made."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+def save_figure(figure: Any, path: str | Path, dpi: int = 150) -> None:
+    """Write a figure in the format that its path ends in, and make its folder."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.suffix.removeprefix(".").lower()
+    write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=dpi))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dphead.analysis.plots import new_figure, save_figure
 from dphead.analysis.tan import MIN_SIGMA, sampling_prob_at, total_amount_of_noise
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -52,12 +53,7 @@ def draw(
     """Write Figure 2 (left) for this eta and Figure 3 (right) for this eta_step, with
     the wall and the flat region.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, (left, right) = new_figure(path, 2, (10, 4))
     for count in steps:
         left.plot(
             PLOTTED_SIGMAS, epsilon_curve(eta, count, delta), label=f"T = {count:,}"
@@ -97,5 +93,4 @@ def draw(
             label=f"flat: σ ≥ {MIN_SIGMA:g}",
         )
         axes.legend(fontsize=7)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save_figure(figure, path, dpi=130)

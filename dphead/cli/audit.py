@@ -118,13 +118,15 @@ def audit(out: Path | None, **given: Any) -> None:
 
     from rich.console import Console
 
+    from dphead.privacy.atomic_write import write_text
+
     console = Console(highlight=False)
     fits = None if given["one_run"] else given["fits"]
     with shown("auditing") as progress:
         result, claim = _audit(lambda done: progress(done, fits, "fits"), **given)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "audit.json").write_text(json.dumps(result, indent=2) + "\n")
+        write_text(out / "audit.json", json.dumps(result, indent=2) + "\n")
     _print(console, result)
     if out is not None:
         console.print(f"{out}: audit.json{_plot(result, claim, out)}", soft_wrap=True)

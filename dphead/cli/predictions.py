@@ -3,13 +3,15 @@ Parquet.
 """
 
 import csv
+import io
 import json
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dphead.privacy.atomic_write import write_atomically, write_text
 
 FORMATS = ("csv", "json", "parquet")
 INSTALL_PARQUET = "pip install pyarrow"
@@ -62,25 +64,30 @@ def table(
 def write(rows: list[dict[str, Any]], output: Path | None, kind: str) -> None:
     """Write them to a file, or to standard output."""
     if kind == "parquet":
+        assert output is not None  # `format_of`
         arrow, parquet = _parquet()
-        parquet.write_table(arrow.Table.from_pylist(rows), output)
+        made = arrow.Table.from_pylist(rows)
+        write_atomically(output, lambda file: parquet.write_table(made, file))
         return
-    # names of files are bytes, and may be no UTF-8
-    text: Any = nullcontext(sys.stdout)
-    if output is not None:
-        text = open(  # noqa: SIM115 - closed below
-            output, "w", newline="", encoding="utf-8", errors="surrogateescape"
-        )
-    with text as stream:
-        if kind == "json":
-            json.dump(rows, stream, indent=1)
-            stream.write("\n")
-            return
-        columns = list(rows[0]) if rows else ["row", "class", "probability"]
-        writer = csv.DictWriter(stream, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: _cell(v) for k, v in row.items()})
+    text = _json(rows) if kind == "json" else _csv(rows)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text)
+
+
+def _json(rows: list[dict[str, Any]]) -> str:
+    return json.dumps(rows, indent=1) + "\n"
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    stream = io.StringIO(newline="")
+    columns = list(rows[0]) if rows else ["row", "class", "probability"]
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: _cell(v) for k, v in row.items()})
+    return stream.getvalue()
 
 
 def _cell(value: Any) -> Any:

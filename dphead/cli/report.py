@@ -27,6 +27,7 @@ def report(run: Path, card: bool, registry: bool, out: Path | None) -> None:
         raise click.UsageError("Give one of --card and --registry.")
     from dphead.analysis.card.kept import rendered
     from dphead.analysis.records import read_run
+    from dphead.privacy.atomic_write import write_text
 
     name = "README.md" if card else "registry.yaml" if registry else "report.html"
     finished: Any = read_run(run)
@@ -35,7 +36,7 @@ def report(run: Path, card: bool, registry: bool, out: Path | None) -> None:
         click.echo(text, nl=False)
         return
     out = out or (run if run.is_dir() else run.absolute().parent) / name
-    out.write_text(text)
+    write_text(out, text)
     click.echo(f"{out}")
     if "TODO" in text:
         click.echo("fill in what is TODO: a report cannot know it")

@@ -249,6 +249,7 @@ def simulate(
     from dphead.analysis.tan import require_public
     from dphead.endtoend.settings import make_settings
     from dphead.endtoend.tan import predict, run_simulations
+    from dphead.privacy.atomic_write import write_text
 
     require_public(data_is == "public")
     settings, _ = make_settings({k: given[k] for k in SIMULATED_SETTINGS})
@@ -275,10 +276,8 @@ def simulate(
     )
     if out is not None:
         rows = [vars(one) for one in found]
-        out.write_text(
-            json.dumps({"runs": rows, "prediction": prediction._asdict()}, indent=2)
-            + "\n"
-        )
+        found = {"runs": rows, "prediction": prediction._asdict()}
+        write_text(out, json.dumps(found, indent=2) + "\n")
 
 
 def _predicted(prediction: Any) -> str:

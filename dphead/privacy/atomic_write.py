@@ -1,7 +1,11 @@
-"""Files that are on the disk before anyone is told so, whole or not at all."""
+"""Write files that are on the disk whole, or not at all."""
 
 import os
-from collections.abc import Callable
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +13,79 @@ from typing import Any
 def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
     """Have `write` fill a binary file that is on the disk before this returns.
 
-    After a crash it is whole or not there. OSError, with the file's name, where the
-    disk does not take it.
+    The file is written beside `path` and renamed: after a crash `path` is whole, or as
+    it was before. An existing file keeps its rights, and a link stays a link. A pipe or
+    a device cannot be renamed to: it is written as it is.
+
+    Raises OSError, with the path, if the disk does not take the file.
     """
-    partial = path.with_suffix(".part")
-    try:
+    final = Path(os.path.realpath(path))
+    partial = final.with_name(f"{final.name}.part")
+    with _whole(path, lambda: partial.unlink(missing_ok=True)):
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as device:
+                write(device)
+            return
         with open(partial, "wb") as file:
+            if final.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(final.stat().st_mode))
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        os.replace(partial, final)
+    sync(final.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 as `write_atomically` does.
+
+    A file name in it that is no UTF-8 keeps its bytes.
+    """
+    data = text.encode("utf-8", errors="surrogateescape")
+    write_atomically(path, lambda file: file.write(data))
+
+
+def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
+    """Have `fill` write the files of a new folder that all can read.
+
+    They are written in a folder beside `path`, which is then renamed: `path` holds all
+    of them or is not there. An empty folder may be there before.
+
+    Raises OSError, with the path, if the disk does not take the files.
+    """
+    with _whole(path, lambda: None):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
+    with _whole(path, lambda: shutil.rmtree(partial, ignore_errors=True)):
+        fill(partial)
+        for file in partial.iterdir():
+            _readable(file, 0o644)
+            sync(file)
+        _readable(partial, 0o755)
         os.replace(partial, path)
-    except OSError as error:
-        raise OSError(
-            f"a file must be written whole to the disk, got path={path!s} ({error}). "
-            "Make room there, or see why it cannot be written; the same command goes "
-            "on with a run."
-        ) from error
     sync(path.parent)
+
+
+@contextmanager
+def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
+    """Remove what an error cut short; OSError, with the path, for a full disk."""
+    try:
+        yield
+    except OSError as error:
+        remove()
+        raise OSError(
+            f"{path} must be written whole, got an error ({error.strerror or error}). "
+            "Make room, or choose another place, and type the same command again."
+        ) from error
+    except BaseException:
+        remove()
+        raise
+
+
+def _readable(path: Path, mode: int) -> None:
+    """Let all read it, where the file system keeps rights."""
+    with suppress(PermissionError):
+        path.chmod(mode)
 
 
 def make_folder(folder: Path) -> None:

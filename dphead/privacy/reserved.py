@@ -225,7 +225,7 @@ class FitLedger(Generic[Book]):
     def _remove(self, sequence: int) -> None:
         """Delete what this folder holds of a release, whole or in part."""
         if self.store is not None:
-            self._file(sequence).with_suffix(".part").unlink(missing_ok=True)
+            self._file(sequence).with_suffix(".npy.part").unlink(missing_ok=True)
             self._file(sequence).unlink(missing_ok=True)
 
     def _log(self, sequence: int, state: str, digest: str | None = None) -> None:

@@ -16,7 +16,7 @@ from benchmarks.faults.processes import (
 
 def test_a_strike_at_a_text_comes_before_the_event(tmp_path):
     case = cases.fit(tmp_path, "run")
-    strike = Strike(1, "open " + str(case.out / "releases/000000.part"))
+    strike = Strike(1, "open " + str(case.out / "releases/000000.npy.part"))
     assert ended(started(tmp_path, case.arguments, strike)).code == -9
     assert [p.name for p in (case.out / "releases").iterdir()] == ["lock"]
 

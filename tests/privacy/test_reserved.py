@@ -250,7 +250,7 @@ def test_a_value_that_lost_does_not_overwrite_the_one_that_counts(
     assert np.array_equal(run_release(again), rows.value)
 
 
-@pytest.mark.parametrize("left", ["000000.npy", "000000.part"])
+@pytest.mark.parametrize("left", ["000000.npy", "000000.npy.part"])
 def test_what_a_crash_left_of_a_release_is_gone_before_it_is_drawn_again(
     tmp_path, left
 ):
@@ -264,7 +264,7 @@ def test_what_a_crash_left_of_a_release_is_gone_before_it_is_drawn_again(
     assert arrays(tmp_path / "run") == []
 
 
-@pytest.mark.parametrize("left", ["000000.npy", "000000.part"])
+@pytest.mark.parametrize("left", ["000000.npy", "000000.npy.part"])
 def test_what_a_crash_left_is_gone_after_another_process_has_released(tmp_path, left):
     """Killed between the file and the log; then a copy of the folder went on."""
     fit = reserve(specs(), Ledger(tmp_path / "l.sqlite"), tmp_path / "run")

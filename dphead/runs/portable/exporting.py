@@ -4,16 +4,13 @@ Only the head, public facts and the report are read; nothing may be written that
 run folder does not hold already, the frozen network's public weights aside.
 """
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dphead.privacy.atomic_write import write_folder
 from dphead.runs.head_file import load_head
 from dphead.runs.portable.trained import TrainedHead, guarantee_of, write_json
 from dphead.runs.portable.words import example, in_words, readme
@@ -65,29 +62,19 @@ def export(
     head, facts = load_head(run)
     path = None if weights is None else Path(weights)
     trained = TrainedHead(run, head, facts, guarantee_of(run, facts), path)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
-    try:
-        takes = _writer(to)(trained, unfinished)
+    takes = code = ""
+
+    def fill(folder: Path) -> None:
+        nonlocal takes, code
+        takes = _writer(to)(trained, folder)
         code = example(trained, to, takes, out.name)
-        (unfinished / "README.md").write_text(readme(trained, takes, code))
-        write_json(unfinished / "guarantee.json", trained.guarantee)
-        _readable(unfinished)
-        os.replace(unfinished, out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        text = readme(trained, takes, code)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+        write_json(folder / "guarantee.json", trained.guarantee)
+
+    write_folder(out, fill)
     files = sorted(path.name for path in out.iterdir())
     return Exported(out, files, in_words(trained, takes), code, trained.guarantee)
-
-
-def _readable(folder: Path) -> None:
-    """Temporary folders and some libraries' files are their owner's alone; an export is
-    made to be passed on. Nothing where the file system keeps no rights.
-    """
-    with suppress(PermissionError):
-        folder.chmod(0o755)
-        for path in folder.iterdir():
-            path.chmod(0o644)
 
 
 def _writer(to: str) -> Callable[[TrainedHead, Path], str]:

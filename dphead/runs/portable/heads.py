@@ -25,11 +25,11 @@ def write_sklearn(trained: TrainedHead, folder: Path) -> str:
 
 
 def _write_head(trained: TrainedHead, folder: Path, loader: str) -> str:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     tensors = tensors_of(trained.head)
     about = metadata(trained.guarantee)
-    save_file(tensors, folder / "head.safetensors", metadata=about)
+    (folder / "head.safetensors").write_bytes(save(tensors, metadata=about))
     write_json(folder / "head.json", described(trained, tensors))
     shutil.copyfile(HERE / loader, folder / "head.py")
     return "features"

@@ -94,7 +94,7 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     """model.safetensors, head.json and head.py that loads them; for a head without a
     unit norm also timm's config.json, for `timm.create_model("local-dir:...")`.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     extraction = trained.facts["extraction"]
     classifier = _classifier(trained)
@@ -112,7 +112,7 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     model.set_submodule(name, torch_head(trained))
     state = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
     about = {"format": "pt"} | metadata(trained.guarantee)
-    save_file(state, folder / "model.safetensors", metadata=about)
+    (folder / "model.safetensors").write_bytes(save(state, metadata=about))
     facts = described(trained, tensors_of(trained.head))
     facts["timm"] = _timm_facts(model, name, extraction)
     write_json(folder / "head.json", facts)
