@@ -295,7 +295,6 @@ TOGETHER = {
     "test_imports.py": "what an import loads",
     "test_packaging.py": "what a wheel holds",
     "test_pipeline.py": "images to predictions",
-    "test_typography.py": "density and width of lines",
 }
 PROHIBITION = re.compile(r"\b(may|must|no|not|nor|nothing|never|neither|alone)\b", re.I)
 
