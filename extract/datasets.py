@@ -186,7 +186,11 @@ class _Images:
         self._parts: Iterator[Any] = iter(())
 
     def read(self, name: str) -> bytes:
-        """ValueError for an image of more than MAX_FILE_BYTES."""
+        """Return the bytes of a row's image.
+
+        Raises FileNotFoundError if the row holds none, and ValueError for an image of
+        more than MAX_FILE_BYTES.
+        """
         row = int(name.rpartition(":")[2])
         file = int(np.searchsorted(self._ends, row, side="right"))
         at = row - (int(self._ends[file - 1]) if file else 0)
@@ -199,6 +203,8 @@ class _Images:
             self._part = next(self._parts)
         value = self._part.column(self._column)[at - self._first].as_py()
         data = value.get("bytes") if isinstance(value, dict) else value
-        if data is not None and len(data) > MAX_FILE_BYTES:
+        if data is None:  # `datasets` may store the path of a file elsewhere
+            raise FileNotFoundError("the row holds no bytes of an image")
+        if len(data) > MAX_FILE_BYTES:
             raise ValueError("image too large")
-        return data or b""
+        return data

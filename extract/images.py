@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,10 @@ class UnreadableImage(Exception):
     """An image that cannot be decoded; the reason is its text."""
 
 
+class MissingImage(UnreadableImage):
+    """An image whose file does not exist."""
+
+
 @dataclass
 class Source:
     """Images in a fixed order.
@@ -34,7 +39,8 @@ class Source:
     split_names; group int64 (n,) or None; names: the private name of each row; digest:
     sha256 that identifies listing, labels and (for arrays) pixels;
     first: what the source is a part of counts its row 0 as row `first`; layout: how
-        paths were read, "" without any.
+        paths were read, "" without any. left_out: how many files, members or rows of
+        the source are no rows here, by reason; private.
     """
 
     kind: str
@@ -48,7 +54,7 @@ class Source:
     classes_declared: str = ""
     arrays: np.ndarray | None = None
     read: Callable[[int], bytes] | None = None
-    notes: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
     first: int = 0
     layout: str = ""
 
@@ -72,21 +78,26 @@ class Source:
             first=self.first + first,
         )
 
-    def raw(self, row: int) -> np.ndarray | bytes:
-        """What `decode` needs of one row; call it in increasing order of rows where the
-        source is a compressed tar.
+    def raw(self, row: int) -> np.ndarray | bytes | None:
+        """Return what `decode` needs of one row, None if its file does not exist.
+
+        Call it in increasing order of rows where the source is a compressed tar.
         """
         if self.arrays is not None:
             return self.arrays[row]
         assert self.read is not None
         try:
             return self.read(row)
-        # missing file, bad checksum, damaged archive member: no bytes, so unreadable
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        # bad checksum, damaged archive member: no bytes, so unreadable
         except Exception:
             return b""
 
-    def decode(self, raw: np.ndarray | bytes) -> np.ndarray:
+    def decode(self, raw: np.ndarray | bytes | None) -> np.ndarray:
         """uint8 (H, W) or (H, W, 3). Raises UnreadableImage."""
+        if raw is None:
+            raise MissingImage("the file does not exist")
         return raw if isinstance(raw, np.ndarray) else decode_image(raw)
 
     def image(self, row: int) -> np.ndarray:

@@ -12,7 +12,8 @@ import stat
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -31,27 +32,23 @@ from extract.images import Source
 from extract.layout import EXAMPLES, Layout
 from extract.rows import group_ids
 
+# endings of the formats that Pillow decodes and that images are shared in
 SUFFIXES = (
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".webp",
-    ".ppm",
-    ".pgm",
-    ".pbm",
-    ".jp2",
+    *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".jif"),
+    *(".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp", ".avif", ".avifs"),
+    *(".pbm", ".pgm", ".pnm", ".ppm", ".jp2", ".j2k", ".jpx", ".tga"),
 )
 MAX_FILE_BYTES = 256 << 20  # of one image as it is stored; chosen, not measured
 
 
-def is_image(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
-    return not hidden and name.lower().endswith(SUFFIXES)
+def why_left_out(name: str) -> str:
+    """Return the reason why a file is no row, "" for an image."""
+    path = PurePosixPath(name)
+    if any(part.startswith(".") or part == "__MACOSX" for part in path.parts):
+        return "hidden files"
+    if path.suffix.lower() not in SUFFIXES:
+        return f"files without an image's ending ({path.suffix.lower() or 'none'})"
+    return ""
 
 
 def listed(
@@ -69,6 +66,7 @@ def listed(
 
     splits: whether it has any.
     """
+    n_listed = len(rows)
     names = possible_splits(splits)
     check_found(split, names, path)
     codes = split_codes([row[3] for row in rows], names)
@@ -100,6 +98,7 @@ def listed(
         class_names=class_names,
         classes_declared=declared,
         read=lambda row: read(files[row]),
+        left_out=Counter({"rows of other splits": n_listed - len(rows)}),
     )
 
 
@@ -111,6 +110,7 @@ def _laid_out(
     classes: Classes,
     split: str,
     declared: str | None,
+    left_out: Counter[str],
 ) -> Source:
     """A Source from (path, bytes) of files, each path read alone.
 
@@ -125,10 +125,8 @@ def _laid_out(
         )
     rows = [(name, size, *layout.read(name), "") for name, size in members]
     anything = replace(classes, allow_unlabelled=True)  # until the layout is checked
-    source = replace(
-        listed(kind, path, rows, read, anything, split, splits=layout.has_splits),
-        layout=str(layout),
-    )
+    source = listed(kind, path, rows, read, anything, split, splits=layout.has_splits)
+    source = replace(source, layout=str(layout), left_out=source.left_out + left_out)
     _check_found_classes(source, classes, declared)
     others = [
         layout.read(name)[0]
@@ -167,11 +165,13 @@ def _check_found_classes(
 def open_folder(path: Path, classes: Classes, split: str, layout: str | None) -> Source:
     """Images below a folder, sorted by path."""
     found: list[tuple[str, int]] = []
-    for folder, _, files in os.walk(path, onerror=_unreadable):
-        for file in files:
-            name = (Path(folder) / file).relative_to(path).as_posix()
-            if is_image(name):
-                found.append((name, _size(path / name)))
+    left_out: Counter[str] = Counter()
+    for file in files_below(path):
+        name = file.relative_to(path).as_posix()
+        if reason := why_left_out(name):
+            left_out[reason] += 1
+        else:
+            found.append((name, _size(file)))
     found.sort(key=lambda item: os.fsencode(item[0]))
     return _laid_out(
         "folder",
@@ -181,7 +181,32 @@ def open_folder(path: Path, classes: Classes, split: str, layout: str | None) ->
         classes,
         split,
         layout,
+        left_out,
     )
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, also through links to other folders.
+
+    Raises ExtractError for a folder that cannot be read, and for a link that leads
+    back to a folder on the way to it: the files below it would have no end.
+    """
+    for inner, folders, files in os.walk(folder, onerror=_unreadable, followlinks=True):
+        for link in (Path(inner) / name for name in folders):
+            if link.is_symlink():
+                _check_link(link, folder)
+        yield from (Path(inner) / name for name in files)
+
+
+def _check_link(link: Path, root: Path) -> None:
+    """Raise ExtractError if a link leads back to a folder between root and it."""
+    target = link.resolve()
+    above = link.parents[: len(link.relative_to(root).parts)]
+    if target in {folder.resolve() for folder in above}:
+        raise ExtractError(
+            f"a linked folder must not hold its own link, got {str(link)!r} that leads "
+            f"back to {str(target)!r}. Remove the link."
+        )
 
 
 def _unreadable(error: OSError) -> None:
@@ -318,10 +343,11 @@ def open_archive(
         found = _archive_kind(path)
         if found is None:
             return None
-        kind, members, read = _open_zip(path) if found == "zip" else _open_tar(path)
+        opened = _open_zip(path) if found == "zip" else _open_tar(path)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
         raise damaged from error
-    return _laid_out(kind, path, members, read, classes, split, layout)
+    members, read, left_out = opened
+    return _laid_out(found, path, members, read, classes, split, layout, left_out)
 
 
 def _archive_kind(path: Path) -> str | None:
@@ -342,20 +368,25 @@ def _archive_kind(path: Path) -> str | None:
     return "tar" if tarfile.is_tarfile(path) else None
 
 
-# its kind, (name, bytes) of each image, and what reads one by name
-Archive = tuple[str, list[tuple[str, int]], Callable[[str], bytes]]
+# (name, bytes) of each image, what reads one by name, and what is left out
+Archive = tuple[list[tuple[str, int]], Callable[[str], bytes], Counter[str]]
 
 
 def _open_zip(path: Path) -> Archive:
     archive = zipfile.ZipFile(path)
     lock = threading.Lock()
     index: dict[str, zipfile.ZipInfo] = {}
+    left_out: Counter[str] = Counter()
     for info in archive.infolist():
         check_member(info.filename, stat.S_ISLNK(info.external_attr >> 16), path)
         name = info.filename.removeprefix("./")
-        if not info.is_dir() and is_image(name):
-            _check_new(name, index, path)
-            index[name] = info
+        if info.is_dir():
+            continue
+        if reason := why_left_out(name):
+            left_out[reason] += 1
+            continue
+        _check_new(name, index, path)
+        index[name] = info
 
     def read(name: str) -> bytes:
         with lock, archive.open(index[name]) as file:
@@ -364,30 +395,32 @@ def _open_zip(path: Path) -> Archive:
     images = []
     for name, info in index.items():
         images.append((name, limited(name, info.file_size, path)))
-    return "zip", sorted(images), read
+    return sorted(images), read, left_out
 
 
 def _open_tar(path: Path) -> Archive:
     archive = tarfile.open(path)  # noqa: SIM115  (open as long as the source)
     lock = threading.Lock()
     index: dict[str, tarfile.TarInfo] = {}
+    left_out: Counter[str] = Counter()
     for info in archive:
         check_member(info.name, info.issym() or info.islnk() or info.isdev(), path)
         name = info.name.removeprefix("./")
-        if info.isfile() and is_image(name):
-            _check_new(name, index, path)
-            index[name] = info
+        if not info.isfile():
+            continue
+        if reason := why_left_out(name):
+            left_out[reason] += 1
+            continue
+        _check_new(name, index, path)
+        index[name] = info
 
     def read(name: str) -> bytes:
         with lock:
             file = archive.extractfile(index[name])
             return b"" if file is None else read_limited(file.read)
 
-    return (
-        "tar",
-        [(name, limited(name, info.size, path)) for name, info in index.items()],
-        read,
-    )
+    images = [(name, limited(name, info.size, path)) for name, info in index.items()]
+    return images, read, left_out
 
 
 def read_limited(read: Callable[[int], bytes]) -> bytes:

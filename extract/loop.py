@@ -16,7 +16,7 @@ import torch
 
 from extract.backbones import Backbone
 from extract.errors import ExtractError, ResumableError
-from extract.images import Source, UnreadableImage, image_hash
+from extract.images import MissingImage, Source, UnreadableImage, image_hash
 from extract.index import ImageIndex
 from extract.rows import row_digest
 from extract.rowwise import RowNorm
@@ -42,6 +42,7 @@ class Survey:
     """
 
     unreadable: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)  # of them, without a file
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_colour: bool = False
     digests: list[int] = field(default_factory=list)  # under an index's key
@@ -59,11 +60,11 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
             found.digests = [index.digest(image) for image in source.arrays]
         return found
 
-    def work(raw: np.ndarray | bytes) -> Seen | None:
+    def work(raw: np.ndarray | bytes | None) -> Seen | UnreadableImage:
         try:
             image = source.decode(raw)
-        except UnreadableImage:
-            return None
+        except UnreadableImage as error:
+            return error
         return Seen(image.shape, None if index is None else index.digest(image))
 
     with ThreadPoolExecutor(workers) as pool:
@@ -74,8 +75,10 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
             ahead=8 * workers,
         )
         for row, seen in enumerate(images):
-            if seen is None:
+            if isinstance(seen, UnreadableImage):
                 found.unreadable.append(row)
+                if isinstance(seen, MissingImage):
+                    found.missing.append(row)
                 continue
             found.shapes.add(seen.shape[:2])
             found.has_colour |= len(seen.shape) == 3
@@ -215,7 +218,7 @@ class Loop:
             else 1
         )
 
-    def _raw_batches(self) -> Iterator[list[np.ndarray | bytes]]:
+    def _raw_batches(self) -> Iterator[list[np.ndarray | bytes | None]]:
         """Undecoded rows of each batch: files are read in order, as a compressed tar
         needs it.
         """
@@ -235,7 +238,7 @@ class Loop:
         if self.progress is not None:
             self.progress(self.writer.next_row + extra, self.writer.header.n_rows)
 
-    def _batch(self, raw: list[np.ndarray | bytes]) -> Batch:
+    def _batch(self, raw: list[np.ndarray | bytes | None]) -> Batch:
         n, views = len(raw), self.options.views
         valid, digests, hashes = (
             np.zeros(n, bool),

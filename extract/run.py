@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -92,7 +93,8 @@ class Summary:
 
     recognised: the id is that of images that were seen before; overlaps: other data
     sets that hold some of these, private. restarted: an unfinished file was damaged.
-    problems: see `extract.format.verify`.
+    problems: see `extract.format.verify`. left_out: what the source holds beside these
+    rows, by reason; private.
     """
 
     path: Path
@@ -108,6 +110,7 @@ class Summary:
     overlaps: list[Overlap]
     restarted: bool
     problems: list[str]
+    left_out: Counter[str]
 
 
 def extract(options: ExtractOptions, progress: Progress | None = None) -> Summary:
@@ -129,6 +132,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         options.columns,
     )
     n_rows = min(source.n_rows, options.limit or source.n_rows)
+    beyond = source.n_rows - n_rows
     output, rows = (
         options.shard.path(Path(options.output)),
         options.shard.rows(n_rows, options.block_rows),
@@ -166,6 +170,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         overlaps=overlaps,
         restarted=writer.restarted,
         problems=verify(output) if options.check else [],
+        left_out=source.left_out + Counter({"rows beyond --limit": beyond}),
     )
 
 
@@ -303,14 +308,16 @@ def check_images(source: Source, options: ExtractOptions, backbone: Backbone) ->
     channel, or another size where images are not resized.
     """
     found = survey(source, options.workers, options.index)
-    if found.unreadable and not options.skip_unreadable:
-        first = [str(source.names[row]) for row in found.unreadable[:_LISTED_IMAGES]]
-        if len(found.unreadable) > _LISTED_IMAGES:
-            first.append("...")
+    if found.missing and not options.skip_unreadable:
         raise ExtractError(
-            f"every image must be readable, got unreadable={len(found.unreadable)}: "
-            f"{', '.join(first)}. Repair "
-            "them, or use --skip-unreadable to keep them as masked rows."
+            f"every image must exist, got {len(found.missing)} not found: "
+            f"{_first_names(source, found.missing)}. {_path_advice(source, found)}"
+        )
+    if found.unreadable and not options.skip_unreadable:
+        raise ExtractError(
+            f"every image must be readable, got {len(found.unreadable)} damaged: "
+            f"{_first_names(source, found.unreadable)}. Repair them, or use "
+            "--skip-unreadable to keep them as masked rows."
         )
     if len(found.unreadable) == source.n_rows:
         raise ExtractError(
@@ -331,6 +338,25 @@ def check_images(source: Source, options: ExtractOptions, backbone: Backbone) ->
             "--interpolation none."
         )
     return found
+
+
+def _first_names(source: Source, rows: list[int]) -> str:
+    """Return the names of the first few of these rows, separated by commas."""
+    names = [str(source.names[row]) for row in rows[:_LISTED_IMAGES]]
+    return ", ".join(names + ["..."] * (len(rows) > _LISTED_IMAGES))
+
+
+def _path_advice(source: Source, found: Survey) -> str:
+    """Return what to do about paths that do not exist."""
+    names = [str(source.names[row]) for row in found.missing]
+    if any("\\" in name for name in names):
+        return "Write the paths with / instead of \\."
+    if not all(name.isascii() for name in names):
+        return (
+            "Correct the paths: accents may be composed in one and decomposed in the "
+            "other."
+        )
+    return "Correct the paths, or use --skip-unreadable to keep masked rows."
 
 
 def make_header(

@@ -20,6 +20,8 @@ The classes are never inferred from labels: they are declared, or the labels sta
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from extract import arrays, datasets, listing, webdataset
@@ -50,7 +52,11 @@ def open_source(
     (archive members outside the archive, links).
     """
     asked = "all" if split is None else split
-    source = _opened(Path(path), classes or Classes(), asked, layout, columns)
+    path = Path(path)
+    source = _opened(path, classes or Classes(), asked, layout, columns)
+    if path.is_dir():
+        left_out = source.left_out + _beside(path, source.kind)
+        source = replace(source, left_out=left_out)
     if split is None and len(source.split_names) > 1:
         raise ExtractError(
             "a source with several splits needs --split, got "
@@ -95,6 +101,22 @@ def _opened(
         "the source must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
         f"got source={str(path)!r}. Run `dphead extract --help` for the layouts."
     )
+
+
+# names of the files that each reader of a folder of arrays opens
+_OPENED = {"idx": "*idx[13][-.]ubyte*", "cifar10": "*.bin", "cifar100": "*.bin"}
+
+
+def _beside(folder: Path, kind: str) -> Counter[str]:
+    """Count the files of a folder that a reader of arrays or data sets leaves out."""
+    if kind == "dataset":
+        opened = set(datasets.dataset_files(folder))
+    elif kind in _OPENED:
+        opened = set(folder.glob(_OPENED[kind]))
+    else:  # image files, whose reader counts for itself
+        return Counter()
+    others = set(listing.files_below(folder)) - opened
+    return Counter({f"files beside those of the {kind} format": len(others)})
 
 
 def _dataset(

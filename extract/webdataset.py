@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from extract.images import Source
 from extract.listing import (
     SUFFIXES,
     check_member,
+    files_below,
     limited,
     listed,
     read_limited,
@@ -59,8 +61,9 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
     named = {role: getattr(columns, role) for role in ROLES}
     fields = {role: name for role, name in named.items() if name is not None}
     rows, images = [], {}
+    left_out = Counter({"files that are no archives": _n_others(path, tars)})
     for tar in tars:
-        for key, sample in _samples(tar).items():
+        for key, sample in _samples(tar, left_out).items():
             name = f"{tar.name}:{key}"
             said = {role: _field(sample, field) for role, field in fields.items()}
             label = said.get("label", sample.label)
@@ -68,7 +71,7 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
             rows.append((name, sample.size, *texts))
             images[name] = (tar, sample.image)
     reader = _Members()
-    return listed(
+    source = listed(
         "webdataset",
         path,
         rows,
@@ -78,10 +81,16 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
         splits="split" in fields,
         grouped="group" in fields,
     )
+    return replace(source, left_out=source.left_out + left_out)
 
 
-def _samples(path: Path) -> dict[str, Sample]:
-    """Samples of an archive by key, in its order."""
+def _n_others(path: Path, tars: Sequence[Path]) -> int:
+    """Return how many files below a folder are not the given archives."""
+    return len(set(files_below(path)) - set(tars)) if path.is_dir() else 0
+
+
+def _samples(path: Path, left_out: Counter[str]) -> dict[str, Sample]:
+    """Samples of an archive by key, in its order; counts what is part of none."""
     found: dict[str, Sample] = {}
     check_ends(path)
     try:
@@ -94,7 +103,10 @@ def _samples(path: Path) -> dict[str, Sample]:
                 stem, _, ending = base.partition(".")
                 if info.isfile() and stem:
                     sample = found.setdefault(f"{folder}/{stem}".lstrip("/"), Sample())
-                    _take(sample, ending.lower(), archive, info, path)
+                    if not _take(sample, ending.lower(), archive, info, path):
+                        left_out[f"members of other kinds (.{ending.lower()})"] += 1
+                elif info.isfile():
+                    left_out["hidden members"] += 1
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ExtractError(
             f"an archive must be complete, got file={str(path)!r} damaged. Copy or "
@@ -105,9 +117,11 @@ def _samples(path: Path) -> dict[str, Sample]:
 
 def _take(
     sample: Sample, ending: str, archive: tarfile.TarFile, info: Any, path: Path
-) -> None:
-    """Note one member of a sample; ExtractError for a second of its kind."""
-    twice = False
+) -> bool:
+    """Note one member of a sample and return whether it is of a known kind.
+
+    Raises ExtractError for a second member of one kind.
+    """
     if f".{ending}" in SUFFIXES:
         twice = sample.image is not None
         sample.image, sample.size = info.name, limited(info.name, info.size, path)
@@ -117,11 +131,14 @@ def _take(
     elif ending == "json":
         twice = sample.fields is not None
         sample.fields = _parsed(_text(archive, info, path))
+    else:
+        return False
     if twice:
         raise ExtractError(
             "a sample must have one image, one .cls and one .json at most, got a "
             f"second {info.name!r} in {str(path)!r}. Pack the samples again."
         )
+    return True
 
 
 def _text(archive: tarfile.TarFile, info: Any, path: Path) -> str:
@@ -164,7 +181,7 @@ class _Members:
 
     def read(self, path: Path, member: str | None) -> bytes:
         if member is None:
-            return b""
+            raise FileNotFoundError("the sample has no image")
         if path != self._path or self._archive is None:
             if self._archive is not None:
                 self._archive.close()

@@ -10,7 +10,12 @@ import click
 from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.command import Sectioned
-from dphead.cli.features_file import Unusable, print_budget, print_problems
+from dphead.cli.features_file import (
+    Unusable,
+    print_budget,
+    print_left_out,
+    print_problems,
+)
 from dphead.cli.options import (
     BLOCK_ROWS,
     CLASSES,
@@ -272,6 +277,7 @@ def extract(**given: Any) -> None:
         click.echo(section("Next", ["when all shards are there:", join]))
     elif summary.class_names is not None:
         print_budget(summary.path)
+    print_left_out(summary.left_out)
     print_problems(summary.problems)
 
 

@@ -6,6 +6,7 @@ when it is said.
 """
 
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -40,6 +41,22 @@ def print_budget(features: Path) -> None:
             *lines,
         ]
     click.echo(section("Next", lines))
+
+
+_SHOWN_REASONS = 8  # why files are left out, the most frequent first; chosen
+
+
+def print_left_out(left_out: Counter[str]) -> None:
+    """Print how much of a source became no row, by reason."""
+    reasons = (+left_out).most_common()  # those that occur
+    if not reasons:
+        click.echo(section("Left out", ["nothing"]))
+        return
+    lines = [f"{count:,} {reason}" for reason, count in reasons[:_SHOWN_REASONS]]
+    if rest := sum(count for _, count in reasons[_SHOWN_REASONS:]):
+        lines.append(f"{rest:,} for other reasons")
+    title = "private, for the data holder only:"
+    click.echo(section("Left out", [title, *lines]), err=True)
 
 
 def print_problems(problems: list[str]) -> None:

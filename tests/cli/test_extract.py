@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from commands import dphead, fitted, refused, report_of
+from PIL import Image
 
 from extract.format import open_features
 
@@ -66,3 +67,46 @@ def test_without_a_home_nothing_is_extracted(images, tmp_path, monkeypatch):
     done = dphead("extract", images, "-o", tmp_path / "f.h5", *SCATTER)
     assert "DPHEAD_HOME must be an absolute path" in refused(done)
     assert not (tmp_path / "f.h5").exists()
+
+
+def test_what_is_left_out_is_counted_on_the_private_screen(tmp_path):
+    (tmp_path / "data" / "cat").mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8), np.uint8)
+    for i in range(2):
+        Image.fromarray(pixels[i]).save(tmp_path / "data" / "cat" / f"{i}.png")
+    small = ("--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8)
+    command = (
+        "extract",
+        tmp_path / "data",
+        *small,
+        "--channels",
+        1,
+        "--classes",
+        "cat",
+    )
+    said = fitted(*command, "-o", tmp_path / "all.h5")
+    assert "Left out   nothing" in said.out
+    (tmp_path / "data" / "cat" / "notes.txt").touch()
+    said = fitted(*command, "-o", tmp_path / "one.h5", "--limit", 1, "--new-data-set")
+    told = " ".join(said.err.split())
+    assert "Left out private, for the data holder only:" in told
+    assert "1 files without an image's ending (.txt)" in told
+    assert "1 rows beyond --limit" in told
+    assert "Left out" not in said.out
+
+
+def test_a_path_that_does_not_exist_is_told_from_a_damaged_image(tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "1.png")
+    (tmp_path / "2.png").write_bytes(b"junk")
+    small = ("--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8)
+
+    def said(*paths):
+        lines = "".join(f"{path},0\n" for path in paths)
+        (tmp_path / "m.csv").write_text("path,label\n" + lines)
+        output = (tmp_path / "f.h5", "--classes", 2, "--channels", 1)
+        return refused(dphead("extract", tmp_path / "m.csv", *small, "-o", *output))
+
+    assert "got 1 not found: img\\1.png. Write the paths with /" in said("img\\1.png")
+    assert "got 1 not found: é.png" in said("1.png", "é.png")
+    assert "got 1 not found: 3.png" in said("1.png", "2.png", "3.png")
+    assert "got 1 damaged: 2.png" in said("1.png", "2.png")

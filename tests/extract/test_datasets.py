@@ -261,12 +261,13 @@ def test_samples_of_tars_are_rows(tmp_path):
     images = [
         png(1),
         png(2),
-        b"",
+        None,
         png(4),
         png(9),
     ]
     assert [source.raw(i) for i in range(5)] == images
     assert source.raw(0) == png(1)
+    assert source.left_out == {"members of other kinds (.seg.png)": 1}
     plain = open_source(tmp_path / "s-1.tar", Classes(NAMES), layout="webdataset")
     assert plain.group is None and plain.split_names == ["all"]
 

@@ -232,7 +232,8 @@ def test_any_shape_and_block_size(tmp_path, x, block_rows, half):
     with open_features(path) as file:
         np.testing.assert_array_equal(file.rows(0, len(x)), x.astype(file.dtype))
         assert len(file.block_digest) == -(-len(x) // block_rows)
-    assert verify(path) == []
+    # rows that are drawn may be equal
+    assert all(problem.startswith("equal images") for problem in verify(path))
 
 
 def test_a_resumed_file_has_the_same_bytes(tmp_path):
@@ -390,6 +391,8 @@ def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
     )
     assert verify(tmp_path / "f.h5") == [
         "equal images in two splits: 2 (rows 3, 40)",
+        "equal images in two classes: 2 (rows 3, 40)",
+        "equal images in two groups: 2 (rows 3, 40)",
         "rows whose group is in two splits: 2 (rows 7, 45)",
     ]
 
