@@ -163,13 +163,17 @@ class _OneBlock:
         yield self._block
 
 
-def square(method: str) -> dict[str, tuple[float, float]]:
-    """What FC23 searched: the settings and their ranges."""
-    return {
-        k: (v[0], v[1])
-        for k, v in presets.load("fc23")["search"][method].items()
-        if k != "trials"
-    }
+def square(method: str, n_rows: int) -> dict[str, tuple[float, float]]:
+    """Return what FC23 searched: the settings and their ranges.
+
+    n_rows: of a trial, for a ridge that the paper adds to sums over rows.
+    """
+    found = {}
+    for name, ends in presets.load("fc23")["search"][method].items():
+        unit = n_rows if name == "summed_ridge" else 1
+        if name != "trials":
+            found[name.removeprefix("summed_")] = (ends[0] / unit, ends[1] / unit)
+    return found
 
 
 def not_accounted(
@@ -183,7 +187,7 @@ def not_accounted(
     def objective(trial: Any) -> float:
         settings = {
             k: trial.suggest_float(k, *ends, log=True)
-            for k, ends in square(method).items()
+            for k, ends in square(method, trials.kept.n_rows).items()
         }
         return trials.correct(
             trials.head(method, settings, epsilon, 1000 + trial.number, trials.kept)
@@ -222,7 +226,7 @@ def accounted(
         for k in range(count):
             settings = {
                 k: float(np.exp(rng.uniform(*np.log(ends))))
-                for k, ends in square(method).items()
+                for k, ends in square(method, trials.kept.n_rows).items()
             }
             head = trials.head(
                 method,

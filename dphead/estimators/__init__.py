@@ -140,6 +140,7 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     clip_norm: float | None = None
     feature_clip: float | None = None
     intercept: float | None = None
+    gram_intercept: bool | None = None
     initial_bias: float | None = None
 
 

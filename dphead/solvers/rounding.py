@@ -33,17 +33,27 @@ def check_intercept(facts: PublicFacts, intercept: float, norm: float | None) ->
 def check_clip(
     facts: PublicFacts, intercept: float, clip: float, norm: float | None
 ) -> None:
-    """`check_intercept` of clipped rows; ValueError, too, for a clip far above rows.
+    """Refuse, before any data, a constant or a clip beside which rows are lost.
 
-    norm: the length that rows have, None where no public number says it. They lie on a
-    grid of about clip / 4095: a row shorter than half a step is rounded to zero.
+    Clipped rows and their constant are in one statistic, and its noise grows with the
+    square of clip² + intercept²: a constant above the clip drowns the rows. norm: the
+    length that rows have, None where no public number says it. They lie on a grid of
+    about clip / 4095: a row shorter than half a step is rounded to zero.
     """
-    check_intercept(facts, intercept, clip)
-    if norm is None or np.isinf(facts.mu):
+    RowTransform(append=intercept)  # refuses what is out of range
+    if np.isinf(facts.mu):
+        return
+    if intercept > clip:
+        raise ValueError(
+            f"intercept must be at most feature_clip={clip:g}, got {intercept=}: the "
+            "noise would grow with the constant, and drown the rows. Use a smaller "
+            "intercept, or 0 for none."
+        )
+    if norm is None:
         return
     if norm < clipped_step(clip, intercept) / 2:
         raise ValueError(
-            "feature_clip and intercept must not be thousands of times the rows' norm, "
-            f"got feature_clip={clip:g}, {intercept=} for rows of norm {norm:g}: all "
-            "would be rounded to zero. Use a clip near the norm."
+            "feature_clip must not be thousands of times the rows' norm, got "
+            f"feature_clip={clip:g} for rows of norm {norm:g}: all would be rounded "
+            "to zero. Use a clip near the norm."
         )

@@ -66,6 +66,7 @@ WRONG = CLASSED | {
     "learning_rate": POSITIVE,
     "loss": NAME,
     "clip_norm": POSITIVE,
+    "gram_intercept": FLAG,
     "initial_bias": FINITE,
     "hessian_share": SHARE,
     "momentum": BELOW_ONE,

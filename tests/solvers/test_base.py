@@ -2,6 +2,9 @@
 answers, and its head scores rows.
 """
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from core import toy
@@ -234,9 +237,7 @@ def test_a_constant_is_refused_only_where_it_leaves_nothing_of_any_row(
 def test_a_clip_beside_which_no_unit_row_counts_is_refused_in_the_plan(solver):
     facts = PublicFacts(100, 4, 3, mu=1.0)
     solver(feature_clip=1000.0).plan(facts)
-    with pytest.raises(
-        ValueError, match="feature_clip and intercept must not be thousands"
-    ):
+    with pytest.raises(ValueError, match="feature_clip must not be thousands"):
         solver(feature_clip=1e4).plan(facts)
     # rows of any length
     solver(feature_clip=1e4, centering=Centering(unit_norm=False)).plan(facts)
@@ -255,10 +256,61 @@ def test_a_clip_is_refused_only_where_it_leaves_nothing_of_any_row(clip, append,
     try:
         check_clip(PublicFacts(100, d, 3, mu=1.0), append, clip, 1.0)
     except ValueError as error:
-        assert "rounded to zero" in str(error)
-        assert not q.any()
+        if append <= clip:
+            assert "rounded to zero" in str(error)
+            assert not q.any()
     else:
-        assert q.any() or clip > 8000 or append > 100 * clip
+        assert append <= clip
+        assert q.any() or clip > 8000
+
+
+@pytest.mark.parametrize("solver", [LeastSquares, Newton, Prototypes, DPFC])
+def test_a_constant_above_the_clip_of_its_rows_is_refused_in_the_plan(solver):
+    """Without noise nothing is clipped, and nothing is refused."""
+    facts = PublicFacts(100, 4, 3, mu=1.0)
+    raw = Centering(unit_norm=False)
+    solver(feature_clip=0.25, intercept=0.25, centering=raw).plan(facts)
+    above = solver(feature_clip=0.25, intercept=0.26, centering=raw)
+    with pytest.raises(ValueError, match=r"intercept must be at most feature_clip"):
+        above.plan(facts)
+    above.plan(replace(facts, mu=math.inf))
+
+
+def test_a_constant_apart_leaves_the_gram_matrix_the_noise_of_its_features():
+    """The gradients still have it, and are clipped with it."""
+    facts = PublicFacts(100, 4, 3, mu=1.0)
+    given = {"feature_clip": 0.005, "intercept": 1.0, "gram_intercept": False}
+    steps = DPFC(steps=1, centering=Centering(0.0, False), **given).solve(facts)
+    gram = next(steps)
+    gradient = steps.send(Answer(np.eye(4), 0.1))
+    assert (gram.label, gram.params.transform.append) == ("gram", 0.0)
+    assert (gradient.label, gradient.params.transform.append) == ("gradient", 1.0)
+
+
+def test_a_bias_apart_moves_by_the_square_of_its_clipped_constant():
+    facts = PublicFacts(100, 2, 3, mu=1.0)
+    solver = DPFC(
+        steps=1,
+        learning_rate=1.0,
+        ridge=1e-3,
+        loss="sigmoid",
+        feature_clip=0.5,
+        intercept=2.0,
+        gram_intercept=False,
+        initial_bias=-10.0,
+        centering=Centering(0.0, False),
+    )
+    steps = solver.solve(facts)
+    next(steps)
+    steps.send(Answer(np.eye(2), 0.0))
+    gradient = np.arange(9.0).reshape(3, 3)
+    with pytest.raises(StopIteration) as done:
+        steps.send(Answer(gradient, 0.0))
+    head = done.value.value
+    # ridge: in units of the mean Gram matrix of 100 rows
+    np.testing.assert_allclose(head.weights, -gradient[:2] / (1 + 0.1))
+    moved = 2.0 * gradient[2] / (100 * 0.5**2 + 0.1)
+    np.testing.assert_allclose(head.intercept, -10.0 - moved)
 
 
 def test_small_helpers():
