@@ -6,7 +6,9 @@ import gzip
 import hashlib
 import re
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +16,12 @@ from extract.bounds import check_ends, check_unpacked
 from extract.classes import (
     Classes,
     check_found,
+    interpreted,
     possible_splits,
     split_codes,
-    split_texts,
 )
 from extract.errors import ExtractError
 from extract.images import Source, to_uint8
-from extract.rows import group_ids
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
 # codes of IDX's third byte (yann.lecun.com/exdb/mnist)
@@ -36,12 +37,11 @@ _CIFAR_PIXELS = 3072  # 3 x 32 x 32
 def _source(
     kind: str,
     images: np.ndarray,
-    labels: np.ndarray | None,
-    splits: list[str],
+    columns: Mapping[str, Any],
     split_names: list[str],
-    group: np.ndarray | None,
     classes: Classes,
 ) -> Source:
+    """Return a Source of images and of the columns that say what they are."""
     n = len(images)
     if n == 0:
         raise ExtractError(
@@ -49,20 +49,19 @@ def _source(
         )
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
     digest.update(np.ascontiguousarray(images).data)
-    codes, names, declared = classes.encode(labels, n)
-    split = split_codes(splits, split_names)
-    for part in (codes, split, group):
+    said = interpreted(columns, n, classes, split_names)
+    for part in (said.labels, said.split, said.group):
         digest.update(b"|" if part is None else np.ascontiguousarray(part).tobytes())
     return Source(
         kind=kind,
-        labels=codes,
-        split=split,
+        labels=said.labels,
+        split=said.split,
         split_names=split_names,
         digest=digest.hexdigest(),
         names=[f"{kind}:{row}" for row in range(n)],
-        group=group,
-        class_names=names,
-        classes_declared=declared,
+        group=said.group,
+        class_names=said.class_names,
+        classes_declared=said.declared,
         arrays=images,
     )
 
@@ -168,15 +167,8 @@ def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
         labels.append(y.astype(np.int64))
         splits += [name] * len(x)
     names = [name or "all" for name in wanted]
-    return _source(
-        "idx",
-        np.concatenate(images),
-        np.concatenate(labels),
-        splits,
-        names,
-        None,
-        classes,
-    )
+    columns = {"label": np.concatenate(labels), "split": splits}
+    return _source("idx", np.concatenate(images), columns, names, classes)
 
 
 def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
@@ -207,15 +199,9 @@ def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
         planes = rows[:, label_bytes:].reshape(-1, 3, 32, 32)
         images = planes.transpose(0, 2, 3, 1)
         labels = rows[:, label_bytes - 1].astype(np.int64)
-        return _source(
-            f"cifar{kind}",
-            np.ascontiguousarray(images),
-            labels,
-            splits,
-            wanted,
-            None,
-            classes,
-        )
+        columns = {"label": labels, "split": splits}
+        images = np.ascontiguousarray(images)
+        return _source(f"cifar{kind}", images, columns, wanted, classes)
     return None
 
 
@@ -261,22 +247,19 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
     images = to_uint8(
         images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
     )
-    splits = split_texts(data.get("split"), len(images))
     names = possible_splits("split" in data)
     check_found(split, names, path)
-    codes = split_codes(splits, names)
-    keep = np.ones(len(images), bool) if split == "all" else codes == names.index(split)
-    labels = data.get("labels")
-    group = group_ids(data["group"], len(images)) if "group" in data else None
-    return _source(
-        "npz",
-        images[keep],
-        None if labels is None else labels[keep],
-        [s for s, k in zip(splits, keep, strict=True) if k],
-        names if split == "all" else [split],
-        None if group is None else np.maximum(group[keep], -1),
-        classes,
-    )
+    columns = {
+        role: data[key]
+        for role, key in (("label", "labels"), ("split", "split"), ("group", "group"))
+        if key in data
+    }
+    if split != "all":
+        codes = split_codes(columns.pop("split"), len(images), names)
+        keep = codes == names.index(split)
+        images, names = images[keep], [split]
+        columns = {role: values[keep] for role, values in columns.items()}
+    return _source("npz", images, columns, names, classes)
 
 
 def _npz_arrays(path: Path) -> dict[str, np.ndarray]:

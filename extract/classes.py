@@ -1,19 +1,23 @@
-"""Classes and splits: what is declared of them, and what a row's own text says.
+"""Classes, splits and groups: what is declared of them, and what a row's own values
+say. `interpreted` is the one place that decides this, for every format.
 
 They may not be inferred from rows, which are private.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from extract.bounds import is_plain
 from extract.errors import ExtractError
+from extract.items import name_of, read_column
+from extract.rows import group_ids
 
 SPLITS = {
     "train": "train",
@@ -22,6 +26,8 @@ SPLITS = {
     "valid": "validation",
     "validation": "validation",
 }
+_SPLIT_OF = SPLITS | {"0": "train", "1": "test", "2": "validation", "-1": "", "": ""}
+UNLABELED = "-1"  # as many data sets mark a row without a class
 MOST_CLASSES = 2**20  # names that a number stands for, at most; chosen, not measured
 # of a source whose layout or header says that it has splits
 SPLIT_NAMES = ("train", "validation", "test", "none")
@@ -76,36 +82,37 @@ class Classes:
         return cls(names, False, ignore_labels, allow_unlabelled)
 
     def encode(
-        self, labels: Sequence[str] | np.ndarray | None, n_rows: int
+        self, labels: Sequence[Any] | np.ndarray | None, n_rows: int
     ) -> tuple[np.ndarray, list[str] | None, str]:
-        """(int32 labels, class names, how declared) of raw labels: texts, or integers
-        in label order.
+        """Return (int32 labels, class names, how declared) of raw labels.
+
+        A label is the class of its name (`name_of`): the number 2 is the class "2",
+        wherever that stands among the classes. A missing label is no class, nor is -1
+        unless it is the name of one. Whole numbers of an array stay as they are where
+        no class is declared.
         """
         declared = "classes-flag" if self.names is not None else ""
         if labels is None or self.ignore_labels:
             return np.full(n_rows, -1, np.int32), self.names, declared
-        if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
-            codes = labels.astype(np.int64)
-            high = len(self.names) if self.names is not None else np.iinfo(np.int32).max
-            self.check_known({str(code) for code in codes if code >= high})
-            known = (codes >= 0) & (codes < high)
-            return np.where(known, codes, -1).astype(np.int32), self.names, declared
-        texts, names = [str(label) for label in labels], self.names
+        whole = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu"
+        if whole and self.names is None:
+            codes = np.asarray(labels)
+            known = (codes >= 0) & (codes <= np.iinfo(np.int32).max)
+            return np.where(known, codes, -1).astype(np.int32), None, ""
+        found, at = named(labels)
+        present, names = {name for name in found if name is not None}, self.names
         if names is None and self.folder_names_public:
-            names, declared = (
-                sorted({text for text in texts if text}),
-                "folder-names-flag",
-            )
-        if names is None and any(texts):
+            names, declared = sorted(present), "folder-names-flag"
+        if names is None and present:
             raise ExtractError(
                 "the classes must be declared public before labels are stored, got "
                 "classes=None. Pass --classes a,b,c, or --folder-names-are-public, or "
                 "--ignore-labels."
             )
-        index = {name: code for code, name in enumerate(names or [])}
-        self.check_known({text for text in texts if text and text not in index})
-        labels = np.array([index.get(text, -1) for text in texts], np.int32)
-        return labels, names, declared
+        index: dict[str | None, int] = {n: code for code, n in enumerate(names or [])}
+        self.check_known({n for n in present if n not in index and n != UNLABELED})
+        codes = np.array([index.get(name, -1) for name in found], np.int32)
+        return codes[at], names, declared
 
     def check_known(self, others: set[str]) -> None:
         """ExtractError if rows have labels that are no declared class: a typing error
@@ -116,6 +123,8 @@ class Classes:
         first = min(others)
         near = get_close_matches(first, self.names or [], 1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
+        if not near and first.isdecimal():
+            hint = " If labels are positions, declare their number: --classes N."
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise ExtractError(
             "every label must be a declared class or empty, got "
@@ -155,34 +164,74 @@ def possible_splits(declared: bool) -> list[str]:
     return list(SPLIT_NAMES) if declared else ["all"]
 
 
-def split_codes(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """uint8 codes into the public names, of a split's text for each row; the last is
-    that of a row without one ("").
+def split_codes(
+    values: Sequence[Any] | np.ndarray | None, n_rows: int, names: Sequence[str]
+) -> np.ndarray:
+    """Return (n_rows,) uint8 codes into the public split names, each of its own value.
 
-    ExtractError for another text.
+    The last code is that of a row without a split. The whole numbers 0, 1 and 2 are
+    train, test and validation, and -1 is none. Raises ExtractError for another value.
     """
-    unknown = sorted({text for text in texts if text and text.lower() not in SPLITS})
+    without = len(names) - 1
+    if values is None:
+        return np.full(n_rows, without, np.uint8)
+    found, at = named(values)
+    said = ["" if name is None else name.lower() for name in found]
+    unknown = sorted({text for text in said if text not in _SPLIT_OF})
     if unknown:
         raise ExtractError(
             f"a split must be one of {sorted(SPLITS)}, got split={unknown[0]!r}. "
             "Rename it."
         )
     codes = {name: code for code, name in enumerate(names)}
-    without = len(names) - 1
-    splits = [SPLITS.get(text.lower(), "") for text in texts]
-    return np.array([codes.get(name, without) for name in splits], np.uint8)
+    of_names = [codes.get(_SPLIT_OF[text], without) for text in said]
+    return np.array(of_names, np.uint8)[at]
 
 
-def split_texts(values: np.ndarray | None, n_rows: int) -> list[str]:
-    """Each row's split in its own words, "" for none; codes 0, 1 and 2 are train, test
-    and validation, and -1, which a missing one is read as, none.
+@dataclass(frozen=True)
+class Roles:
+    """What is said of rows: labels (n,) int32, class_names and how they were declared,
+    split (n,) uint8 codes, and group (n,) ids or None.
     """
-    if values is None:
-        return [""] * n_rows
-    if values.dtype.kind in "iub":
-        names = {0: "train", 1: "test", 2: "validation", -1: ""}
-        return [names.get(int(v), f"code {int(v)}") for v in values]
-    return [str(v) for v in values]
+
+    labels: np.ndarray
+    class_names: list[str] | None
+    declared: str
+    split: np.ndarray
+    group: np.ndarray | None
+
+
+def interpreted(
+    columns: Mapping[str, Any], n_rows: int, classes: Classes, names: Sequence[str]
+) -> Roles:
+    """Return each row's class, split and group, whatever format the columns come from.
+
+    columns: by role (label, split, group), those that there are. names: the public
+    split names. Raises ExtractError or FormatError for values that name nothing.
+    """
+    labels, class_names, declared = classes.encode(columns.get("label"), n_rows)
+    split = split_codes(columns.get("split"), n_rows, names)
+    group = group_ids(columns["group"], n_rows) if "group" in columns else None
+    return Roles(labels, class_names, declared, split, group)
+
+
+def named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.ndarray]:
+    """Return distinct names of labels or splits, and (n,) each row's place among them.
+
+    Raises ExtractError for an array of fractions, dates or complex numbers.
+    """
+    array = read_column(values)
+    if array.dtype.kind not in "OSUiub":
+        raise ExtractError(
+            "labels and splits must be texts or whole numbers, got "
+            f"dtype={array.dtype}. Convert them."
+        )
+    if array.dtype.kind == "O":
+        each = [name_of(item) for item in array.tolist()]
+        places = {name: place for place, name in enumerate(dict.fromkeys(each))}
+        return list(places), np.array([places[name] for name in each], np.intp)
+    found, at = np.unique(array, return_inverse=True)
+    return [name_of(item) for item in found.tolist()], at
 
 
 def check_found(split: str, found: Sequence[str], path: Path) -> None:

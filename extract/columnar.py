@@ -187,13 +187,14 @@ def is_number(kind: Any) -> bool:
 def check_role(role: str, kind: Any, path: Path) -> None:
     """ExtractError unless a column of this type can be labels, groups or splits."""
     types = arrow().types
-    whole = types.is_integer(kind) and not types.is_uint64(kind)
-    whole |= role == "label" and types.is_boolean(kind)
-    if not whole and not is_text(kind):
+    numbers = types.is_integer(kind)
+    numbers |= role == "label" and types.is_boolean(kind)
+    numbers |= role == "group" and types.is_floating(kind)
+    if not numbers and not is_text(kind):
+        what = "numbers" if role == "group" else "whole numbers"
         raise ExtractError(
-            f"a column of {role}s must hold texts, or whole numbers of a type that "
-            f"int64 holds, got type={kind} in {str(path)!r}. Convert it, or name "
-            f"another column by --{role}."
+            f"a column of {role}s must hold texts or {what}, got type={kind} in "
+            f"{str(path)!r}. Convert it, or name another column by --{role}."
         )
 
 
@@ -230,23 +231,24 @@ def _features(
 
 
 def plain(column: Any) -> np.ndarray:
-    """Texts as objects and whole numbers as they are; "" or -1 where there is none."""
+    """Return a column's items as objects, None where there is none."""
     pa = arrow()
-    if is_text(column.type):
-        coded = column if pa.types.is_dictionary(column.type) else None
-        coded = column.dictionary_encode() if coded is None else coded
-        stored = coded.dictionary.cast(pa.large_binary()).to_pylist()
-        # decoded as they are: one that is no UTF-8 must not stop the others
-        named = [(text or b"").decode("utf-8", "surrogateescape") for text in stored]
-        texts = np.array([*named, ""], object)
-        return texts[_filled(coded.indices, len(texts) - 1)]
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    return _filled(column, -1)
+    if not is_text(column.type):
+        return np.array(column.to_pylist(), object)
+    coded = column if pa.types.is_dictionary(column.type) else None
+    coded = column.dictionary_encode() if coded is None else coded
+    stored = coded.dictionary.cast(pa.large_binary()).to_pylist()
+    # decoded as they are: one that is no UTF-8 must not stop the others
+    named = [
+        None if text is None else text.decode("utf-8", "surrogateescape")
+        for text in stored
+    ]
+    texts = np.array([*named, None], object)
+    return texts[_filled(coded.indices, len(texts) - 1)]
 
 
 def _filled(column: Any, missing: int) -> np.ndarray:
-    """Whole numbers as int64, with a number where there is none."""
+    """Return indices or lengths as int64, with a number where there is none."""
     pa = arrow()
     whole = column.cast(pa.int64())
     return whole.fill_null(missing).to_numpy(zero_copy_only=False)

@@ -18,7 +18,7 @@ from extract.classes import SPLITS, Classes
 from extract.columnar import batches, check_role, n_rows_of, plain, schema_of
 from extract.errors import ExtractError
 from extract.images import Source
-from extract.listing import MAX_FILE_BYTES, listed
+from extract.listing import MAX_FILE_BYTES, Row, listed
 from extract.tables import Columns, check_columns
 
 IMAGES_TOGETHER = 32  # that are read at a time; chosen, not measured
@@ -57,15 +57,23 @@ def open_dataset(
     image = (columns.features or ("image",))[0]
     roles = _checked(files, image, columns)
     said = _class_names(schema_of(files[0]), roles.get("label"))
+    if any(_class_names(schema_of(file), roles.get("label")) != said for file in files):
+        raise ExtractError(
+            "the files of a data set must be alike, got other class names in the "
+            f"header of one in {str(path)!r}. Write them again."
+        )
     classes = _agreed(classes, said)
-    names = classes.names or said or []
+    # where the classes are declared by their number, positions are their names
+    counted = classes.names == [str(i) for i in range(len(said or []))]
+    of_header = [] if counted else said or []
     root = path if path.is_dir() else path.parent
-    rows: list[tuple[str, int, str, str, str]] = []
+    rows: list[Row] = []
     for file in files:
         name, own = file.relative_to(root).as_posix(), _split_of(file, root)
-        for label, its_split, group in _texts(file, roles, names):
+        for label, its_split, group in _said(file, roles, of_header):
             row = f"{name}:{len(rows)}"
-            rows.append((row, file.stat().st_size, label, its_split or own, group))
+            said_split = own if its_split in (None, "") else its_split
+            rows.append((row, file.stat().st_size, label, said_split, group))
     return listed(
         "dataset",
         path,
@@ -142,35 +150,25 @@ def _split_of(file: Path, root: Path) -> str:
     return next((name for name in likely if name.lower() in SPLITS), "")
 
 
-def _texts(
+def _said(
     file: Path, roles: dict[str, str], names: Sequence[str]
-) -> Iterator[tuple[str, str, str]]:
-    """(label, split, group) of each row of a file, each made from its own row."""
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield (label, split, group) of each row of a file, each made from its own row.
+
+    names: the header's, where whole numbers are positions among them.
+    """
     if not roles:
-        yield from [("", "", "")] * n_rows_of(file)
+        yield from [(None, None, None)] * n_rows_of(file)
         return
     for batch in batches(file, list(roles.values()), ROWS_TOGETHER):
         columns = {role: plain(batch.column(name)) for role, name in roles.items()}
-        empty = np.full(batch.num_rows, "", object)
+        empty = np.full(batch.num_rows, None, object)
         read = [
             columns.get(role, empty).tolist() for role in ("label", "split", "group")
         ]
         for label, split, group in zip(*read, strict=True):
-            yield _named(label, names), _text(split), _text(group)
-
-
-def _named(label: str | int, names: Sequence[str]) -> str:
-    """A label's class: a whole number is a position."""
-    if isinstance(label, int) and 0 <= label < len(names):
-        return names[label]
-    return _text(label)
-
-
-def _text(value: str | int) -> str:
-    """A negative number is none."""
-    if isinstance(value, int):
-        return str(value) if value >= 0 else ""
-    return value
+            known = isinstance(label, int) and 0 <= label < len(names)
+            yield names[label] if known else label, split, group
 
 
 class _Images:

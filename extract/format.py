@@ -12,7 +12,7 @@ digests, which identify the data and must never leave the file.
 | `/labels`       | int32 (n,)               | index into the class names, or -1       |
 | `/valid`        | bool (n,)                | false: unreadable, a masked row         |
 | `/split`        | uint8 (n,)               | index into its ``split_names``          |
-| `/group`        | int64 (n,), optional     | what several images share; -1 for none  |
+| `/group`        | int64 (n,), optional     | `group_ids`; -1 for a row on its own    |
 | `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image     |
 | `/image_hash`   | uint64 (n,)              | coarse hash of the image; 0 for none    |
 | `/block_digest` | uint8 (blocks,32)        | sha256 of a block of rows; zero: not yet|
@@ -38,9 +38,9 @@ disk.
 """
 
 from extract.errors import ExtractError, FormatError, ResumableError
-from extract.items import declared_dtype, read_column
+from extract.items import declared_dtype, is_missing, read_column
 from extract.reading import SCHEMA_VERSION, FeaturesFile, open_features
-from extract.rows import Header, group_ids, row_digest
+from extract.rows import Header, check_ids, group_ids, row_digest
 from extract.verify import check_blocks, near_equal, verify
 from extract.writing import FeaturesWriter, digests_of, write_features
 
@@ -53,9 +53,11 @@ __all__ = [
     "Header",
     "ResumableError",
     "check_blocks",
+    "check_ids",
     "declared_dtype",
     "digests_of",
     "group_ids",
+    "is_missing",
     "near_equal",
     "open_features",
     "read_column",

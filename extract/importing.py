@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from extract.classes import Classes, possible_splits, split_codes, split_texts
+from extract.classes import Classes, interpreted, possible_splits
 from extract.disk import check_disk
 from extract.errors import ExtractError, FormatError
 from extract.reading import canonical_json, open_features
-from extract.rows import Header, group_ids, row_digest
+from extract.rows import Header, row_digest
 from extract.tables import Block, Columns, Table, open_table
 from extract.verify import verify
 from extract.writing import FeaturesWriter
@@ -145,29 +145,14 @@ def encoded(
     """Labels, splits and groups of a block as a features file has them, each made from
     its own row.
     """
-    labels = block.get("label")
-    if labels is not None:
-        labels = _texts_or_integers(labels, "labels")
-    columns = {"labels": options.classes.encode(labels, n_rows)[0]}
-    if "split" in table.roles:
-        splits = split_texts(_texts_or_integers(block["split"], "splits"), n_rows)
-        columns["split"] = split_codes(splits, possible_splits(True))
-    if "group" in table.roles:
-        columns["group"] = np.maximum(group_ids(block["group"], n_rows), -1)
-    return columns
-
-
-def _texts_or_integers(values: np.ndarray, what: str) -> np.ndarray:
-    if values.dtype.kind == "b":
-        return values.astype(np.int64)
-    if values.dtype.kind == "S":
-        return np.array([v.decode("utf-8", "surrogateescape") for v in values], object)
-    if values.dtype.kind not in "iuUO":
-        raise ExtractError(
-            f"{what} must be texts or whole numbers, got dtype={values.dtype}. Convert "
-            "them."
-        )
-    return values
+    said = interpreted(
+        {role: block[role] for role in table.roles},
+        n_rows,
+        options.classes,
+        possible_splits("split" in table.roles),
+    )
+    columns = {"labels": said.labels, "split": said.split}
+    return columns if said.group is None else columns | {"group": said.group}
 
 
 def make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:

@@ -1,5 +1,6 @@
 """A column in memory, one item a row: labels, targets or groups, of numpy, pandas,
-pyarrow or in a list. No item may decide how another is read.
+pyarrow or in a list; and the name of one item, which is the same in every format. No
+item may decide how another is read.
 
 What makes an array of a column by its values (pandas and pyarrow make floats of whole
 numbers where one is missing) may not be asked for it.
@@ -7,6 +8,8 @@ numbers where one is missing) may not be asked for it.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
 from typing import Any
 
@@ -14,21 +17,47 @@ import numpy as np
 
 from extract.errors import FormatError
 
+NO_GROUP = -1  # the id of a row on its own; a group's id is never negative
+_INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
+# longdouble is not among them: float64 would merge its values
+_FLOATS = {float, np.float16, np.float32, np.float64}
+_LONGEST = 10**4000  # whole numbers below it can be written in decimal digits
+_DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
+
 
 def declared_dtype(values: Any) -> np.dtype:
-    """What a column declares its items to be; object where it declares nothing, as
-    lists, texts and categories do.
+    """Return the dtype that a column declares for its items.
+
+    Texts of any library are `str`. A category declares what its categories do. object
+    stands for columns that declare nothing, such as lists.
     """
     held = _held(values)
+    if hasattr(held, "codes") and hasattr(held, "categories"):
+        return declared_dtype(held.categories)
     dtype = getattr(held, "dtype", None)
     dtype = getattr(dtype, "numpy_dtype", dtype)  # of pandas' types with missing values
     if isinstance(dtype, np.dtype):
         return dtype
+    if getattr(dtype, "type", None) is str:  # pandas' texts, wherever they are stored
+        return np.dtype(str)
     if _is_opaque(held):
         return np.asarray(held).dtype
+    return _dtype_of_arrow(getattr(held, "type", None))
+
+
+def _dtype_of_arrow(kind: Any) -> np.dtype:
+    """Return the dtype of pyarrow's type; object for anything else."""
+    pa = sys.modules.get("pyarrow")
+    if pa is None or not isinstance(kind, pa.DataType):
+        return np.dtype(object)
+    if pa.types.is_dictionary(kind):
+        return _dtype_of_arrow(kind.value_type)
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if any(is_text(kind) for is_text in texts):
+        return np.dtype(str)
     try:
-        return np.dtype(held.type.to_pandas_dtype())  # of pyarrow
-    except (AttributeError, NotImplementedError, TypeError):
+        return np.dtype(kind.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
         return np.dtype(object)
 
 
@@ -96,3 +125,50 @@ def is_missing(item: Any) -> bool:
     return item is None or (
         pandas is not None and (item is pandas.NA or item is pandas.NaT)
     )
+
+
+def name_of(item: Any) -> str | None:
+    """Return the text that names one label, split or group; None for a missing item.
+
+    Equal numbers have one name, whatever holds them: 1, 1.0 and True are "1". White
+    space around a text does not count, and an empty text is a missing item. No code of
+    the item's own runs. Raises FormatError for what is neither a text nor a number.
+    """
+    kind = type(item)
+    if issubclass(kind, bytes):
+        item, kind = bytes.decode(item, "utf-8", "surrogateescape"), str
+    if issubclass(kind, str):
+        return str.__str__(item).strip() or None
+    if is_missing(item):
+        return None
+    if kind in _FLOATS:
+        return _decimal(float(item))
+    # the class's own conversion, since a subclass may have another
+    number = int.__index__(item) if issubclass(kind, int) else None
+    number = int(item) if kind in _INTEGERS or kind is np.bool_ else number
+    if number is None:
+        raise FormatError(
+            "a label, split or group must be a text or a number, got "
+            f"type={kind.__name__}. Convert it to a text."
+        )
+    return str(number) if abs(number) < _LONGEST else hex(number)
+
+
+def _decimal(number: float) -> str:
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def text_group(name: str | None) -> int:
+    """Return the id of the group that has this name: 63 bits of a digest, or NO_GROUP.
+
+    A text that is written as Python writes a fraction names that number: "1.0" is the
+    group "1". The id depends on no other row: an order of all names would change with
+    one of them.
+    """
+    if name is None:
+        return NO_GROUP
+    if _DECIMALS.fullmatch(name) and repr(number := float(name)) == name:
+        name = _decimal(number)
+    text = name.encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(text, digest_size=8, person=b"dphead group").digest()
+    return int.from_bytes(digest, "big") >> 1

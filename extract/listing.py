@@ -16,21 +16,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-
-import numpy as np
+from typing import Any
 
 from extract.bounds import is_plain
 from extract.classes import (
     SPLITS,
     Classes,
     check_found,
+    interpreted,
     possible_splits,
     split_codes,
 )
 from extract.errors import ExtractError
 from extract.images import Source
 from extract.layout import EXAMPLES, Layout
-from extract.rows import group_ids
 
 # endings of the formats that Pillow decodes and that images are shared in
 SUFFIXES = (
@@ -39,6 +38,8 @@ SUFFIXES = (
     *(".pbm", ".pgm", ".pnm", ".ppm", ".jp2", ".j2k", ".jpx", ".tga"),
 )
 MAX_FILE_BYTES = 256 << 20  # of one image as it is stored; chosen, not measured
+# name, bytes, and what is said of its label, split and group; None where nothing is
+Row = tuple[str, int, Any, Any, Any]
 
 
 def why_left_out(name: str) -> str:
@@ -54,7 +55,7 @@ def why_left_out(name: str) -> str:
 def listed(
     kind: str,
     path: Path,
-    rows: list[tuple[str, int, str, str, str]],
+    rows: list[Row],
     read: Callable[[str], bytes],
     classes: Classes,
     split: str,
@@ -62,41 +63,43 @@ def listed(
     splits: bool,
     grouped: bool = False,
 ) -> Source:
-    """A Source from rows (name, bytes, label, split, group), the wanted split only.
+    """Return a Source of the rows of the wanted split.
 
-    splits: whether it has any.
+    splits, grouped: whether the source has splits and groups.
     """
     n_listed = len(rows)
     names = possible_splits(splits)
     check_found(split, names, path)
-    codes = split_codes([row[3] for row in rows], names)
     if split != "all":
+        codes = split_codes([row[3] for row in rows], len(rows), names)
         rows = [
             row for row, code in zip(rows, codes, strict=True) if names[code] == split
         ]
-        codes, names = np.zeros(len(rows), np.uint8), [split]
     if not rows:
         raise ExtractError(
             f"a source must hold at least one image, got images=0 in {str(path)!r} "
             f"with {split=}. Check the path and the layout."
         )
-    texts: list[str] | np.ndarray = [row[2] for row in rows]
-    labels, class_names, declared = classes.encode(texts, len(rows))
-    group = group_ids([row[4] for row in rows], len(rows)) if grouped else None
+    columns = {"label": [row[2] for row in rows]}
+    if split == "all":
+        columns["split"] = [row[3] for row in rows]
+    else:
+        names = [split]
+    if grouped:
+        columns["group"] = [row[4] for row in rows]
+    said = interpreted(columns, len(rows), classes, names)
     files = [row[0] for row in rows]
-    # a file whose groups were numbered in their order, as they once were, is another
-    rule = (kind, "groups by digest") if grouped else kind
-    digest = hashlib.sha256(repr((rule, rows)).encode("utf-8", "surrogateescape"))
+    digest = hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogateescape"))
     return Source(
         kind=kind,
-        labels=labels,
-        split=codes,
+        labels=said.labels,
+        split=said.split,
         split_names=names,
         digest=digest.hexdigest(),
         names=files,
-        group=group,
-        class_names=class_names,
-        classes_declared=declared,
+        group=said.group,
+        class_names=said.class_names,
+        classes_declared=said.declared,
         read=lambda row: read(files[row]),
         left_out=Counter({"rows of other splits": n_listed - len(rows)}),
     )

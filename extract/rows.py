@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 
 from extract.errors import FormatError
-from extract.items import declared_dtype, is_missing, read_column
+from extract.items import (
+    NO_GROUP,
+    declared_dtype,
+    name_of,
+    read_column,
+    text_group,
+)
 from extract.reading import ROW_COLUMNS
-
-_INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
 
 
 @dataclass
@@ -75,68 +79,54 @@ class Header:
         check_dataset_id(self.dataset_id)
 
 
-def text_group(text: str) -> int:
-    """The id of a group that has a text for a name: 63 bits of a digest of that text,
-    -1 for an empty one, a row on its own.
-
-    It depends on no other row: an order of all texts would change with one of them.
-    """
-    name = text.strip().encode("utf-8", "surrogatepass")
-    if not name:
-        return -1
-    digest = hashlib.blake2b(name, digest_size=8, person=b"dphead group").digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
 def group_ids(groups: Any, n_rows: int) -> np.ndarray:
-    """(n_rows,) int64 ids of groups, negative for a row on its own.
+    """Return (n_rows,) int64 ids of groups, each made from its own value alone.
 
-    groups: whole numbers, which are the ids, or texts (`text_group`); a list, an array
-        of objects, or a column of pandas or pyarrow may hold both, and a missing value
-        (None, NaN, pandas' NA, a masked item) for a row on its own.
+    groups: texts or numbers, which name groups by value in every format; NO_GROUP
+        (-1) stands for a missing value (None, NaN, pandas' NA, a masked item, ""), a
+        row on its own. -1 as a value is a group like any other.
 
-    Groups must be told apart exactly: cast, large unsigned ids would turn negative (a
-    row on its own), and fractions would become one group. They are refused by their
-    dtype, and in what declares none item by item.
+    Raises FormatError for truths, dates, complex numbers and longdouble (float64 would
+    merge them): by the declared dtype, or item by item where a column declares none.
     """
     try:
-        ids, dtype = read_column(groups), declared_dtype(groups)
+        values, dtype = read_column(groups), declared_dtype(groups)
     except TypeError:
         raise FormatError(
             f"groups must be a list or an array, got {type(groups).__name__}. Give "
             "one for each row."
         ) from None
-    texts = dtype.kind in "OSTU"
-    whole = dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < 8)
-    if not (texts or whole) or ids.shape != (n_rows,):
+    fits = dtype.kind in "OSTUiu" or (dtype.kind == "f" and dtype.itemsize <= 8)
+    if not fits or values.shape != (n_rows,):
         raise FormatError(
-            "groups must be (n,) texts, or integers of a dtype that int64 holds, got "
-            f"shape={ids.shape}, dtype={dtype}. Number them from 0, such as by "
+            f"groups must be (n,) texts, integers or floats of at most 64 bits, got "
+            f"shape={values.shape}, dtype={dtype}. Number them, such as by "
             "np.unique(groups, return_inverse=True)[1]."
         )
-    if ids.dtype.kind in "OSU":
-        return np.array([_group_item(item) for item in ids.tolist()], np.int64)
-    return ids.astype(np.int64, copy=False)
+    if values.dtype.kind == "O":
+        return np.array([_group_item(item) for item in values.tolist()], np.int64)
+    with np.errstate(all="ignore"):  # a signalling NaN would warn
+        found, at = np.unique(values, return_inverse=True)
+    return np.array([_group_item(item) for item in found.tolist()], np.int64)[at]
 
 
 def _group_item(item: Any) -> int:
-    """The id of one group of a list or of objects. No code of its own runs."""
-    kind = type(item)
-    if issubclass(kind, bytes):
-        item, kind = bytes.decode(item, "utf-8", "surrogateescape"), str
-    if issubclass(kind, str):
-        return text_group(str.__str__(item))
-    if is_missing(item):
-        return -1
-    # the class's own conversion, since a subclass may have another
-    number = int.__index__(item) if issubclass(kind, int) else None
-    number = int(item) if kind in _INTEGERS else number
-    if number is None or kind is bool or not -(2**63) <= number < 2**63:
+    """Return the id of one group of a list or of objects. No code of its own runs."""
+    if type(item) in (bool, np.bool_):
         raise FormatError(
-            "each group must be a text or an integer that int64 holds, got "
-            f"type={kind.__name__}. Convert the groups to texts."
+            "a group must be a text or a number, got type=bool. Convert the groups to "
+            "texts."
         )
-    return number
+    return text_group(name_of(item))
+
+
+def check_ids(ids: np.ndarray) -> None:
+    """Raise FormatError unless these are whole numbers that int64 holds."""
+    if ids.dtype.kind not in "iu" or not np.can_cast(ids.dtype, np.int64):
+        raise FormatError(
+            "ids of groups must be integers of a dtype that int64 holds, got "
+            f"dtype={ids.dtype}. Make them by group_ids(groups, n_rows)."
+        )
 
 
 def check_dataset_id(dataset_id: str | None) -> None:
@@ -168,7 +158,8 @@ def prepare_block(
     """Columns of one block in the file's dtypes; FormatError for a wrong shape or a
     valid row that is not finite.
 
-    Labels outside the classes become -1; invalid rows become zero.
+    "group" holds ids (`group_ids`). Labels outside the classes become -1; invalid rows
+    become zero.
     """
     if features.shape != (n_rows, header.n_features):
         raise FormatError(
@@ -206,7 +197,9 @@ def prepare_block(
         ),
     }
     if header.has_group:
-        block["group"] = group_ids(columns.get("group", np.full(n_rows, -1)), n_rows)
+        ids = np.asarray(columns.get("group", np.full(n_rows, NO_GROUP)))
+        check_ids(ids)
+        block["group"] = ids.astype(np.int64, copy=False)
     for name, values in block.items():
         if len(values) != n_rows:
             raise FormatError(

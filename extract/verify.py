@@ -15,6 +15,7 @@ import numpy as np
 
 from extract.disk import read_names
 from extract.errors import FormatError
+from extract.items import NO_GROUP
 from extract.reading import FeaturesFile, open_features
 from extract.rows import block_digest
 
@@ -189,7 +190,7 @@ def _across_splits(file: FeaturesFile) -> list[Problem]:
         text = f"{_NEAR} in two splits, {chance:,} by chance"
         problems.append(Problem(text, near))
     if file.group is not None:
-        shared = _in_two(file.group, file.split, file.group >= 0)
+        shared = _in_two(file.group, file.split, file.group != NO_GROUP)
         if len(shared):
             problems.append(Problem("rows whose group is in two splits", shared))
     return problems

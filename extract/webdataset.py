@@ -20,6 +20,7 @@ from extract.errors import ExtractError
 from extract.images import Source
 from extract.listing import (
     SUFFIXES,
+    Row,
     check_member,
     files_below,
     limited,
@@ -47,9 +48,9 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
     """A Source of the samples of a .tar, or of all that lie in a folder, by name.
 
     Rows are in the archives' order; a sample without an image is an unreadable row. Its
-    label is the text of .cls: a class's name, or a whole number, its position. columns:
-    which fields of .json are label, group and split; those that are not named are not
-    looked at. ExtractError for two images of one key, and for what `listing` refuses.
+    label is the text of .cls, a class's name. columns: which fields of .json are label,
+    group and split; those that are not named are not looked at. Raises ExtractError for
+    two images of one key, and for what `listing` refuses.
     """
     tars = sorted(path.glob("*.tar*")) if path.is_dir() else [path]
     if not tars:
@@ -57,18 +58,19 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
             f"a folder of WebDataset archives must hold .tar files, got none in "
             f"{str(path)!r}. Check the path."
         )
-    names = classes.names or []
     named = {role: getattr(columns, role) for role in ROLES}
     fields = {role: name for role, name in named.items() if name is not None}
-    rows, images = [], {}
+    rows: list[Row] = []
+    images = {}
     left_out = Counter({"files that are no archives": _n_others(path, tars)})
     for tar in tars:
         for key, sample in _samples(tar, left_out).items():
             name = f"{tar.name}:{key}"
-            said = {role: _field(sample, field) for role, field in fields.items()}
+            values = sample.fields or {}
+            said = {role: values.get(field) for role, field in fields.items()}
             label = said.get("label", sample.label)
-            texts = (_class(label, names), said.get("split", ""), said.get("group", ""))
-            rows.append((name, sample.size, *texts))
+            others = (said.get("split"), said.get("group"))
+            rows.append((name, sample.size, label, *others))
             images[name] = (tar, sample.image)
     reader = _Members()
     source = listed(
@@ -157,19 +159,6 @@ def _parsed(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _field(sample: Sample, name: str) -> str:
-    """A text or a whole number of .json as a text, else ""."""
-    value = (sample.fields or {}).get(name)
-    return str(value) if isinstance(value, str | int) else ""
-
-
-def _class(label: str, names: Sequence[str]) -> str:
-    """A label's class: a whole number is a position."""
-    if label.isascii() and label.isdigit() and int(label[:18]) < len(names):
-        return names[int(label[:18])]
-    return label
 
 
 class _Members:

@@ -364,19 +364,19 @@ def write_features(
     valid: np.ndarray | None = None,
     split: np.ndarray | None = None,
     split_names: Sequence[str] = ("all",),
-    group: np.ndarray | None = None,
+    group: Sequence[Any] | np.ndarray | None = None,
     **header: Any,
 ) -> str:
     """Write arrays as a features file and return its dataset_id.
 
     `class_names` count as declared public.
 
-    features (n, d) float; labels (n,) int; valid (n,) bool; split (n,) codes into
-    split_names; group (n,) int of a dtype that int64 holds, negative for a row on its
-    own. Further keywords are fields of `Header` (backbone, transform, dataset_id,
-    dtype, ...). FormatError if the file exists with another configuration, the arrays
-    do not fit together, or groups are of another dtype. dtype: float16 stays,
-    everything else becomes float32.
+    features (n, d) float; labels (n,) int positions of classes, -1 for none; valid (n,)
+    bool; split (n,) codes into split_names; group (n,) texts or numbers, missing for a
+    row on its own (`group_ids`). Further keywords are fields of `Header` (backbone,
+    transform, dataset_id, dtype, ...). dtype: float16 stays, everything else becomes
+    float32. Raises FormatError if the file exists with another configuration, the
+    arrays do not fit together, or labels or groups are of another dtype.
     """
     features = np.asarray(features)
     if features.ndim != 2:
@@ -413,11 +413,16 @@ def write_features(
         return writer.dataset_id
 
 
-def _columns(n_rows: int, **given: np.ndarray | None) -> dict[str, np.ndarray]:
+def _columns(n_rows: int, **given: Any) -> dict[str, np.ndarray]:
     """Those that are given. FormatError unless each is (n_rows,), and groups whole."""
     columns = {
         name: np.asarray(values) for name, values in given.items() if values is not None
     }
+    if "labels" in columns and columns["labels"].dtype.kind not in "iub":
+        raise FormatError(
+            f"labels must be whole numbers, got dtype={columns['labels'].dtype}. Pass "
+            "each row's position among the classes, -1 for none."
+        )
     if "group" in columns:
         columns["group"] = group_ids(given["group"], n_rows)
     for name, values in columns.items():

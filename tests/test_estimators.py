@@ -747,11 +747,11 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
                 x, y, groups=given
             )
     for wrong in (
-        groups.astype(np.uint64),
-        groups / 1,
+        groups > 50,
+        groups * 1j,
         groups[:-1],
     ):
-        with pytest.raises(ValueError, match="of a dtype that int64 holds"):
+        with pytest.raises(ValueError, match="floats of at most 64 bits"):
             make(epsilon=4.0, delta=1e-4, classes=range(3), group_cap=2).fit(
                 x, y, groups=wrong
             )

@@ -33,6 +33,7 @@ from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params, Query
 from dphead.privacy.release import noise_scale
+from dphead.privacy.sampling import NO_GROUP
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.blocks import CHUNK
 from dphead.rows.features import FeaturesRows
@@ -140,7 +141,7 @@ def world(
     x[2::COUNTED_EVERY] = np.nan
     x[3::COUNTED_EVERY] = np.float32(1e6 * clip_norm)
     unit = np.arange(copies) * (n // copies)
-    groups = np.full(n, -1)
+    groups = np.full(n, NO_GROUP)
     groups[unit] = 0
     sampled = slots % 2 == 1
     sampled[unit] = True
@@ -182,7 +183,7 @@ class Ways:
             [str(i) for i in range(n_classes)],
             split=np.concatenate(splits),
             split_names=list(self._splits.values()),
-            group=np.concatenate([w.groups for w in every]),
+            group=[None if g == NO_GROUP else g for w in every for g in w.groups],
         )
         # the writer refuses what is not finite: others may not
         with h5py.File(path, "r+", locking=False) as file:

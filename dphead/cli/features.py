@@ -51,7 +51,7 @@ def features() -> None:
 @click.option(
     "--group",
     metavar="NAME",
-    help="Likewise, whose a row is: texts, or whole numbers; empty: on its own.",
+    help="Likewise, whose a row is: texts or numbers; missing: on its own.",
 )
 @click.option(
     "--split",

@@ -148,7 +148,7 @@ LAYOUT = click.option(
 CLASSES = click.option(
     "--classes",
     metavar="A,B,C|N|@FILE",
-    help="Public class names in label order, their number, or a file.",
+    help="Public class names, their number (labels are positions), or a file.",
 )
 FOLDER_NAMES_ARE_PUBLIC = click.option(
     "--folder-names-are-public",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+NO_GROUP = -1  # as a features file has it
+
 
 def poisson_sample(
     n_rows: int, sampling_prob: float, generator: np.random.Generator
@@ -76,7 +78,7 @@ class Allocation:
 def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
     """(n,) bool: the first `cap` rows of each group.
 
-    groups: (n,) int; a negative one is a group of this row alone.
+    groups: (n,) ids; NO_GROUP (-1), which no group has, is a row on its own.
 
     Guarantee: at most `cap` rows of a group are kept, and which of them depends on that
     group's slots alone.
@@ -91,5 +93,5 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
     first = np.searchsorted(ordered, ordered)  # of its group
     rank = np.arange(len(groups)) - first
     kept = np.empty(len(groups), bool)
-    kept[order] = (rank < cap) | (ordered < 0)
+    kept[order] = (rank < cap) | (ordered == NO_GROUP)
     return kept

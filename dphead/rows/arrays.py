@@ -9,13 +9,20 @@ import numpy as np
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.sampling import within_cap
 from dphead.rows.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, padded, rows_of_block
-from extract.format import declared_dtype, group_ids, read_column
+from extract.format import (
+    check_ids,
+    declared_dtype,
+    group_ids,
+    is_missing,
+    read_column,
+)
 
 __all__ = [
     "ArrayRows",
     "declared_dtype",
     "group_ids",
     "held_labels",
+    "is_missing",
     "read_column",
     "within_group_cap",
 ]
@@ -27,8 +34,8 @@ class ArrayRows:
     x: (n_rows, n_features) float; y: (n_rows,) int class positions, or (n_rows,
     n_classes) label sets of ones and zeros; a row with anything else counts zero.
 
-    groups: (n_rows,) integers that int64 holds (`group_ids`), negative for a row on its
-    own; with group_cap only the first so many rows of each count.
+    groups: (n_rows,) ids of `group_ids`, -1 for a row on its own; with group_cap only
+    the first so many rows of each count.
     Kept as float32: a float64 value beyond float32's range becomes infinite, and its
     row counts zero.
     block_rows: rows of a block; by default 2,048, and more together where each core has
@@ -116,7 +123,10 @@ def held_labels(y: np.ndarray) -> np.ndarray:
 def within_group_cap(
     groups: np.ndarray | None, group_cap: int | None, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """(n,) bool: the rows within the cap of their group, all of them without a cap."""
+    """Return (n,) bool: the rows within their group's cap, all of them without one.
+
+    groups: ids (`group_ids`), not the user's own values.
+    """
     if group_cap is None:
         return np.ones(shape, bool)
     if groups is None:
@@ -124,5 +134,10 @@ def within_group_cap(
             f"group_cap needs a group for each row, got {group_cap=} and no groups. "
             "Give them."
         )
-    groups = group_ids(groups, shape[0])
+    check_ids(groups)
+    if groups.shape != shape:
+        raise ValueError(
+            f"groups must be one for each row, got shape={groups.shape} for "
+            f"{shape[0]} rows. Give one a row."
+        )
     return within_cap(groups, group_cap)

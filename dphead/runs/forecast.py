@@ -20,6 +20,7 @@ from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import Plan, check_facts, make_plan
 from dphead.planning.stand_in import StandIn, on_fewer_rows
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.sampling import NO_GROUP
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.features import load_features, split_slots
 from dphead.runs.files import extraction
@@ -49,7 +50,7 @@ class LookAlike:
     """Rows that anybody may see, and that are as private ones are expected to be.
 
     x: (n, n_features) float; y: (n,) int class positions, -1 for none: such rows are
-    left out. groups: (n,) int, negative for a row on its own, or None.
+    left out. groups: (n,) ids of a features file, -1 for a row on its own, or None.
     are_public: has to be declared; ValueError otherwise. thing: what a row is called.
     """
 
@@ -257,13 +258,14 @@ def split_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(at most n_rows to train on, those that are held out): positions at random.
 
-    groups: (n,) int, negative for a row on its own. No group is on both sides, so that
+    groups: (n,) ids, -1 for a row on its own. No group is on both sides, so that
     a few more rows may be held out than `forecast` says. ValueError where that leaves
     none to train on.
     """
     n = len(groups)
-    alone = groups.max(initial=-1) + 1 + np.arange(n)
-    names, group = np.unique(np.where(groups < 0, alone, groups), return_inverse=True)
+    alone = groups.min(initial=0) - n + np.arange(n)  # below any id
+    own = groups == NO_GROUP
+    names, group = np.unique(np.where(own, alone, groups), return_inverse=True)
     place = np.random.default_rng((SPLITS, seed)).permutation(len(names))[group]
     order = np.argsort(place, kind="stable")
     wanted = min(n // HELD_OUT_SHARE, MOST_HELD_OUT)

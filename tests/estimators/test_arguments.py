@@ -162,7 +162,7 @@ def test_what_cannot_be_is_refused_before_the_charge(estimator, parameter):
         assert book.fits() == []
 
 
-GROUPS = [5, "text", True, {}, [1, 2], [0.5] * 60, [[]] * 60]
+GROUPS = [5, "text", True, {}, [1, 2], [True] * 60, [[]] * 60]
 
 
 @pytest.mark.parametrize("groups", [*GROUPS, np.zeros((60, 2), int)])

@@ -82,11 +82,11 @@ def test_groups_may_be_texts(blobs):
     assert by_text.privacy_.protected_unit.startswith("one group")
     objects = np.array([*texts[:-1], None], object)
     make(group_cap=2).fit(x, y, groups=objects)
-    with pytest.raises(ValueError, match="a text or an integer"):
+    with pytest.raises(ValueError, match="a text or a number"):
         make(group_cap=2).fit(
             x,
             y,
-            groups=[*texts[:-1], 0.5],
+            groups=[*texts[:-1], True],
         )
 
 

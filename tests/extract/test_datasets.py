@@ -225,12 +225,12 @@ def fields(**values) -> bytes:
 def test_samples_of_tars_are_rows(tmp_path):
     members = {
         "a/1.png": png(1),
-        "a/1.cls": b"2\n",
+        "a/1.cls": b"eel\n",
         "a/1.json": fields(patient="p1", part="train"),
         "a/2.JPG": png(2),
         "a/2.cls": b"dog",
         "a/2.json": fields(patient=7, part="test"),
-        "a/3.cls": b"0",
+        "a/3.cls": b"cat",
         "a/4.png": png(4),
         "a/4.json": b"{" * 100_000,
         "a/4.seg.png": b"another picture of it",

@@ -81,23 +81,21 @@ def test_import_needs_neither_torch_nor_jax():
 
 
 BAD_GROUPS = {
-    "ids beyond int64": np.array([2**63 + 5] * 3 + [7] * 3, np.uint64),
-    "fractions": np.array([0.2, 0.9, 0.4, 0.2, 1.5, 1.1]),
-    "large numbers": np.array([1e19] * 3 + [5.0] * 3),
-    "no numbers": np.array([np.nan] * 3 + [5.0] * 3),
     "truths": np.array([True] * 3 + [False] * 3),
+    "complex numbers": np.array([1j] * 3 + [2j] * 3),
+    "dates": np.array([0] * 3 + [1] * 3, "M8[D]"),
+    # float64 would make one of neighbors; some platforms have no longer float
+    "long numbers": np.array([1] * 3 + [2] * 3, np.longdouble),
 }
 
 
 @pytest.mark.parametrize("group", BAD_GROUPS.values(), ids=BAD_GROUPS)
 def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(tmp_path, group):
-    """Large unsigned ids would turn negative, a row on its own each; fractions would be
-    one group.
-    """
+    """A writer takes ids alone, and no values that a cast could merge."""
+    if group.dtype == np.float64:
+        pytest.skip("longdouble is float64 here")
     x, y = sample(6)
-    with pytest.raises(
-        FormatError, match=r"of a dtype that int64 holds.*dtype=.*return_inverse"
-    ):
+    with pytest.raises(FormatError, match=r"at most 64 bits.*dtype=.*return_inverse"):
         write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
     assert list(tmp_path.iterdir()) == []
     header = Header(6, 7, has_group=True)
@@ -108,13 +106,13 @@ def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(tmp_path, grou
         writer.append(x, {"labels": y, "group": group})
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint32, ">i4"])
-def test_groups_of_any_dtype_that_int64_holds_are_kept(tmp_path, dtype):
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint64, ">i4", "f8"])
+def test_groups_of_numbers_are_written_by_value(tmp_path, dtype):
     x, y = sample(6)
-    group = np.array([np.iinfo(dtype).max] * 3 + [7] * 3, dtype)
+    group = np.array([100] * 3 + [7] * 3, dtype)
     write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], group=group)
     with open_features(tmp_path / "f.h5") as file:
-        assert file.group.tolist() == group.tolist()
+        assert file.group.tolist() == group_ids([100] * 3 + [7] * 3, 6).tolist()
 
 
 TEXTS = st.text(max_size=6)
@@ -129,15 +127,14 @@ def test_the_id_of_a_group_is_made_of_that_group_alone(items):
     objects = np.fromiter(items, object, len(items))
     assert group_ids(objects, len(items)).tolist() == ids.tolist()
     for item, one in zip(items, ids, strict=True):
-        if isinstance(item, int):
-            assert one == item
-        else:
-            assert (one < 0) == (not isinstance(item, str) or not item.strip())
+        missing = not isinstance(item, int | str) or not str(item).strip()
+        assert (one == -1) == missing and one >= -1
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_texts_name_the_same_group_where_they_are_equal(texts):
     ids = group_ids(texts, len(texts))
+    # an empty text is none, and "1.0" is the group "1": tests/extract/test_items.py
     names = [text.strip() for text in texts]
     for i, one in enumerate(names):
         for j, other in enumerate(names):
@@ -154,9 +151,9 @@ def test_the_id_of_a_text_is_fixed():
     assert text_group("patient 7") == 996562260400971173
 
 
-@pytest.mark.parametrize("item", [1.5, True, 2**63, object()])
-def test_a_group_that_is_neither_text_nor_integer_is_refused(item):
-    with pytest.raises(FormatError, match="must be a text or an integer"):
+@pytest.mark.parametrize("item", [1j, True, np.True_, np.longdouble(1), [1], object()])
+def test_a_group_that_is_neither_text_nor_number_is_refused(item):
+    with pytest.raises(FormatError, match="must be a text or a number"):
         group_ids(["a", item], 2)
 
 
@@ -173,7 +170,7 @@ def test_written_arrays_come_back(tmp_path):
         assert file.split_names == ["train"]
         np.testing.assert_array_equal(file.features[:], x)
         np.testing.assert_array_equal(file.labels, y)
-        np.testing.assert_array_equal(file.group, group)
+        np.testing.assert_array_equal(file.group, group_ids(group, 50))
         assert file.valid.all()
         assert file.labels.dtype == np.int32
         assert file.group.dtype == np.int64

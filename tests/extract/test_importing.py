@@ -221,9 +221,11 @@ def test_npy_files_lie_beside_each_other(tmp_path):
         label=str(tmp_path / "y.npy"),
         group=str(tmp_path / "g.npy"),
     )
-    with pytest.raises(ExtractError, match="label='3'"):
+    with pytest.raises(ExtractError, match=r"label='0' and 3 more.*--classes N"):
         imported(tmp_path / "x.npy", columns)
-    classes = Classes(NAMES, allow_unlabelled=True)
+    with pytest.raises(ExtractError, match="label='3'"):
+        imported(tmp_path / "x.npy", columns, classes=Classes.parse("3"))
+    classes = Classes.parse("3", allow_unlabelled=True)
     got = imported(tmp_path / "x.npy", columns, classes=classes)
     assert got["features"].dtype == np.float16  # as the whole file is
     assert got["labels"][:5].tolist() == [
@@ -233,7 +235,7 @@ def test_npy_files_lie_beside_each_other(tmp_path):
         -1,
         0,
     ]
-    assert got["group"].tolist() == list(range(50))
+    assert got["group"].tolist() == group_ids(range(50), 50).tolist()
 
 
 def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_path):
@@ -274,6 +276,7 @@ def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_pat
         path,
         Columns(("v",), width=4),
         block_rows=2,
+        classes=Classes.parse("3"),
     )
     assert got["valid"].tolist() == [
         True,
@@ -297,16 +300,11 @@ def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_pat
         1,
         0,
     ]
-    assert got["group"].tolist() == [
-        -1,
-        7,
-        7,
-        0,
-        -1,
-        2**40,
-    ]
+    wanted = group_ids([None, 7, 7, 0, -3, 2**40], 6)
+    assert got["group"].tolist() == wanted.tolist()
+    assert (got["group"] == -1).tolist() == [True, *[False] * 5]
     with pytest.raises(ExtractError, match="Pass --width N"):
-        imported(path, Columns(("v",)))
+        imported(path, Columns(("v",)), classes=Classes.parse("3"))
     fixed = table.set_column(
         0,
         "v",
@@ -319,6 +317,7 @@ def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_pat
     assert imported(
         path,
         Columns(("v",)),
+        classes=Classes.parse("3"),
     )["features"].shape == (6, 4)
 
 

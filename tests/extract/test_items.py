@@ -163,12 +163,9 @@ def test_one_item_changes_no_other(make, other):
     assert is_missing(read[1][4]) if other is None else read[1][4] == other
     assert declared_dtype(before) == declared_dtype(after)
     ids = group_ids(after, 9)
-    wanted = -1 if other is None else other
-    assert ids.tolist() == [
-        *values[:4],
-        wanted,
-        *values[5:],
-    ]
+    alone = [group_ids([value], 1)[0] for value in values]
+    assert ids.tolist() == [*alone[:4], group_ids([other], 1)[0], *alone[5:]]
+    assert (ids[4] == -1) == (other is None)  # -1 as a value names a group
 
 
 @pytest.mark.parametrize(
@@ -195,20 +192,85 @@ def test_missing_groups_of_any_kind_are_rows_on_their_own():
         [1, *missing, pandas.NaT, " ", b""],
         9,
     )
-    assert ids.tolist() == [1] + [-1] * 8
+    assert ids[0] >= 0
+    assert ids[1:].tolist() == [-1] * 8
 
 
 @pytest.mark.parametrize(
     "dtype",
-    ["UInt64", "Float64", "boolean", "uint64[pyarrow]"],
+    ["boolean", "datetime64[ns]", "timedelta64[ns]", "bool[pyarrow]"],
 )
 def test_groups_are_refused_by_what_their_column_declares(dtype):
     for values in (
         [1, 0, 1],
         [None, None, None],
     ):
-        with pytest.raises(FormatError, match="of a dtype that int64 holds"):
+        with pytest.raises(FormatError, match="floats of at most 64 bits"):
             group_ids(of_pandas(dtype)(values), 3)
+
+
+BEYOND = 2**63 + 5  # a hash of 64 bits without a sign
+NAMING = {
+    "int64": lambda v: np.array(v, np.int64),
+    ">i8": lambda v: np.array(v, ">i8"),
+    "float64": lambda v: np.array(v, np.float64),
+    "text": lambda v: np.array([str(x) for x in v]),
+    "text of floats": lambda v: [f"{float(x)!r} " for x in v],
+    "bytes": lambda v: np.array([str(x).encode() for x in v]),
+    "list of floats": lambda v: [float(x) for x in v],
+    "Float64": lambda v: of_pandas("Float64")(v),
+    "Int64": lambda v: of_pandas("Int64")(v),
+    "string": lambda v: of_pandas("string")([str(x) for x in v]),
+    "float64[pyarrow]": lambda v: of_pandas("float64[pyarrow]")(v),
+}
+
+
+@pytest.mark.parametrize("make", NAMING.values(), ids=NAMING)
+def test_equal_values_name_one_group_in_every_type(make):
+    """Half of all signed 64-bit hashes are negative: such an id is one like any other.
+    No value becomes the mark of a missing one.
+    """
+    values = [-1541654, 0, -1, 7, 2**52]
+    assert group_ids(make(values), 5).tolist() == group_ids(values, 5).tolist()
+    assert len(set(group_ids(values, 5))) == 5
+    assert (group_ids(values, 5) >= 0).all()
+
+
+def test_unsigned_and_long_ids_are_told_apart():
+    ids = [BEYOND, BEYOND + 1, -BEYOND, 10**20, 10**5000, 10**5000 + 1]
+    found = group_ids(ids, 6)
+    assert len(set(found)) == 6 and (found >= 0).all()
+    assert group_ids(np.array(ids[:2], np.uint64), 2).tolist() == found[:2].tolist()
+    assert group_ids([str(i) for i in ids[:4]], 4).tolist() == found[:4].tolist()
+
+
+def test_a_fraction_is_named_by_its_value():
+    floats = [0.0, -0.0, 0.1, 1.5, 1e300, float("inf"), float("nan")]
+    found = group_ids(floats, 7)
+    assert found.tolist() == group_ids(np.array(floats), 7).tolist()
+    texts = [*map(repr, floats[:6]), None]
+    assert found.tolist() == group_ids(texts, 7).tolist()
+    assert found[0] == found[1] == group_ids([0], 1)[0]
+    assert len(set(found)) == 6 and found[6] == -1
+
+
+@pytest.mark.parametrize("text", ["007", "1.10", "1e5", "+1", "0x1", "1_0"])
+def test_a_text_that_python_would_not_write_is_no_number(text):
+    """Such as a patient 10 of site 1, or a hash in hexadecimal digits."""
+    number = int(text, 0) if text in ("0x1", "1_0") else float(text)
+    assert group_ids([text], 1)[0] != group_ids([number], 1)[0]
+
+
+def test_a_category_and_a_text_declare_their_items():
+    pa = pytest.importorskip("pyarrow")
+    for dtype in ("str", "string[python]", "string[pyarrow]"):
+        column = of_pandas(dtype)(["a", None])
+        for texts in (column, column.astype("category")):
+            assert declared_dtype(texts) == np.dtype(str)
+    for kind in (pa.string(), pa.large_string(), pa.string_view()):
+        assert declared_dtype(pa.array(["a"], kind)) == np.dtype(str)
+    assert declared_dtype(coded(["a"])) == np.dtype(str)
+    assert declared_dtype(coded([1])) == np.dtype(np.int64)
 
 
 def test_an_array_of_a_fixed_dtype_stays_as_it_is():

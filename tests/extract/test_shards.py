@@ -191,7 +191,7 @@ def test_a_missing_shard_is_named(copy):
         ({"batch_size": 16}, "batch_size=32"),
         ({"normalize": RowNorm("unit")}, r"normalization\.kind=none"),
         ({"dtype": "float16"}, "dtype=float32"),
-        ({"classes": Classes.parse("a,b,c,d,e,f,g,h,i,j")}, "class_names="),
+        ({"classes": Classes.parse("11")}, "class_names="),
         ({"limit": 290}, r"shard\.n_rows=300"),
         ({"views": Views(2)}, "views=None"),
     ],

@@ -121,6 +121,8 @@ def test_groups_that_a_cast_could_merge_or_take_apart_are_refused(dtype):
     x, y = data(6, 4)
     with pytest.raises(ValueError, match="of a dtype that int64 holds"):
         ArrayRows(x, y, groups=np.arange(6).astype(dtype), group_cap=1)
+    with pytest.raises(ValueError, match="one for each row"):
+        ArrayRows(x, y, groups=np.arange(5), group_cap=1)
     assert (
         ArrayRows(
             x, y, groups=np.uint32([7] * 3 + [2**32 - 1] * 3), group_cap=1

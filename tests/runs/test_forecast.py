@@ -28,6 +28,7 @@ from dphead.runs.forecast import (
 )
 from dphead.runs.report import plain
 from dphead.solvers.base import PublicFacts
+from extract.format import group_ids
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +276,7 @@ def test_a_files_rows_and_the_ledgers_that_know_them(tmp_path):
         and charged == []
     )
     assert found.groups is not None
-    np.testing.assert_array_equal(found.groups, group)
+    np.testing.assert_array_equal(found.groups, group_ids(group, 240))
     command = ("fit", path, "--method", "dp-ls", "--delta", "1e-3", "-o")
     fitted(*command, tmp_path / "run", "--protect", "image")
     _, (ledger,) = open_look_alike(path, None, True)
