@@ -23,11 +23,11 @@ def run() -> None:
     start = time.perf_counter()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
-    write_digits(FOLDER / "digits.npz")
+    write_images(FOLDER)
     features = FOLDER / "features.h5"
     dphead(
-        f"extract {FOLDER}/digits.npz -o {features} --backbone scatternet --scatter-j "
-        "1 --classes 10"
+        f"extract {FOLDER}/digits -o {features} --layout split/class --classes 10 "
+        "--backbone scatternet --image-size 8 --channels 1 --scatter-j 1"
     )
     rows = []
     for method in METHODS:
@@ -43,8 +43,8 @@ def run() -> None:
             )
     print_table(rows)
     print(
-        f"\n{rows[0][2]['statement']}\n\n{FOLDER}/: one run folder a head; "
-        f"{time.perf_counter() - start:.0f} s in all"
+        f"\n{rows[0][2]['statement']}\n\n{FOLDER}/: the images (digits/, new_images/) "
+        f"and a run folder for each head; {time.perf_counter() - start:.0f} s in all"
     )
 
 
@@ -65,10 +65,18 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return images, labels, split
 
 
-def write_digits(path: Path) -> None:
-    """All of them in an .npz."""
+def write_images(folder: Path) -> None:
+    """Write digits/SPLIT/CLASS/NUMBER.png, and ten test images in new_images/."""
+    from PIL import Image
+
     images, labels, split = digits()
-    np.savez(path, images=images, labels=labels, split=split)
+    for row, image in enumerate(images):
+        path = folder / "digits" / str(split[row]) / str(labels[row]) / f"{row:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    (folder / "new_images").mkdir()
+    for path in sorted((folder / "digits" / "test").rglob("*.png"))[:10]:
+        shutil.copy(path, folder / "new_images")
 
 
 def dphead(arguments: str) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.demo import write_digits
+from benchmarks.demo import digits
 from benchmarks.heads import describe
 from dphead.rows.arrays import ArrayRows
 from dphead.rows.features import load_features
@@ -141,7 +141,8 @@ def images(dataset: str, folder: Path | None) -> Path:
         path = cache() / "images" / "digits.npz"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_digits(path)
+            pixels, labels, split = digits()
+            np.savez(path, images=pixels, labels=labels, split=split)
         return path
     name = FOLDERS[dataset]
     source = (folder or cache() / "images") / name

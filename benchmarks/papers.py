@@ -44,11 +44,10 @@ FIVE = (  # (data set, printed epsilon) of the README's rows
     *(("fashion-mnist", "3.0"), ("cifar10", "3.0")),
 )
 SHORT_NOTE = """Test accuracy in %, δ = 1e-5; ± sd over noise draws (three of ours).
-Features are fixed wavelets on both sides; ours add layers of random filters
-(`deep-patches`; not for Fashion-MNIST), two scales (not for MNIST), and for CIFAR-10
-opponent colours and mirror images: no data went into any. The published head ([Tramèr,
-Boneh 2021](https://arxiv.org/abs/2011.11660)) was tuned on these data, and its ε is
-that of one fit; `auto` has nothing to tune, and its ε is all that was spent."""
+Features are fixed on both sides: wavelets, and for ours layers of random filters
+(`deep-patches`; not for Fashion-MNIST). The published head ([Tramèr, Boneh
+2021](https://arxiv.org/abs/2011.11660)) was tuned on these data, and its ε is that of
+one fit. `auto` tunes nothing, and its ε is all that was spent."""
 Rows = list[dict[str, Any]]
 
 

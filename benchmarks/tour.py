@@ -5,13 +5,12 @@ anew at each run, so numbers differ.
 """
 
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.demo import digits
+from benchmarks.demo import write_images
 
 COMMANDS = (
     "dphead extract digits/ -o digits.h5 --layout split/class --classes 10 "
@@ -25,20 +24,6 @@ HOME = "~/.local/share/dphead"  # what is printed for the folder of this run's l
 WIDTH = 80
 PROGRESS = re.compile(r"^.* \(\d+ s\)\n", re.MULTILINE)  # of a machine that is busy
 BLOCK = re.compile(r"(<!-- tour -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def write_images(folder: Path) -> None:
-    """digits/SPLIT/CLASS/NUMBER.png, and ten of the test images in new_images/."""
-    from PIL import Image
-
-    images, labels, split = digits()
-    for row, image in enumerate(images):
-        path = folder / "digits" / str(split[row]) / str(labels[row]) / f"{row:04}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
-    (folder / "new_images").mkdir()
-    for path in sorted((folder / "digits" / "test").rglob("*.png"))[:10]:
-        shutil.copy(path, folder / "new_images")
 
 
 def run() -> str:

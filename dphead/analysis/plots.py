@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.iteration import iteration_epsilon, iteration_noise
-from dphead.analysis.tradeoff import REPORTED_RATES, tradeoff
+from dphead.analysis.tradeoff import (
+    PLACES,
+    REPORTED_RATES,
+    is_replaced,
+    true_positive_rates,
+)
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.atomic_write import write_atomically
@@ -26,8 +31,9 @@ def tradeoff_plot(
     relation: str = "zero_out",
     title: str = "",
 ) -> None:
-    """Draw what any membership attack is limited to and write it to `path` (its ending
-    gives the format).
+    """Draw the upper bound on any membership-inference attack and write it to `path`.
+
+    Its ending gives the format. An unused row is as `tradeoff.is_replaced` says.
 
     Left: the trade-off curve, false negative against false positive rate (Dong, Roth,
     Su 2022). Right: the same curve as true positive rates at small false positive
@@ -37,16 +43,15 @@ def tradeoff_plot(
     """
     figure, (left, right) = new_figure(path, 2, (9.6, 4.2))
     linear, logarithmic = np.linspace(1e-6, 1, 500), np.geomspace(1e-4, 1, 400)
-    both = tradeoff(
-        events, np.concatenate([linear, logarithmic, REPORTED_RATES]), relation
-    )
+    rates = np.concatenate([linear, logarithmic, REPORTED_RATES])
+    both = 1 - true_positive_rates(events, rates, relation)
     curve, low, points = np.split(both, [len(linear), len(linear) + len(logarithmic)])
     left.fill_between(linear, 0, curve, color=BLUE, alpha=0.12, linewidth=0)
     left.plot(linear, curve, color=BLUE)
     left.plot([0, 1], [1, 0], color=GREY, linestyle="--", linewidth=1)
     left.annotate("guessing", (0.62, 0.4), color=GREY, fontsize=9)
     if np.interp(0.3, linear, curve) > 0.25:
-        left.annotate("no attack\ngets here", (0.05, 0.07), color=BLUE, fontsize=9)
+        left.annotate("out of\nreach", (0.05, 0.07), color=BLUE, fontsize=9)
     left.set(
         xlabel="false positive rate",
         ylabel="least false negative rate",
@@ -74,7 +79,8 @@ def tradeoff_plot(
     )
     for axis in (right.xaxis, right.yaxis):
         axis.set_major_formatter(lambda rate, _: f"{100 * rate:g} %")
-    figure.suptitle(title, fontsize=11)
+    place = PLACES[is_replaced(relation)]
+    figure.suptitle(f"{title} (an unused row {place})".lstrip(), fontsize=11)
     save_figure(figure, path)
 
 

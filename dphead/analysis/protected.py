@@ -25,11 +25,6 @@ def thing_in(report: dict[str, Any]) -> str:
     return thing_of(report["data"].get("extraction"))
 
 
-def with_article(thing: str) -> str:
-    """ "an image" or "a row"."""
-    return f"an {thing}" if thing == "image" else f"a {thing}"
-
-
 def protected_unit(group_cap: int | None, thing: str) -> str:
     """The unit of a plan whose rows are called `thing`."""
     if group_cap is None:

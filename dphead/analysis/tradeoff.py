@@ -1,17 +1,26 @@
-"""What any attacker is limited to: trade-off curves, true positive rates, advantage."""
+"""What any membership-inference attack is limited to: trade-off curves, true-positive
+rates, advantage.
+
+An attack decides whether a row was used for training. If it was not, either another row
+has its place (`replaced`), or its place is empty. Each limit says which of the two.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from dphead.analysis.rounding import percent_up
+from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent, log_delta, require, total_mu
 
 # false positive rates at which `dphead account` prints the limit on true positives
 REPORTED_RATES = (0.001, 0.01, 0.1)
 # the one of them that is taken where one number has to say it; chosen
-FALSE_ALARMS = 0.01
+FALSE_POSITIVE_RATE = 0.01
+# what becomes of a row that is not used, by whether it is replaced
+PLACES = {True: "has another in its place", False: "leaves its place empty"}
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
@@ -75,40 +84,179 @@ def tradeoff(
     - e^eps fpr, e^-eps (1 - delta - fpr)), a lower bound on the curve. Source: Dong,
     Roth, Su 2022, Propositions 3 and 6.
     """
-    rates = np.asarray(fpr, float)
+    return _tradeoff_function(events, relation, points)(np.asarray(fpr, float))
+
+
+def _tradeoff_function(
+    events: Sequence[GaussianEvent], relation: str, points: int = 2000
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the curve of `tradeoff` as a function of false positive rates."""
     mu = total_mu(events)
     if mu is not None:
-        return gaussian_tradeoff(mu, rates)
+        return lambda rates: gaussian_tradeoff(mu, rates)
     epsilons = np.concatenate([[0.0], np.geomspace(1e-4, 700.0, points - 1)])
     hit = 1 - delta_curve(events, epsilons, relation)
     steep = np.exp(epsilons)
     flat = np.exp(-epsilons)
-    bound = []
-    for rate in rates.ravel():
-        likely = float(np.max(hit - steep * rate))
-        unlikely = float(np.max(flat * (hit - rate)))
-        bound.append(max(0.0, likely, unlikely))
-    return np.array(bound).reshape(rates.shape)
+
+    def false_negatives(rates: np.ndarray) -> np.ndarray:
+        bound = []
+        for rate in rates.ravel():
+            likely = float(np.max(hit - steep * rate))
+            unlikely = float(np.max(flat * (hit - rate)))
+            bound.append(max(0.0, likely, unlikely))
+        return np.array(bound).reshape(rates.shape)
+
+    return false_negatives
 
 
-def tpr_bound(
-    events: Sequence[GaussianEvent], fpr: float, relation: str = "zero_out"
-) -> float:
-    """Largest true positive rate that any membership attack reaches at the false
-    positive rate `fpr` in [0, 1].
+def is_replaced(relation: str) -> bool:
+    """Return whether an unused row is taken to have another in its place by default.
+
+    It is where the number of rows is public, as readers then assume. Where the number
+    is private, an unused row is missing.
     """
-    if not 0 <= fpr <= 1:
+    return relation != "add_remove"
+
+
+def true_positive_rates(
+    events: Sequence[GaussianEvent],
+    fpr: np.ndarray | Sequence[float],
+    relation: str = "zero_out",
+    *,
+    replaced: bool | None = None,
+) -> np.ndarray:
+    """Return the largest true-positive rates of any membership-inference attack.
+
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        The releases that the attacker sees.
+    fpr : array of float
+        False-positive rates in [0, 1].
+    relation : str
+        The neighboring relation of the releases.
+    replaced : bool, optional
+        Whether an unused row has another in its place, or its place is empty.
+        Default: `is_replaced(relation)`.
+
+    Returns
+    -------
+    array of float
+        Upper limits, in [0, 1], one for each rate.
+
+    Raises
+    ------
+    ValueError
+        If a rate is outside [0, 1], or for an empty place under replace_one.
+
+    Notes
+    -----
+    Under zero_out and add_remove, one row in the place of another is two steps: one
+    row leaves, one comes. A mechanism with trade-off curve f has then
+    1 - (1 - f)(1 - f), which is G_{2 mu} for G_mu.
+
+    References
+    ----------
+    Dong, Roth, Su 2022, Theorem 2.14.
+    """
+    rates = np.asarray(fpr, float)
+    if not ((rates >= 0) & (rates <= 1)).all():
         raise ValueError(
             f"fpr must lie in [0, 1], got {fpr=}. Give a rate, such as 0.001."
         )
-    return 1.0 - float(tradeoff(events, [fpr], relation)[0])
+    if replaced is None:
+        replaced = is_replaced(relation)
+    if relation == "replace_one" and not replaced:
+        raise ValueError(
+            "replace_one compares rows with other rows, got an empty place. Use "
+            "zero_out or add_remove."
+        )
+    false_negatives = _tradeoff_function(events, relation)
+    hits = 1.0 - false_negatives(rates)
+    if replaced and relation != "replace_one":
+        hits = 1.0 - false_negatives(hits)
+    return hits
 
 
-def max_advantage(events: Sequence[GaussianEvent], relation: str = "zero_out") -> float:
-    """Largest true minus false positive rate of any attack: delta at epsilon 0, which
-    is 2 Phi(mu/2) - 1 for mu-GDP.
+def comparisons(relation: str) -> list[bool]:
+    """Return the values of `replaced` that a relation has limits for, default first."""
+    default = is_replaced(relation)
+    return [default] if relation == "replace_one" else [default, not default]
+
+
+def detection_limits(
+    events: Sequence[GaussianEvent], relation: str
+) -> dict[bool, float]:
+    """Return the limits at FALSE_POSITIVE_RATE by comparison, the default first."""
+    rates = [FALSE_POSITIVE_RATE]
+    return {
+        replaced: float(
+            true_positive_rates(events, rates, relation, replaced=replaced)[0]
+        )
+        for replaced in comparisons(relation)
+    }
+
+
+def limits_of_total(
+    epsilon: float, delta: float, relation: str, *, exact: bool
+) -> dict[bool, float]:
+    """Return limits as `detection_limits` from the total of several fits.
+
+    exact: whether the total is that of full batches, which are mu-GDP together.
+    Otherwise the curve is that of (epsilon, delta)-differential privacy alone.
     """
-    return float(delta_curve(events, [0.0], relation)[0])
+    if exact and math.isfinite(epsilon):
+        mu = mu_from_epsilon(epsilon, delta)
+        return detection_limits([GaussianEvent(1 / mu)] if mu > 0 else [], relation)
+
+    def hits(rate: float) -> float:
+        steep, flat = math.exp(min(epsilon, 700.0)), math.exp(-epsilon)
+        return min(1.0, delta + steep * rate, 1 - flat * (1 - delta - rate))
+
+    found = {}
+    for replaced in comparisons(relation):
+        twice = replaced and relation != "replace_one"
+        rate = hits(FALSE_POSITIVE_RATE)
+        found[replaced] = hits(rate) if twice else rate
+    return found
+
+
+def detection(limits: dict[bool, float], what: str, unit: str) -> str:
+    """Return a sentence with the limits of `detection_limits`, rounded up.
+
+    what: is attacked, such as "this head". unit: a row's or group's name, such as
+    "image".
+    """
+    shares = [
+        f"{percent_up(limit)} if an unused {unit} {PLACES[replaced]}"
+        for replaced, limit in limits.items()
+    ]
+    return (
+        f"At a {100 * FALSE_POSITIVE_RATE:g} % false-positive rate, a "
+        f"membership-inference attack on {what} detects at most this share of training "
+        f"{unit}s: {', '.join(shares)}."
+    )
+
+
+def max_advantage(
+    events: Sequence[GaussianEvent],
+    relation: str = "zero_out",
+    *,
+    replaced: bool = False,
+) -> float:
+    """Return the largest true minus false positive rate of any attack.
+
+    It is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. replaced: as for
+    `true_positive_rates`. Two steps add up to at most twice the advantage of one, and
+    for mu-GDP exactly to that of 2 mu.
+    """
+    mu = total_mu(events)
+    if not replaced or relation == "replace_one":
+        return float(delta_curve(events, [0.0], relation)[0])
+    if mu is not None:
+        return delta_from_mu(2 * mu, 0.0)
+    return min(1.0, 2 * float(delta_curve(events, [0.0], relation)[0]))
 
 
 def advantage_bound(epsilon: float, delta: float) -> float:

@@ -159,7 +159,12 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
 def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """What is printed, and the events that it describes."""
     from dphead.analysis.profiles import PROFILES, all_outcomes, total_rho
-    from dphead.analysis.tradeoff import REPORTED_RATES, tradeoff
+    from dphead.analysis.tradeoff import (
+        PLACES,
+        REPORTED_RATES,
+        comparisons,
+        true_positive_rates,
+    )
     from dphead.privacy import accounting
 
     if given["method"] is not None:
@@ -184,10 +189,17 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
             for name, outcome in all_outcomes(events, delta, relation).items()
         },
         "tpr_at_fpr": {
-            f"{rate:g}": float(1 - fnr)
-            for rate, fnr in zip(
-                REPORTED_RATES, tradeoff(events, REPORTED_RATES, relation), strict=True
-            )
+            PLACES[replaced]: {
+                f"{rate:g}": tpr
+                for rate, tpr in zip(
+                    REPORTED_RATES,
+                    true_positive_rates(
+                        events, REPORTED_RATES, relation, replaced=replaced
+                    ).tolist(),
+                    strict=True,
+                )
+            }
+            for replaced in comparisons(relation)
         },
     }
     return found, events

@@ -74,11 +74,15 @@ def _print_cost(console: Any, found: dict[str, Any]) -> None:
     )
     if found["mu"] is not None:
         console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
-    limits = [
-        f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
-        for fpr, tpr in found["tpr_at_fpr"].items()
-    ]
-    console.print(f"any attack's TPR is at most\n  {', '.join(limits)}")
+    for place, rates in found["tpr_at_fpr"].items():
+        limits = [
+            f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
+            for fpr, tpr in rates.items()
+        ]
+        console.print(
+            f"any attack's TPR if an unused row {place} is at most\n"
+            f"  {', '.join(limits)}"
+        )
 
 
 def _print_profiles(console: Any, found: dict[str, Any]) -> None:

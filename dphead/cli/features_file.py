@@ -29,11 +29,13 @@ def print_budget(features: Path) -> None:
     from extract.format import open_features
 
     with open_features(features) as file:
-        several = len(file.split_names) > 1
+        several, grouped = len(file.split_names) > 1, file.group is not None
         begun = default_ledger_path(file.dataset_id).exists()
     split = " --split train" if several else ""
     name = shlex.quote(str(features))
-    lines = [f"dphead fit {name}{split} --epsilon 1 -o run"]
+    # a source with groups is not fitted without a decision: the cap is an example
+    cap = " --group-cap 4" if grouped else ""
+    lines = [f"dphead fit {name}{split} --epsilon 1{cap} -o run"]
     if not begun:
         lines = [
             "before the first fit, fix what all fits together may spend:",

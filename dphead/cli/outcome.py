@@ -13,7 +13,6 @@ import numpy as np
 
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import made_of_images, thing_in
-from dphead.analysis.rounding import percent_up
 from dphead.cli.paragraphs import section, tied
 from dphead.privacy.ledger_file import IN_MEMORY
 
@@ -110,7 +109,7 @@ def privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
         yield f"! {report['statement']}"
     else:
         yield guarantee(report)
-        yield recognition(plan, thing_in(report))
+        yield attack_limit(report, plan)
         yield f"! {unprotected(report)}"
     for warning in report["warnings"]:
         yield f"! {warning}"
@@ -134,18 +133,24 @@ def guarantee(report: dict[str, Any]) -> str:
     return f"{', '.join(amount)} for {g['protected_unit']} ({relation}); {counted}"
 
 
-def recognition(plan: Any, thing: str) -> str:
-    """The limit on an attacker, from the exact trade-off curve of the releases, rounded
-    up. thing: what a row is called.
-    """
-    from dphead.analysis.tradeoff import FALSE_ALARMS, tpr_bound
+def attack_limit(report: dict[str, Any], plan: Any) -> str:
+    """Return the limit on a membership-inference attack, rounded up.
 
-    limit = tpr_bound(plan.events(), FALSE_ALARMS, plan.relation)
-    unit = thing if plan.group_cap is None else "group"
-    return (
-        f"An attacker with {tied(f'{100 * FALSE_ALARMS:g} %')} false alarms recognises "
-        f"a training {unit} at most {tied(percent_up(limit))} of the time."
-    )
+    It is of all fits of the data set together where the ledger has several: an attacker
+    sees all that was published.
+    """
+    from dphead.analysis import tradeoff
+
+    ledger, n_fits = report["ledger"], report["ledger"]["fits"]
+    unit = thing_in(report) if plan.group_cap is None else "group"
+    if n_fits == 1:
+        limits = tradeoff.detection_limits(plan.events(), plan.relation)
+        what = "network" if is_network(report) else "head"
+        return tradeoff.detection(limits, f"this {what}", unit)
+    exact = ledger["total_accountant"] == "exact"
+    total = (ledger["total_epsilon"], ledger["delta"])
+    limits = tradeoff.limits_of_total(*total, plan.relation, exact=exact)
+    return tradeoff.detection(limits, f"all {n_fits} fits together", unit)
 
 
 def unprotected(report: dict[str, Any]) -> str:

@@ -146,14 +146,16 @@ def _table(found: Any) -> str:
     table.add_column("epsilon", justify="right")
     table.add_column("accuracy", justify="right")
     table.add_column("0 to 100 %")
-    table.add_column("recognised", justify="right")
+    table.add_column("detected", justify="right")
     for point in (*found.points, found.ceiling):
         spread = "" if point.sd is None else f" ± {100 * point.sd:.1f}"
         table.add_row(
             "no noise" if point is found.ceiling else f"{point.epsilon:g}",
             f"{100 * point.accuracy:.1f}{spread} %",
             Bar(1, 0, point.accuracy, width=BAR),
-            "" if point is found.ceiling else percent_up(point.recognised),
+            ""
+            if point is found.ceiling
+            else percent_up(next(iter(point.detected.values()))),
         )
     console = Console(highlight=False)
     with console.capture() as captured:
@@ -164,8 +166,7 @@ def _table(found: Any) -> str:
 
 def _enough(found: Any) -> str:
     """The least epsilon that is worth as much as the best, and what it costs."""
-    from dphead.analysis.rounding import percent_up
-    from dphead.analysis.tradeoff import FALSE_ALARMS
+    from dphead.analysis.tradeoff import detection
 
     best, enough = found.best, found.enough
     why = f"the least within one point of the best ({_percent(best.accuracy)})"
@@ -173,10 +174,8 @@ def _enough(found: Any) -> str:
         why = "the best; no smaller one is within a point of it"
     unit = "image" if found.question.group_cap is None else "group"
     return (
-        f"epsilon {enough.epsilon:g} with {_percent(enough.accuracy)}: {why}. An "
-        f"attacker with {tied(f'{100 * FALSE_ALARMS:g} %')} false alarms then "
-        f"recognises a private {unit} at most {tied(percent_up(enough.recognised))} of "
-        "the time."
+        f"epsilon {enough.epsilon:g} with {_percent(enough.accuracy)}: {why}. "
+        f"{detection(enough.detected, 'that head', unit)}"
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dphead.analysis.metrics import accuracy
 from dphead.analysis.protected import protected_unit, thing_of
-from dphead.analysis.tradeoff import FALSE_ALARMS, tpr_bound
+from dphead.analysis.tradeoff import PLACES, comparisons, detection_limits
 from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import Plan, check_facts, make_plan
 from dphead.planning.stand_in import StandIn, on_fewer_rows
@@ -101,14 +101,13 @@ class Question:
 class Point:
     """What one budget buys, and what it costs.
 
-    epsilon: inf without noise. accuracies: on held-out rows, one a draw. recognised:
-    the largest share of private rows (or groups) that any attack recognises where
-    FALSE_ALARMS of the others are taken for them.
+    epsilon: inf without noise. accuracies: on held-out rows, one a draw. detected:
+    limits on membership inference (`tradeoff.detection_limits`).
     """
 
     epsilon: float
     accuracies: tuple[float, ...]
-    recognised: float
+    detected: dict[bool, float]
 
     @property
     def accuracy(self) -> float:
@@ -123,7 +122,11 @@ class Point:
 
     def as_data(self) -> dict[str, Any]:
         """By name, with mean and sd."""
-        return asdict(self) | {"accuracy": self.accuracy, "sd": self.sd}
+        return asdict(self) | {
+            "accuracy": self.accuracy,
+            "sd": self.sd,
+            "detected": {PLACES[key]: limit for key, limit in self.detected.items()},
+        }
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,7 @@ def forecast(
                 made, wanted = sum(map(len, found)), len(plans) * question.draws
                 progress(made, wanted, "fits on public rows")
     points = [
-        Point(plan.epsilon, tuple(accuracies), _recognised(plan))
+        Point(plan.epsilon, tuple(accuracies), _detected(plan))
         for plan, accuracies in zip(plans, found, strict=True)
     ]
     return Forecast(
@@ -326,8 +329,8 @@ def _measured(
     return accuracy(draw.y, head.scores(draw.x).argmax(axis=1))[0]
 
 
-def _recognised(plan: Plan) -> float:
-    """`Point.recognised` of a plan; all of them without noise."""
-    return (
-        tpr_bound(plan.events(), FALSE_ALARMS, plan.relation) if plan.private else 1.0
-    )
+def _detected(plan: Plan) -> dict[bool, float]:
+    """Return `Point.detected` of a plan: 1 without noise."""
+    if not plan.private:
+        return dict.fromkeys(comparisons(plan.relation), 1.0)
+    return detection_limits(plan.events(), plan.relation)

@@ -8,10 +8,12 @@ from scipy.stats import norm
 from dphead.analysis.tradeoff import (
     advantage_bound,
     delta_curve,
+    detection_limits,
     gaussian_tradeoff,
+    limits_of_total,
     max_advantage,
-    tpr_bound,
     tradeoff,
+    true_positive_rates,
 )
 from dphead.privacy.accounting import GaussianEvent, epsilon
 from dphead.privacy.loss_distribution import loss_distribution
@@ -19,6 +21,12 @@ from dphead.privacy.loss_distribution import loss_distribution
 FULL = [GaussianEvent(4.0), GaussianEvent(3.0)]
 SAMPLED = [GaussianEvent(2.0, 0.1, 100)]
 RATES = np.array([0.0, 1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
+
+
+def rate_of(events, fpr, relation="zero_out"):
+    """The limit for one row under the relation's own step."""
+    replaced = relation == "replace_one"
+    return true_positive_rates(events, [fpr], relation, replaced=replaced)[0]
 
 
 def test_a_perfect_gaussian_attack_reaches_the_curve():
@@ -36,9 +44,9 @@ def test_full_batches_use_the_closed_form_and_noiseless_hides_nothing():
     assert max_advantage(FULL) == pytest.approx(
         2 * ndtr(np.sqrt(1 / 16 + 1 / 9) / 2) - 1
     )
-    assert tpr_bound([GaussianEvent(0.0)], 0.1) == 1.0
+    assert rate_of([GaussianEvent(0.0)], 0.1) == 1.0
     assert max_advantage([]) == 0.0
-    assert tpr_bound([], 0.25) == 0.25
+    assert rate_of([], 0.25) == 0.25
 
 
 def test_the_pld_curve_lies_just_under_the_gaussian_one():
@@ -63,7 +71,7 @@ def test_poisson_curve_is_a_tradeoff_function(relation):
     assert np.all(curve >= 0)
     assert 1 - curve[0] == pytest.approx(0, abs=1e-6)
     eps = epsilon(SAMPLED, 1e-5, relation)
-    assert tpr_bound(SAMPLED, 1e-3, relation) <= min(1, np.exp(eps) * 1e-3 + 1.01e-5)
+    assert rate_of(SAMPLED, 1e-3, relation) <= min(1, np.exp(eps) * 1e-3 + 1.01e-5)
     assert max_advantage(SAMPLED, relation) <= advantage_bound(eps, 1e-5)
 
 
@@ -88,7 +96,51 @@ def test_advantage_bounds_of_de_et_al_table_9(eps, expected):
 
 def test_bad_rates_are_refused():
     with pytest.raises(ValueError, match="fpr must lie"):
-        tpr_bound(FULL, 1.5)
+        true_positive_rates(FULL, [1.5])
+    with pytest.raises(ValueError, match="empty place"):
+        true_positive_rates(FULL, [0.5], "replace_one", replaced=False)
     with pytest.raises(ValueError, match="epsilon must be"):
         advantage_bound(-1.0, 0.1)
     assert advantage_bound(float("inf"), 0.0) == 1.0
+
+
+def test_a_replaced_row_is_two_steps():
+    """Of two Gaussians mu apart, and of the sampled ones by the two-step bound."""
+    mu = np.sqrt(1 / 16 + 1 / 9)
+    twice = true_positive_rates(FULL, RATES)
+    assert twice == pytest.approx(norm.sf(norm.isf(RATES), loc=2 * mu), abs=1e-12)
+    assert max_advantage(FULL, replaced=True) == pytest.approx(2 * ndtr(mu) - 1)
+    once = true_positive_rates(SAMPLED, RATES, replaced=False)
+    both = true_positive_rates(SAMPLED, RATES)
+    assert both == pytest.approx(true_positive_rates(SAMPLED, once, replaced=False))
+    gain = max_advantage(SAMPLED, replaced=True)
+    assert np.all(both - RATES <= gain + 1e-12)
+    assert gain == 2 * max_advantage(SAMPLED)
+
+
+def test_a_replaced_row_is_one_step_of_replace_one():
+    assert true_positive_rates(FULL, RATES, "replace_one") == pytest.approx(
+        1 - tradeoff(FULL, RATES, "replace_one")
+    )
+    assert detection_limits(FULL, "replace_one").keys() == {True}
+
+
+def test_the_default_is_an_empty_place_where_the_number_of_rows_is_private():
+    assert [*detection_limits(FULL, "add_remove")] == [False, True]
+    assert [*detection_limits(FULL, "zero_out")] == [True, False]
+    assert true_positive_rates(FULL, RATES, "add_remove") == pytest.approx(
+        1 - tradeoff(FULL, RATES, "add_remove")
+    )
+
+
+def test_the_limits_of_a_total_follow_from_its_epsilon():
+    total = epsilon(FULL, 1e-5)
+    exact = limits_of_total(total, 1e-5, "zero_out", exact=True)
+    assert exact == pytest.approx(detection_limits(FULL, "zero_out"), rel=1e-6)
+    coarse = limits_of_total(total, 1e-5, "zero_out", exact=False)
+    assert all(coarse[key] > exact[key] for key in exact)
+    assert coarse[False] == pytest.approx(np.exp(total) * 0.01 + 1e-5)
+    assert coarse[True] == pytest.approx(np.exp(total) * coarse[False] + 1e-5)
+    endless = limits_of_total(float("inf"), 1e-5, "zero_out", exact=True)
+    assert endless == {True: 1.0, False: 1.0}
+    assert limits_of_total(0.0, 1e-5, "add_remove", exact=True)[False] < 0.0101

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from commands import dphead, fitted, refused
 from scipy.special import ndtr, ndtri
 
+from dphead.analysis.tradeoff import PLACES
 from dphead.cli.account import account
 from dphead.cli.choices import ACCOUNTANTS, METHODS, RELATIONS
 from dphead.planning import calibration, registry
@@ -136,19 +137,17 @@ def test_the_limit_on_any_attack_is_printed_and_drawn(tmp_path):
     arguments = f"--epsilon 1 --delta 1e-5 --plot {tmp_path / 'curve.png'}"
     found = json.loads(run(arguments + " --json").stdout)
     for rate in (0.001, 0.01, 0.1):
-        assert found["tpr_at_fpr"][f"{rate:g}"] == pytest.approx(
-            ndtr(ndtri(rate) + 0.26805112321), rel=1e-6
-        )
-    assert (
-        "0.239 % at FPR 0.1 %, 1.98 % at FPR 1 %, 15.6 % at FPR 10 %"
-        in run(arguments).output
-    )
+        for replaced, mu in ((True, 2 * 0.26805112321), (False, 0.26805112321)):
+            assert found["tpr_at_fpr"][PLACES[replaced]][f"{rate:g}"] == pytest.approx(
+                ndtr(ndtri(rate) + mu), rel=1e-6
+            )
+    said = run(arguments).output
+    assert "0.239 % at FPR 0.1 %, 1.98 % at FPR 1 %, 15.6 % at FPR 10 %" in said
+    assert "0.533 % at FPR 0.1 %, 3.68 % at FPR 1 %, 22.9 % at FPR 10 %" in said
     assert (tmp_path / "curve.png").stat().st_size > 10_000
-    assert set(
-        json.loads(run("--delta 1e-5 --epsilon inf --json").stdout)[
-            "tpr_at_fpr"
-        ].values()
-    ) == {1.0}
+    noiseless = json.loads(run("--delta 1e-5 --epsilon inf --json").stdout)
+    for rates in noiseless["tpr_at_fpr"].values():
+        assert set(rates.values()) == {1.0}
 
 
 def test_a_choice_among_runs_shows_its_total():

@@ -293,7 +293,8 @@ def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
     for part in (
         "a head (the last layer) by dp-ls, on 240 rows x 12 features, 3 classes",
         "epsilon 1, delta 1e-05 for one row (relation zero_out); charged to",
-        "An attacker with 1 % false alarms recognises a training row at most 1.98 %",
+        "a membership-inference attack on this head detects at most this share of",
+        "3.68 % if an unused row has another in its place, 1.98 % if an unused row",
         "! Not protected: class names, settings, the number of rows; several",
         "on 90 test rows: for your eyes, not in the report",
         "epsilon 1 of 3 spent (delta 1e-05) in 1 fit",

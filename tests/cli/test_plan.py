@@ -9,7 +9,7 @@ from commands import charges, contents, dphead, features_file, fitted, refused
 from sklearn.datasets import load_digits
 
 from dphead.analysis.rounding import percent_up
-from dphead.analysis.tradeoff import tpr_bound
+from dphead.analysis.tradeoff import detection_limits
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
 from dphead.runs.forecast import DRAWS, EPSILONS
@@ -63,7 +63,7 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     assert "declared so, and nothing is charged" in text
     for epsilon in EPSILONS:
         events = [GaussianEvent(1 / mu_from_epsilon(epsilon, 1e-5))]
-        assert f" {percent_up(tpr_bound(events, 0.01))}" in text
+        assert f" {percent_up(detection_limits(events, 'zero_out')[True])}" in text
     assert contents(digits.parent) == before
     assert charges() == 0
 

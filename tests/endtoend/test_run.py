@@ -498,7 +498,7 @@ def test_the_command_trains(tmp_path):
     assert done.exit_code == 0, (done.output, done.exception)
     for part in (
         "the network wrn-10-1",
-        "An attacker with 1 % false alarms",
+        "membership-inference attack on this",
         "model.safetensors",
         "for your eyes",
         "by vote of the views",

@@ -10,7 +10,7 @@ from commands import charges, features_file, fitted
 from fits import plan_and_fit, quick_sums
 from sklearn.datasets import load_digits
 
-from dphead.analysis.tradeoff import tpr_bound
+from dphead.analysis.tradeoff import detection_limits
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.methods import make_method
 from dphead.privacy.accounting import GaussianEvent
@@ -167,11 +167,9 @@ def test_it_says_what_an_attacker_is_limited_to(digits):
         ask(400, epsilons=(1.0,), draws=1, method="prototypes"),
     )
     exact = [GaussianEvent(1 / mu_from_epsilon(1.0, 1e-5))]
-    assert found.points[0].recognised == pytest.approx(
-        tpr_bound(exact, 0.01),
-        rel=1e-6,
-    )
-    assert found.ceiling.recognised == 1
+    limits = detection_limits(exact, "zero_out")
+    assert found.points[0].detected == pytest.approx(limits, rel=1e-6)
+    assert found.ceiling.detected == {True: 1, False: 1}
     assert found.points[0].sd is None
 
 
@@ -285,7 +283,7 @@ def test_a_files_rows_and_the_ledgers_that_know_them(tmp_path):
 
 def test_the_least_budget_that_is_near_enough():
     def point(epsilon, *accuracies):
-        return Point(epsilon, accuracies, 0.5)
+        return Point(epsilon, accuracies, {True: 0.5, False: 0.2})
 
     points = (
         point(0.5, 0.8),

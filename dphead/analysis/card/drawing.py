@@ -34,7 +34,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """What no attack gets beyond: hits against false positives, both on log scales.
+    """Upper bound on any attack: true against false positives, both on log scales.
 
     line, area: of the run; others: (epsilon, line, end) of curves to compare with.
     """
@@ -56,7 +56,7 @@ class Curve:
 
 def curve_of(limits: list[Limits]) -> Curve:
     """The picture of `risk.limits_of`."""
-    (own,) = [one for one in limits if one.own]
+    own = next(one for one in limits if one.own)
     line = _line(own.curve)
     corner = f"L {_x(1):.1f} {_y(1e-4):.1f} L {_x(1e-4):.1f} {_y(1e-4):.1f} Z"
     others = []

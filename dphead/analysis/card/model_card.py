@@ -50,6 +50,7 @@ def model_card(report: dict[str, Any]) -> str:
         provenance=words.provenance(report),
         limits=limits,
         rates=REPORTED_RATES,
+        **words.places(report),
         budget=_budget(report),
         missing=words.not_covered(report),
         accuracies=[f"{bar.name}: {bar.text}" for bar in bars],

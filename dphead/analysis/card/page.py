@@ -48,6 +48,7 @@ def page(report: dict[str, Any]) -> str:
         statement=words.statement(report),
         limits=limits,
         rates=REPORTED_RATES,
+        **words.places(report),
         curve=curve_of(limits) if private else None,
         releases=releases[:SHOWN_RELEASES],
         more_releases=sum(r["count"] for r in releases[SHOWN_RELEASES:]),

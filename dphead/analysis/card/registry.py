@@ -16,7 +16,7 @@ from dphead.analysis.card.page import expected_bar, number, test_bar
 from dphead.analysis.card.risk import Limits, limits_of
 from dphead.analysis.protected import thing_in
 from dphead.analysis.rounding import percent_up
-from dphead.analysis.tradeoff import REPORTED_RATES
+from dphead.analysis.tradeoff import PLACES, REPORTED_RATES
 
 WIDTH = 100  # columns of YAML; chosen
 TODO = "TODO"
@@ -118,11 +118,9 @@ def _loss(report: dict[str, Any], limits: list[Limits]) -> dict[str, Any]:
 
 
 def _details(report: dict[str, Any], limits: list[Limits]) -> str:
-    """Mu, which the schema has no field for, and what an attacker gains."""
+    """Return mu, which the schema has no field for, and the limits on an attack."""
     g, ledger = report["guarantee"], report["ledger"]
-    (own,) = [one for one in limits if one.own]
-    pairs = zip(REPORTED_RATES, own.hits, strict=True)
-    hits = ", ".join(f"{percent_up(h)} at {100 * r:g} %" for r, h in pairs)
+    attacks = " ".join(_limits(one, report) for one in limits if one.own)
     mu = ""
     if g["mu"] is not None:
         mu = (
@@ -136,9 +134,17 @@ def _details(report: dict[str, Any], limits: list[Limits]) -> str:
             f" All fits on the same {thing_in(report)}s stay within epsilon = "
             f"{number(budget['epsilon'])} at delta = {budget['delta']:g}."
         )
+    return f"{mu}{attacks}{total}"
+
+
+def _limits(own: Limits, report: dict[str, Any]) -> str:
+    """Return a sentence with the run's limits under one comparison."""
+    pairs = zip(REPORTED_RATES, own.hits, strict=True)
+    hits = ", ".join(f"{percent_up(h)} at {100 * r:g} %" for r, h in pairs)
     return (
-        f"{mu}Largest true positive rates of any membership attack, by false positive "
-        f"rate: {hits}.{total}"
+        "Largest true-positive rates of any membership-inference attack, by "
+        f"false-positive rate, if an unused {thing_in(report)} {PLACES[own.replaced]}: "
+        f"{hits}."
     )
 
 
@@ -149,7 +155,7 @@ def _model(report: dict[str, Any]) -> dict[str, Any]:
         "trust_assumptions": (
             f"The data holder, the machine and its users see the {things}. Whoever "
             f"gets the {words.kind_of(report)} and the report may know everything else "
-            "and compute without limit."
+            "and run any feasible computation."
         ),
         "release_type": "One release" if fits == 1 else "Many releases",
         "release_type_details": f"Fits on these {things} in the ledger: {fits}.",

@@ -1,4 +1,4 @@
-"""What an attacker gains: limits on a membership attack, from a report's releases."""
+"""Limits on a membership-inference attack, from a report's releases."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dphead.analysis.tradeoff import REPORTED_RATES, max_advantage, tradeoff
+from dphead.analysis.tradeoff import (
+    REPORTED_RATES,
+    comparisons,
+    max_advantage,
+    true_positive_rates,
+)
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent, event_of
 
@@ -16,14 +21,17 @@ CURVE_RATES = np.geomspace(1e-4, 1, 81)  # false positive rates of a drawn curve
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that any membership attack reaches.
+    """The most that any membership-inference attack reaches.
 
-    hits: true positive rates at false positive rates REPORTED_RATES; guess: the share
-    of right answers where membership is a toss-up; curve: true positive rates at
-    CURVE_RATES. own: whether it is the run's, not one to compare with.
+    replaced: whether an unused row has another in its place, or its place is empty.
+    hits: true-positive rates at false-positive rates REPORTED_RATES. guess: the share
+    of right answers where membership is a toss-up. curve: true-positive rates at
+    CURVE_RATES. own: whether it is the run's, not one to compare with; the first one
+    that is has the relation's default comparison.
     """
 
     epsilon: float
+    replaced: bool
     hits: tuple[float, ...]
     guess: float
     curve: tuple[float, ...]
@@ -37,10 +45,10 @@ def events_of(report: dict[str, Any]) -> list[GaussianEvent]:
 
 
 def limits_of(report: dict[str, Any]) -> list[Limits]:
-    """The run's, and those of Gaussian mechanisms with COMPARED at the same delta, by
-    epsilon. ValueError for a run without noise.
+    """Return the run's limits, and those of Gaussian mechanisms with COMPARED.
 
-    Exact for full batches; an upper limit for sampled ones.
+    They have the same delta and comparison, and are sorted by epsilon. Exact for full
+    batches, upper limits for sampled ones. Raises ValueError for a run without noise.
     """
     g = report["guarantee"]
     if not math.isfinite(g["epsilon"]):
@@ -48,24 +56,31 @@ def limits_of(report: dict[str, Any]) -> list[Limits]:
             f"limits on an attack need a finite epsilon, got {g['epsilon']}. There are "
             "none without noise."
         )
-    own = _limits(g["epsilon"], events_of(report), g["neighboring_relation"], own=True)
+    relation = g["neighboring_relation"]
+    replaced, *_ = both = comparisons(relation)
+    own = [
+        _limits(g["epsilon"], events_of(report), relation, comparison, own=True)
+        for comparison in both
+    ]
     others = [
-        _limits(e, [GaussianEvent(1 / mu_from_epsilon(e, g["delta"]))])
+        _limits(
+            e, [GaussianEvent(1 / mu_from_epsilon(e, g["delta"]))], relation, replaced
+        )
         for e in COMPARED
         if not math.isclose(e, g["epsilon"], rel_tol=1e-3)
     ]
-    return sorted([own, *others], key=lambda limits: limits.epsilon)
+    return sorted([*own, *others], key=lambda limits: limits.epsilon)
 
 
 def _limits(
     epsilon: float,
     events: list[GaussianEvent],
-    relation: str = "zero_out",
+    relation: str,
+    replaced: bool,
     own: bool = False,
 ) -> Limits:
     rates = np.concatenate([REPORTED_RATES, CURVE_RATES])
-    misses = tradeoff(events, rates, relation)
-    hits = tuple(1 - float(miss) for miss in misses[: len(REPORTED_RATES)])
-    curve = tuple(1 - float(miss) for miss in misses[len(REPORTED_RATES) :])
-    gain = max_advantage(events, relation)
-    return Limits(epsilon, hits, (1 + gain) / 2, curve, own)
+    limits = true_positive_rates(events, rates, relation, replaced=replaced).tolist()
+    hits, curve = limits[: len(REPORTED_RATES)], limits[len(REPORTED_RATES) :]
+    gain = max_advantage(events, relation, replaced=replaced)
+    return Limits(epsilon, replaced, tuple(hits), (1 + gain) / 2, tuple(curve), own)

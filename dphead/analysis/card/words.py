@@ -9,13 +9,18 @@ from typing import Any
 from dphead.analysis.card.risk import Limits
 from dphead.analysis.check import check
 from dphead.analysis.profiles import about_sum
-from dphead.analysis.protected import thing_in, with_article
+from dphead.analysis.protected import thing_in
 from dphead.analysis.records import Run, plan_of
 from dphead.analysis.rounding import percent_up
-from dphead.analysis.tradeoff import REPORTED_RATES
+from dphead.analysis.tradeoff import (
+    FALSE_POSITIVE_RATE,
+    PLACES,
+    REPORTED_RATES,
+    detection,
+    is_replaced,
+)
 
 PUBLIC = "What is declared public"
-SENTENCE_RATE = 0.01  # false positives of the attacker in the sentence; chosen
 TUNED = {
     "none": "the settings are dphead's defaults, and no earlier fit saw these data",
     "post-processing": "they were chosen from what was released already",
@@ -50,24 +55,24 @@ def unit_of(report: dict[str, Any]) -> str:
 
 
 def sentence(report: dict[str, Any], limits: list[Limits]) -> str:
-    """The guarantee for everybody, at a false positive rate of 1 %."""
-    (own,) = [one for one in limits if one.own]
-    hits = percent_up(own.hits[REPORTED_RATES.index(SENTENCE_RATE)])
-    kind, g = kind_of(report), report["guarantee"]
-    row = thing_in(report)
-    thing = with_article(row)
-    if g["group_cap"] is not None:
-        thing = f"a group of {row}s (a patient)"
-    asked = f"recognises {thing} that was used for training"
-    other = "one in a hundred that were not is taken for one that was"
-    if g["neighboring_relation"] == "replace_one":
-        asked = f"recognises which of two candidates for {thing} was used for training"
-        other = "one in a hundred times the other candidate is named"
+    """Return the guarantee for everybody, at FALSE_POSITIVE_RATE."""
+    at = REPORTED_RATES.index(FALSE_POSITIVE_RATE)
+    own = {one.replaced: one.hits[at] for one in limits if one.own}
+    thing, grouped = thing_in(report), report["guarantee"]["group_cap"] is not None
+    unit = f"group of {thing}s" if grouped else thing
+    said = detection(own, f"this {kind_of(report)}", "group" if grouped else thing)
     return (
-        f"Whoever sees this {kind} and this report, knows all other training {row}s "
-        f"and has any computing power {asked} at most {hits} of the time, where "
-        f"{other}. Guessing gives 1 %."
+        f"{said} The attacker may know every other training {unit}, this report, and "
+        f"run any feasible computation. Guessing detects "
+        f"{percent_up(FALSE_POSITIVE_RATE)}."
     )
+
+
+def places(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the default comparison of the limits, and what both are called."""
+    replaced = is_replaced(report["guarantee"]["neighboring_relation"])
+    other = "place empty" if replaced else "another in place"
+    return {"replaced": replaced, "place": PLACES[replaced], "other_place": other}
 
 
 def statement(report: dict[str, Any]) -> str:

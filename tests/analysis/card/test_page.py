@@ -18,6 +18,7 @@ from dphead.analysis.card.page import page
 from dphead.analysis.card.risk import limits_of
 from dphead.analysis.records import read_run
 from dphead.analysis.rounding import percent_up
+from dphead.analysis.tradeoff import PLACES
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.ledger import Ledger
 from dphead.runs.fit import fit_files
@@ -68,9 +69,12 @@ def test_a_fit_writes_the_page_of_its_report(folder):
     html = (folder / "private/report.html").read_text()
     assert html == page(read_run(folder / "private").report)
     said = text(html)
-    (own,) = [one for one in limits_of(read_run(folder / "private").report) if one.own]
-    at_most = f"at most {percent_up(own.hits[1])} of the time"
-    assert f"recognises a row that was used for training {at_most}" in said
+    own = [one for one in limits_of(read_run(folder / "private").report) if one.own]
+    assert [one.replaced for one in own] == [True, False]
+    for one in own:
+        limit = f"{percent_up(one.hits[1])} if an unused row {PLACES[one.replaced]}"
+        assert limit in said
+    assert "any feasible computation" in said
     mu = f"{mu_from_epsilon(1, 1e-4):.4g}"
     assert f"ε 1 δ 0.0001 μ {mu} protects one row relation zero_out" in said
     assert "1 (this head)" in said
@@ -140,7 +144,7 @@ def test_the_page_of_a_run_without_privacy_says_so_first(folder, tmp_path):
     said = text((tmp_path / "seeded/report.html").read_text())
     assert "Reproducible, not private" in said
     assert "no guarantee: ε 1" in said
-    assert "What an attacker gains" not in said and "recognises" not in said
+    assert "Membership inference" not in said and "detects" not in said
 
 
 def changed(report, **parts):
@@ -160,14 +164,16 @@ def test_groups_and_other_relations_are_said(folder):
     released = [r | {"group_cap": 4} for r in report["guarantee"]["releases"]]
     grouped = changed(report, guarantee={"group_cap": 4, "releases": released})
     said = text(page(grouped))
-    assert "recognises a group of rows (a patient) that was used" in said
+    assert "if an unused group has another in its place" in said
+    assert "know every other training group of rows" in said
     assert "protects one group, of which at most 4 rows count" in said
     released = [
         r | {"relation": "replace_one"} for r in report["guarantee"]["releases"]
     ]
     other = {"neighboring_relation": "replace_one", "releases": released}
     said = text(page(changed(report, guarantee=other)))
-    assert "which of two candidates for a row was used" in said
+    assert "if an unused row has another in its place" in said
+    assert "place empty" not in said
 
 
 def test_sampled_batches_are_called_upper_bounds(folder):
