@@ -123,20 +123,6 @@ def heads(
 
 @command("experiments")
 @click.option(
-    "--part",
-    type=click.Choice(["all", "auto", "apart", "least-squares", "gram-share"]),
-    default="all",
-    show_default=True,
-)
-def ablation(part: str) -> None:
-    """What each part of auto, and of least squares, is worth."""
-    module = experiment("ablation")
-    module.run(part)
-    show(module.write())
-
-
-@command("experiments")
-@click.option(
     "--work",
     type=click.Path(path_type=Path),
     default=Path("/tmp/dphead-audit"),
@@ -179,16 +165,6 @@ def endtoend(job: str) -> None:
 
 
 @command("experiments")
-@click.argument("names", nargs=-1)
-def exact(names: tuple[str, ...]) -> None:
-    """Fits of integer sums beside stored ones of float32 sums."""
-    module = experiment("exact")
-    for name in names or module.SETS:
-        module.run(name)
-    click.echo(module.tables())
-
-
-@command("experiments")
 @click.argument("datasets", nargs=-1)
 def expected(datasets: tuple[str, ...]) -> None:
     """Whether auto knows its accuracy: expected against measured."""
@@ -216,13 +192,6 @@ def last_iterate() -> None:
 
 
 @command("experiments")
-def prior() -> None:
-    """auto started from the network's own ImageNet head."""
-    experiment("prior").run()
-    show(experiment("ablation").write())
-
-
-@command("experiments")
 def backbones() -> None:
     """What a choice among networks costs (`fit --backbones`)."""
     experiment("backbones").run()
@@ -234,13 +203,6 @@ def classes() -> None:
     """Whether auto knows the accuracy of each class (`fit --per-class-share`)."""
     experiment("classes").run()
     click.echo(experiment("classes").table())
-
-
-@command("experiments")
-def axes() -> None:
-    """What class axes (`extract --axes`) gain auto with many classes."""
-    experiment("axes").run()
-    show(experiment("ablation").write())
 
 
 @command("experiments")

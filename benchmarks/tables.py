@@ -12,7 +12,6 @@ from typing import Any
 from benchmarks import claims, papers, verdicts
 from benchmarks.experiments import (
     audit,
-    exact,
     last_iterate,
     peers,
     scale,
@@ -63,7 +62,6 @@ TITLES = HEADS | {
     "scatternet": "`auto` on ScatterNet features",
     "papers": "`auto` beside the papers' heads",
     "audit": "Audit",
-    "exact": "Integer sums beside stored fits of float32 sums",
     "peers": "A step beside other libraries",
     "scale": "DP-LS's sums against the number of rows",
     "tuning": "FC23's search, counted and not",
@@ -218,8 +216,6 @@ def render() -> dict[str, str]:
         tables["tuning"] = (
             f"{TUNING}\n\n{tuning.table(tuned, _defaults())}\n\n{_source(tuned)}"
         )
-    if again := read(exact.OUT):
-        tables["exact"] = f"{exact.NOTE}\n\n{exact.tables()}\n\n{_source(again)}"
     if steps := read(peers.OUT / "steps.jsonl"):
         steps = [row for row in steps if "started" in row]
         tables["peers"] = f"{peers.table()}\n\n{_source(steps)}"

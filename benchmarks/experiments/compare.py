@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import features
-from benchmarks.experiments.least_squares import Recorded
 from benchmarks.features import Loaded, training_rows
 from benchmarks.heads import DELTA, METHODS
 from benchmarks.prose import wrapped
@@ -28,9 +27,18 @@ from benchmarks.variants import EPSILONS, accuracies, paired, spread
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.runs.loop import Run, fit_head
-from dphead.solvers import DPFC, Auto, GradientDescent, LeastSquares
+from dphead.solvers import (
+    DPFC,
+    Auto,
+    GradientDescent,
+    LeastSquares,
+    PlannedRelease,
+    PublicFacts,
+)
+from dphead.solvers.base import Answer, Steps
 from dphead.solvers.head import center_classes, float_rows
 from dphead.solvers.ridge import RidgeSolver
 
@@ -109,6 +117,30 @@ GRIDS: dict[str, dict[str, Any]] = {
 }
 UNTUNED = "defaults"
 Row = dict[str, Any]
+
+
+class Recorded:
+    """Least squares that remembers the sums that were released to it."""
+
+    def __init__(self, inner: LeastSquares) -> None:
+        self.inner, self.name, self.answers = inner, inner.name, {}
+        self.transform = RowTransform()
+
+    def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
+        """The inner solver's."""
+        return self.inner.plan(facts)
+
+    def solve(self, facts: PublicFacts) -> Steps:
+        """The inner solver's."""
+        steps = self.inner.solve(facts)
+        answer: Answer | None = None
+        while True:
+            try:
+                ask = steps.send(answer)  # type: ignore[arg-type]
+            except StopIteration as stop:
+                return stop.value
+            answer = yield ask
+            self.answers[ask.label], self.transform = answer, ask.params.transform
 
 
 def run(name: str) -> None:

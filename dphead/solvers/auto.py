@@ -91,7 +91,7 @@ class Auto:
     than `centering.share` where rows are few (`center_share`). Steps are longer where
     classes turn out to lie far apart (`Lengthening`), unless `move` is given or there
     is a prior. Its numbers: `auto_rules`. Fields beside those that are options are for
-    measuring what each part is worth (benchmarks/experiments/ablation.py).
+    measuring what each part is worth (benchmarks/results/ablation).
     """
 
     estimate: Annotated[bool, ESTIMATE] = True
