@@ -303,7 +303,7 @@ def write(
     report = make_report(run, result, measured, chosen, trained)
     sources = [one.source for one in run.networks]
     report["selection"] = selection_of(sources, run.method.solver, result.head)
-    write_records(out, report, result.ledger)
+    write_records(run.options, report, result.ledger)
     return report
 
 
