@@ -259,7 +259,7 @@ def measure(
         return None
     state: Any = result.head
     network, votes = run.sums.network, run.options.vote
-    return Measured(evaluate(network, state, test.x, test.y, votes), test.origin)
+    return Measured(evaluate(network, state, test.rows, votes), test.origin)
 
 
 def write(
