@@ -12,7 +12,7 @@ from PIL import Image
 from extract.classes import Classes
 from extract.images import Source, UnreadableImage
 from extract.index import ImageIndex
-from extract.sources import open_source
+from extract.sources import log_left_out, open_source
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def load_images(
     none named.
     """
     source = open_source(path, classes, split, layout)
+    log_left_out(source.left_out)
     if source.class_names is None:
         raise ValueError(
             "the classes must be declared public, got classes=None. Pass --classes "

@@ -230,6 +230,7 @@ def extract_like(
     from extract.classes import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions, extract
+    from extract.sources import log_left_out
 
     _, facts = load_head(run)
     if not images.source.exists():
@@ -255,7 +256,7 @@ def extract_like(
         skip_unreadable=True,  # such an image has no class
         check=False,
     )
-    extract(options, progress)
+    log_left_out(extract(options, progress).left_out)
     return output
 
 
