@@ -35,7 +35,6 @@ lint: install
 	$(PY) -m ruff check --no-cache .
 	$(PY) -m ruff format --no-cache --check .
 	$(PY) -m pyright
-	.venv/bin/lint-imports --no-cache
 
 bench: install
 	$(PY) -m pip install --quiet --editable '.[bench]'

@@ -122,20 +122,23 @@ def heads(
 
 
 @command("experiments")
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path),
-    default=Path("/tmp/dphead-audit"),
-    show_default=True,
-    help="Folder for the chunks of unfinished cells.",
-)
 @click.option("--processes", default=2, show_default=True)
 @click.option("--only", default="", help="Cells whose key contains this.")
-def audit(work: Path, processes: int, only: str) -> None:
-    """Every method attacked with a worst-case canary, at three epsilons."""
+def audit(processes: int, only: str) -> None:
+    """Every method attacked with worst-case canaries, at three epsilons."""
     module = experiment("audit")
-    module.run(work, processes, only)
+    module.run(processes, only)
     show(module.write())
+
+
+@command("experiments")
+@click.option("--only", default="", help="Defects whose name contains this.")
+@click.option("--audits", default=100, show_default=True, help="Of each sound method.")
+def defects(only: str, audits: int) -> None:
+    """Which mechanisms without privacy an audit sees, and how often it is wrong."""
+    module = experiment("audit_defects")
+    module.run(only)
+    module.run_sound(audits)
 
 
 @command("experiments")

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import claims, papers, verdicts
 from benchmarks.experiments import (
     audit,
+    audit_defects,
     last_iterate,
     peers,
     scale,
@@ -117,7 +118,7 @@ TRIED = """<details>
 One change at a time from the paper's settings; none was chosen on test rows, and the
 choice is not accounted for."""
 Row = dict[str, Any]
-PAGES = (Path("README.md"), Path("docs/results.md"))
+PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/audit.md"))
 
 
 def accuracy_table(rows: list[Row]) -> str:
@@ -205,6 +206,8 @@ def render() -> dict[str, str]:
     audits = read(RESULTS / "audit" / "audit.jsonl")
     if audits:
         tables["audit"] = audit.summary(audits)
+    if read(audit_defects.OUT):
+        tables["defects"] = audit_defects.table()
     shared = read(shared_noise.OUT)
     if shared:
         rows = shared_noise.honest() + shared

@@ -1,5 +1,4 @@
-"""The audit's table: every method at three epsilons, in chunks that a killed run
-resumes; one JSON line a cell.
+"""The audit's table: every method at three epsilons; one JSON line a cell.
 
 `python -m benchmarks audit` runs what is missing in results/audit/audit.jsonl, writes
 the table and draws a picture a cell, which git ignores. The number of fits of a cell is
@@ -9,7 +8,6 @@ have no confidence level.
 
 import multiprocessing
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from benchmarks.store import RESULTS, append, provenance, read
 OUT = RESULTS / "audit"
 CONFIDENCE = 0.9999
 DELTA = 1e-5
-CHUNK = 20_000
 EPSILONS = (0.1, 1.0, 8.0)
 SMALL = (64, 4, 2)
 USER = (10_000, 512, 10)
@@ -94,7 +91,6 @@ def _cell(
         "settings": settings,
         "epsilon": epsilon,
         "fits": fits,
-        "chunks": [min(CHUNK, fits - i) for i in range(0, fits, CHUNK)] or [0],
     }
 
 
@@ -116,56 +112,19 @@ def _prepare(cell: dict[str, Any]) -> tuple[Any, Any, Any]:
     return solver, make_plan(solver, facts, epsilon=cell["epsilon"], delta=DELTA), facts
 
 
-def work(task: tuple[dict[str, Any], int, str]) -> str:
-    """One chunk of a cell, kept in a file of the work folder; returns the cell's
-    key.
-    """
+def work(cell: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Audit a cell; returns it, and what is stored of it."""
     from dphead.analysis import audit
+    from dphead.analysis.audit_transcript import worst_cases
 
-    cell, chunk, folder = task
-    path = Path(folder) / f"{_key(cell)}.{chunk}.pkl"
-    if not path.exists():
-        solver, plan, facts = _prepare(cell)
-        if cell["fits"] == 0:
-            found: Any = audit.one_run(
-                solver, plan, facts, facts.n_features, CONFIDENCE
-            )
-        else:
-            problem = audit.worst_case(facts, plan)
-            cuts = audit.thresholds(solver, plan, problem, cell["fits"], CONFIDENCE)
-            found = audit.count(solver, plan, problem, cell["chunks"][chunk], cuts=cuts)
-        path.with_suffix(".part").write_bytes(pickle.dumps(found))
-        path.with_suffix(".part").rename(path)
-    return _key(cell)
-
-
-def finish(cell: dict[str, Any], folder: str, source: dict[str, Any]) -> None:
-    """Add a cell's chunks up, and store its row."""
-    from dphead.analysis import audit
-    from dphead.analysis.audit_bounds import statements
-
-    solver, plan, _ = _prepare(cell)
-    parts = [
-        pickle.loads((Path(folder) / f"{_key(cell)}.{i}.pkl").read_bytes())
-        for i in range(len(cell["chunks"]))
-    ]
-    result = parts[0]
-    if cell["fits"]:
-        for part in parts[1:]:
-            parts[0] = parts[0] + part
-        claim = audit.claim_of(plan)
-        result = statements(parts[0], claim, CONFIDENCE)
-    row = (
-        {k: v for k, v in cell.items() if k != "chunks"}
-        | {"solver": repr(solver)}
-        | result
-        | source
-    )
-    append(OUT / "audit.jsonl", row)
-    print(
-        f"{_key(cell)} passed {result['passed']} {result['epsilon_lower_bound']:.4g}",
-        flush=True,
-    )
+    solver, plan, facts = _prepare(cell)
+    fits = cell["fits"]
+    if fits == 0:
+        found = audit.one_run(solver, plan, facts, facts.n_features, CONFIDENCE)
+    else:
+        problems = worst_cases(facts, plan, fits)
+        found = audit.attack(solver, plan, problems, fits, confidence=CONFIDENCE)
+    return cell, {"solver": repr(solver)} | found
 
 
 HEAD = """# Audit
@@ -294,28 +253,20 @@ def _line(r: dict[str, Any]) -> str:
     )
 
 
-def run(folder: Path, processes: int = 2, only: str = "") -> None:
+def run(processes: int = 2, only: str = "") -> None:
     """Run what is missing, several processes at a time.
 
-    folder: for the chunks of unfinished cells. only: cells whose key contains this.
+    only: cells whose key contains this.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    OUT.mkdir(parents=True, exist_ok=True)
     source = provenance()
     done = {_key(row) for row in read(OUT / "audit.jsonl")}
-    missing = {_key(c): c for c in cells() if _key(c) not in done and only in _key(c)}
-    left = {key: len(cell["chunks"]) for key, cell in missing.items()}
-    tasks = [
-        (cell, i, str(folder))
-        for cell in missing.values()
-        for i in range(len(cell["chunks"]))
-    ]
+    missing = [c for c in cells() if _key(c) not in done and only in _key(c)]
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # two processes share two cores
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for key in pool.imap_unordered(work, tasks):
-            left[key] -= 1
-            if left[key] == 0:
-                finish(missing[key], str(folder), source)
+        for cell, found in pool.imap_unordered(work, missing):
+            append(OUT / "audit.jsonl", cell | found | source)
+            bound = found["epsilon_lower_bound"]
+            print(f"{_key(cell)} passed {found['passed']} {bound:.4g}", flush=True)
 
 
 def readme() -> str:

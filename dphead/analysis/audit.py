@@ -1,19 +1,24 @@
-"""White-box audit of a method: real `release`, worst-case canary, exact score.
+"""White-box audit of a method: real `release`, worst-case canaries, exact score.
 
 A fit is run many times in two worlds, with a canary and without it. The auditor knows
 every row and sees every release; its score is the log-likelihood ratio of the whole
-transcript (Neyman, Pearson: no test of the two worlds is better).
+transcript (Neyman, Pearson: no test of the two worlds is better). Since it knows the
+rows, it also knows the noise of each release and the sample, and judges their laws
+(`audit_laws`). It computes the claim again from the releases (`audit_accounting`).
 It may see public or synthetic rows alone: a thousand fits are a thousand releases, and
 nothing of them is charged.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.special import logsumexp, ndtr
 from threadpoolctl import threadpool_limits
 
+from dphead.analysis.audit_accounting import RELATIVE_ERROR, recomputed_epsilon
 from dphead.analysis.audit_bounds import (
     SHOWN_ERROR,
     Claim,
@@ -22,268 +27,134 @@ from dphead.analysis.audit_bounds import (
     one_run_epsilon,
     one_run_guesses,
     one_run_plan,
+    statements,
+)
+from dphead.analysis.audit_hostile import hostile_rows
+from dphead.analysis.audit_laws import (
+    Evidence,
+    Finding,
+    NoiseRecord,
+    auc_finding,
+    auc_of,
+    judge,
+    needs,
 )
 from dphead.analysis.audit_rows import (
     NO_CLASS,
     AuditRows,
-    NoLedger,
-    Repeated,
     Sums,
     UnrecordedSpec,
+    exact,
+)
+from dphead.analysis.audit_transcript import (
+    Problem,
+    Reading,
+    Seen,
+    Witness,
+    log_mixture,
+    planned,
+    transcript,
+    worst_case,
 )
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.contract import Released, ReleaseSpec
+from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
-from dphead.privacy.query import Params, Query
-from dphead.privacy.release import release
-from dphead.solvers.base import Answer, PublicFacts, Solver
-from dphead.sums.door import Door
+from dphead.solvers.base import PublicFacts, Solver
 
 # Chosen, not measured.
-# rows of synthetic problems beside the canary; the rest are slots of unreadable images
-SHARED_ROWS = 15
-# of the canary, in clip norms: one no longer than the clip would pass without any
-CANARY_NORM = 10.0
-ROWS_BEYOND_CAP = 2  # of a canary group, which must not count
+SIMULATED = 50_000  # perfect attacks on sampled batches, for their AUC
+# relative: rounding of a sum's unit and of two square roots
+ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Rows that both worlds share, and the row in which they differ.
+class Record:
+    """What is kept of an audit's fits.
 
-    x: (n, d); canary, neighbour: (row, class).
-
-    neighbour: what stands in the canary's place in the other world (replace_one), or
-        None for nothing.
-    group_cap: None, or that of a plan that protects groups; the canary is then a group
-        of `copies` equal rows.
+    scores: (2, fits) log-likelihood ratios, row 1 with the canary. own: (2, fits) the
+    canary's own mu squared. evidence: of noise and samples. share: the largest. stated:
+    largest error of the deviation that a release says its noise has.
     """
 
-    facts: PublicFacts
-    relation: str
-    x: np.ndarray
-    y: np.ndarray
-    canary: tuple[np.ndarray, int]
-    neighbour: tuple[np.ndarray, int] | None = None
-    group_cap: int | None = None
-    copies: int = 1
+    def __init__(self, problems: Sequence[Problem], fits: int) -> None:
+        first = problems[0]
+        private_n = first.relation == "add_remove"
+        common = first.facts.n_rows - (first.copies if private_n else 0)
+        self.scores, self.own = np.zeros((2, 2, fits))
+        self.evidence = Evidence(common)
+        self.share, self.stated = 0.0, 0.0
 
-    def world(self, inside: bool) -> AuditRows:
-        """The rows with the canary or without it; under add_remove its slots go too."""
-        row = self.canary if inside else self.neighbour
-        n_rows = self.facts.n_rows
-        if row is None and self.relation == "add_remove":
-            return self._rows(self.x, self.y, 0, n_rows - self.copies)
-        x, y = self.unit(row)
-        all_x = np.vstack([self.x, x])
-        all_y = np.append(self.y, y)
-        return self._rows(all_x, all_y, len(y), n_rows)
+    def fit(
+        self, fit: int, inside: bool, witness: Witness, transcript: Iterator[Seen]
+    ) -> None:
+        """Read one fit."""
+        self.evidence.begin()
+        allocated: list[float] = []
+        world, epoch = int(inside), 1
+        for seen in transcript:
+            spec = seen.spec
+            reading = witness.read(seen, inside)
+            self.keep(seen, reading, inside)
+            self.own[world, fit] += reading.own
+            if spec.epoch_steps > 1:
+                epoch = spec.epoch_steps
+                allocated.append(reading.ratio)
+            else:
+                self.scores[world, fit] += reading.ratio
+        for start in range(0, len(allocated), epoch):
+            # in the steps that were not made the canary would not be seen
+            ratios = np.zeros(epoch)
+            made = allocated[start : start + epoch]
+            ratios[: len(made)] = made
+            self.scores[world, fit] += float(logsumexp(ratios)) - math.log(epoch)
 
-    def unit(self, row: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, np.ndarray]:
-        """The (copies, d) rows and (copies,) classes of the canary's slots.
-
-        row: what is there, None for nothing.
-        """
-        x, label = row or (np.zeros(self.facts.n_features, np.float32), NO_CLASS)
-        return np.tile(x, (self.copies, 1)), np.full(self.copies, label)
-
-    def apart(self) -> list[AuditRows]:
-        """The others, what stands in the canary's slots without it, and the canary,
-        each by itself.
-        """
-        units = [self.unit(self.neighbour), self.unit(self.canary)]
-        others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
-        apart = [self._rows(x, y, len(y), len(y)) for x, y in units]
-        return [others, *apart]
-
-    def _rows(
-        self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int
-    ) -> AuditRows:
-        """Rows of which the last `in_unit` are one group and the others are none."""
-        groups = np.where(np.arange(len(y)) < len(y) - in_unit, -1, 0)
-        return AuditRows(x, y, n_rows, groups, self.group_cap)
-
-
-def worst_case(facts: PublicFacts, plan: Plan, *, agree: bool = False) -> Problem:
-    """A synthetic problem whose canary is as visible as the method's clips allow.
-
-    The canary lies on the first axis, is CANARY_NORM times as long as the largest clip
-    norm, and has class 0. The others are the same row with class 1, which keeps its
-    residual large while a head is trained, or with its own class (`agree`). With
-    Poisson batches there are no others: which of them were sampled is secret, and would
-    only hide the canary. Where the plan protects groups, the canary is a group of more
-    rows than the cap.
-    Under replace_one the neighbour is the opposite row, or one at 120 degrees where a
-    second moment is released.
-    """
-    if any(s.epoch_steps > 1 for s in plan.specs):
-        raise ValueError(
-            "audits need full or Poisson batches, got allocated rows. Audit the same "
-            "with Poisson batches."
+    def keep(self, seen: Seen, reading: Reading, inside: bool) -> None:
+        """Keep a release's noise and sample."""
+        query, spec = seen.query, seen.spec
+        sd = reading.sd
+        unit = query.unit(spec.clip_norm, seen.params.transform.append)
+        kind = (spec.label, query.name)
+        shape = reading.noise.shape
+        known = self.evidence.noise.get(kind)
+        record = known or NoiseRecord(spec.label, shape, query.symmetric, sd / unit)
+        number = self.evidence.add(kind, record, reading.noise, reading.along, inside)
+        self.share = max(self.share, reading.share)
+        self.stated = max(self.stated, abs(seen.released.noise_sd / sd - 1))
+        if seen.sample is None:
+            return
+        prob = spec.sampling_prob / spec.epoch_steps
+        has_canary = reading.has_canary if inside else None
+        self.evidence.sample(
+            kind, prob, spec.epoch_steps, number, seen.sample, has_canary
         )
-    sampled = any(s.sampling_prob < 1 for s in plan.specs)
-    if sampled and plan.group_cap is not None:
-        raise ValueError(
-            f"an audit of groups needs full batches, got group_cap={plan.group_cap} "
-            "and Poisson ones. Leave one out."
-        )
-    copies = (
-        1
-        if plan.group_cap is None
-        else min(facts.n_rows, plan.group_cap + ROWS_BEYOND_CAP)
-    )
-    count = 0 if sampled else min(SHARED_ROWS, facts.n_rows - copies)
-    row = np.zeros(facts.n_features, np.float32)
-    norm = CANARY_NORM * max(1.0, *(s.clip_norm for s in plan.specs))
-    row[0] = norm
-    neighbour = None
-    if plan.relation == "replace_one":
-        moments = facts.n_features > 1 and any("Gram" in s.query for s in plan.specs)
-        other = np.zeros_like(row)
-        if moments:
-            other[:2] = (-0.5 * norm, np.sqrt(0.75) * norm)
-        else:
-            other[0] = -norm
-        neighbour = (other, 0)
-    others = np.tile(row, (count, 1)), np.full(count, 0 if agree else 1)
-    return Problem(
-        facts, plan.relation, *others, (row, 0), neighbour, plan.group_cap, copies
-    )
-
-
-def among(problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray) -> Problem:
-    """The problem with public rows in place of the synthetic ones; its canary takes the
-    last slots.
-
-    x: (n_rows, n_features), y: (n_rows,). Raises ValueError for Poisson batches: which
-    rows were sampled is secret, so the likelihood would be a sum over all subsets.
-    """
-    if any(s.sampling_prob < 1 for s in plan.specs):
-        raise ValueError(
-            "audits of Poisson batches need synthetic rows, got public ones. Give the "
-            "sizes instead."
-        )
-    return replace(
-        problem, x=x[: -problem.copies].astype(np.float32), y=y[: -problem.copies]
-    )
-
-
-class _Witness:
-    """What the auditor knows: what the others, the neighbour and the canary add to a
-    sum, at any parameters.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self._sums = [Sums(rows) for rows in problem.apart()]
-        self._repeated = Repeated()
-
-    def score(
-        self, query: Query, params: Params, spec: ReleaseSpec, released: Released
-    ) -> tuple[float, float]:
-        """(log-likelihood ratio of this release given the transcript, squared distance
-        of the worlds over noise).
-
-        Symmetric noise has half the variance off the diagonal, and each such entry
-        appears twice: the sums over all entries below are those over the independent
-        ones.
-        """
-
-        def totals() -> tuple[np.ndarray, ...]:
-            return tuple(sums.total(query, params, spec).ravel() for sums in self._sums)
-
-        others, without, inside = self._repeated(
-            0, query, params, spec.clip_norm, totals
-        )
-        value = released.value.ravel() - others
-        variance = released.noise_sd**2
-        difference = inside - without
-        own = float(difference @ difference) / variance
-        if spec.sampling_prob == 1:
-            along = float(difference @ (value - without))
-            return along / variance - own / 2, own
-        ratios = []
-        for shift in (without, inside):
-            along = float(shift @ value)
-            length2 = float(shift @ shift)
-            ratio = _log_mixture(along, length2, variance, spec.sampling_prob)
-            ratios.append(ratio)
-        return ratios[1] - ratios[0], own
-
-
-def _log_mixture(along: float, length2: float, variance: float, prob: float) -> float:
-    """Log density of (1 - q) N(0) + q N(shift) over that of N(0); along: the value's
-    inner product with the shift.
-    """
-    ratio = (along - length2 / 2) / variance
-    if prob == 1:
-        return ratio
-    return float(np.logaddexp(np.log1p(-prob), np.log(prob) + ratio))
-
-
-def transcript(
-    solver: Solver,
-    facts: PublicFacts,
-    specs: list[ReleaseSpec],
-    noise: NoiseSource,
-    sums: Sums,
-) -> Iterator[tuple[Query, Params, ReleaseSpec, Released]]:
-    """One fit through `release`, without its head: each release as it happens, with
-    what it was asked at.
-    """
-    ledger: Any = NoLedger()
-    steps = solver.solve(facts)
-    ask = next(steps)
-    for i, spec in enumerate(specs):
-        if ask.label != spec.label:
-            raise RuntimeError(
-                f"a solver must ask for its plan, got label={ask.label!r} at release "
-                f"{i}."
-            )
-        released = release(
-            ask.query,
-            ask.params,
-            sums.source,
-            spec,
-            ledger=ledger,
-            noise=noise,
-            summer=Door(sums),
-        )
-        yield ask.query, ask.params, spec, released
-        if i + 1 < len(specs):
-            ask = steps.send(Answer(released.value, released.noise_sd))
-    steps.close()
 
 
 def scores(
     solver: Solver,
     plan: Plan,
-    problem: Problem,
+    problems: Sequence[Problem],
     fits: int,
     progress: Callable[[int], None] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(log-likelihood ratios (2, fits), the canary's own mu squared (2, fits)); row 1
-    is the world with the canary.
-    """
+) -> Record:
+    """Run `fits` fits in each of the two worlds of each problem in turn."""
     specs: list[ReleaseSpec] = [UnrecordedSpec(**vars(s)) for s in plan.specs]
-    witness = _Witness(problem)
     noise = NoiseSource()
-    worlds = [Sums(problem.world(inside)) for inside in (False, True)]
-    facts = plan.budgeted(problem.facts)
-    ratios = np.zeros((2, fits))
-    own = np.zeros((2, fits))
+    record = Record(problems, fits)
     # where starting a thread takes longer than the product
-    small = problem.facts.n_features <= 64
+    small = problems[0].facts.n_features <= 64
+    parts = np.array_split(np.arange(fits), len(problems))
     with threadpool_limits(1 if small else None, "blas"):
-        for k in range(fits):
-            for world, sums in enumerate(worlds):
-                for seen in transcript(solver, facts, specs, noise, sums):
-                    ratio, distance = witness.score(*seen)
-                    ratios[world, k] += ratio
-                    own[world, k] += distance
-            if progress is not None:
-                progress(k + 1)
-    return ratios, own
+        for problem, part in zip(problems, parts, strict=True):
+            witness = Witness(problem)
+            worlds = [Sums(problem.world(inside)) for inside in (False, True)]
+            facts = plan.budgeted(problem.facts)
+            for k in part:
+                for inside, sums in zip((False, True), worlds, strict=True):
+                    made = transcript(solver, facts, specs, noise, sums)
+                    record.fit(int(k), inside, witness, made)
+                if progress is not None:
+                    progress(int(k) + 1)
+    return record
 
 
 def claim_of(plan: Plan) -> Claim:
@@ -299,41 +170,157 @@ def claim_of(plan: Plan) -> Claim:
 def thresholds(
     solver: Solver, plan: Plan, problem: Problem, fits: int, confidence: float
 ) -> np.ndarray:
-    """Where to cut the scores of `count`, fixed before its fits: for the canary's own
-    mu, which one fit tells exactly.
+    """Return where `attack` cuts the scores, fixed before its fits: for the canary's
+    own mu, which one fit tells exactly.
 
     That mu is the same in every fit of the audits whose canary reaches its clips;
-    elsewhere it is a good guess. It is rounded, so that every chunk of an audit has the
-    same thresholds.
+    elsewhere it is a good guess.
     """
     claim = claim_of(plan)
     if claim.mu is not None:
-        _, own_mu2 = scores(solver, plan, problem, 1)
-        own = float(np.sqrt(own_mu2[0, 0]))
-        rounded = round(own / claim.mu, 2) * claim.mu
-        event = GaussianEvent(1 / max(rounded, 1e-9))
+        own = float(np.sqrt(scores(solver, plan, [problem], 1).own[0, 0]))
+        event = GaussianEvent(1 / max(own, 1e-9))
         claim = replace(claim, events=(event,))
     return claim.thresholds(fits, confidence)
 
 
-def count(
+def attack(
     solver: Solver,
     plan: Plan,
-    problem: Problem,
+    problems: Sequence[Problem],
     fits: int,
     *,
-    cuts: np.ndarray | None = None,
     confidence: float = 0.9999,
     progress: Callable[[int], None] | None = None,
-) -> Counts:
-    """Run `fits` fits in each world and keep counts.
+) -> dict[str, Any]:
+    """Run the audit, and return what it found (`statements` and the laws).
 
-    cuts: the `thresholds` of the whole audit, if this is a chunk.
+    `passed` is False if a bound exceeds the claim, a law is broken, a row moves a sum
+    further than its noise is for, or the claim is below the epsilon that is computed
+    again. A sound mechanism fails with a chance of at most 2 (1 - confidence): half of
+    it is the bounds', half the laws'.
     """
-    if cuts is None:
-        cuts = thresholds(solver, plan, problem, fits, confidence)
-    ratios, own = scores(solver, plan, problem, fits, progress)
-    return Counts.of(ratios, own, cuts, bin_edges(claim_of(plan)))
+    claim = claim_of(plan)
+    cuts = thresholds(solver, plan, problems[0], fits, confidence)
+    record = scores(solver, plan, problems, fits, progress)
+    counts = Counts.of(record.scores, record.own, cuts, bin_edges(claim))
+    bounds = statements(counts, claim, confidence)
+    auc = [_auc(record, plan)]
+    laws = _laws(solver, plan, record, problems[0], confidence, auc)
+    odds = {"laws": 1 - confidence, "all": 2 * (1 - confidence)}
+    return {
+        **bounds,
+        **laws,
+        "canaries_tried": len(problems),
+        "false_alarm_odds": bounds["false_alarm_odds"] | odds,
+        "needs": needs(record.evidence, fits, laws["laws"]["level"]),
+        "passed": bounds["passed"] and laws["laws"]["passed"],
+    }
+
+
+def _laws(
+    solver: Solver,
+    plan: Plan,
+    record: Record,
+    problem: Problem,
+    confidence: float,
+    more: Sequence[Finding] = (),
+) -> dict[str, Any]:
+    """Return the verdict on what needs no bound."""
+    again = recomputed_epsilon(plan.specs, plan.delta, plan.relation)
+    hostile = hostile_rows(solver, plan, problem)
+    findings = [*record.evidence.findings(), *more]
+    findings += _certain(record, plan, again, hostile)
+    return {
+        "recomputed_epsilon": again,
+        "hostile_rows": hostile,
+        "laws": judge(findings, 1 - confidence),
+    }
+
+
+def _certain(
+    record: Record,
+    plan: Plan,
+    again: float | None,
+    hostile: dict[str, Any],
+) -> Iterator[Finding]:
+    """Yield what no chance is in: p is 0 or 1."""
+
+    def certain(name: str, about: str, ok: bool, shown: str) -> Finding:
+        return Finding(name, about, float(ok), shown)
+
+    most = f"{record.share:.6g} of what the noise is for"
+    ok = record.share <= 1 + ROUNDING
+    yield certain("distance that the canary moves a sum", "all releases", ok, most)
+    most = f"{hostile['largest_share']:.6g} of it ({hostile['worst']})"
+    ok = hostile["largest_share"] <= 1 + ROUNDING
+    yield certain("distance that hostile rows move a sum", "all releases", ok, most)
+    off = f"off by {record.stated:.2g} of it"
+    ok = record.stated <= ROUNDING
+    yield certain("deviation that a release states", "all releases", ok, off)
+    claim = claim_of(plan)
+    if again is not None:
+        slack = ROUNDING if claim.mu is not None else RELATIVE_ERROR
+        shown = f"{again:.6g} of the releases, {plan.epsilon:.6g} claimed"
+        ok = again <= plan.epsilon * (1 + slack)
+        yield certain("epsilon computed again", "the claim", ok, shown)
+        if claim.mu is not None:
+            cap = plan.group_cap or 1
+            mu = math.hypot(*(cap / s.noise_multiplier for s in plan.specs))
+            ok = abs(claim.mu - mu) <= ROUNDING * mu
+            shown = f"{mu:.6g} of the releases, {claim.mu:.6g} claimed"
+            yield certain("mu computed again", "the claim", ok, shown)
+
+
+def _auc(record: Record, plan: Plan) -> Finding:
+    """Compare the AUC with a perfect attack's on canaries of this mu."""
+    owns = math.sqrt(record.own.min()), math.sqrt(record.own.max())
+    sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
+    if sampled:
+        ends = [_simulated_auc(plan, own) for own in owns]
+        # five deviations of a simulation
+        ends = [ends[0] - 0.01, ends[1] + 0.01]
+    else:
+        ends = [float(ndtr(own / math.sqrt(2))) for own in owns]
+    sound = f"{ends[0]:.4g} to {ends[1]:.4g}"
+    return auc_finding(record.scores, ends[0], ends[1], sound)
+
+
+def _simulated_auc(plan: Plan, own: float) -> float:
+    """Return a perfect attack's AUC on sampled batches, for a canary of this mu."""
+    rng = np.random.default_rng(0)
+    moved = [
+        2 if s.sampling_prob < 1 and s.relation == "replace_one" else 1
+        for s in plan.specs
+    ]
+    steps = [m / s.noise_multiplier for m, s in zip(moved, plan.specs, strict=True)]
+    share = own / math.hypot(*steps)
+    found = np.zeros((2, SIMULATED))
+    epoch: list[np.ndarray] = []
+    for spec, twice, step in zip(plan.specs, moved, steps, strict=True):
+        one = share * step / twice
+        x = rng.standard_normal((2, SIMULATED))
+        if spec.epoch_steps > 1:
+            place = len(epoch)
+            if place == 0:
+                chosen = rng.integers(0, spec.epoch_steps, SIMULATED)
+            x[1] += one * (chosen == place)
+            epoch.append(one * x - one**2 / 2)
+            if len(epoch) == spec.epoch_steps:
+                found += np.asarray(logsumexp(epoch, axis=0))
+                epoch = []
+            continue
+        present = rng.random((2, SIMULATED)) < spec.sampling_prob
+        x[1] += one * present[1]
+        prob = spec.sampling_prob
+        if twice == 2:
+            x[0] -= one * present[0]
+            found -= log_mixture(-one * x, one**2, 1.0, prob)
+        found += log_mixture(one * x, one**2, 1.0, prob)
+    if epoch:
+        missing = np.zeros((plan.specs[-1].epoch_steps - len(epoch), 2, SIMULATED))
+        found += np.asarray(logsumexp([*epoch, *missing], axis=0))
+    return auc_of(found)
 
 
 def one_run(
@@ -363,7 +350,8 @@ def one_run(
         )
     noise = NoiseSource()
     inside = noise.generator(0, "coins").random(canaries) < 0.5
-    ratios = _log_ratios(solver, plan, facts, inside, noise)
+    record = Record([worst_case(facts, plan)], 1)
+    ratios = _log_ratios(solver, plan, facts, inside, noise, record)
     results: dict[str, Any] = {
         "canaries": canaries,
         "confidence": confidence,
@@ -380,11 +368,18 @@ def one_run(
             f"epsilon_lower_bound{name}": bound,
             f"ceiling{name}": ceiling,
         }
-    return {
-        **results,
-        "epsilon": plan.epsilon,
-        "passed": results["epsilon_lower_bound"] <= plan.epsilon,
-    }
+    laws = _laws(solver, plan, record, worst_case(facts, plan), confidence)
+    passed = results["epsilon_lower_bound"] <= plan.epsilon and laws["laws"]["passed"]
+    return {**results, **laws, "epsilon": plan.epsilon, "passed": passed}
+
+
+def _read(seen: Seen, sums: Sums) -> Reading:
+    """Return what was added to the sum of all canaries that are in the fit."""
+    query, params, spec = seen.query, seen.params, seen.spec
+    total = exact(query, params, sums.source, spec, sums, seen.sample)
+    _, sd = planned(seen)
+    noise = (seen.released.value - total) / sd
+    return Reading(sd, 0.0, 0.0, noise, None, 0.0, True)
 
 
 def _log_ratios(
@@ -393,6 +388,7 @@ def _log_ratios(
     facts: PublicFacts,
     inside: np.ndarray,
     noise: NoiseSource,
+    record: Record,
 ) -> np.ndarray:
     """(canaries,) how much likelier one fit's releases are with each canary than
     without it, as logarithms. inside: (canaries,) those that are in the fit.
@@ -406,17 +402,18 @@ def _log_ratios(
     everyone = AuditRows(x, y, canaries)
     ratios = np.zeros(canaries)
     all_sums = Sums(AuditRows(x, np.where(inside, y, NO_CLASS), facts.n_rows))
-    for query, params, spec, released in transcript(
-        solver, plan.budgeted(facts), specs, noise, all_sums
-    ):
+    for seen in transcript(solver, plan.budgeted(facts), specs, noise, all_sums):
+        query, params, spec = seen.query, seen.params, seen.spec
+        released = seen.released
         # what is expected of each of the others, whose coins the auditor does not know
         half = spec.sampling_prob / 2
         expected = half * Sums(everyone).total(query, params, spec)
         rest = (released.value - expected).ravel()
         variance = released.noise_sd**2
+        record.keep(seen, _read(seen, all_sums), True)
         for i, row in enumerate(single):
             shift = Sums(row).total(query, params, spec).ravel()
             length2 = float(shift @ shift)
             along = float(shift @ rest) + half * length2
-            ratios[i] += _log_mixture(along, length2, variance, spec.sampling_prob)
+            ratios[i] += log_mixture(along, length2, variance, spec.sampling_prob)
     return ratios

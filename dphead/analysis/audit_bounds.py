@@ -180,7 +180,7 @@ class Claim:
 
 @dataclass
 class Counts:
-    """What is kept of the scores: numbers that add up over chunks.
+    """What the bounds need of the scores.
 
     Index 0: without the canary, 1: with it.
 
@@ -217,27 +217,6 @@ class Counts:
             (scores > 0).sum(axis=1),
             np.stack([np.histogram(row, edges)[0] for row in inner]),
             np.array([own_mu2.sum(), own_mu2.min(), own_mu2.max()]),
-        )
-
-    def __add__(self, other: "Counts") -> "Counts":
-        if not (
-            np.array_equal(self.thresholds, other.thresholds)
-            and np.array_equal(self.edges, other.edges)
-        ):
-            raise ValueError(
-                f"chunks must share thresholds, got {other.thresholds}. They were "
-                f"{self.thresholds}."
-            )
-        a, low, high = self.own_mu2
-        b, low2, high2 = other.own_mu2
-        return Counts(
-            self.edges,
-            self.thresholds,
-            self.fits + other.fits,
-            self.above + other.above,
-            self.positive + other.positive,
-            self.histograms + other.histograms,
-            np.array([a + b, min(low, low2), max(high, high2)]),
         )
 
     def own_mu(self) -> dict[str, float]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dphead.privacy.contract import Block, Known, ReleaseSpec, Rows
 from dphead.privacy.query import Params, Query
+from dphead.privacy.sampling import NO_GROUP, Allocation
 from dphead.rows.arrays import ArrayRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.cpu import CpuSums
@@ -27,6 +28,13 @@ class NoLedger:
 
     def __init__(self) -> None:
         self._next = -1
+        self._allocated = -1
+        self.allocation = Allocation()
+
+    def step_of(self, sequence: int, epoch_steps: int) -> int:
+        """Return which step of its epoch the next allocated release is."""
+        self._allocated += 1
+        return self._allocated % epoch_steps
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
         """The next sequence number; nothing was ever committed."""
@@ -71,7 +79,7 @@ class AuditRows(ArrayRows):
         self.missing = n_rows - len(x)
         whole = np.zeros((n_rows, x.shape[1]), np.float32)
         whole[self.missing :] = x
-        labels, units = np.full((2, n_rows), NO_CLASS)
+        labels, units = np.full(n_rows, NO_CLASS), np.full(n_rows, NO_GROUP)
         labels[self.missing :] = y
         if groups is not None:
             units[self.missing :] = groups

@@ -73,7 +73,7 @@ from dphead.cli.progress import shown
     type=float,
     default=0.9999,
     show_default=True,
-    help="Of the two bounds together.",
+    help="Of the bounds together, and of the laws together.",
 )
 @click.option(
     "-o", "--output", "out", type=PATH, help="Folder for audit.json and audit.png."
@@ -92,6 +92,13 @@ from dphead.cli.progress import shown
     type=int,
     help="Expected size of Poisson batches (default: the full batch).",
 )
+@click.option(
+    "--sampling",
+    type=click.Choice(["poisson", "allocation"]),
+    default="poisson",
+    show_default=True,
+    help="How --batch-size of --network is met, as for finetune.",
+)
 @click.option("--epochs", type=float)
 @click.option("--unit-norm/--no-unit-norm", default=None)
 @click.option("--intercept", type=float)
@@ -99,14 +106,16 @@ from dphead.cli.progress import shown
 @click.option("--center-share", type=float)
 @click.option("--class-grams/--no-class-grams", default=None)
 def audit(out: Path | None, **given: Any) -> None:
-    """Run a method many times with a worst-case canary and without it, and bound
-    epsilon and mu from below.
+    """Run a method many times with worst-case canaries and without them, and judge its
+    noise, samples, scores and claim.
 
     Fits go through the same release and the same noise as `dphead fit`, and nothing is
-    charged: rows are synthetic, or declared public. Hostile rows (of up to a million
-    clip norms, opposite, not finite) also go through all row sources, kept rows and
-    threads, and the distance that they move each sum is measured without noise. Exit
-    code 1 if a bound exceeds the claim, or a distance the one that the noise is for.
+    charged: rows are synthetic, or declared public. The auditor knows the rows, so it
+    tests the noise of each release and each secret sample by their laws. It bounds
+    epsilon and mu from below, and computes the claimed epsilon again. Hostile rows (of
+    up to a million clip norms, opposite, not finite) are summed without noise. Exit
+    code 1 if a bound exceeds the claim, a law is broken, the claim is too small, or a
+    row moves a sum further than its noise is for.
 
     \b
     dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 \\
@@ -139,7 +148,6 @@ def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
     the method's settings.
     """
     from dphead.analysis import audit as auditing
-    from dphead.analysis import audit_hostile as hostile
     from dphead.planning.plan import make_plan
 
     confidence = given.pop("confidence")
@@ -151,7 +159,6 @@ def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
     file = _taken(given, "features", "public_rows", "split")
     budget = _taken(given, "epsilon", "delta", "relation", "group_cap")
     fits = _taken(given, "fits", "one_run", "canaries")
-    network = given["network"]
     facts, rows = _rows(**sizes, **file)
     name, made = _made(facts, given)
     plan = make_plan(made.solver, facts, accountant=made.accountant, **budget)
@@ -169,16 +176,24 @@ def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
         canaries = fits["canaries"] or min(facts.n_features, facts.n_rows)
         found = auditing.one_run(made.solver, plan, facts, canaries, confidence)
     else:
-        count = fits["fits"]
-        found = _many_fits(made.solver, plan, facts, rows, count, confidence, progress)
-    # a network is in use by one thread at a time
-    ways = hostile.WAYS if network is None else hostile.WAYS[:1]
-    measured = hostile.measure(made.solver, plan, facts, ways)
-    found |= {
-        "hostile_rows": measured,
-        "passed": found["passed"] and measured["passed"],
-    }
+        problems = _problems(facts, plan, rows, fits["fits"])
+        found = auditing.attack(
+            made.solver,
+            plan,
+            problems,
+            fits["fits"],
+            confidence=confidence,
+            progress=progress,
+        )
     return told | found, claim
+
+
+def _problems(facts: Any, plan: Any, rows: Any, fits: int) -> Any:
+    """The rows and canaries of an audit. rows: None, or public rows (x, y)."""
+    from dphead.analysis.audit_transcript import among, worst_cases
+
+    problems = worst_cases(facts, plan, fits)
+    return problems if rows is None else [among(p, plan, *rows) for p in problems]
 
 
 def _taken(given: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -195,31 +210,14 @@ def _made(facts: Any, given: dict[str, Any]) -> tuple[str, Any]:
     shape = given.pop("shape")
     preset = given.pop("preset")
     if network is None:
+        if given.pop("sampling") != "poisson":
+            raise ValueError(
+                "only networks take random allocation, got --sampling allocation "
+                f"with --method {method}. Add --network, or leave it out."
+            )
         return method, make_method(method, facts, given, preset)
     made = _network(network, shape, facts, preset, given)
     return f"network {network}", made
-
-
-def _many_fits(
-    solver: Any,
-    plan: Any,
-    facts: Any,
-    rows: Any,
-    fits: int,
-    confidence: float,
-    progress: Any,
-) -> dict[str, Any]:
-    """What fits in two worlds say. rows: None, or public rows (x, y)."""
-    from dphead.analysis import audit as auditing
-    from dphead.analysis.audit_bounds import statements
-
-    problem = auditing.worst_case(facts, plan)
-    if rows is not None:
-        problem = auditing.among(problem, plan, *rows)
-    counts = auditing.count(
-        solver, plan, problem, fits, confidence=confidence, progress=progress
-    )
-    return statements(counts, auditing.claim_of(plan), confidence)
 
 
 def _rows(
@@ -271,6 +269,7 @@ def _network(
     from dphead.endtoend.audit import audited
     from dphead.planning.methods import Method
 
+    allocation = rest.pop("sampling") == "allocation"
     given = {k: v for k, v in rest.items() if v is not None}
     if (
         preset is not None
@@ -278,11 +277,16 @@ def _network(
         or not set(given) <= {"steps", "clip_norm", "batch_size", "momentum"}
     ):
         raise ValueError(
-            "an audit of a network takes --shape, --steps, --clip-norm, --batch-size "
-            f"and --momentum, got {given}, {shape=}, {preset=}. Leave the others out."
+            "an audit of a network takes --shape, --steps, --clip-norm, --batch-size, "
+            f"--sampling and --momentum, got {given}, {shape=}, {preset=}. Leave the "
+            "others out."
         )
-    prob = min(1.0, given.pop("batch_size", facts.n_rows) / facts.n_rows)
-    settings: dict[str, Any] = {"steps": 1, "sampling_prob": prob} | given
+    batch = min(facts.n_rows, given.pop("batch_size", facts.n_rows))
+    if allocation:
+        drawn: dict[str, Any] = {"epoch_steps": round(facts.n_rows / batch)}
+    else:
+        drawn = {"sampling_prob": batch / facts.n_rows}
+    settings: dict[str, Any] = {"steps": 1} | drawn | given
     solver: Any = audited(network, shape, facts, **settings)
     return Method(solver, "auto", "De22")
 
@@ -317,8 +321,8 @@ def _print(console: Any, r: dict[str, Any]) -> None:
     for name, *numbers in _one_run_rows(r) if one_run else _many_fits_rows(r):
         table.add_row(name, *_cells(*numbers))
     console.print(table)
-    _print_hostile(r["hostile_rows"])
-    odds = r["false_alarm_odds"] if one_run else r["false_alarm_odds"]["both"]
+    _print_laws(r)
+    odds = 2 * (1 - r["confidence"])  # of the bounds, and of the laws
     fails = f"(a correct method fails with {tied(f'odds of at most {odds:.1g}')})"
     click.echo("\n".join(filled(f"{_verdict(r)} {fails}")))
 
@@ -331,7 +335,10 @@ def _headline(r: dict[str, Any]) -> str:
             f"guesses, {r['correct']} right"
         )
     fits = f"{r['fits_in_each_world']:,} fits"
-    return f"{r['method']}, {fits} with the canary and as many without"
+    return (
+        f"{r['method']}, {fits} with a canary and as many without, "
+        f"{r['canaries_tried']} canaries"
+    )
 
 
 # name, what was measured, what a perfect attack would have measured, the claim
@@ -363,25 +370,40 @@ def _many_fits_rows(r: dict[str, Any]) -> list[_Line]:
     ]
 
 
-def _print_hostile(h: dict[str, Any]) -> None:
-    """How far hostile rows move a sum."""
-    said = (
-        f"{h['pairs']} pairs of hostile rows, {h['sums']:,} sums without noise: they "
-        f"move a sum by at most {h['largest_share']:.4g} of what its noise is for "
-        f"({h['worst']})"
-    )
-    click.echo("\n".join(filled(said)))
-    if h["largest_disagreement"] > 0:
-        apart = f"{h['largest_disagreement']:.2g}"
-        click.echo(f"two ways to one sum differ by at most {apart} of it")
+def _print_laws(r: dict[str, Any]) -> None:
+    """The claim computed again, the laws, and what takes more fits."""
+    laws, hostile = r["laws"], r["hostile_rows"]
+    again = r["recomputed_epsilon"]
+    shown = "not computed again" if again is None else f"{again:.6g}"
+    lines = [
+        f"epsilon computed again from the releases alone: {shown} "
+        f"(claimed: {r['epsilon']:.6g})",
+        f"{hostile['pairs']} pairs of hostile rows, {hostile['sums']:,} sums without "
+        f"noise: they move a sum by at most {hostile['largest_share']:.4g} of what "
+        f"its noise is for ({hostile['worst']})",
+        f"{laws['tests']} laws of noise, samples and scores: "
+        f"{len(laws['failed'])} broken (smallest p = {laws['least_p']:.2g}, "
+        f"{laws['least']}; a law is broken below {laws['level']:.1g})",
+    ]
+    for law in laws["failed"]:
+        lines.append(f"BROKEN: {law['name']}, {law['about']}: {law['measured']}")
+    more = [n for n in r.get("needs", []) if n["fits"] > r["fits_in_each_world"]]
+    if more:
+        named = "; ".join(f"{n['defect']} ({n['fits']:,})" for n in more)
+        lines.append(
+            "Not seen with so few fits, if one kind of release alone has it (fits "
+            f"that it needs): {named}"
+        )
+    for line in lines:
+        click.echo("\n".join(filled(line)))
 
 
 def _verdict(r: dict[str, Any]) -> str:
     if r["passed"]:
-        return "passed: no bound exceeds the claim"
-    if r["hostile_rows"]["passed"]:
-        return "FAILED: a bound exceeds the claim"
-    return "FAILED: hostile rows move a sum too far"
+        return "passed: no bound exceeds the claim, no law is broken"
+    if not r["laws"]["passed"]:
+        return f"FAILED: {r['laws']['least']}"
+    return "FAILED: a bound exceeds the claim"
 
 
 def _cells(*values: float | None) -> list[str]:

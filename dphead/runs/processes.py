@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -186,9 +185,6 @@ class Group:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and not isinstance(error, Exception):
-            self._tell_end(1, f"process {self.index} of {self.count} was interrupted")
-            return
         if error is not None:
             self._fail(error)
         import jax
@@ -224,6 +220,7 @@ class Group:
 
     def _fail(self, error: BaseException) -> None:
         """Tell all processes why the run ends, and end this one."""
+        self._over.acquire()
         code = (
             1
             if isinstance(error, LostProcess)
@@ -236,15 +233,12 @@ class Group:
                 f"process {self.index} of {self.count} ({socket.gethostname()}) ended "
                 f"the run: {text}"
             )
-        self._tell_end(code, text)
-        die(code, text)
-
-    def _tell_end(self, code: int, text: str) -> None:
-        """Tell all other processes why the run ends."""
-        self._over.acquire()
-        with suppress(Exception):  # another one said it before, or process 0 is gone
+        try:
             self._store.key_value_set("stop", json.dumps([code, text]))
             time.sleep(REASON_READ_SECONDS)
+        except Exception:  # another process said it before, or process 0 is gone
+            pass
+        die(code, text)
 
     def _watch(self) -> None:
         """End this process when another one ends the run, whatever this one is

@@ -3,6 +3,7 @@ and the defects it must see.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,12 +22,21 @@ from dphead.analysis.audit_bounds import (
     rate_upper_bound,
     statements,
 )
+from dphead.analysis.audit_rows import Sums
+from dphead.analysis.audit_transcript import (
+    Witness,
+    among,
+    transcript,
+    worst_case,
+    worst_cases,
+)
 from dphead.analysis.tradeoff import max_advantage
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.methods import make_method
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import PublicFacts
 
 SMALL = PublicFacts(16, 2, 2)
@@ -78,9 +88,8 @@ def audited(
     facts=SMALL,
 ):
     solver, plan = planned(method, settings, epsilon, facts, relation)
-    problem = audit.worst_case(facts, plan, agree=agree)
-    counts = audit.count(solver, plan, problem, fits, confidence=confidence)
-    return statements(counts, audit.claim_of(plan), confidence)
+    problem = worst_case(facts, plan, agree=agree)
+    return audit.attack(solver, plan, [problem], fits, confidence=confidence)
 
 
 def advantages(fits, error):
@@ -135,20 +144,18 @@ def test_null_worlds_give_zero_through_release():
     together.
     """
     solver, plan = planned("prototypes", FLAT)
-    problem = audit.worst_case(SMALL, plan)
-    empty = audit.Problem(
-        SMALL, "zero_out", problem.x, problem.y, (problem.canary[0], -1)
-    )
+    problem = worst_case(SMALL, plan)
+    empty = replace(problem, canary=(problem.canary[0], -1))
     # the score of the real canary on transcripts that never saw it
-    scorer = audit._Witness(problem)
+    scorer = Witness(problem)
     values = np.zeros((2, 1500))
     specs = plan.specs
-    noise = audit.NoiseSource()
+    noise = NoiseSource()
     for world in (0, 1):
-        sums = audit.Sums(empty.world(bool(world)))
+        sums = Sums(empty.world(bool(world)))
         for i in range(values.shape[1]):
-            seen = list(audit.transcript(solver, SMALL, specs, noise, sums))
-            values[world, i] = sum(scorer.score(*s)[0] for s in seen)
+            seen = list(transcript(solver, SMALL, specs, noise, sums))
+            values[world, i] = sum(scorer.read(s, bool(world)).ratio for s in seen)
     claim = audit.claim_of(plan)
     found = statements(
         Counts.of(
@@ -215,25 +222,6 @@ def test_the_ceilings_at_95_percent_are_the_published_ones():
             "advantage_of_epsilon_delta"
         ]
         assert found == pytest.approx(advantage, abs=0.006)
-
-
-def test_counts_of_chunks_add_up():
-    claim = gaussian_claim(1.0)
-    rng = np.random.default_rng(0)
-    scores = rng.standard_normal((2, 60))
-    own = rng.random((2, 60))
-    whole = Counts.of(scores, own, np.array([0.5, 0.2]), bin_edges(claim))
-    parts = [
-        Counts.of(scores[:, i], own[:, i], whole.thresholds, whole.edges)
-        for i in (slice(25), slice(25, 60))
-    ]
-    total = parts[0] + parts[1]
-    assert total.fits == 60
-    assert np.array_equal(total.histograms, whole.histograms)
-    assert np.array_equal(total.above, whole.above)
-    assert total.own_mu2 == pytest.approx(whole.own_mu2)
-    with pytest.raises(ValueError, match="chunks must share thresholds"):
-        _ = total + Counts.of(scores, own, np.array([0.4, 0.2]), whole.edges)
 
 
 REACHED = [  # method, settings, relation, the canary's share of the claim's mu
@@ -344,20 +332,18 @@ def test_public_rows_take_the_place_of_synthetic_ones():
     facts = PublicFacts(300, 5, 3)
     rng = np.random.default_rng(2)
     solver, plan = planned("dp-ls", {}, facts=facts)
-    problem = audit.worst_case(facts, plan)
-    problem = audit.among(
-        problem, plan, rng.standard_normal((300, 5)), rng.integers(0, 3, 300)
+    problem = among(
+        worst_case(facts, plan),
+        plan,
+        rng.standard_normal((300, 5)),
+        rng.integers(0, 3, 300),
     )
-    found = statements(
-        audit.count(solver, plan, problem, 50, confidence=SURE),
-        audit.claim_of(plan),
-        SURE,
-    )
+    found = audit.attack(solver, plan, [problem], 50, confidence=SURE)
     assert found["passed"]
     assert found["canary_share"] == pytest.approx(1, abs=3e-3)
     _, poisson = planned("dp-sgd", {"batch_size": 30}, facts=facts)
     with pytest.raises(ValueError, match="need synthetic rows"):
-        audit.among(problem, poisson, problem.x, problem.y)
+        among(problem, poisson, problem.x, problem.y)
 
 
 def test_many_rows_without_a_class_are_slots_of_the_release():
@@ -369,9 +355,9 @@ def test_many_rows_without_a_class_are_slots_of_the_release():
         solver, plan = planned(
             "dp-sgd", {"steps": 2, **settings}, facts=facts, relation=relation
         )
-        ratios, own = audit.scores(solver, plan, audit.worst_case(facts, plan), 3)
-        assert np.isfinite(ratios).all()
-        assert (own > 0).all()
+        record = audit.scores(solver, plan, [worst_case(facts, plan)], 3)
+        assert np.isfinite(record.scores).all()
+        assert (record.own > 0).all()
 
 
 def test_a_plan_without_noise_is_refused():
@@ -434,10 +420,43 @@ def test_one_run_of_a_method_stays_under_its_claim_and_comes_near_its_ceiling():
         audit.one_run(solver, plan, facts, 257)
 
 
-def test_allocated_rows_are_not_audited():
-    """A transcript's likelihood would be a mean over the steps of an epoch."""
-    facts = PublicFacts(20, 4, 2)
-    spec = ReleaseSpec("a", "b", 1.0, 1.0, 20, epoch_steps=2)
-    plan = Plan(1.0, 1e-5, specs=[spec] * 2)
-    with pytest.raises(ValueError, match="got allocated rows"):
-        audit.worst_case(facts, plan)
+def test_a_claim_below_the_epsilon_of_the_releases_fails():
+    """As of an accountant that takes 0.8 mu: no chance is in it."""
+    solver, plan = planned("prototypes", FLAT)
+    smaller = replace(plan, epsilon=6.0)
+    found = audit.attack(solver, smaller, [worst_case(SMALL, plan)], 5)
+    assert found["recomputed_epsilon"] == pytest.approx(8)
+    broken = {law["name"] for law in found["laws"]["failed"]}
+    assert broken == {"epsilon computed again"}
+
+
+def test_the_plan_says_how_much_noise_there_must_be_and_not_the_release(monkeypatch):
+    """Noise at 0.6 sigma, and a release that says so: 100 fits miss it with odds below
+    1e-9.
+    """
+    from dphead.privacy import release
+
+    real = release.noise_scale
+    monkeypatch.setattr(
+        release, "noise_scale", lambda *given: (real(*given)[0], 0.6 * real(*given)[1])
+    )
+    found = audited("prototypes", FLAT, 100, confidence=0.9999)
+    broken = {law["name"] for law in found["laws"]["failed"]}
+    assert {"deviation of the noise", "deviation that a release states"} <= broken
+
+
+def test_canaries_have_every_class_and_random_directions():
+    facts = PublicFacts(64, 5, 4)
+    for relation in ("zero_out", "replace_one"):
+        _, plan = planned("dp-ls", FLAT, facts=facts, relation=relation)
+        problems = worst_cases(facts, plan, 100)
+        assert sorted(p.canary[1] for p in problems) == [0, 1, 2, 3]
+        rows = np.array([p.canary[0] for p in problems])
+        assert np.linalg.norm(rows, axis=1) == pytest.approx(10)
+        assert np.linalg.matrix_rank(rows) == 4
+        for p in problems:
+            assert (p.y != p.canary[1]).all()
+            if relation == "replace_one":  # at 120 degrees
+                assert p.canary[0] @ p.neighbour[0] == pytest.approx(-50, rel=1e-4)
+    assert len(worst_cases(PublicFacts(300, 5, 40), plan, 100)) == 10
+    assert len(worst_cases(facts, plan, 2)) == 2

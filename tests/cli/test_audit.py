@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from commands import dphead, features_file
 
@@ -18,7 +19,7 @@ def test_the_losses_of_an_audit_are_those_that_there_are():
 
 
 def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
-    """Odds of a false alarm 1e-4."""
+    """Odds of a false alarm 2e-4."""
     done = dphead(
         "audit",
         "--method",
@@ -32,19 +33,26 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
         tmp_path / "a",
     )
     assert done.code == 0, done.err
+    printed = " ".join(done.out.split())
     for text in (
         "epsilon at least",
         "perfect attack",
         "advantage",
         "passed",
-        "odds of at most 0.0001",
+        "epsilon computed again",
+        "laws of noise, samples and scores: 0 broken",
+        "noise 1% too small",
+        "odds of at most 0.0002",
     ):
-        assert text in done.out
+        assert text in printed
     found = json.loads((tmp_path / "a" / "audit.json").read_text())
     assert found["rows"] == "synthetic"
     assert found["passed"]
     assert found["epsilon_lower_bound"] <= 8
     assert found["false_alarm_odds"]["both"] == pytest.approx(1e-4)
+    assert found["false_alarm_odds"]["all"] == pytest.approx(2e-4)
+    assert found["laws"]["passed"]
+    assert found["recomputed_epsilon"] == pytest.approx(8)
     pytest.importorskip("matplotlib")
     assert (tmp_path / "a" / "audit.png").read_bytes().startswith(b"\x89PNG")
 
@@ -130,12 +138,48 @@ def test_hostile_rows_are_told_and_a_clip_that_is_not_applied_ends_with_code_1(
     assert done.code == 0 and "pairs of hostile rows" in done.out, done.err
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["group_cap"] == 2
-    assert found["hostile_rows"]["passed"]
     assert 0.99 < found["hostile_rows"]["largest_share"] <= 1
     monkeypatch.setattr(
         statistics.Gradient, "squared_sensitivity", lambda *_: statistics.RADIUS**4 // 4
     )
     done = dphead(*command)
-    assert done.code == 1 and "FAILED: hostile rows move a sum too far" in done.out, (
-        done.out
+    assert done.code == 1, done.out
+    assert "FAILED: distance that" in done.out
+    assert "BROKEN: distance that hostile rows move a sum" in done.out
+
+
+def test_a_public_constant_for_noise_ends_with_code_1(monkeypatch):
+    """The draws repeat exactly: no luck can hide that."""
+    from dphead.privacy import release
+
+    real = release.rounded_noise
+    monkeypatch.setattr(
+        release,
+        "rounded_noise",
+        lambda _, *rest: real(np.random.default_rng(1), *rest),
     )
+    done = dphead("audit", "--method", "dp-ls", *SIZES, "--fits", 50)
+    assert done.code == 1
+    assert "BROKEN: repeated noise" in done.out
+
+
+def test_the_noise_of_one_run_is_judged(monkeypatch):
+    """200 entries and a half of the noise: missed with odds below 1e-9."""
+    from dphead.privacy import release
+
+    real = release.rounded_noise
+    monkeypatch.setattr(
+        release,
+        "rounded_noise",
+        lambda g, shape, sd, symmetric: real(g, shape, 0.5 * sd, symmetric),
+    )
+    sizes = ("--n-rows", 200, "--n-features", 100, "--n-classes", 2)
+    done = dphead("audit", "--method", "prototypes", *sizes, "--one-run")
+    assert done.code == 1
+    assert "BROKEN: deviation of the noise" in done.out
+
+
+def test_a_method_has_no_random_allocation():
+    done = dphead("audit", *SIZES, "--sampling", "allocation")
+    assert done.code == 2
+    assert "Add --network" in done.err

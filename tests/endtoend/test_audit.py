@@ -3,14 +3,15 @@ canary that reaches its clip.
 """
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from dphead.analysis import audit as auditing
-from dphead.analysis.audit_bounds import statements
 from dphead.analysis.audit_rows import way_of
+from dphead.analysis.audit_transcript import worst_case
 from dphead.cli import cli
 from dphead.endtoend.audit import audited
 from dphead.endtoend.gradients import CLIP_INTEGERS
@@ -18,15 +19,23 @@ from dphead.endtoend.network import TorchSums
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Block
 from dphead.privacy.query import Params
+from dphead.privacy.sampling import Allocation
 from dphead.solvers.base import PublicFacts
 from dphead.sums.reference import ask_of
 
 FACTS = PublicFacts(20, 3 * 8 * 8, 2)
+SURE = 1 - 1e-7  # a sound mechanism fails with odds of at most 2e-7
 
 
-def prepared(relation="zero_out", prob=1.0, steps=1):
+def prepared(relation="zero_out", prob=1.0, steps=1, epoch_steps=1):
     solver = audited(
-        "wrn-10-1", (3, 8, 8), FACTS, clip_norm=1e-3, steps=steps, sampling_prob=prob
+        "wrn-10-1",
+        (3, 8, 8),
+        FACTS,
+        clip_norm=1e-3,
+        steps=steps,
+        sampling_prob=prob,
+        epoch_steps=epoch_steps,
     )
     plan = make_plan(
         solver,
@@ -36,16 +45,14 @@ def prepared(relation="zero_out", prob=1.0, steps=1):
         relation=relation,
         accountant="rdp" if prob < 1 else "auto",
     )
-    return solver, plan, auditing.worst_case(FACTS, plan)
+    return solver, plan, worst_case(FACTS, plan)
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
 def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
     solver, plan, problem = prepared(relation)
     claim = auditing.claim_of(plan)
-    found = statements(
-        auditing.count(solver, plan, problem, 30, confidence=0.99), claim, 0.99
-    )
+    found = auditing.attack(solver, plan, [problem], 30, confidence=SURE)
     assert found["passed"]
     assert found["mu_lower_bound"] <= claim.mu
     # at the clip, the canary is all that a row can be (under replace_one two rows would
@@ -57,11 +64,31 @@ def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
     assert found["canary_mu"]["mean"] <= claim.mu * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("relation", ["zero_out", "add_remove"])
+def test_random_allocation_is_audited(monkeypatch, relation):
+    """Odds of a false alarm 2e-7. Rows that are drawn anew at each step are in several
+    of them: no luck hides that.
+    """
+    solver, plan, problem = prepared(relation, steps=4, epoch_steps=2)
+    found = auditing.attack(solver, plan, [problem], 6, confidence=SURE)
+    assert found["passed"], found["laws"]["failed"]
+    assert found["mu"] is None
+    assert found["recomputed_epsilon"] == pytest.approx(4, rel=0.02)
+
+    def rows(self, step, steps, n_rows, generator):
+        return np.flatnonzero(generator.random(n_rows) < 1 / steps)
+
+    monkeypatch.setattr(Allocation, "rows", rows)
+    found = auditing.attack(solver, plan, [problem], 6)
+    broken = {law["name"] for law in found["laws"]["failed"]}
+    assert {"a row once in a sample", "a row once in an epoch"} <= broken
+
+
 def test_less_noise_than_claimed_is_seen():
-    solver, plan, problem = prepared()
+    solver, _, problem = prepared()
     weak = make_plan(solver, FACTS, epsilon=40.0, delta=1e-3)
-    counts = auditing.count(solver, weak, problem, 30, confidence=0.99)
-    assert not statements(counts, auditing.claim_of(plan), 0.99)["passed"]
+    found = auditing.attack(solver, replace(weak, epsilon=4.0), [problem], 30)
+    assert not found["passed"]
 
 
 def test_the_audited_sum_is_that_of_the_training():
@@ -147,6 +174,10 @@ def test_the_command_audits_a_network(tmp_path):
         json.loads((tmp_path / "audit.json").read_text())["method"]
         == "network wrn-10-1"
     )
+    allocation = ["--sampling", "allocation", "--batch-size", "10", "--steps", "2"]
+    done = CliRunner().invoke(cli, ["audit", *sizes, *network, *allocation])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "laws of noise, samples and scores: 0 broken" in done.output
     done = CliRunner().invoke(cli, ["audit", *sizes, "--network", "wrn-10-1"])
     assert done.exit_code != 0
     assert "takes --shape" in str(done.exception)

@@ -1,0 +1,584 @@
+"""Judge an audit's noise, samples and scores by the laws that a sound release obeys.
+
+The auditor knows every row, so it knows the noise of each release exactly. A sound
+mechanism draws independent normal numbers of the planned deviation, and a fresh sample
+for each step. Each test below has a p-value that is exact or too large for such a
+mechanism. `judge` corrects for the number of tests.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom, chi2, chisquare, kstest, norm, poisson, rankdata, t
+
+# Chosen, not measured.
+MOST_WATCHED = 64  # entries of a release whose draws are kept
+MOST_KEPT = 10_000_000  # numbers that are kept of one kind of release
+MOST_COMPARED = 200_000  # numbers in one Kolmogorov-Smirnov test
+TAILS = (1.0, 2.0, 3.0, 4.0)  # standard deviations beyond which draws are counted
+LIKELY_REPEATS = 1e-3  # expected ones from which repeats prove nothing
+POWER = 0.99  # the chance to see a defect with the number of fits that it "needs"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test of the audit.
+
+    p: the chance that a sound mechanism looks as bad. measured: what was seen.
+    """
+
+    name: str
+    about: str
+    p: float
+    measured: str
+
+
+def lesser_tail(law: Any, value: Any) -> Any:
+    """Return the two-sided p-value of a value under a scipy law."""
+    return np.minimum(1.0, 2 * np.minimum(law.cdf(value), law.sf(_before(law, value))))
+
+
+def _before(law: Any, value: Any) -> Any:
+    """Return the point for which sf is the chance of `value` or more."""
+    discrete = hasattr(law.dist, "pmf")
+    return np.asarray(value) - 1 if discrete else value
+
+
+def least_of(ps: Any) -> float:
+    """Return the p-value of the least of several p-values (Bonferroni)."""
+    ps = np.asarray(ps, float).ravel()
+    return float(min(1.0, len(ps) * ps.min())) if len(ps) else 1.0
+
+
+def correlation_p(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return two-sided p-values for the columns of two (n, k) arrays of mean 0.
+
+    Exact if a column of x or of y is independent normal numbers of any one deviation.
+    """
+    n = len(x)
+    lengths = np.sqrt((x * x).sum(axis=0) * (y * y).sum(axis=0))
+    with np.errstate(all="ignore"):
+        r = np.clip((x * y).sum(axis=0) / lengths, -1, 1)
+        found = 2 * t.sf(np.abs(r) * np.sqrt((n - 1) / (1 - r * r)), max(n - 1, 1))
+    # a column of zeros is judged by its variance
+    return np.where(lengths > 0, found, 1.0) if n > 1 else np.ones(x.shape[1])
+
+
+def uniform_p(values: np.ndarray) -> float:
+    """Return the Kolmogorov-Smirnov p-value of numbers that should be uniform."""
+    values = np.asarray(values).ravel()
+    every = -(-len(values) // MOST_COMPARED)  # evenly over the audit
+    return float(kstest(values[::every], "uniform").pvalue) if len(values) else 1.0
+
+
+@dataclass
+class NoiseRecord:
+    """The noise of all releases of one kind, in planned standard deviations.
+
+    shape: of the sum. symmetric: its upper triangle is kept then; off the diagonal the
+    planned deviation is the root of a half. sd_units: the planned deviation in units
+    of the integer sum.
+    """
+
+    label: str
+    shape: tuple[int, ...]
+    symmetric: bool
+    sd_units: float
+    kept: list[np.ndarray] = field(default_factory=list)
+    lengths: list[float] = field(default_factory=list)
+    along: list[float] = field(default_factory=list)
+    insides: list[bool] = field(default_factory=list)
+    asymmetric: int = 0
+
+    def __post_init__(self) -> None:
+        width = self.shape[-1]
+        places = np.arange(math.prod(self.shape)).reshape(self.shape)
+        scale = np.ones(self.shape)
+        if self.symmetric:
+            upper = np.triu(np.ones((width, width), bool))
+            scale = np.where(np.eye(width, dtype=bool), 1.0, math.sqrt(2)) * scale
+            upper = np.broadcast_to(upper, self.shape)
+            self.places, self.scale = places[upper], scale[upper]
+        else:
+            self.places, self.scale = places.ravel(), scale.ravel()
+        self.entries = len(self.places)
+        self.watched = np.arange(self.entries)
+        if self.entries > MOST_WATCHED:
+            self.watched = self._block()
+        self.sums, self.squares = np.zeros((2, self.entries))
+
+    def _block(self) -> np.ndarray:
+        """Choose the crossings of some places of each axis, so that entries of one row
+        and of one column are among them.
+        """
+        rng = np.random.default_rng(0)
+        each = max(2, int(MOST_WATCHED ** (1 / len(self.shape))))
+        chosen = np.ones(self.shape, bool)
+        last = np.zeros(0, bool)
+        for axis, size in enumerate(self.shape):
+            inner = rng.permutation(np.arange(1, max(1, size - 1)))
+            some = np.unique([0, size - 1, *inner[: each - 2]])
+            mask = np.isin(np.arange(size), some)
+            if self.symmetric and axis == len(self.shape) - 1:
+                mask = last  # the same rows as columns
+            last = mask
+            chosen &= mask.reshape(-1, *[1] * (len(self.shape) - axis - 1))
+        return np.flatnonzero(chosen.ravel()[self.places])
+
+    def add(self, noise: np.ndarray, along: float | None, inside: bool) -> np.ndarray:
+        """Record one release, and return its watched entries.
+
+        noise: of the sum's shape. along: its part along the worlds' difference, None
+        where the worlds do not differ.
+        """
+        if self.symmetric and not np.array_equal(noise, np.swapaxes(noise, -1, -2)):
+            # rounding of sums without noise is far below this
+            gap = np.abs(noise - np.swapaxes(noise, -1, -2)).max()
+            self.asymmetric += int(gap > 1e-6)
+        own = noise.ravel()[self.places] * self.scale
+        self.sums += own
+        self.squares += own * own
+        self.lengths.append(float(own @ own))
+        self.insides.append(inside)
+        self.along.append(np.nan if along is None else along)
+        watched = own[self.watched]
+        if len(self.kept) * len(self.watched) < MOST_KEPT:
+            self.kept.append(watched)
+        return watched
+
+    def findings(self, releases: int) -> Iterator[Finding]:
+        """Test the noise. releases: of this kind in one fit."""
+        yield from self._scale(releases)
+        yield from self._law()
+        yield from self._dependence(releases)
+        yield from self._scores(releases)
+
+    def _scale(self, releases: int) -> Iterator[Finding]:
+        n = len(self.lengths)
+        lengths = np.array(self.lengths)
+        inside = np.array(self.insides)
+        per_release = lengths[: n - n % releases].reshape(-1, releases)
+        whole = lengths.sum() / (n * self.entries)
+        shown = f"{math.sqrt(whole):.4g} of the planned deviation"
+        p = lesser_tail(chi2(n * self.entries), lengths.sum())
+        yield Finding("deviation of the noise", self.label, float(p), shown)
+        worlds = [lengths[inside], lengths[~inside]]
+        worlds = [w for w in worlds if len(w)]
+        ps = [lesser_tail(chi2(len(w) * self.entries), w.sum()) for w in worlds]
+        roots = [math.sqrt(w.mean() / self.entries) for w in worlds]
+        shown = "with the canary and without: " + ", ".join(f"{r:.4g}" for r in roots)
+        yield Finding("deviation in each world", self.label, least_of(ps), shown)
+        law = chi2(len(per_release) * self.entries)
+        totals = per_release.sum(axis=0)
+        roots = np.sqrt(totals / (len(per_release) * self.entries))
+        p = least_of(lesser_tail(law, totals))
+        yield Finding("deviation in each step", self.label, p, _between(roots))
+        p = least_of(lesser_tail(chi2(n), self.squares))
+        roots = np.sqrt(self.squares / n)
+        yield Finding("deviation of each entry", self.label, p, _between(roots))
+        if self.symmetric:
+            diagonal = self.scale == 1
+            ps, roots = [], []
+            for part in (diagonal, ~diagonal):
+                if part.any():
+                    total = self.squares[part].sum()
+                    ps.append(lesser_tail(chi2(n * part.sum()), total))
+                    roots.append(math.sqrt(total / (n * part.sum())))
+            shown = "diagonal and off it " + ", ".join(f"{r:.4g}" for r in roots)
+            yield Finding("diagonal of the noise", self.label, least_of(ps), shown)
+            shown = f"{self.asymmetric} sums are not symmetric"
+            p = 0.0 if self.asymmetric else 1.0
+            yield Finding("symmetry of the noise", self.label, p, shown)
+        means = self.sums / math.sqrt(n)
+        shown = f"largest {np.abs(means).max():.2g} standard errors"
+        p = least_of(2 * norm.sf(np.abs(means)))
+        yield Finding("mean of each entry", self.label, p, shown)
+
+    def _law(self) -> Iterator[Finding]:
+        draws = np.array(self.kept).ravel()
+        every = -(-len(draws) // MOST_COMPARED)
+        test = kstest(draws[::every], "norm")
+        shown = f"distance {test.statistic:.2g} of {len(draws[::every]):,} draws"
+        yield Finding("law of the noise", self.label, float(test.pvalue), shown)
+        sizes = np.abs(draws)
+        counts = np.array([(sizes > tail).sum() for tail in TAILS])
+        law = binom(len(draws), 2 * norm.sf(TAILS))
+        expected = len(draws) * 2 * norm.sf(TAILS)
+        p = least_of(lesser_tail(law, counts))
+        shown = ", ".join(
+            f"{c} of {e:.3g} beyond {tail:g}"
+            for c, e, tail in zip(counts, expected, TAILS, strict=True)
+        )
+        yield Finding("tails of the noise", self.label, p, shown)
+        largest = float(sizes.max())
+        p = min(1.0, len(draws) * 2 * norm.sf(largest))
+        shown = f"{largest:.3g} standard deviations"
+        yield Finding("largest draw", self.label, float(p), shown)
+        lengths = np.array(self.lengths)
+        p = uniform_p(chi2.cdf(lengths, self.entries))
+        ends = (lengths.min(), lengths.max())
+        shown = f"{ends[0]:.3g} to {ends[1]:.3g} for {self.entries}"
+        yield Finding("law of the noise's length", self.label, p, shown)
+        p = least_of(lesser_tail(chi2(self.entries), np.array(ends))) * len(lengths) / 2
+        yield Finding("least and most noise", self.label, min(1.0, p), shown)
+
+    def _dependence(self, releases: int) -> Iterator[Finding]:
+        draws = np.array(self.kept)
+        n, watched = draws.shape
+        if watched > 1:
+            first, second = np.triu_indices(watched, 1)
+            lengths = np.sqrt((draws**2).sum(axis=0))
+            with np.errstate(all="ignore"):
+                r = (draws.T @ draws) / np.outer(lengths, lengths)
+                r = np.clip(np.nan_to_num(r[first, second]), -1, 1)
+                ps = 2 * t.sf(np.abs(r) * np.sqrt((n - 1) / (1 - r * r)), max(n - 1, 1))
+            shown = f"largest correlation {np.abs(r).max():.2g}"
+            p = least_of(ps)
+            yield Finding("entries of one release", self.label, p, shown)
+        fits = draws[: n - n % releases].reshape(-1, releases * watched)
+        for name, pairs in (
+            ("releases with and without the canary", (fits[0::2], fits[1::2])),
+            ("releases of successive fits", (fits[1:-1:2], fits[2::2])),
+        ):
+            x, y = (part.reshape(-1, 1) for part in pairs)
+            x, y = x[: min(len(x), len(y))], y[: min(len(x), len(y))]
+            if len(x) > 1:
+                r = float(
+                    (x * y).sum() / max(1e-300, math.sqrt((x**2).sum() * (y**2).sum()))
+                )
+                p = float(correlation_p(x, y)[0])
+                yield Finding(name, self.label, p, f"correlation {r:.2g}")
+        yield from self._repeats(draws)
+
+    def _repeats(self, draws: np.ndarray) -> Iterator[Finding]:
+        """Count equal draws, and opposite ones: a sound release has none."""
+        units = np.rint(draws * self.sd_units / self.scale[self.watched])
+        first = units[np.arange(len(units)), (units != 0).argmax(axis=1)]
+        units = units * np.where(first < 0, -1, 1)[:, None]
+        counts = Counter(row.tobytes() for row in units + 0.0)  # no negative zero
+        repeats = sum(c * (c - 1) // 2 for c in counts.values())
+        pairs = len(units) * (len(units) - 1) / 2
+        one = 2 * math.sqrt(math.pi) * self.sd_units / self.scale[self.watched]
+        expected = 2 * pairs * math.exp(-float(np.log(np.maximum(one, 1)).sum()))
+        if expected < LIKELY_REPEATS:
+            p = float(poisson.sf(repeats - 1, expected)) if repeats else 1.0
+            shown = f"{repeats} equal or opposite pairs of {len(units):,} draws"
+            yield Finding("repeated noise", self.label, p, shown)
+
+    def _scores(self, releases: int) -> Iterator[Finding]:
+        """Test the part of the noise that the score sees.
+
+        A release's part of the score is N(-mu**2/2, mu**2) without the canary and
+        N(mu**2/2, mu**2) with it; along/1 is the same number, standardized.
+        """
+        along = np.array(self.along)
+        inside = np.array(self.insides)
+        for name, world in (("without", ~inside), ("with", inside)):
+            part = along[world]
+            part = part[np.isfinite(part)]
+            if len(part):
+                every = -(-len(part) // MOST_COMPARED)
+                test = kstest(part[::every], "norm")
+                shown = f"distance {test.statistic:.2g} of {len(part):,} scores"
+                about = f"{self.label}, {name} the canary"
+                yield Finding("law of the scores", about, float(test.pvalue), shown)
+        whole = along[: len(along) - len(along) % releases].reshape(-1, releases)
+        if releases > 1 and np.isfinite(whole).all() and len(whole):
+            sums = whole.sum(axis=1) / math.sqrt(releases)
+            p = float(kstest(sums, "norm").pvalue)
+            shown = f"deviation {sums.std():.3g}"
+            yield Finding("scores over a fit's steps", self.label, p, shown)
+
+
+def _between(roots: np.ndarray) -> str:
+    return f"{roots.min():.4g} to {roots.max():.4g} of the planned deviation"
+
+
+@dataclass
+class SampleRecord:
+    """The secret samples of all releases of one kind.
+
+    label: of the releases. prob: the chance of a slot in one release. slots: that both
+    worlds have. epoch_steps: 1 for Poisson batches.
+    """
+
+    label: str
+    prob: float
+    slots: int
+    epoch_steps: int = 1
+    twice: int = 0
+    missing: int = 0
+    canary: list[bool] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    # (common slots, pairs) of samples that follow each other, and of successive fits
+    common: dict[str, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros(self.slots)
+        self.totals = np.zeros(self.epoch_steps)
+        self._last: dict[str, np.ndarray] = {}
+        self._used = np.zeros(self.slots, int)
+        self._steps = np.full(self.slots, -1)
+
+    def add(
+        self, fit: int, number: int, indices: np.ndarray, has_canary: bool | None
+    ) -> None:
+        """Record one sample.
+
+        number: of the release among those of its kind in this fit. has_canary: whether
+        the canary's slot is in it, None where there is no canary.
+        """
+        if has_canary is not None:
+            self.canary.append(has_canary)
+        self.twice += len(indices) - len(np.unique(indices))
+        mask = np.zeros(self.slots, bool)
+        mask[indices[indices < self.slots]] = True
+        self.counts += mask
+        step = number % self.epoch_steps
+        if self.epoch_steps == 1:
+            self.sizes.append(int(mask.sum()))
+            self._compare("steps", mask, len(self.sizes))
+            self._compare(f"fits {number}", mask, fit)
+            return
+        if step == 0:
+            self._used[:] = 0
+            self._steps[:] = -1
+            self.sizes.append(int(mask.sum()))
+        self._used += mask
+        self._steps[mask] = step
+        self.twice += int((mask & (self._used > 1)).sum())
+        if step + 1 == self.epoch_steps:
+            self.missing += int((self._used == 0).sum())
+            self.totals += np.bincount(self._steps + 1, minlength=step + 2)[1:]
+            self._compare("epochs", self._steps.copy(), len(self.sizes))
+
+    def _compare(self, name: str, now: np.ndarray, turn: int) -> None:
+        """Count what two samples share; pairs do not overlap in each of two counts."""
+        before = self._last.get(name)
+        self._last[name] = now
+        if before is None:
+            return
+        same = before & now if now.dtype == bool else (before == now) & (now >= 0)
+        count = self.common.setdefault(f"{name.split()[0]} {turn % 2}", [0, 0])
+        count[0] += int(same.sum())
+        count[1] += 1
+
+    def findings(self) -> Iterator[Finding]:
+        """Test the samples."""
+        n = len(self.sizes)
+        shown = f"{self.twice} rows twice"
+        yield Finding(
+            "a row once in a sample", self.label, float(not self.twice), shown
+        )
+        if self.epoch_steps > 1:
+            shown = f"{self.missing} rows in no step of an epoch"
+            p = float(not self.missing)
+            yield Finding("a row once in an epoch", self.label, p, shown)
+            whole = self.totals.sum() > 0  # epochs that were not cut off
+            p = float(chisquare(self.totals).pvalue) if whole else 1.0
+            shown = f"{self.totals.min():.0f} to {self.totals.max():.0f} rows a step"
+            yield Finding("rows of each step", self.label, p, shown)
+        else:
+            law = binom(n * self.slots, self.prob)
+            rate = self.counts.sum() / (n * self.slots)
+            shown = f"{rate:.4g} for {self.prob:.4g}"
+            p = float(lesser_tail(law, self.counts.sum()))
+            yield Finding("sampling rate", self.label, p, shown)
+            p = least_of(lesser_tail(binom(n, self.prob), self.counts))
+            rates = self.counts / n
+            shown = f"{rates.min():.4g} to {rates.max():.4g} for {self.prob:.4g}"
+            yield Finding("sampling rate of each row", self.label, p, shown)
+        sizes = np.array(self.sizes)
+        law: Any = binom(self.slots, self.prob)
+        # exactly uniform: the law's chance of this size is filled up at random
+        draw = np.random.default_rng(0).random(n)
+        p = uniform_p(law.cdf(sizes) - draw * law.pmf(sizes))
+        shown = f"deviation {sizes.std():.3g} for {law.std():.3g}"
+        yield Finding("sizes of the samples", self.label, p, shown)
+        if self.canary:
+            law = binom(len(self.canary), self.prob)
+            p = float(lesser_tail(law, sum(self.canary)))
+            shown = f"{np.mean(self.canary):.4g} for {self.prob:.4g}"
+            yield Finding("sampling rate of the canary", self.label, p, shown)
+        square = self.prob**2 if self.epoch_steps == 1 else 1 / self.epoch_steps
+        for name in ("steps", "epochs", "fits"):
+            found = [c for key, c in self.common.items() if key.split()[0] == name]
+            ps = [lesser_tail(binom(m * self.slots, square), c) for c, m in found]
+            if ps:
+                rate = sum(c for c, _ in found) / sum(m for _, m in found) / self.slots
+                shown = f"{rate:.3g} in common for {square:.3g}"
+                about = f"{self.label}, successive {name}"
+                yield Finding("fresh samples", about, least_of(ps), shown)
+
+
+class Evidence:
+    """What an audit records of each release, and its tests.
+
+    slots: of rows that both worlds have.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self.noise: dict[Any, NoiseRecord] = {}
+        self.samples: dict[Any, SampleRecord] = {}
+        self._fit = 0
+        self._numbers: Counter[Any] = Counter()  # of releases in this fit, by kind
+        self._before: tuple[int, np.ndarray] | None = None
+        self._neighbours: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+
+    def begin(self) -> None:
+        """Start a fit."""
+        self._fit += 1
+        self._numbers.clear()
+        self._before = None
+
+    def add(
+        self,
+        kind: tuple[str, str],
+        record: NoiseRecord,
+        noise: np.ndarray,
+        along: float | None,
+        inside: bool,
+    ) -> int:
+        """Record a release's noise; returns its number among its kind in this fit."""
+        known = self.noise.setdefault(kind, record)
+        kept = known.add(noise, along, inside)
+        place = sum(self._numbers.values())
+        number = self._numbers[kind]
+        self._numbers[kind] += 1
+        if self._before is not None:
+            pairs = self._neighbours.setdefault(place, [])
+            size = min(len(kept), len(self._before[1]))
+            if len(pairs) < MOST_COMPARED:
+                pairs.append((self._before[1][:size], kept[:size]))
+        self._before = place, kept
+        return number
+
+    def sample(
+        self,
+        kind: tuple[str, str],
+        prob: float,
+        epoch_steps: int,
+        number: int,
+        indices: np.ndarray,
+        has_canary: bool | None,
+    ) -> None:
+        """Record a release's sample."""
+        known = self.samples.get(kind)
+        if known is None:
+            known = SampleRecord(kind[0], prob, self._slots, epoch_steps)
+            self.samples[kind] = known
+        known.add(self._fit, number, indices, has_canary)
+
+    def findings(self) -> list[Finding]:
+        """Run every test."""
+        found: list[Finding] = []
+        for kind, record in self.noise.items():
+            found += record.findings(max(1, self._numbers[kind]))
+        for record in self.samples.values():
+            found += record.findings()
+        ps, largest = [], 0.0
+        for pairs in self._neighbours.values():
+            x, y = (np.concatenate([p[i] for p in pairs])[:, None] for i in (0, 1))
+            ps.append(correlation_p(x, y)[0])
+            length = math.sqrt(float((x * x).sum() * (y * y).sum()))
+            largest = max(largest, abs(float((x * y).sum())) / max(length, 1e-300))
+        if ps:
+            shown = f"largest correlation {largest:.2g}"
+            found.append(Finding("successive releases", "a fit", least_of(ps), shown))
+        return found
+
+
+def auc_of(scores: np.ndarray) -> float:
+    """Return the area under the ROC curve of (2, n) scores, ties counted half."""
+    n = scores.shape[1]
+    ranks = rankdata(np.concatenate([scores[1], scores[0]]))
+    return float((ranks[:n].sum() - n * (n + 1) / 2) / n**2)
+
+
+def auc_finding(scores: np.ndarray, least: float, most: float, sound: str) -> Finding:
+    """Test the attack's AUC against what a perfect attack reaches, on both sides.
+
+    scores: (2, n). least, most: AUC of a perfect attack. The bound is Bernstein's for
+    U-statistics (Hoeffding 1963, section 5): too large, and valid for any n.
+    """
+    n = scores.shape[1]
+    auc = auc_of(scores)
+    edge = min(max(auc, least), most)
+    gap = abs(auc - edge)
+    variance = max(edge * (1 - edge), 1e-12)
+    p = min(1.0, 2 * math.exp(-n * gap**2 / (2 * variance + 2 * gap / 3)))
+    shown = f"{auc:.4f} for {sound}"
+    return Finding("AUC of the scores", "all releases", p, shown)
+
+
+def judge(findings: Sequence[Finding], alarm: float) -> dict[str, Any]:
+    """Return the verdict on all tests: `passed` is False if one p-value is below its
+    level.
+
+    alarm: the chance that a sound mechanism fails, at most. Each test gets an equal
+    part of it (Bonferroni), whatever their dependence.
+    """
+    level = alarm / max(1, len(findings))
+    failed = [f for f in findings if not f.p >= level]
+    least = min(findings, key=lambda f: f.p)
+    return {
+        "tests": len(findings),
+        "alarm": alarm,
+        "level": level,
+        "least_p": least.p,
+        "least": f"{least.name} ({least.about})",
+        "failed": [vars(f) for f in sorted(failed, key=lambda f: f.p)],
+        "passed": not failed,
+    }
+
+
+def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
+    """Return how many fits (in each world) it takes to see some small defects.
+
+    Each is seen with a chance of POWER at `level`, by the normal approximation of its
+    test's statistic.
+    """
+    margin = float(norm.isf(level / 2) + norm.isf(1 - POWER))
+    found: dict[str, float] = {}
+    for record in evidence.noise.values():
+        a_fit = len(record.lengths) * record.entries / fits
+        draws = len(record.kept) * len(record.watched) / fits
+        for less in (0.05, 0.01):
+            numbers = margin**2 / (2 * less**2)
+            _less(found, f"noise {less:.0%} too small", numbers / a_fit)
+        beyond = {3.0: 2.7e-3, 4.0: 6.3e-5}
+        for tail, chance in beyond.items():
+            numbers = -math.log(level / len(TAILS) / 2) / chance
+            _less(found, f"noise cut at {tail:g} deviations", numbers / draws)
+        releases = len(record.lengths) / fits
+        for bits in (16, 32):
+            # pairs that repeat, of a Poisson law: at least one
+            numbers = math.sqrt(2 * 2.0**bits * -math.log(1 - POWER))
+            _less(found, f"noise from a seed of {bits} bits", numbers / releases)
+        if len(record.watched) > 1:
+            pairs = len(record.watched) * (len(record.watched) - 1) / 2
+            wide = float(norm.isf(level / pairs / 2) + norm.isf(1 - POWER))
+            for r in (0.1, 0.02):
+                numbers = (wide / r) ** 2
+                _less(
+                    found, f"a correlation of {r:g} between entries", numbers / releases
+                )
+    for record in evidence.samples.values():
+        a_fit = len(record.sizes) * record.slots / fits
+        for more in (0.1, 0.01):
+            numbers = (1 - record.prob) / record.prob * (margin / more) ** 2
+            if record.epoch_steps == 1:
+                _less(found, f"a sampling rate {more:.0%} too large", numbers / a_fit)
+    return [
+        {"defect": name, "fits": math.ceil(number)} for name, number in found.items()
+    ]
+
+
+def _less(found: dict[str, float], name: str, number: float) -> None:
+    """Keep the largest number: every kind of release must show the defect."""
+    found[name] = max(found.get(name, 0.0), number)

@@ -1,0 +1,334 @@
+"""Fits of public rows through `release`, and what an auditor who knows the rows sees.
+
+No fit here is charged, so the rows must be public or synthetic.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dphead.analysis.audit_rows import NO_CLASS, AuditRows, NoLedger, Repeated, Sums
+from dphead.planning.plan import Plan
+from dphead.privacy.contract import Released, ReleaseSpec, SumRequest
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.query import Params, Query, root
+from dphead.privacy.release import release
+from dphead.privacy.sampling import NO_GROUP
+from dphead.solvers.base import Answer, PublicFacts, Solver
+from dphead.sums.door import Door
+
+# Chosen, not measured.
+# rows of synthetic problems beside the canary; the rest are slots of unreadable images
+SHARED_ROWS = 15
+# of the canary, in clip norms: one no longer than the clip would pass without any
+CANARY_NORM = 10.0
+ROWS_BEYOND_CAP = 2  # of a canary group, which must not count
+MOST_CANARIES = 10  # problems of one audit; each holds the rows twice
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows that both worlds share, and the row in which they differ.
+
+    x: (n, d); canary, neighbour: (row, class).
+
+    neighbour: what stands in the canary's place in the other world (replace_one), or
+        None for nothing.
+    group_cap: None, or that of a plan that protects groups; the canary is then a group
+        of `copies` equal rows.
+    """
+
+    facts: PublicFacts
+    relation: str
+    x: np.ndarray
+    y: np.ndarray
+    canary: tuple[np.ndarray, int]
+    neighbour: tuple[np.ndarray, int] | None = None
+    group_cap: int | None = None
+    copies: int = 1
+
+    def world(self, inside: bool) -> AuditRows:
+        """The rows with the canary or without it; under add_remove its slots go too."""
+        row = self.canary if inside else self.neighbour
+        n_rows = self.facts.n_rows
+        if row is None and self.relation == "add_remove":
+            return self._rows(self.x, self.y, 0, n_rows - self.copies)
+        x, y = self.unit(row)
+        all_x = np.vstack([self.x, x])
+        all_y = np.append(self.y, y)
+        return self._rows(all_x, all_y, len(y), n_rows)
+
+    def unit(self, row: tuple[np.ndarray, int] | None) -> tuple[np.ndarray, np.ndarray]:
+        """The (copies, d) rows and (copies,) classes of the canary's slots.
+
+        row: what is there, None for nothing.
+        """
+        x, label = row or (np.zeros(self.facts.n_features, np.float32), NO_CLASS)
+        return np.tile(x, (self.copies, 1)), np.full(self.copies, label)
+
+    def apart(self) -> list[AuditRows]:
+        """The others, what stands in the canary's slots without it, and the canary,
+        each by itself.
+        """
+        units = [self.unit(self.neighbour), self.unit(self.canary)]
+        others = self._rows(self.x, self.y, 0, max(1, len(self.x)))
+        apart = [self._rows(x, y, len(y), len(y)) for x, y in units]
+        return [others, *apart]
+
+    def _rows(
+        self, x: np.ndarray, y: np.ndarray, in_unit: int, n_rows: int
+    ) -> AuditRows:
+        """Rows of which the last `in_unit` are one group and the others are none."""
+        groups = np.where(np.arange(len(y)) < len(y) - in_unit, NO_GROUP, 0)
+        return AuditRows(x, y, n_rows, groups, self.group_cap)
+
+
+def worst_case(
+    facts: PublicFacts,
+    plan: Plan,
+    *,
+    agree: bool = False,
+    label: int = 0,
+    seed: int | None = None,
+) -> Problem:
+    """Return a synthetic problem whose canary is as visible as the clips allow.
+
+    The canary is CANARY_NORM times as long as the largest clip norm and has the class
+    `label`. It lies on the first axis, or in a random direction of `seed`. The others
+    are the same row with the next class, which keeps its residual large while a head
+    is trained, or with its own class (`agree`). With sampled batches there are no
+    others: which of them were sampled is secret, and would only hide the canary. Where
+    the plan protects groups, the canary is a group of more rows than the cap.
+    Under replace_one the neighbour is the opposite row, or one at 120 degrees where a
+    second moment is released.
+    """
+    sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
+    if sampled and plan.group_cap is not None:
+        raise ValueError(
+            f"an audit of groups needs full batches, got group_cap={plan.group_cap} "
+            "and Poisson ones. Leave one out."
+        )
+    copies = (
+        1
+        if plan.group_cap is None
+        else min(facts.n_rows, plan.group_cap + ROWS_BEYOND_CAP)
+    )
+    count = 0 if sampled else min(SHARED_ROWS, facts.n_rows - copies)
+    axes = np.eye(facts.n_features, 2)
+    if seed is not None:
+        axes = np.random.default_rng(seed).standard_normal(axes.shape)
+        axes /= np.linalg.norm(axes, axis=0)
+        axes[:, 1] -= (axes[:, 0] @ axes[:, 1]) * axes[:, 0]
+        axes[:, 1] /= max(np.linalg.norm(axes[:, 1]), 1e-300)
+    norm = CANARY_NORM * max(1.0, *(s.clip_norm for s in plan.specs))
+    row = norm * axes[:, 0]
+    neighbour = None
+    if plan.relation == "replace_one":
+        moments = facts.n_features > 1 and any("Gram" in s.query for s in plan.specs)
+        other = norm * (axes @ [-0.5, np.sqrt(0.75)]) if moments else -row
+        neighbour = (other.astype(np.float32), label)
+    row = row.astype(np.float32)
+    beside = label if agree else (label + 1) % facts.n_classes
+    others = np.tile(row, (count, 1)), np.full(count, beside)
+    return Problem(
+        facts, plan.relation, *others, (row, label), neighbour, plan.group_cap, copies
+    )
+
+
+def worst_cases(facts: PublicFacts, plan: Plan, fits: int) -> list[Problem]:
+    """Return a problem for each class, at most MOST_CANARIES: the first canary lies on
+    the first axis, the others in random directions.
+    """
+    count = min(MOST_CANARIES, facts.n_classes, fits)
+    labels = np.random.default_rng(0).permutation(np.arange(1, facts.n_classes))
+    problems = [worst_case(facts, plan)]
+    for label in labels[: count - 1]:
+        problems.append(worst_case(facts, plan, label=int(label), seed=int(label)))
+    return problems
+
+
+def among(problem: Problem, plan: Plan, x: np.ndarray, y: np.ndarray) -> Problem:
+    """The problem with public rows in place of the synthetic ones; its canary takes the
+    last slots.
+
+    x: (n_rows, n_features), y: (n_rows,). Raises ValueError for sampled batches: which
+    rows were sampled is secret, so the likelihood would be a sum over all subsets.
+    """
+    if any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs):
+        raise ValueError(
+            "audits of sampled batches need synthetic rows, got public ones. Give the "
+            "sizes instead."
+        )
+    return replace(
+        problem, x=x[: -problem.copies].astype(np.float32), y=y[: -problem.copies]
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One release of a fit: what was asked, what came out, and its secret sample.
+
+    sample: the slots that were summed, or None for all.
+    """
+
+    query: Query
+    params: Params
+    spec: ReleaseSpec
+    released: Released
+    sample: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What the auditor makes of one release.
+
+    sd: the planned deviation of the noise. ratio: the release's log-likelihood ratio.
+    own: squared distance of the worlds over sd squared. noise: what was added to the
+    sum, over sd. along: its part along the worlds' difference, None where that is zero.
+    share: that difference over the one that the noise is for. has_canary: whether the
+    canary's slot was summed.
+    """
+
+    sd: float
+    ratio: float
+    own: float
+    noise: np.ndarray
+    along: float | None
+    share: float
+    has_canary: bool
+
+
+class Witness:
+    """What the auditor knows: what the others, the neighbour and the canary add to a
+    sum, at any parameters.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._sums = [Sums(rows) for rows in problem.apart()]
+        self._canary = problem.facts.n_rows - 1  # the last slot
+        self._repeated = Repeated()
+
+    def read(self, seen: Seen, inside: bool) -> Reading:
+        """Compare a release with both worlds. inside: in which one it was made.
+
+        Symmetric noise has half the variance off the diagonal, and each such entry
+        appears twice: the sums over all entries below are those over the independent
+        ones. The deviation is the plan's and not what the release says of itself.
+        """
+        query, params, spec = seen.query, seen.params, seen.spec
+
+        def totals() -> tuple[np.ndarray, ...]:
+            return tuple(sums.total(query, params, spec).ravel() for sums in self._sums)
+
+        others, without, canary = self._repeated(
+            0, query, params, spec.clip_norm, totals
+        )
+        value = seen.released.value.ravel() - others
+        row, sd = planned(seen)
+        difference = canary - without
+        distance = float(np.linalg.norm(difference))
+        present = seen.sample is None or self._canary in seen.sample[-1:]
+        noise = value - (canary if inside else without) * present
+        along = float(difference @ noise) / (distance * sd) if distance else None
+        own = (distance / sd) ** 2
+        share = distance / (row * (spec.group_cap or 1))
+        ratio = self._ratio(value, without, canary, sd**2, spec)
+        shaped = (noise / sd).reshape(seen.released.value.shape)
+        return Reading(sd, ratio, own, shaped, along, share, present)
+
+    def _ratio(
+        self,
+        value: np.ndarray,
+        without: np.ndarray,
+        canary: np.ndarray,
+        variance: float,
+        spec: ReleaseSpec,
+    ) -> float:
+        """Return the log-likelihood ratio of this release given those before it."""
+        difference = canary - without
+        if spec.sampling_prob == 1:
+            own = float(difference @ difference) / variance
+            return float(difference @ (value - without)) / variance - own / 2
+        ratios = []
+        for shift in (without, canary):
+            along = float(shift @ value)
+            length2 = float(shift @ shift)
+            ratios.append(log_mixture(along, length2, variance, spec.sampling_prob))
+        return ratios[1] - ratios[0]
+
+
+def planned(seen: Seen) -> tuple[float, float]:
+    """Return (how far the plan lets one row move the sum, the deviation of its noise).
+
+    A row that is replaced in a Poisson batch moves it twice as far as its noise is for:
+    the accountant counts that.
+    """
+    query, spec, append = seen.query, seen.spec, seen.params.transform.append
+    sampled = spec.sampling_prob < 1
+    relation = "zero_out" if sampled else spec.relation
+    unit = query.unit(spec.clip_norm, append)
+    row = unit * root(query.squared_sensitivity(relation, spec.clip_norm, append))
+    twice = 2 if sampled and spec.relation == "replace_one" else 1
+    return twice * row, row * spec.noise_multiplier
+
+
+def log_mixture(along: Any, length2: float, variance: float, prob: float) -> Any:
+    """Return the log density of (1 - q) N(0) + q N(shift) over that of N(0).
+
+    along: the value's inner product with the shift.
+    """
+    ratio = (along - length2 / 2) / variance
+    if prob == 1:
+        return ratio
+    return np.logaddexp(np.log1p(-prob), np.log(prob) + ratio)
+
+
+class _Watched:
+    """A `Summer` that remembers which slots it was asked to sum."""
+
+    def __init__(self, sums: Sums) -> None:
+        self._door = Door(sums)
+        self.sample: np.ndarray | None = None
+
+    def __call__(self, request: SumRequest) -> np.ndarray:
+        self.sample = request.indices
+        return self._door(request)
+
+    def largest_norm(self, request: SumRequest) -> float:
+        """As the door's."""
+        return self._door.largest_norm(request)
+
+
+def transcript(
+    solver: Solver,
+    facts: PublicFacts,
+    specs: list[ReleaseSpec],
+    noise: NoiseSource,
+    sums: Sums,
+) -> Iterator[Seen]:
+    """Yield each release of one fit through `release`, without its head."""
+    ledger: Any = NoLedger()
+    watched = _Watched(sums)
+    steps = solver.solve(facts)
+    ask = next(steps)
+    for i, spec in enumerate(specs):
+        if ask.label != spec.label:
+            raise RuntimeError(
+                f"a solver must ask for its plan, got label={ask.label!r} at release "
+                f"{i}."
+            )
+        released = release(
+            ask.query,
+            ask.params,
+            sums.source,
+            spec,
+            ledger=ledger,
+            noise=noise,
+            summer=watched,
+        )
+        yield Seen(ask.query, ask.params, spec, released, watched.sample)
+        if i + 1 < len(specs):
+            ask = steps.send(Answer(released.value, released.noise_sd))
+    steps.close()

@@ -1,0 +1,32 @@
+"""Mechanisms without privacy, audited with few fits: those that few fits show."""
+
+import pytest
+
+from benchmarks.experiments import audit_defects
+
+NAMES = [d.name for d in audit_defects.DEFECTS]
+# as few fits as show each of these with odds of 1 - 1e-6
+FEW = {
+    "one public draw for every release": "repeated noise",
+    "one noise column for all classes": "entries of one release",
+    "noise off the diagonal halved": "diagonal of the noise",
+    "noise too small by the root of 2": "deviation of the noise",
+    "noise and its stated deviation 0.8 of the plan's": "deviation that a release",
+    "noise of a step used again at the next": "releases with and without the canary",
+    "noise in proportion to the sum": "deviation of each entry",
+    "the first release has no noise": "deviation of each entry",
+    "no clip": "distance that the canary moves a sum",
+    "each row counted twice": "distance that hostile rows move a sum",
+    "all rows of a group count": "distance that the canary moves a sum",
+    "accountant takes 0.8 mu": "epsilon computed again",
+    "accountant counts half of the steps": "epsilon computed again",
+    "accountant takes a group for a row": "epsilon computed again",
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_mechanism_without_privacy_fails(name):
+    defect = audit_defects.DEFECTS[NAMES.index(name)]
+    found = audit_defects.audited(defect, 60)
+    assert not found["passed"]
+    assert any(law["name"].startswith(FEW[name]) for law in found["laws"]["failed"])
