@@ -35,6 +35,7 @@ lint: install
 	$(PY) -m ruff check --no-cache .
 	$(PY) -m ruff format --no-cache --check .
 	$(PY) -m pyright
+	.venv/bin/lint-imports --no-cache
 
 bench: install
 	$(PY) -m pip install --quiet --editable '.[bench]'

@@ -19,9 +19,11 @@ from dphead.privacy.predictions import unknown
 from dphead.privacy.query import Params, Query
 from dphead.privacy.statistics import Gradient
 from dphead.privacy.transform import RowTransform
-from dphead.solvers.head import SMALLEST, float_rows
+from dphead.solvers.head import float_rows
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import Ask
+
+SMALLEST = 1e-30  # float32 divides badly by a smaller squared norm; chosen
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,8 @@ def _measured(transform: RowTransform, x: np.ndarray) -> np.ndarray:
                     1 if transform.scale is None else transform.scale
                 )
                 outer = _inverse(np.einsum("ij,ij->i", moved, moved))
-        squared = float_rows(transform, x)[1]
+        rows = float_rows(transform, x)
+        squared = np.einsum("ij,ij->i", rows, rows)
         squared = np.where(np.isfinite(squared), squared, np.inf)
         finite = np.isfinite(squared)
         return np.stack(

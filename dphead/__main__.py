@@ -1,5 +1,154 @@
-"""`python -m dphead`."""
+"""The `dphead` command: its signals, its standard streams and its exit codes.
 
-from dphead.cli import main
+Signals are handled before anything else of dphead is imported: imports take seconds.
+"""
 
-main()
+import io
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# seconds until a signal is raised again whose exception a library dropped; chosen,
+# above what ending in order takes
+AGAIN_AFTER = 1.0
+UNCHARGED = "nothing was charged by this process. Type the same command again."
+
+
+class Interrupted(BaseException):
+    """A signal asks the process to end."""
+
+
+class Output(io.FileIO):
+    """A standard stream whose failure does not stop the command.
+
+    A reader that went away (`dphead ... | head`) wants no more. failed: the first other
+    error, such as that of a full disk.
+    """
+
+    failed: OSError | None = None
+
+    def write(self, data: Any) -> int | None:
+        """Write bytes, or drop them where they cannot be written."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            self.failed = self.failed or error
+        return len(data)
+
+
+def main() -> None:
+    """Run the command line and end the process.
+
+    Exit codes: the command's own; 2 for an error, also of the program itself or of
+    standard output; 130 after SIGINT and 143 after SIGTERM.
+    """
+    received = handle_signals()
+    output = _tolerant_streams()
+    told = UNCHARGED
+    try:
+        code = _run()
+    except BaseException as error:
+        code = 2
+        told = about_charge(error) or UNCHARGED
+        if not received:
+            traceback.print_exc()
+    for number in (*SIGNALS, signal.SIGALRM):  # what has ended ends no other way
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdout.flush()
+    if received and code:
+        print(f"Ended by {received[0].name}: {told}", file=sys.stderr, flush=True)
+        os._exit(128 + received[0])  # threads may be at work for long
+    if output.failed is not None and code != 2:
+        reason = output.failed.strerror
+        print(
+            f"Error: standard output could not be written ({reason}). The command "
+            "itself has ended: what it charged is charged, and the files that it wrote "
+            "are whole.",
+            file=sys.stderr,
+        )
+        code = 2
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command, and return its exit code."""
+    from dphead.cli import main as command
+
+    try:
+        command()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0
+
+
+def handle_signals() -> list[signal.Signals]:
+    """Raise `Interrupted` for a signal, and return the list of those received.
+
+    Compiled code and careless libraries drop exceptions, so it is raised again until
+    the command has ended. A signal that the caller ignores (nohup) stays ignored.
+    """
+    received: list[signal.Signals] = []
+    report = sys.unraisablehook
+
+    def handle(number: int, _: Any) -> None:
+        if number != signal.SIGALRM:
+            received.append(signal.Signals(number))
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_AFTER)
+        raise Interrupted
+
+    def unraisable(lost: Any) -> None:
+        if not isinstance(lost.exc_value, Interrupted):
+            report(lost)
+
+    sys.unraisablehook = unraisable
+    signal.signal(signal.SIGALRM, handle)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handle)
+    return received
+
+
+def _tolerant_streams() -> Output:
+    """Replace standard output and standard error, and return the former's file.
+
+    Text that the encoding lacks is escaped; a name of a file that is no UTF-8 keeps its
+    bytes.
+    """
+    for number in range(3):  # of a closed one, another file would take the number
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    files = []
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        old: Any = getattr(sys, name)
+        files.append(Output(number, "w", closefd=False))
+        encoding = "utf-8" if old is None else old.encoding
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(files[-1]),
+            encoding,
+            "surrogateescape" if encoding == "utf-8" else "backslashreplace",
+            line_buffering=number == 2 or files[-1].isatty(),
+            write_through=old is not None and old.write_through,
+        )
+        setattr(sys, name, stream)
+    return files[0]
+
+
+def about_charge(error: BaseException | None) -> str:
+    """Return what a run's note says of its charge, or "" without one."""
+    while error is not None:
+        for note in getattr(error, "__notes__", ()):
+            if "charged" in note:
+                return note
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+if __name__ == "__main__":
+    main()

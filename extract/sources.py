@@ -20,6 +20,7 @@ The classes are never inferred from labels: they are declared, or the labels sta
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,17 @@ def _opened(
         "the source must be a folder, CSV, zip, tar, npz, Parquet, IDX or CIFAR files, "
         f"got source={str(path)!r}. Run `dphead extract --help` for the layouts."
     )
+
+
+def log_left_out(left_out: Counter[str]) -> None:
+    """Log how much of a source became no row, by reason: private, for the data holder.
+
+    Without a handler Python writes it to standard error.
+    """
+    counts = [f"{count:,} {reason}" for reason, count in (+left_out).most_common()]
+    if counts:
+        text = "Left out of the source (private): %s"
+        logging.getLogger("dphead.extract").warning(text, ", ".join(counts))
 
 
 # names of the files that each reader of a folder of arrays opens

@@ -372,21 +372,58 @@ def test_positions_of_labels(kind):
     )
 
 
-def test_predictions_survive_nan_rows(blobs):
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_a_row_that_is_not_finite_has_no_class(blobs, value):
+    """1e300 is beyond float32, which training holds rows in."""
+    x, y = blobs
+    settings = {"epsilon": 8.0, "classes": range(3), "error_bars": True}
+    model = dphead.DPLeastSquaresClassifier(**settings).fit(x, y)
+    bad = x.copy()
+    bad[[1, 2], 3] = value
+    for numbers in (model.predict_proba, model.decision_function, model.decision_std):
+        found = numbers(bad)
+        assert np.flatnonzero(np.isnan(found).all(axis=1)).tolist() == [1, 2]
+        assert_allclose(np.delete(found, [1, 2], 0), np.delete(numbers(x), [1, 2], 0))
+    with pytest.raises(ValueError, match=r"NaN or infinity.* 2 of 300 rows"):
+        model.predict(bad)
+    right = model.predict(x) == y
+    right[[1, 2]] = False
+    weights = np.arange(300)
+    assert model.score(bad, y) == right.mean()
+    found = model.score(bad, y.tolist(), sample_weight=weights)
+    assert found == pytest.approx(np.average(right, weights=weights))
+
+
+def test_a_masked_row_of_a_file_has_no_class(tmp_path, blobs):
+    x, y = blobs
+    x = np.where(np.arange(300)[:, None] == 5, 0, x)  # as extraction writes it
+    valid = np.arange(300) != 5
+    write_features(tmp_path / "f.h5", x, y, ["a", "b", "c"], valid=valid)
+    model = dphead.DPLeastSquaresClassifier(epsilon=8.0).fit(tmp_path / "f.h5")
+    p = model.predict_proba(tmp_path / "f.h5")
+    assert np.flatnonzero(np.isnan(p).any(axis=1)).tolist() == [5]
+    with pytest.raises(ValueError, match="unreadable image, in 1 of 300 rows"):
+        model.predict(tmp_path / "f.h5")
+    right = p.argmax(axis=1) == y
+    right[5] = False
+    assert model.score(tmp_path / "f.h5") == right.mean()
+
+
+def test_a_file_of_another_width_is_refused(tmp_path, blobs):
+    """numpy would repeat one column beside a center."""
     x, y = blobs
     model = dphead.DPLeastSquaresClassifier(epsilon=8.0, classes=range(3)).fit(x, y)
-    bad = x[:4].copy()
-    bad[1, 0], bad[2, 3] = np.nan, np.inf
-    assert np.isfinite(model.predict_proba(bad)).all()
-    assert set(model.predict(bad)) <= {
-        0,
-        1,
-        2,
-    }
-    assert_array_equal(
-        model.predict(bad)[[0, 3]],
-        model.predict(x[:4])[[0, 3]],
-    )
+    write_features(tmp_path / "one.h5", x[:, :1], y, ["0", "1", "2"])
+    for ask in (
+        model.predict,
+        model.predict_proba,
+        model.score,
+        model.decision_function,
+    ):
+        with pytest.raises(ValueError, match=r"\(8 columns\), got .*1 columns"):
+            ask(tmp_path / "one.h5")
+    with pytest.raises(ValueError, match=r"X has 1 features, but DPLeastSquares.* 8"):
+        model.predict(x[:, :1])
 
 
 # Refusals, before anything is charged
@@ -593,7 +630,7 @@ def test_coefficients_reproduce_the_scores(method, n_classes, blobs):
     assert_array_equal(model.classes_, ["a", "b", "c"][:n_classes])
     assert model.coef_.shape == (1 if n_classes == 2 else 3, 8)
     assert model.intercept_.shape == model.coef_.shape[:1]
-    rows, _ = float_rows(model.head_.transform, x.astype(np.float32))
+    rows = float_rows(model.head_.transform, x.astype(np.float32))
     wanted = rows[:, :8] @ model.coef_.T + model.intercept_
     scores = model.decision_function(x)
     assert_allclose(

@@ -156,6 +156,14 @@ def test_predict_repeats_scales_and_mirror_images(made, tmp_path):
     np.testing.assert_allclose(
         [float(row["probability"]) for row in of_files], from_images[:5], rtol=1e-5
     )
+    (tmp_path / "files" / "5.png").write_bytes(b"no image")
+    rows = [
+        *csv.DictReader(io.StringIO(fitted("predict", run, tmp_path / "files").out))
+    ]
+    assert [bool(row["class"]) for row in rows] == [True] * 5 + [False]
+    (tmp_path / "files" / "notes.txt").touch()
+    said = fitted("predict", run, tmp_path / "files").err
+    assert "1 files without an image's ending (.txt)" in said
     Image.new("L", (9, 9)).save(tmp_path / "files" / "9.png")
     assert "declared size" in refused_after_progress(
         dphead("predict", run, tmp_path / "files")

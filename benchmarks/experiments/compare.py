@@ -250,7 +250,7 @@ def least_squares(
     fit_head(solver, data.rows, data.facts, plan, Run(noise=NoiseSource(seed)))
     gram = solver.answers["gram"].value
     right = center_classes(solver.answers["class sums"].value)
-    held = float_rows(solver.transform, data.x)[0]
+    held = float_rows(solver.transform, data.x)
     for name, ridge in GRIDS["dp-ls"].items():
         weights = RidgeSolver(gram, ridge * data.facts.n_rows)(right)
         yield (

@@ -75,6 +75,7 @@ READINGS = (
     Reading("head/head.safetensors", ("predict", "head", "f.h5")),
     Reading("head/head.safetensors", ("check", "head")),
     Reading("head/report.json", ("check", "head"), 2),
+    Reading("head/run.toml", ("check", "head")),
     Reading("head/ledger.json", ("check", "head"), 2),
     Reading("ledger", ("check", "head"), 2),
     Reading("ledger", ("ledger", "show", "f.h5"), 2),

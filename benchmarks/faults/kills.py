@@ -43,6 +43,12 @@ def struck(make: Make, strike: Strike) -> list[str] | None:
             return [f"a traceback: {first.said[-300:]}"]
         if strike.how == "kill" and first.code != -signal.SIGKILL:
             return [f"exit code {first.code}: {first.said[-300:]}"]
+        if strike.how == "stop" and first.code == 128 + signal.SIGTERM:
+            charged = len(cases.fits_of(folder))
+            if ("nothing was charged" in first.said) > (charged == 0) or (
+                "is charged for" in first.said
+            ) > (charged == 1):
+                return [f"{charged} charges, and it said {first.said[-300:]}"]
         if strike.how == "full" and first.code not in (0, 2):
             return [f"exit code {first.code}: {first.said[-300:]}"]
         return cases.again(folder, case, run_to_end)

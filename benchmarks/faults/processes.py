@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dphead.__main__ import Interrupted, about_charge, handle_signals
+
 SECONDS = 120  # in which a command that was not struck must end
 PATIENCE = 10  # seconds in which a command must end or have said something
 ROOM = 4 << 30  # bytes of memory that a command may take beyond its libraries
@@ -42,7 +44,8 @@ class Ended(NamedTuple):
 class Strike(NamedTuple):
     """What happens at the count-th event whose description holds a text.
 
-    how: "kill" (SIGKILL), "full" (no file can be written from then on), or "never".
+    how: "kill" (SIGKILL), "stop" (SIGTERM), "full" (no file can be written from then
+    on), or "never".
     """
 
     count: int = 1
@@ -52,6 +55,7 @@ class Strike(NamedTuple):
 
 NEVER = Strike(how="never")
 kill_at = partial(Strike, how="kill")
+stop_at = partial(Strike, how="stop")
 full_at = partial(Strike, how="full")
 
 
@@ -127,6 +131,7 @@ def _once(
             _struck(strike.how)
 
     _watch(folder, event)
+    handle_signals()
     code, said = _captured(arguments, io.StringIO())
     pipe.send(Ended(code, seen[0], said))
     pipe.close()
@@ -136,6 +141,8 @@ def _once(
 def _struck(how: str) -> None:
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGTERM)
     if how == "full":
         # any write to a file fails from now on, also those of SQLite and HDF5
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -157,6 +164,9 @@ def _captured(arguments: tuple[str, ...], stream: io.StringIO) -> tuple[int, str
             main()
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+        except Interrupted as error:
+            code = 128 + signal.SIGTERM
+            print(about_charge(error))
         except BaseException:
             traceback.print_exc()
             code = 1

@@ -23,6 +23,19 @@ def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
     return p, float(np.sqrt(p * (1 - p) / len(correct)))
 
 
+def classified(scores: np.ndarray) -> np.ndarray:
+    """Return which rows (n,) have a class: those with finite scores (n, n_classes)."""
+    return np.logical_and.reduce(np.isfinite(scores), axis=1)
+
+
+def predicted_classes(scores: np.ndarray) -> np.ndarray:
+    """Return the position (n,) of each row's highest score, the first of equals.
+
+    A row without a class has -1.
+    """
+    return np.where(classified(scores), scores.argmax(axis=1), -1)
+
+
 def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
     """Share of rows whose class is among the k highest scores; classes that tie with
     the label count against it.
@@ -38,23 +51,7 @@ def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
         )
     own = scores[np.arange(len(labels)), labels]
     at_least = (scores >= own[:, None]).sum(axis=1)  # its own included
-    return float(((at_least <= k) & np.isfinite(own)).mean())
-
-
-def confusion_matrix(
-    labels: np.ndarray, predicted: np.ndarray, n_classes: int
-) -> np.ndarray:
-    """Counts (n_classes, n_classes), row: the class, column: the prediction."""
-    labels = _same_length(labels, predicted)
-    for name, values in (("labels", labels), ("predicted", predicted)):
-        if values.min() < 0 or values.max() >= n_classes:
-            raise ValueError(
-                f"{name} must be in 0..{n_classes - 1}, got others. Leave out rows "
-                "without a class."
-            )
-    return np.bincount(labels * n_classes + predicted, minlength=n_classes**2).reshape(
-        n_classes, n_classes
-    )
+    return float(((at_least <= k) & classified(scores)).mean())
 
 
 def per_class_accuracy(
@@ -63,10 +60,12 @@ def per_class_accuracy(
     """(accuracy (n_classes,), nan for a class without rows; number of rows
     (n_classes,)).
     """
-    confusion = confusion_matrix(labels, predicted, n_classes)
-    rows = confusion.sum(axis=1)
-    accuracy = np.diag(confusion) / np.maximum(rows, 1)
-    return np.where(rows > 0, accuracy, np.nan), rows
+    labels = _same_length(labels, predicted)
+    if labels.min() < 0 or labels.max() >= n_classes:
+        raise _outside(n_classes)
+    rows = np.bincount(labels, minlength=n_classes)
+    right = np.bincount(labels[labels == predicted], minlength=n_classes)
+    return np.where(rows > 0, right / np.maximum(rows, 1), np.nan), rows
 
 
 def worst_class(
@@ -87,9 +86,14 @@ def expected_calibration_error(
     al. 2017, eq. 3].
 
     Bins count by their rows. labels: (n,); probabilities: (n, n_classes). A bin is open
-    below and closed above.
+    below and closed above. Rows without a class have no confidence and are left out;
+    NaN if there is no other.
     """
     labels = _positions(labels, probabilities)
+    known = classified(probabilities)
+    labels, probabilities = labels[known], probabilities[known]
+    if not len(labels):
+        return float("nan")
     confidence, correct = (
         probabilities.max(axis=1),
         probabilities.argmax(axis=1) == labels,
@@ -107,10 +111,13 @@ def probabilities(scores: np.ndarray, loss: Loss = "softmax") -> np.ndarray:
     by their sum; two classes are combined as one logit (s₁ - s₀)/2, so that the order
     of rows is that of the scores. "squared": the softmax of scores that are no
     log-odds, right in order and not calibrated. ValueError for another.
+
+    A row without a class has NaN for every class.
     """
-    z = np.asarray(scores, np.float64)
+    z = np.where(classified(scores)[:, None], scores, np.nan).astype(np.float64)
     if loss == "sigmoid":
-        z = z / 2 if z.shape[1] == 2 else -np.logaddexp(0, -z)
+        with np.errstate(invalid="ignore"):  # NaN stays NaN
+            z = z / 2 if z.shape[1] == 2 else -np.logaddexp(0, -z)
     elif loss not in ("softmax", "squared"):
         raise unknown(loss)
     e = np.exp(z - z.max(axis=1, keepdims=True))
@@ -124,18 +131,21 @@ def evaluate_scores(
 
     scores: (n, n_classes); labels: (n,) positions in 0..n_classes-1; loss: the head's.
 
-    Keys: n, accuracy, accuracy_se, top5 (None for five classes or fewer), worst_class
-    (its position), worst_class_accuracy, worst_class_n, per_class_accuracy,
-    per_class_n, calibration_error.
+    A row without a class counts as wrong.
+
+    Keys: n, n_without_class, accuracy, accuracy_se, top5 (None for five classes or
+    fewer), worst_class (its position), worst_class_accuracy, worst_class_n,
+    per_class_accuracy, per_class_n, calibration_error.
     """
     n_classes = scores.shape[1]
     labels = _positions(labels, scores)
-    predicted = scores.argmax(axis=1)
+    predicted = predicted_classes(scores)
     value, error = accuracy(labels, predicted)
     each, rows = per_class_accuracy(labels, predicted, n_classes)
     worst, worst_value, worst_n = worst_class(labels, predicted, n_classes)
     return {
         "n": len(labels),
+        "n_without_class": int((predicted < 0).sum()),
         "accuracy": value,
         "accuracy_se": error,
         "top5": top_k_accuracy(labels, scores, 5) if n_classes > 5 else None,
@@ -163,8 +173,12 @@ def _same_length(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 def _positions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     labels = _same_length(labels, scores[:, 0])
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
-        raise ValueError(
-            f"labels must be in 0..{scores.shape[1] - 1}, got others. Leave out rows "
-            "without a class."
-        )
+        raise _outside(scores.shape[1])
     return labels.astype(np.int64)
+
+
+def _outside(n_classes: int) -> ValueError:
+    return ValueError(
+        f"labels must be in 0..{n_classes - 1}, got others. Leave out rows without a "
+        "label."
+    )

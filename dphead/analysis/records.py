@@ -43,6 +43,11 @@ FIELDS: dict[str, Any] = {  # what a check needs of a report, with its type
     "ledger.delta": float,
     "ledger.total_epsilon": float,
 }
+DIGESTS = {  # of files in a run folder, in the report's provenance
+    "head.safetensors": "tensors_sha256",
+    "model.safetensors": "tensors_sha256",
+    "run.toml": "config_sha256",
+}
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
                     f"head.json says {str(head.get(key))[:60]!r}",
                 )
     if folder:
-        _check_tensors(report, folder, file)
+        _check_digests(report, folder, file)
     if folder and (folder / "ledger.json").exists():
         fits = _copied(folder / "ledger.json")
         if _recorded(report, plan, fits, file) is None:
@@ -150,18 +155,20 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
     )
 
 
-def _check_tensors(report: dict[str, Any], folder: Path, file: Path) -> None:
-    """A report must be of the weights beside it; one of before names none."""
-    stated = (report.get("provenance") or {}).get("tensors_sha256")
-    for name in ("head.safetensors", "model.safetensors"):
+def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
+    """Hold the weights and the options beside a report against its digests.
+
+    A report without a digest of weights is of before there were any.
+    """
+    stated = report.get("provenance") or {}
+    for name, key in DIGESTS.items():
         path = folder / name
-        if stated is None or not path.is_file():
+        digest = stated.get(key)
+        if not path.is_file() or (digest is None and name != "run.toml"):
             continue
         found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if found != stated:
-            raise _changed(
-                file, "provenance.tensors_sha256", stated, f"{name} has {found}"
-            )
+        if found != digest:
+            raise _changed(file, f"provenance.{key}", digest, f"{name} has {found}")
 
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:

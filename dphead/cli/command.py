@@ -57,7 +57,7 @@ class Sectioned(click.Command):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's, and what was given is kept for `write_config`."""
+        """As click's, and what was given is kept for `config_text`."""
         given: Mapping[str, Any] = {}
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
@@ -103,16 +103,17 @@ CONFIG = click.option(
 )
 
 
-def write_config(path: Path) -> None:
-    """Write what was given to the current command, but for its output and what concerns
-    one call alone; `--config` reads it.
+def config_text() -> str:
+    """Return a run's run.toml: the options that were given, for `--config`.
+
+    The output, and what concerns one call alone, is left out.
     """
     ctx = click.get_current_context()
-    lines = [f"# dphead {ctx.info_name} --config {path.name} -o NEW_FOLDER"]
+    lines = [f"# dphead {ctx.info_name} --config run.toml -o NEW_FOLDER"]
     for name, value in ctx.meta[GIVEN].items():
         if name not in NOT_KEPT:
             lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:

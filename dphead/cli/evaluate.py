@@ -83,7 +83,8 @@ def evaluate(as_json: bool, **given: Any) -> None:
 
     SOURCE is images in any form `extract` reads, or a features file.
     The numbers are exact functions of those rows and are not covered by the guarantee
-    of RUN: nothing is stored.
+    of RUN: nothing is stored. A row without a class, unreadable or not finite, counts
+    as wrong.
     """
     asked = Asked(**given)
     asked.check_there()
@@ -100,8 +101,16 @@ def evaluate(as_json: bool, **given: Any) -> None:
     what = "network" if asked.of_network else "head"
     for label, lines in _shown_metrics(metrics, names, asked.vote).items():
         click.echo(section(label, lines))
+    if none := metrics["n_without_class"]:
+        click.echo(section("No class", [f"{without_class(none)}, counted as wrong"]))
     note = f"exact functions of these rows: the {what}'s guarantee does not cover them."
     click.echo(section("Note", [f"These figures are {note}"]))
+
+
+def without_class(count: int) -> str:
+    """Say how many rows have no class, and why."""
+    rows = "1 row is" if count == 1 else f"{count:,} rows are"
+    return f"{rows} unreadable or not finite: no class"
 
 
 def _shown_metrics(
@@ -164,7 +173,7 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
             network, facts, asked.source, asked.split, asked.layout, measured=True
         )
         progress.begin("measuring")
-        found = saved.evaluate(network, state, rows.x, rows.y, asked.vote)
+        found = saved.evaluate(network, state, rows, asked.vote)
         return found, facts["class_names"]
     import tempfile
 
@@ -232,11 +241,13 @@ def predict(
 
     Images go through the network and settings that the run folder records. A features
     file's rows have names where the table that `extract` wrote is beside it. With a
-    vote, the probability is the share of the views.
+    vote, the probability is the share of the views. A row that is not finite, or an
+    image that cannot be read, has no class and no probability.
     """
     asked = Asked(**given)
     asked.check_there()
 
+    from dphead.analysis.metrics import classified
     from dphead.cli.predictions import format_of, table, write
 
     kind = format_of(output, asked_format)
@@ -246,6 +257,9 @@ def predict(
     if output is not None:
         wrote = f"{output}: {len(found.probabilities):,} rows"
         click.echo(section("Wrote", [wrote]))
+    if none := int((~classified(found.probabilities)).sum()):
+        # standard output may be the table
+        click.echo(section("No class", [without_class(none)]), err=output is None)
 
 
 def _predicted(asked: Asked, progress: Progress) -> Predicted:
@@ -275,7 +289,7 @@ def _predicted_by_network(asked: Asked, progress: Progress) -> Predicted:
     network, state, facts = saved.load_network(asked.run, asked.device)
     rows = saved.open_rows(network, facts, asked.source, asked.split, asked.layout)
     progress.begin("predicting")
-    scores = saved.scores(network, state, rows.x, asked.vote)
+    scores = saved.scores(network, state, rows, asked.vote)
     shares = scores / scores.sum(axis=1, keepdims=True) if asked.vote else None
     p = probabilities(scores) if shares is None else shares
     return Predicted(p, rows.names, facts["class_names"])

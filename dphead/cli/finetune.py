@@ -4,6 +4,7 @@ Everything heavy may be imported only when the command runs.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.choices import PATH, check_private
-from dphead.cli.command import CONFIG, Sectioned, write_config
+from dphead.cli.command import CONFIG, Sectioned, config_text
 from dphead.cli.options import (
     ALLOW_LARGE_DELTA,
     CLASSES,
@@ -41,7 +42,7 @@ from dphead.cli.options import (
     VERBOSE,
 )
 from dphead.cli.paths import check_there
-from dphead.cli.progress import Progress, shown
+from dphead.cli.progress import Progress, is_first, shown
 from dphead.cli.releases import releases_text
 
 SECTIONS = {
@@ -256,10 +257,18 @@ def finetune(
         check_private(given["epsilon"], not_private)
     check_there("the source", images, given["test"], given["same_data_as"])
 
+    from dphead.runs.custody import noted
+
+    options = _options(images, given)
+    with noted(options) if is_first() else nullcontext():
+        _train(options, dry_run=dry_run, verbose=verbose)
+
+
+def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
+    """Train, and print what came of it."""
     from dphead.cli.outcome import details, outcome
     from dphead.endtoend.run import finetune as train
 
-    options = _options(images, given)
     planned: Any = None
 
     with shown("reading images") as progress:
@@ -283,7 +292,6 @@ def finetune(
         result = train(options, announce, told, progress.begin)
         if result is None:
             return
-        write_config(options.out / "run.toml")
         progress.begin("computing the limit on attackers")
         files = "model.safetensors model.json"
         text = outcome(options.out, result, planned, files)
@@ -306,6 +314,7 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
         features=images,
         settings=settings,
         source=source,
+        config=config_text(),
         classes=Classes.parse(
             given["classes"],
             given["folder_names_are_public"],

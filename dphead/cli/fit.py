@@ -4,6 +4,7 @@ Everything heavy may be imported only when the command runs.
 """
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dphead.cli.choices import (
     WithSettings,
     check_private,
 )
-from dphead.cli.command import CONFIG, write_config
+from dphead.cli.command import CONFIG, config_text
 from dphead.cli.options import (
     ALLOW_LARGE_DELTA,
     DELTA,
@@ -175,16 +176,26 @@ def fit(
         "a features file", given["features"], *given["backbones"], given["test"]
     )
 
-    from dphead.cli.outcome import details, outcome
     from dphead.runs.connect import require_jax
-    from dphead.runs.fit import fit_files
+    from dphead.runs.custody import noted
     from dphead.runs.launch import launch
 
     if processes is not None and coordinator is None and not dry_run:
         require_jax("--processes")
-        sys.exit(launch(processes, [sys.executable, "-m", "dphead", *sys.argv[1:]]))
+        with noted(_options(given, None)):
+            command = [sys.executable, "-m", "dphead", *sys.argv[1:]]
+            sys.exit(launch(processes, command))
     place = _place(coordinator, num_processes, process_id, connect_timeout)
     options = _options(given, None if dry_run else place)
+    with noted(options) if not process_id else nullcontext():
+        _fit(options, process_id, dry_run=dry_run, verbose=verbose)
+
+
+def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) -> None:
+    """Fit, and print what came of it."""
+    from dphead.cli.outcome import details, outcome
+    from dphead.runs.fit import fit_files
+
     planned: Any = None
 
     with shown("reading and checking rows", not process_id) as progress:
@@ -202,7 +213,6 @@ def fit(
         result = fit_files(options, announce, progress)
         if result["report"] is None:
             return
-        write_config(options.out / "run.toml")
         progress.begin("computing the limit on attackers")
         text = outcome(options.out, result, planned)
     click.echo(text)
@@ -250,5 +260,6 @@ def _options(given: dict[str, Any], place: Any) -> Any:
     return FitOptions(
         **{k: v for k, v in given.items() if k in names},
         settings={k: v for k, v in given.items() if k not in names},
+        config=config_text(),
         processes=place,
     )

@@ -191,6 +191,8 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
         else "for your eyes, not in the report"
     )
     yield f"{measured(test)} on {test['n']:,} test {things}: {scope}"
+    if none := test["n_without_class"]:
+        yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
     if "vote_accuracy" in test:
         yield f"{tied(percent(test['vote_accuracy']))} by vote of the views"
     names = report["data"]["class_names"]

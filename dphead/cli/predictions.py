@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dphead.analysis.metrics import classified
 from dphead.privacy.atomic_write import write_atomically, write_text
 
 FORMATS = ("csv", "json", "parquet")
@@ -45,8 +46,10 @@ def table(
     """A dict a row: row, image (where names are known), class, probability, class_2,
     probability_2, ...
 
-    probabilities: (n, n_classes). names: (n,) or None. top: at most so many classes.
+    probabilities: (n, n_classes); a row of NaN has no class and no probability, None.
+    names: (n,) or None. top: at most so many classes.
     """
+    known = classified(probabilities)
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     found = []
     for row, best in enumerate(order):
@@ -55,8 +58,9 @@ def table(
             entry["image"] = names[row]
         for place, position in enumerate(best, 1):
             more = "" if place == 1 else f"_{place}"
-            entry[f"class{more}"] = classes[position]
-            entry[f"probability{more}"] = round(float(probabilities[row, position]), 4)
+            probability = round(float(probabilities[row, position]), 4)
+            entry[f"class{more}"] = classes[position] if known[row] else None
+            entry[f"probability{more}"] = probability if known[row] else None
         found.append(entry)
     return found
 

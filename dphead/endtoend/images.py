@@ -12,13 +12,14 @@ from PIL import Image
 from extract.classes import Classes
 from extract.images import Source, UnreadableImage
 from extract.index import ImageIndex
-from extract.sources import open_source
+from extract.sources import log_left_out, open_source
 
 
 @dataclass(frozen=True)
 class LabelledImages:
     """x: (n, channels, h, w) uint8; y: (n,) int, -1 for none; classes: the declared
-    ones; declared: how.
+    ones; declared: how. readable: (n,) bool; an image that is not has label -1 in y, so
+    that it counts zero, and its own in `labels`.
 
     grouped: whether the source says which images belong together (a group column).
     digests: uint64, of each image that could be read, under an index's key.
@@ -31,6 +32,8 @@ class LabelledImages:
     declared: str
     splits: list[str]
     digests: np.ndarray
+    labels: np.ndarray
+    readable: np.ndarray
     grouped: bool = False
     names: Sequence[str] = ()
 
@@ -57,12 +60,14 @@ def load_images(
     none named.
     """
     source = open_source(path, classes, split, layout)
+    log_left_out(source.left_out)
     if source.class_names is None:
         raise ValueError(
             "the classes must be declared public, got classes=None. Pass --classes "
             "a,b,c."
         )
     labels = source.labels.astype(np.int64)
+    readable = np.ones(source.n_rows, bool)
     grouped = source.group is not None
     if source.arrays is not None and size is None and channels is None:
         x, digests = _as_they_are(source.arrays, index)
@@ -72,14 +77,15 @@ def load_images(
         )
     else:
         x, readable, digests = _resized(source, size, channels, index)
-        labels[~readable] = -1
     return LabelledImages(
         x,
-        labels,
+        np.where(readable, labels, -1),
         source.class_names,
         source.classes_declared,
         source.split_names,
         np.array(digests, np.uint64),
+        labels,
+        readable,
         grouped,
         source.names,
     )

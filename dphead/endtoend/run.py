@@ -131,8 +131,10 @@ def finetune(
             tell("measuring, and computing epsilon by every accountant")
             measured = measure(run, result, test)
             report = write(run, result, measured)
-    finally:
+    except Exception:
         processes.finish()
+        raise
+    processes.finish()
     return {
         "report": report,
         "test": None if measured is None else measured.metrics,
@@ -257,7 +259,7 @@ def measure(
         return None
     state: Any = result.head
     network, votes = run.sums.network, run.options.vote
-    return Measured(evaluate(network, state, test.x, test.y, votes), test.origin)
+    return Measured(evaluate(network, state, test.rows, votes), test.origin)
 
 
 def write(
@@ -269,7 +271,7 @@ def write(
     facts = {"class_names": source.class_names, "feature_space": source.feature_space}
     trained = Trained(NETWORK, save_network(out, run.sums.network, state, facts))
     report = make_report(run, result, measured, "NOT ACCOUNTED", trained)
-    write_records(out, report, result.ledger)
+    write_records(run.options, report, result.ledger)
     return report
 
 

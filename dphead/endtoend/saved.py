@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dphead.analysis.metrics import evaluate_scores
+from dphead.analysis.metrics import evaluate_scores, predicted_classes
 from dphead.analysis.sealed import as_written, read_sealed, write_sealed
 from dphead.endtoend.gradients import PerExample
 from dphead.endtoend.images import load_images
@@ -20,7 +20,12 @@ from dphead.endtoend.processes import usable_device
 from dphead.endtoend.solver import Progress
 from dphead.rows.features import load_features
 from dphead.runs import files
-from dphead.runs.files import check_labels, check_layout, is_features_file
+from dphead.runs.files import (
+    check_features,
+    check_labels,
+    check_layout,
+    is_features_file,
+)
 from extract.classes import Classes
 
 
@@ -84,13 +89,27 @@ def _spec(facts: dict[str, Any]) -> NetworkSpec:
 
 
 class Opened(NamedTuple):
-    """Rows for a network: x (n, ...), y (n,) class positions, and their private names
-    or None.
+    """Rows for a network: x (n, ...), y (n,) class positions, which can be read (n,),
+    and their private names or None.
     """
 
     x: np.ndarray
     y: np.ndarray
-    names: Sequence[str] | None
+    readable: np.ndarray
+    names: Sequence[str] | None = None
+
+    def labelled(self, n_classes: int, source: Path) -> "Opened":
+        """Return the rows that have a class, without names.
+
+        Raises ValueError if none has.
+        """
+        known = (self.y >= 0) & (self.y < n_classes)
+        if not known.any():
+            raise ValueError(
+                "rows to measure on need labels of the classes, got none in "
+                f"{source}. Check the source."
+            )
+        return Opened(self.x[known], self.y[known], self.readable[known])
 
 
 def open_rows(
@@ -124,59 +143,43 @@ def open_rows(
         images = load_images(
             source, classes, split, (size[0], size[1]), channels, layout
         )
-        x, y, row_names = images.x, images.y, images.names
+        opened = Opened(images.x, images.labels, images.readable, images.names)
     else:
         check_layout(layout, source)
         rows, file = load_features(source, split, memory=0)
         with file:
-            if file.feature_space != facts["feature_space"]:
-                raise ValueError(
-                    f"features must be the network's own, got features={source}. "
-                    "Extract them alike."
-                )
+            check_features(file, facts["feature_space"], int(np.prod(spec.shape)))
+            labels = rows.measured_labels()
             if measured:
-                check_labels(file, rows, names, source)
-            x = rows.features()
-            y = rows.labels()
-            row_names = files.row_names(source, split)
-    if measured:
-        x, y = labelled(x, y, len(names), source)
-        row_names = None  # of all rows
-    return Opened(x, y, row_names)
-
-
-def labelled(
-    x: np.ndarray, y: np.ndarray, n_classes: int, source: Path
-) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that have a class. ValueError if none has."""
-    known = (y >= 0) & (y < n_classes)
-    if not known.any():
-        raise ValueError(
-            f"rows to measure on need labels of the classes, got none in {source}. "
-            "Check the source."
-        )
-    return x[known], y[known]
+                check_labels(file, labels, names, source)
+            opened = Opened(
+                rows.features(), labels, rows.valid, files.row_names(source, split)
+            )
+    return opened.labelled(len(names), source) if measured else opened
 
 
 def scores(
-    network: Network, state: Progress, x: np.ndarray, vote: int = 0
+    network: Network, state: Progress, rows: Opened, vote: int = 0
 ) -> np.ndarray:
-    """Scores (n, n_classes) of the averaged weights on rows x, through the rows'
+    """Scores (n, n_classes) of the averaged weights on rows, through the rows'
     transform. vote: views that vote.
+
+    A row that cannot be read, or is not finite, has NaN.
     """
-    x = x if network.spec.pixels else network_rows(state.transform, x)
-    return network.scores(state.average, x, vote=vote)
+    x = rows.x if network.spec.pixels else network_rows(state.transform, rows.x)
+    found = network.scores(state.average, x, vote=vote)
+    found[~rows.readable] = np.nan
+    return found
 
 
 def evaluate(
-    network: Network, state: Progress, x: np.ndarray, y: np.ndarray, vote: int = 0
+    network: Network, state: Progress, rows: Opened, vote: int = 0
 ) -> dict[str, Any]:
     """Metrics of the averaged weights on labelled rows; with `vote`, "vote_accuracy"
     besides.
     """
-    metrics = evaluate_scores(scores(network, state, x), y)
+    metrics = evaluate_scores(scores(network, state, rows), rows.y)
     if vote:
-        metrics["vote_accuracy"] = float(
-            (scores(network, state, x, vote).argmax(axis=1) == y).mean()
-        )
+        voted = predicted_classes(scores(network, state, rows, vote))
+        metrics["vote_accuracy"] = float((voted == rows.y).mean())
     return metrics

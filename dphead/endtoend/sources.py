@@ -13,7 +13,7 @@ from dphead.endtoend.images import load_images
 from dphead.endtoend.models import pixel_scale
 from dphead.endtoend.options import FinetuneOptions
 from dphead.endtoend.rows import ImageRows
-from dphead.endtoend.saved import labelled
+from dphead.endtoend.saved import Opened
 from dphead.privacy.contract import Rows
 from dphead.rows.features import check_views, load_features
 from dphead.runs import files
@@ -28,15 +28,14 @@ from extract.index import ImageIndex
 class Data:
     """Rows of one source.
 
-    rows: private rows; x, y: the same as arrays; shape: (channels, h, w); pixels: 8-bit
-    images, not feature maps. split: the one that the rows are, "all" of a source
-    without. source: what the report says of it. digests: of images, for the index of
-    those seen before.
+    rows: private rows; measured: the same, to measure on; shape: (channels, h, w);
+    pixels: 8-bit images, not feature maps. split: the one that the rows are, "all" of a
+    source without. source: what the report says of it. digests: of images, for the
+    index of those seen before.
     """
 
     rows: Rows
-    x: np.ndarray
-    y: np.ndarray
+    measured: Opened
     shape: tuple[int, int, int]
     pixels: bool
     split: str
@@ -45,10 +44,9 @@ class Data:
 
 
 class MeasuredRows(NamedTuple):
-    """Rows to measure on, those with a class: x, y; origin: `files.test_origin`."""
+    """Rows to measure on, those with a class; origin: `files.test_origin`."""
 
-    x: np.ndarray
-    y: np.ndarray
+    rows: Opened
     origin: str
 
 
@@ -77,8 +75,7 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
         given = tuple(options.classes.names or ()) or None
         return Data(
             rows=rows,
-            x=rows.features(),
-            y=rows.labels(),
+            measured=Opened(rows.features(), rows.measured_labels(), rows.valid),
             shape=options.shape,
             pixels=False,
             split=split or file.split_names[0],
@@ -105,8 +102,7 @@ def _load_images(
     mean, std = pixel_scale(model, shape[0], options.mean, options.std)
     return Data(
         rows=ImageRows(images.x, images.y),
-        x=images.x,
-        y=images.y,
+        measured=Opened(images.x, images.labels, images.readable),
         shape=shape,
         pixels=True,
         split=images.splits[0],
@@ -200,5 +196,5 @@ def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
             "test rows must have the training rows' shape, classes and features, got "
             f"{data.shape} for {train.shape}. Give the same options."
         )
-    x, y = labelled(data.x, data.y, len(train.source.class_names), path)
-    return MeasuredRows(x, y, origin)
+    rows = data.measured.labelled(len(train.source.class_names), path)
+    return MeasuredRows(rows, origin)

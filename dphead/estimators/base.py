@@ -10,9 +10,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.metrics import accuracy_score
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 
-from dphead.analysis.metrics import accuracy, probabilities
+from dphead.analysis.metrics import (
+    accuracy,
+    classified,
+    predicted_classes,
+    probabilities,
+)
 from dphead.estimators import parameters
 from dphead.estimators.fitting import Data, carry_out, head_plan, public_rows
 from dphead.estimators.inputs import (
@@ -28,6 +38,7 @@ from dphead.estimators.surroundings import WatchedMixin
 from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import check_facts, check_unit
 from dphead.rows.features import load_features
+from dphead.runs.files import check_features
 from dphead.solvers.base import PublicFacts
 from dphead.solvers.settings import check_settings
 
@@ -220,15 +231,22 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         """Scores: (n, n_classes), or (n,) for two classes: the second's minus the
         first's. X as in `fit`.
 
-        A row that is not finite scores the intercept (after a fit without privacy it is
-        refused, as scikit-learn does).
+        A row that is not finite has no class: its scores are NaN (after a fit without
+        privacy it is refused, as scikit-learn does).
         """
         scores = self._scores(X, split)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any, split: str | None = None) -> np.ndarray:
-        """The class with the highest score, (n,); the first of equals."""
+        """Return the class with the highest score, (n,); the first of equals.
+
+        Raises
+        ------
+        ValueError
+            For rows that are not finite or unreadable, which have no class.
+        """
         scores = self._scores(X, split)
+        check_classified(scores)
         return self.classes_[scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
@@ -236,6 +254,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         (`dphead.analysis.metrics.probabilities`).
 
         Those of a squared loss and of prototypes are right in order and not calibrated.
+        A row that is not finite has no class: its probabilities are NaN.
         """
         scores = self._scores(X, split)
         return probabilities(scores, self.head_.loss)
@@ -244,16 +263,19 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None
     ) -> float:
         """Accuracy on rows X and labels y, or on those rows of a features file that
-        have a label.
+        have a label. A row without a class counts as wrong.
 
         It is an exact function of these rows. On the training rows it is private: do
         not publish it.
         """
-        if not is_path(X):
-            return super().score(*as_arrays(X, y, sample_weight))
-        scores, labels = self._file_scores(X, split)
-        known = (labels >= 0) & (labels < len(self.classes_))
-        return accuracy(labels[known], scores.argmax(axis=1)[known])[0]
+        if is_path(X):
+            scores, labels = self._file_scores(X, split)
+            known = (labels >= 0) & (labels < len(self.classes_))
+            return accuracy(labels[known], predicted_classes(scores[known]))[0]
+        X, y, weight = as_arrays(X, y, sample_weight)
+        scores = self._scores(X, None)
+        predicted = self.classes_[scores.argmax(axis=1)]
+        return share_right(y, predicted, classified(scores), weight)
 
     def _method(self, facts: PublicFacts) -> Method:
         return make_method(self.method, facts, self._options(), self.preset)
@@ -309,21 +331,37 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         score_rows: RowScores = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
         with file:
-            if self._feature_space and file.feature_space != self._feature_space:
-                raise ValueError(
-                    "features must be of the head's own network and settings, got "
-                    f"{path}. Extract them alike."
-                )
-            scores = np.empty((rows.n_rows, len(self.classes_)), np.float32)
+            space = self._feature_space or file.feature_space  # arrays have none
+            check_features(file, space, self.n_features_in_)
+            scores = np.full((rows.n_rows, len(self.classes_)), np.nan)
             for block in rows.blocks():
-                used = block.index >= 0
-                scores[block.index[used]] = score_rows(block.x[used])
-            return scores, rows.labels()
+                used = block.index[block.index >= 0]
+                scores[used] = score_rows(block.x[: len(used)])
+            scores[~rows.valid] = np.nan
+            return scores, rows.measured_labels()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.epsilon != np.inf
         return tags
+
+
+def check_classified(scores: np.ndarray) -> None:
+    """Raise ValueError where rows have no class, as scikit-learn does for NaN."""
+    if none := int((~classified(scores)).sum()):
+        raise ValueError(
+            "predict needs rows with a class, got NaN or infinity, or an unreadable "
+            f"image, in {none} of {len(scores)} rows. Leave them out, or use "
+            "predict_proba, whose rows are NaN there."
+        )
+
+
+def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -> float:
+    """Return scikit-learn's accuracy, with rows that are not known counted as wrong."""
+    check_consistent_length(y, predicted, weight)
+    weights = np.ones(len(known)) if weight is None else np.asarray(weight)
+    right = accuracy_score(y, predicted, normalize=False, sample_weight=weights * known)
+    return float(right / weights.sum())
 
 
 _GUARANTEE = {f.name for f in fields(DPClassifier)} - {

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit
-from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from dphead.estimators.base import DPClassifier
+from dphead.analysis.metrics import classified
+from dphead.estimators.base import DPClassifier, check_classified, share_right
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -138,31 +138,42 @@ class DPMultiLabelClassifier(DPClassifier):
     def decision_function(self, X: Any, split: str | None = None) -> np.ndarray:
         """Scores (n, n_classes), each the logit of its class. X as in `fit`.
 
-        A row that is not finite scores the intercept (after a fit without privacy it is
-        refused).
+        A row that is not finite has NaN (after a fit without privacy it is refused).
         """
         return self._scores(X, split)
 
     def predict(self, X: Any, split: str | None = None) -> np.ndarray:
-        """(n, n_classes) int64: one where a class's probability is above 1/2."""
-        return (self._scores(X, split) > 0).astype(np.int64)
+        """Return (n, n_classes) int64: one where a class's probability is above 1/2.
+
+        Raises
+        ------
+        ValueError
+            For rows that are not finite or unreadable, which have no classes.
+        """
+        scores = self._scores(X, split)
+        check_classified(scores)
+        return (scores > 0).astype(np.int64)
 
     def predict_proba(self, X: Any, split: str | None = None) -> np.ndarray:
-        """Probabilities (n, n_classes), each of its class by itself."""
+        """Return probabilities (n, n_classes), each of its class by itself.
+
+        A row that is not finite has NaN.
+        """
         return expit(self._scores(X, split).astype(np.float64))
 
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, split: str | None = None
     ) -> float:
         """Share of rows all of whose classes are predicted, and no other (subset
-        accuracy). X and y as in `fit`.
+        accuracy). X and y as in `fit`. A row without a class counts as wrong.
 
         It is an exact function of these rows. On the training rows it is private: do
         not publish it.
         """
         X, y, weight = as_arrays(X, y, sample_weight)
-        predicted = self.predict(X, split)
-        return float(accuracy_score(y, predicted, sample_weight=weight))
+        scores = self._scores(X, split)
+        predicted = (scores > 0).astype(np.int64)
+        return share_right(y, predicted, classified(scores), weight)
 
     def _options(self) -> dict[str, Any]:
         options = super()._options()

@@ -37,9 +37,11 @@ from dphead.estimators.inputs import (
 from dphead.estimators.labels import numbers
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
+from dphead.privacy.transform import RowTransform
 from dphead.rows.arrays import ArrayRows
 from dphead.solvers.base import PublicFacts, Solver
 from dphead.solvers.components import PrincipalComponents
+from dphead.solvers.head import float_rows
 from dphead.solvers.regression import RidgeRegression
 from dphead.solvers.settings import check_settings, is_a, shown
 
@@ -94,14 +96,13 @@ class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
         self.head_, self.privacy_, self._ledger = done.head, done.privacy, done.ledger
         return done
 
-    def _new_rows(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """(n, n_features) float64, and (n, 1) whether a row is finite."""
+    def _new_rows(self, X: Any, transform: RowTransform) -> np.ndarray:
+        """Return rows X after a transform, NaN where training masks the row."""
         check_is_fitted(self)
         (X,) = as_arrays(X)
         finite = not np.isfinite(self.epsilon)
         x: Any = validate_data(self, X, reset=False, ensure_all_finite=finite)
-        x = np.asarray(x, np.float64)
-        return x, np.isfinite(x).all(axis=1, keepdims=True)
+        return float_rows(transform, x)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -206,9 +207,9 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Unclassed):
         return len(self.components_)
 
     def transform(self, X: Any) -> np.ndarray:
-        """Coordinates (n, n_components); zero for a row that is not finite."""
-        x, finite = self._new_rows(X)
-        return np.where(finite, x - self.mean_, 0.0) @ self.components_.T
+        """Return coordinates (n, n_components); NaN for a row that is not finite."""
+        rows = self._new_rows(X, self.head_.transform)
+        return rows @ self.components_.T
 
     def inverse_transform(self, X: Any) -> np.ndarray:
         """Rows (n, n_features) of coordinates (n, n_components)."""
@@ -333,11 +334,11 @@ class DPRegressor(RegressorMixin, _Unclassed):
         return (lower + upper) / 2, (upper - lower) / 2
 
     def predict(self, X: Any) -> np.ndarray:
-        """Targets (n,), which may lie outside the range; of a row that is not finite
-        the intercept.
+        """Return targets (n,), which may lie outside the range.
+
+        A row that is not finite has NaN.
         """
-        x, finite = self._new_rows(X)
-        return np.where(finite, x, 0.0) @ self.coef_ + self.intercept_
+        return self._new_rows(X, RowTransform()) @ self.coef_ + self.intercept_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -74,7 +74,7 @@ def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
     except OSError as error:
         remove()
         raise OSError(
-            f"{path} must be written whole, got an error ({error.strerror or error}). "
+            f"a file must be written whole, got {path} ({error.strerror or error}). "
             "Make room, or choose another place, and type the same command again."
         ) from error
     except BaseException:

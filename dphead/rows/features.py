@@ -54,7 +54,7 @@ class FeaturesRows:
 
     FormatError if a row is not as it was written.
     Unreadable images are rows that count zero, so n_rows stays the public number of
-    images.
+    images. valid: (n_rows,) bool, False for these.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class FeaturesRows:
         self.has_sets = label_sets is not None
         check_one_each(labels, self.n_rows)
         self._y = held_labels(labels)
-        self._y[~file.valid[self._slots]] = -1
+        self.valid = file.valid[self._slots]
+        self._y[~self.valid] = -1
         check_groups(file, group_cap)
         self.within = within_group_cap(
             None if file.group is None else file.group[self._slots],
@@ -91,8 +92,8 @@ class FeaturesRows:
         The cap is that of the whole.
         """
         own = copy(self)
-        own._slots, own._y, own.within = (
-            a[start:stop] for a in (self._slots, self._y, self.within)
+        own._slots, own._y, own.within, own.valid = (
+            a[start:stop] for a in (self._slots, self._y, self.within, self.valid)
         )
         own.n_rows, own._loaded = len(own._slots), None
         own._load(memory)
@@ -111,6 +112,16 @@ class FeaturesRows:
             index = np.arange(start, min(start + BLOCK_ROWS, self.n_rows))
             self._read(index, raw, x[start : start + len(index)])
         return x
+
+    def measured_features(self) -> np.ndarray:
+        """Return `features` for prediction: NaN in each row that training masks."""
+        x = self.features()
+        x[~self.valid] = np.nan
+        return x
+
+    def measured_labels(self) -> np.ndarray:
+        """Return class positions (n_rows,) to measure on; masked rows keep theirs."""
+        return held_labels(self._file.labels[self._slots])
 
     def labels(self) -> np.ndarray:
         """Class positions, (n_rows,) int32, or label sets; -1 where there is none."""

@@ -6,6 +6,8 @@ Nothing here sees a row; nothing may be written that was not released.
 """
 
 import fcntl
+import hashlib
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -18,7 +20,7 @@ from dphead.analysis.card.page import page
 from dphead.analysis.sealed import read_json, write_json
 from dphead.planning.methods import Method
 from dphead.planning.plan import Plan, check_facts, large_delta
-from dphead.privacy.atomic_write import sync, write_atomically
+from dphead.privacy.atomic_write import sync, write_text
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
 from dphead.privacy.reserved import FitLedger
@@ -232,6 +234,37 @@ def _lock(path: Path) -> IO[str]:
         lock.close()
 
 
+@contextmanager
+def noted(options: RunOptions) -> Iterator[None]:
+    """Add a note to whatever ends a run: what it charged, and what is to be typed."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(about_charge(options))
+        raise
+
+
+def about_charge(options: RunOptions) -> str:
+    """Return what an interrupted run has charged, as its folder shows it."""
+    out = options.out
+    budget = f"epsilon {options.epsilon:g} at delta {options.delta:g}"
+    if (out / "report.json").exists():
+        return f"the run in {out} is finished, and {budget} is charged."
+    if math.isinf(options.epsilon):
+        return (
+            "an infinite epsilon may be charged (`dphead ledger show` lists it). "
+            "Nothing was kept that the same command could continue."
+        )
+    if not (out / "fit.json").exists():
+        return "nothing was charged. The same command starts again."
+    if not (out / "releases").exists():
+        return f"{budget} is charged at most once. The same command continues."
+    return (
+        f"{budget} is charged for the run in {out}. The same command continues it "
+        "and charges nothing more."
+    )
+
+
 def interrupted(out: Path) -> str | None:
     """The id of the fit that this folder holds unfinished, or None."""
     marker = _marker(out)
@@ -360,17 +393,27 @@ def make_report(
         tested=tested,
         words=trained.words,
     )
-    made = {"commit": commit(), "tensors_sha256": trained.sha256}
+    config = options.config
+    digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
+    made = {
+        "commit": commit(),
+        "tensors_sha256": trained.sha256,
+        "config_sha256": digest,
+    }
     return report | {"provenance": made}
 
 
-def write_records(out: Path, report: dict[str, Any], ledger: Ledger) -> None:
-    """ledger.json, report.html, then report.json, each durably: a folder with a report
-    is whole. The stored releases are no longer needed.
+def write_records(options: RunOptions, report: dict[str, Any], ledger: Ledger) -> None:
+    """Write run.toml, ledger.json, report.html and report.json, each durably.
+
+    The report is the last: a folder with a report is whole. The stored releases are
+    removed, since nothing needs them any more.
     """
+    out = options.out
+    if options.config is not None:
+        write_text(out / "run.toml", options.config)
     reports.write(out / "ledger.json", {"fits": ledger.fits()})
-    html = page(report).encode()
-    write_atomically(out / "report.html", lambda file: file.write(html))
+    write_text(out / "report.html", page(report))
     reports.write(out / "report.json", report)
     _tidy(out)
 

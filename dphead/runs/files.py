@@ -5,7 +5,7 @@ into the same features.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,8 +72,24 @@ def extraction(file: FeaturesFile) -> dict[str, Any]:
     return {k: file.attrs.get(k) for k in keys} | {"views": file.views}
 
 
+def check_features(
+    file: FeaturesFile, feature_space: str, n_features: int, own: str | None = None
+) -> None:
+    """Raise ValueError unless a file's rows are of a head's feature space and width.
+
+    own: the backbone of the head, for the error.
+    """
+    theirs = f"{file.attrs['backbone']}, {file.n_features} columns"
+    ours = f"{n_features} columns" if own is None else f"{own}, {n_features} columns"
+    if file.n_features != n_features or file.feature_space != feature_space:
+        raise ValueError(
+            "features must have the width of the head's own network and settings "
+            f"({ours}), got features={file.path} ({theirs}). Extract them alike."
+        )
+
+
 def check_labels(
-    file: FeaturesFile, rows: FeaturesRows, classes: list[str], path: Path
+    file: FeaturesFile, labels: np.ndarray, classes: list[str], path: Path
 ) -> None:
     """ValueError unless rows to measure on have the head's classes, and at least one of
     them a label.
@@ -83,7 +99,7 @@ def check_labels(
             "test classes must equal the head's, in its order, got "
             f"{file.class_names[:5]}. Extract them alike."
         )
-    if not np.any((rows.labels() >= 0) & (rows.labels() < len(classes))):
+    if not np.any((labels >= 0) & (labels < len(classes))):
         raise ValueError(
             f"rows to measure on need labels of the classes, got none in {path}. "
             "Extract them with labels."
@@ -125,6 +141,27 @@ def evaluate(
     return evaluate_scores(head.scores(x)[known], y[known], head.loss)
 
 
+class NewRows(NamedTuple):
+    """Rows to predict or to measure on: x (n, n_features), NaN where training masks the
+    row, and y (n,) class positions.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+def new_rows(
+    rows: FeaturesRows,
+    file: FeaturesFile,
+    classes: list[str] | None = None,
+) -> NewRows:
+    """Return the rows of an open file. classes: the head's, where rows are measured."""
+    labels = rows.measured_labels()
+    if classes is not None:
+        check_labels(file, labels, classes, file.path)
+    return NewRows(rows.measured_features(), labels)
+
+
 def open_matching(
     run: Path, features: Path, split: str | None, labelled: bool = False
 ) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
@@ -137,17 +174,12 @@ def open_matching(
     head, facts = load_head(run)
     rows, file = load_features(features, split, memory=0)
     with file:
-        if file.feature_space != facts["feature_space"]:
-            made = facts.get("extraction")
-            own = made.get("backbone") if isinstance(made, dict) else None
-            raise ValueError(
-                f"features must come from the head's own network and settings ({own}), "
-                f"got features={features} ({file.attrs['backbone']}). Extract them "
-                "alike."
-            )
-        if labelled:
-            check_labels(file, rows, facts["class_names"], features)
-        return head, facts, rows.features(), rows.labels()
+        made = facts.get("extraction")
+        own = made.get("backbone") if isinstance(made, dict) else None
+        check_features(file, facts["feature_space"], len(head.weights), own)
+        classes = facts["class_names"] if labelled else None
+        x, y = new_rows(rows, file, classes)
+        return head, facts, x, y
 
 
 def check_layout(layout: str | None, path: Path) -> None:
@@ -198,6 +230,7 @@ def extract_like(
     from extract.classes import Classes
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions, extract
+    from extract.sources import log_left_out
 
     _, facts = load_head(run)
     if not images.source.exists():
@@ -220,9 +253,10 @@ def extract_like(
         layout=images.layout,
         normalize=normalize,
         device=images.device,
+        skip_unreadable=True,  # such an image has no class
         check=False,
     )
-    extract(options, progress)
+    log_left_out(extract(options, progress).left_out)
     return output
 
 

@@ -41,12 +41,13 @@ from dphead.runs.custody import (
     write_records,
 )
 from dphead.runs.files import (
-    check_labels,
+    check_features,
     check_public,
     class_names,
     classes_declared,
     evaluate,
     extraction,
+    new_rows,
     test_origin,
 )
 from dphead.runs.head_file import save_head
@@ -303,7 +304,7 @@ def write(
     report = make_report(run, result, measured, chosen, trained)
     sources = [one.source for one in run.networks]
     report["selection"] = selection_of(sources, run.method.solver, result.head)
-    write_records(out, report, result.ledger)
+    write_records(run.options, report, result.ledger)
     return report
 
 
@@ -353,25 +354,15 @@ def open_test(run: PreparedHead) -> TestRows | None:
     path = options.test or train.path
     rows, file = load_features(path, options.test_split, memory=0)
     with file:
-        if file.feature_space != train.feature_space:
-            raise ValueError(
-                "test features must come from the same network and settings, got "
-                f"test={path}. Extract them alike."
-            )
-        if file.n_features != train.n_features:
-            raise ValueError(
-                "test features must have the training rows' width, got "
-                f"n_features={file.n_features} for {train.n_features}. Extract them "
-                "alike."
-            )
-        check_labels(file, rows, run.source.class_names, path)
+        own = train.attrs["backbone"]
+        check_features(file, train.feature_space, train.n_features, own)
         origin = test_origin(
             file.dataset_id == train.dataset_id,
             options.split or train.split_names[0],
             options.test_split or file.split_names[0],
         )
         check_public(origin, options.test_is)
-        return TestRows(rows.features(), rows.labels(), origin)
+        return TestRows(*new_rows(rows, file, run.source.class_names), origin)
 
 
 def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:

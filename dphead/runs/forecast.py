@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dphead.analysis.metrics import accuracy
+from dphead.analysis.metrics import accuracy, predicted_classes
 from dphead.analysis.protected import protected_unit, thing_of
 from dphead.analysis.tradeoff import PLACES, comparisons, detection_limits
 from dphead.planning.methods import Method, make_method
@@ -326,7 +326,7 @@ def _measured(
     own = replace(facts, n_rows=n)
     how = Run(noise=NoiseSource(draw.seed), summer=door)
     head = fit_head(stand_in, draw.train, own, on_fewer_rows(plan, n), how).head
-    return accuracy(draw.y, head.scores(draw.x).argmax(axis=1))[0]
+    return accuracy(draw.y, predicted_classes(head.scores(draw.x)))[0]
 
 
 def _detected(plan: Plan) -> dict[bool, float]:

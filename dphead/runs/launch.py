@@ -64,7 +64,11 @@ def _start(
         quiet: dict[str, Any] = {} if i == 0 else {"stdout": said[i], "stderr": said[i]}
         arguments = [*command, *place, "--process-id", str(i)]
         begin = partial(_begin, libc, os.getpid(), mine)
-        running.append(subprocess.Popen(arguments, preexec_fn=begin, **quiet))
+        # a signal of the terminal reaches the launcher alone, which ends all
+        process = subprocess.Popen(
+            arguments, preexec_fn=begin, start_new_session=True, **quiet
+        )
+        running.append(process)
 
 
 def _begin(libc: Any, parent: int, cores: list[int]) -> None:

@@ -24,6 +24,7 @@ class RunOptions:
     allow_large_delta: confirms a delta at or above 1/n.
     memory: bytes that this process may hold; None streams features beyond 2 GB and
     promises nothing.
+    config: the text of run.toml, which the run folder keeps; None keeps none.
     """
 
     features: Path
@@ -44,6 +45,7 @@ class RunOptions:
     tuning: str | None = None
     allow_large_delta: bool = False
     memory: int | None = None
+    config: str | None = None
 
     def target(self, accountant: str, group_cap: int | None = None) -> Target:
         """What the noise is calibrated for. accountant: where none was chosen."""

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -185,6 +186,9 @@ class Group:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and not isinstance(error, Exception):
+            self._tell_end(1, f"process {self.index} of {self.count} was interrupted")
+            return
         if error is not None:
             self._fail(error)
         import jax
@@ -220,7 +224,6 @@ class Group:
 
     def _fail(self, error: BaseException) -> None:
         """Tell all processes why the run ends, and end this one."""
-        self._over.acquire()
         code = (
             1
             if isinstance(error, LostProcess)
@@ -233,12 +236,15 @@ class Group:
                 f"process {self.index} of {self.count} ({socket.gethostname()}) ended "
                 f"the run: {text}"
             )
-        try:
+        self._tell_end(code, text)
+        die(code, text)
+
+    def _tell_end(self, code: int, text: str) -> None:
+        """Tell all other processes why the run ends."""
+        self._over.acquire()
+        with suppress(Exception):  # another one said it before, or process 0 is gone
             self._store.key_value_set("stop", json.dumps([code, text]))
             time.sleep(REASON_READ_SECONDS)
-        except Exception:  # another process said it before, or process 0 is gone
-            pass
-        die(code, text)
 
     def _watch(self) -> None:
         """End this process when another one ends the run, whatever this one is

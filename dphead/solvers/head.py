@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from dphead.privacy.predictions import LOSSES, Loss, unknown
-from dphead.privacy.transform import RowTransform
+from dphead.privacy.transform import RowTransform, transformed
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,15 @@ class LinearHead:
             raise unknown(self.loss)
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
-        """Scores (n, n_classes) float32 of rows x (n, n_features).
+        """Return scores (n, n_classes) float64 of rows x (n, n_features).
 
-        A row that is not finite scores the intercept.
+        A row that training masks has the score NaN for every class. Raises ValueError
+        for rows of another width.
         """
-        out = np.empty((len(x), self.weights.shape[1]), np.float32)
-        weights, intercept = (
-            self.weights.astype(np.float32),
-            self.intercept.astype(np.float32),
-        )
+        out = np.empty((len(x), self.weights.shape[1]))
         for i in range(0, len(x), block):
-            out[i : i + block] = (
-                self._transformed(x[i : i + block]) @ weights + intercept
-            )
+            rows = self._rows(x[i : i + block])
+            out[i : i + block] = rows @ self.weights + self.intercept
         return out
 
     def scores_std(
@@ -100,7 +96,7 @@ class LinearHead:
     ) -> np.ndarray:
         """Standard errors (n, c) of scores @ classes due to the privacy noise.
 
-        classes: (n_classes, c), None for each.
+        classes: (n_classes, c), None for each. A row that training masks has NaN.
 
         Raises ValueError for a head without `error_bars`, as all do that did not ask
         for them.
@@ -110,7 +106,7 @@ class LinearHead:
             (len(x), self.weights.shape[1] if classes is None else classes.shape[1])
         )
         for i in range(0, len(x), block):
-            phi = self._transformed(x[i : i + block]).astype(np.float64)
+            phi = self._rows(x[i : i + block])
             phi = (
                 np.pad(phi, ((0, 0), (0, 1)), constant_values=append) if append else phi
             )
@@ -129,6 +125,14 @@ class LinearHead:
             abs(append),
         )
 
+    def _rows(self, x: np.ndarray) -> np.ndarray:
+        if np.shape(x)[1:] != (len(self.weights),):
+            raise ValueError(
+                f"rows must have the head's {len(self.weights)} columns, got "
+                f"shape={np.shape(x)}. Extract them alike."
+            )
+        return float_rows(self.transform, x)
+
     def _asked_for(self) -> StandardErrors:
         if self.error_bars is None:
             raise ValueError(
@@ -137,44 +141,19 @@ class LinearHead:
             )
         return self.error_bars
 
-    def _transformed(self, x: np.ndarray) -> np.ndarray:
-        """(k, n_features) float32, zero where a row is not finite."""
-        phi, squared = float_rows(self.transform, np.asarray(x, np.float32))
-        return np.where(np.isfinite(squared)[:, None], phi, np.float32(0))
 
+def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
+    """Return rows x (k, n_features) as training sees them, float64, before any clip.
 
-# float32 divides badly by a smaller squared norm: such a row counts as zero; chosen
-SMALLEST = 1e-30
-
-
-def float_rows(transform: RowTransform, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows x (k, n_features) float32 transformed, without the constant, and their
-    squared norms (k,), in float32.
-
-    For prediction: what a head is trained on are the integers of
-    `dphead.privacy.transform`. The squared norm of a row that is not finite is not
-    either.
+    Training and prediction share `privacy.transform.transformed`: rows of any scale
+    that float32 holds keep their direction. The appended constant is left out. A row
+    that training masks is NaN: it is not finite, in itself or in float32.
     """
-
-    def inverse(squared: np.ndarray) -> np.ndarray:
-        """Of norms; zero for rows too small to divide by."""
-        return np.where(squared > SMALLEST, 1 / np.sqrt(squared), np.float32(0))
-
-    with np.errstate(all="ignore"):
-        squared = np.einsum("ij,ij->i", x, x)
-        bad = squared - squared  # nan where not finite, 0 elsewhere
-        if transform.unit_norm:
-            x = x * inverse(squared)[:, None]
-        if transform.center is not None:
-            x = x - transform.center.astype(np.float32)
-        if transform.scale is not None:
-            x = x * transform.scale.astype(np.float32)
-        squared = np.einsum("ij,ij->i", x, x)
-        if transform.unit_norm and transform.center is not None:
-            bad = bad + (squared - squared)
-            x = x * inverse(squared)[:, None]
-            squared = np.where(squared > SMALLEST, np.float32(1), np.float32(0))
-        return x, squared + bad
+    with np.errstate(all="ignore"):  # numbers beyond float32, and signalling NaNs
+        rows = transformed(transform, np.asarray(x, np.float32))
+        values = rows.integers * rows.scale[:, None]
+    values[~rows.finite] = np.nan
+    return values
 
 
 def split_intercept(

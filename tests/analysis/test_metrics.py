@@ -45,11 +45,9 @@ def test_top_k_does_not_count_ties_or_nan_as_success():
     )
 
 
-def test_confusion_and_per_class_agree_with_scikit_learn(rows):
+def test_per_class_accuracies_agree_with_scikit_learn(rows):
     labels, scores = rows
     predicted = scores.argmax(axis=1)
-    wanted = reference.confusion_matrix(labels, predicted, labels=range(8))
-    assert_array_equal(metrics.confusion_matrix(labels, predicted, 8), wanted)
     each, n = metrics.per_class_accuracy(labels, predicted, 8)
     assert_allclose(each[:7], reference.recall_score(labels, predicted, average=None))
     assert np.isnan(each[7])
@@ -126,12 +124,33 @@ def test_evaluate_scores_has_every_figure(rows):
     assert metrics.evaluate_scores(scores[:, :5], np.minimum(labels, 4))["top5"] is None
 
 
+def test_rows_without_a_class_are_counted_and_wrong(rows):
+    labels, scores = rows
+    scores = scores.copy()
+    scores[:40] = np.nan
+    scores[40:50, 0] = np.inf  # its probabilities would be NaN
+    out = metrics.evaluate_scores(scores, labels)
+    rest = metrics.evaluate_scores(scores[50:], labels[50:])
+    assert (out["n"], out["n_without_class"]) == (400, 50)
+    assert (rest["n"], rest["n_without_class"]) == (350, 0)
+    for name in ("accuracy", "top5"):
+        assert out[name] == pytest.approx(rest[name] * 350 / 400)
+    assert out["per_class_n"] == np.bincount(labels).tolist()
+    right = np.multiply(out["per_class_accuracy"], out["per_class_n"])
+    assert right.sum() == pytest.approx(rest["accuracy"] * 350)
+    assert out["calibration_error"] == rest["calibration_error"]
+    assert (metrics.predicted_classes(scores)[:50] == -1).all()
+    assert np.isnan(metrics.probabilities(scores)[:50]).all()
+    nothing = metrics.evaluate_scores(scores[:40], labels[:40])
+    assert nothing["accuracy"] == 0 and np.isnan(nothing["calibration_error"])
+
+
 @pytest.mark.parametrize(
     "call",
     [
         lambda: metrics.accuracy(np.array([0, 1]), np.array([0])),
         lambda: metrics.accuracy(np.array([], int), np.array([], int)),
-        lambda: metrics.confusion_matrix(
+        lambda: metrics.per_class_accuracy(
             np.array([0, -1]),
             np.array([0, 1]),
             2,

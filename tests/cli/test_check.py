@@ -194,3 +194,15 @@ def test_a_ledger_that_was_moved_can_be_named(run, tmp_path):
     assert "must exist" in refused(
         dphead("check", run, "--ledger", tmp_path / "none.sqlite")
     )
+
+
+def test_options_that_are_not_those_of_the_run_are_refused(run):
+    """run.toml is held against the report, as the head is."""
+    assert dphead("check", run).code != 2
+    options = run / "run.toml"
+    options.write_text(options.read_text() + "epsilon = 9\n")
+    assert "run.toml has" in refused(dphead("check", run))
+    write(run / "report.json", report_of(run) | {"provenance": {}})
+    assert "run.toml has" in refused(dphead("check", run))
+    options.unlink()
+    assert dphead("check", run).code != 2

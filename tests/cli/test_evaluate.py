@@ -249,3 +249,73 @@ def test_predict_that_is_refused_writes_no_file(made, tmp_path):
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
 def test_a_head_has_no_views_that_vote(made, command):
     assert "run folder of a network" in refused(dphead(command, *made, "--vote", 3))
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """A features file of 90 rows, of which 3 are masked; which."""
+    x, y = rows(90, seed=5)
+    there = ~np.isin(np.arange(90), [4, 10, 11])
+    x = np.where(there[:, None], x, 0)  # as an import or an extraction writes them
+    write_features(tmp_path / "masked.h5", x, y, CLASSES, valid=there)
+    return tmp_path / "masked.h5", there
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_a_masked_row_gets_no_class_and_no_probability(made, masked, tmp_path, kind):
+    """A row of zeros would get one, and a confident probability."""
+    run, _ = made
+    path, there = masked
+    out = tmp_path / f"out.{kind}"
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    said = fitted("predict", run, path, "-o", out).out
+    assert "3 rows are unreadable or not finite: no class" in " ".join(said.split())
+    read = {
+        "csv": lambda: table(out.read_text()),
+        "json": lambda: json.loads(out.read_text()),
+        "parquet": lambda: read_parquet(out),
+    }
+    found = read[kind]()
+    places = ("", "_2", "_3")
+    for row, known in zip(found, there, strict=True):
+        cells = [row[f"{name}{k}"] for name in ("class", "probability") for k in places]
+        assert all(cells) if known else not any(cells)
+    best = scores(run)[0].argmax(axis=1)
+    named = [row["class"] or None for row in found]
+    assert named == [
+        CLASSES[k] if t else None for k, t in zip(best, there, strict=True)
+    ]
+
+
+def test_the_count_of_rows_without_a_class_leaves_the_table_alone(made, masked):
+    run, _ = made
+    done = fitted("predict", run, masked[0])
+    assert len(table(done.out)) == 90
+    assert "no class" not in done.out
+    assert "3 rows are unreadable or not finite" in " ".join(done.err.split())
+    assert "no class" not in fitted("predict", *made).err
+
+
+def test_masked_rows_count_as_wrong(made, masked):
+    run, _ = made
+    path, there = masked
+    z, y = scores(run)
+    found = json.loads(fitted("evaluate", run, path, "--json").out)
+    assert (found["n"], found["n_without_class"]) == (90, 3)
+    assert found["accuracy"] == ((z.argmax(axis=1) == y) & there).mean()
+    text = " ".join(fitted("evaluate", run, path).out.split())
+    assert "3 rows are unreadable or not finite: no class, counted as wrong" in text
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+@pytest.mark.parametrize("width", [1, 11, 13])
+def test_rows_of_another_width_are_refused(made, tmp_path, command, width):
+    """numpy would repeat a file of one column beside a center, and predict classes."""
+    run, _ = made
+    x, y = rows(90, seed=5)
+    other = np.resize(x, (90, width))
+    write_features(tmp_path / "other.h5", other, y, CLASSES)
+    message = refused(dphead(command, run, tmp_path / "other.h5"))
+    assert "(arrays, 12 columns)" in message
+    assert f"other.h5 (arrays, {width} columns)" in message

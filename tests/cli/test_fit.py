@@ -169,7 +169,7 @@ def test_test_files_of_another_network_or_other_classes_are_refused(
     unlabelled = tmp_path / "unlabelled.h5"
     write_features(unlabelled, rows()[0], None, CLASSES)
     for path, message in (
-        (other, "same network"),
+        (other, "own network and settings (arrays"),
         (renamed, "classes must equal"),
         (wide, "width"),
         (unlabelled, "label"),
@@ -277,6 +277,19 @@ def test_a_dry_run_prints_the_releases_and_touches_nothing(features, run):
 
 
 ORDER = ("Trained", "Privacy", "Accuracy", "Budget", "Saved", "Next")
+
+
+def test_test_rows_without_a_class_are_counted_and_wrong(features, run, tmp_path):
+    x, y = rows(90, seed=5)
+    there = np.arange(90) >= 2
+    write_features(tmp_path / "test.h5", x, y, CLASSES, valid=there)
+    options = ("--test", tmp_path / "test.h5", "--test-is", "public")
+    done = fitted("fit", features, "-o", run, *LS, "--epsilon", 8, *options)
+    assert "! 2 of them are unreadable or not finite" in " ".join(done.out.split())
+    found = report_of(run)["test"]
+    assert (found["n"], found["n_without_class"]) == (90, 2)
+    right = load_head(run)[0].scores(x).argmax(axis=1) == y
+    assert found["accuracy"] == (right & there).mean()
 
 
 def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(

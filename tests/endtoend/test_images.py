@@ -57,3 +57,14 @@ def test_one_path_of_another_depth_changes_no_other_rows_label(folder, layout, o
 def test_image_files_need_a_declared_size(folder):
     with pytest.raises(ValueError, match="Pass --image-size"):
         load_images(folder, Classes.parse("a,b"))
+
+
+def test_what_is_left_out_is_logged(tmp_path, caplog):
+    (tmp_path / "a").mkdir()
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a" / "1.png")
+    load_images(tmp_path, Classes(["a"]), size=8)
+    assert not caplog.records
+    (tmp_path / "a" / "notes.txt").touch()
+    load_images(tmp_path, Classes(["a"]), size=8)
+    assert "1 files without an image's ending (.txt)" in caplog.text

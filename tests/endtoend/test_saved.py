@@ -139,6 +139,30 @@ def test_image_files_are_brought_to_the_networks_size(folder, tmp_path):
     assert len(predicted(folder / "pixels", tmp_path / "flat")) == (y == 0).sum()
 
 
+@pytest.mark.parametrize("vote", [0, 3])
+def test_an_image_that_cannot_be_read_has_no_class_and_counts_as_wrong(
+    folder, tmp_path, vote
+):
+    """The black image in its place has one, and a probability."""
+    x, y = images(6, seed=1)
+    for i, (image, label) in enumerate(zip(x, y, strict=True)):
+        path = tmp_path / "photos" / NAMES[label] / f"{i:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).save(path)
+    whole = predicted(folder / "pixels", tmp_path / "photos", "--vote", vote)
+    broken = sorted((tmp_path / "photos").rglob("*.png"))[2]
+    broken.write_bytes(b"no image")
+    done = fitted("predict", folder / "pixels", tmp_path / "photos", "--vote", vote)
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert rows[2]["class"] == rows[2]["probability"] == ""
+    assert rows[:2] + rows[3:] == whole[:2] + whole[3:]
+    assert "1 row is unreadable or not finite: no class" in done.err
+    found = measured(folder / "pixels", tmp_path / "photos", "--vote", vote)
+    assert (found["n"], found["n_without_class"]) == (6, 1)
+    share = sum(r["class"] in r["image"] for r in rows if r["class"]) / 6
+    assert found["vote_accuracy" if vote else "accuracy"] == pytest.approx(share)
+
+
 def test_a_vote_counts_the_views_of_each_image(folder):
     network = load_network(folder / "pixels")[0]
     x, y = images(N_TEST, seed=1)

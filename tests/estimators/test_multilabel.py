@@ -75,15 +75,21 @@ def test_scores_are_the_logits_of_each_class_by_itself(rows):
     assert scores.shape == (N, M) and ours.coef_.shape == (M, D)
     assert ours.intercept_.shape == (M,)
     assert ours.classes_.tolist() == ["tall", "red", "old"]
+    assert np.flatnonzero(np.isnan(scores).all(axis=1)).tolist() == [7]
+    assert np.isnan(ours.predict_proba(x)[7]).all()
+    with pytest.raises(ValueError, match=r"NaN or infinity.* 1 of"):
+        ours.predict(x)
+    score, there = ours.score(x, sets), np.arange(N) != 7
+    x, sets, scores = x[there], sets[there], scores[there]
     p = ours.predict_proba(x)
     np.testing.assert_allclose(p, 1 / (1 + np.exp(-scores.astype(float))))
     assert p.sum(axis=1).max() > 1.5
     assert np.array_equal(ours.predict(x), p > 0.5)
     assert ours.predict(x).dtype == np.int64
-    np.testing.assert_array_equal(scores[7], ours.intercept_.astype(np.float32))
     whole = (ours.predict(x) == sets).all(axis=1)
     assert ours.score(x, sets) == whole.mean()
-    weight = np.arange(N)
+    assert score == whole.sum() / N
+    weight = np.arange(len(x))
     weighted = np.average(whole, weights=weight)
     assert ours.score(x, sets, weight) == pytest.approx(weighted)
 

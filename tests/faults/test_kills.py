@@ -5,7 +5,7 @@ that die or race leave nothing lost and nothing charged twice.
 import pytest
 
 from benchmarks.faults import cases, kills
-from benchmarks.faults.processes import run_to_end
+from benchmarks.faults.processes import run_to_end, stop_at
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,15 @@ from benchmarks.faults.processes import run_to_end
 def test_a_command_that_was_killed_anywhere_goes_on_under_one_charge(name, every):
     """Every so many events; all of them take minutes."""
     tries = dict(kills.points(kills.CASES[name], every))
+    assert len(tries) >= 2
+    assert {at: found for at, found in tries.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "every"), [("dp-ls", 47), ("extract", 11), ("finetune", 97)]
+)
+def test_a_command_that_was_told_to_end_says_what_it_charged_and_goes_on(name, every):
+    tries = dict(kills.points(kills.CASES[name], every, stop_at))
     assert len(tries) >= 2
     assert {at: found for at, found in tries.items() if found} == {}
 

@@ -3,14 +3,16 @@ solver, by an independent path.
 
 The path: the releases table read with plain sqlite3; mpmath's closed form of Balle and
 Wang, Theorem 8, for full batches; dp_accounting's own accountant and events for Poisson
-batches. Nothing of dphead.privacy.accounting is used.
+batches. Of dphead.privacy.accounting only names are used.
 """
 
+import ast
 import json
 import math
 import sqlite3
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 
 import dp_accounting
 import mpmath
@@ -27,6 +29,7 @@ import dphead.runs.loop
 from dphead.analysis.definitions import per_example
 from dphead.analysis.records import fit_events
 from dphead.planning.plan import Plan, make_plan
+from dphead.privacy import accounting
 from dphead.privacy.accounting import RELATIONS, together
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource, rounded_noise
@@ -404,3 +407,18 @@ def test_releases_of_a_ledger_from_before_there_were_groups_are_of_rows():
         (e.noise_multiplier, e.sampling_prob, e.rows_per_unit) for e in ledger.events()
     }
     assert units == {(1.0, 1.0, 1), (2.0, 0.5, 1)}
+
+
+def test_one_function_of_the_audited_folder_makes_events_of_releases():
+    """A second derivation could differ from the first, as three of them once could."""
+    found = []
+    for path in sorted(Path(accounting.__file__).parent.glob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            calls = (n.func for n in ast.walk(function) if isinstance(n, ast.Call))
+            if "GaussianEvent" in [
+                getattr(f, "id", getattr(f, "attr", "")) for f in calls
+            ]:
+                found.append(f"{path.stem}.{function.name}")
+    assert found == ["accounting.event_of"]

@@ -238,7 +238,7 @@ def test_records_are_on_the_disk_before_stored_releases_go(features, run, monkey
     spy(os, "replace", lambda _, path: Path(path).name)
     spy(custody.shutil, "rmtree", lambda path: Path(path).name)
     fitted("fit", features, "-o", run, *LS)
-    records = ["head.safetensors", "head.json", "ledger.json"]
+    records = ["head.safetensors", "head.json", "run.toml", "ledger.json"]
     records += ["report.html", "report.json"]
     wanted = [part for name in records for part in ("sync", name, "sync")]
     first = seen.index("head.safetensors") - 1

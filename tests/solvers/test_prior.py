@@ -65,7 +65,7 @@ def test_it_starts_at_the_priors_scores_up_to_a_scale():
     )
     assert start.shape == (D + 1, M)
     assert not start[-1].any()
-    phi, _ = float_rows(RowTransform(True, center, scale), x)
+    phi = float_rows(RowTransform(True, center, scale), x)
     between = weights - weights.mean(axis=1, keepdims=True)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     moved = (unit - center) * scale

@@ -35,7 +35,7 @@ OPSET = 18  # of ONNX: what torch's exporter writes without a conversion
 
 class Classifier(nn.Module):
     """Images (n, channels, height, width) from 0 to 1, of the network's size, to
-    (scores, probabilities), each (n, n_classes).
+    `answers`.
     """
 
     mean: Tensor
@@ -57,21 +57,25 @@ class Classifier(nn.Module):
             rows = (rows + self.norm(self.network(x.flip(-1)))) / 2
         return rows
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        scores = self.head(self.features(images))
-        return scores, self.head.probabilities(scores)
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return answers(self.head, self.features(images))
 
 
 class Scores(nn.Module):
-    """Features (n, n_features) to (scores, probabilities)."""
+    """Features (n, n_features) to `answers`."""
 
     def __init__(self, head: Head):
         super().__init__()
         self.head = head
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        scores = self.head(features)
-        return scores, self.head.probabilities(scores)
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return answers(self.head, features)
+
+
+def answers(head: Head, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scores, probabilities (n, n_classes), and classes (n,), -1 for none."""
+    scores = head(features)
+    return scores, head.probabilities(scores), head.classes(scores)
 
 
 def torch_head(trained: TrainedHead) -> Head:
@@ -86,7 +90,8 @@ def torch_head(trained: TrainedHead) -> Head:
         "scale" in tensors,
         trained.head.loss,
     )
-    head.load_state_dict({k: torch.from_numpy(v) for k, v in tensors.items()})
+    state = {k: torch.from_numpy(v) for k, v in tensors.items()}
+    head.load_state_dict(state, assign=True)
     return head.eval()
 
 
@@ -200,7 +205,7 @@ def _save_onnx(
         dynamo=True,
         opset_version=OPSET,
         input_names=[name],
-        output_names=["scores", "probabilities"],
+        output_names=["scores", "probabilities", "classes"],
         dynamic_shapes=({0: torch.export.Dim("rows")},),
         verbose=False,
     )

@@ -13,19 +13,24 @@ import numpy as np
 from safetensors.numpy import load_file
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import Normalizer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
+# Normalizer takes norms below 2e-15 for zero. This brings float32's smallest number to
+# 2**51 and its largest to 2**328, whose square float64 still holds.
+ENLARGED = 2.0**200
 LOSSES = ("softmax", "sigmoid", "squared")  # dphead's; a test holds them equal
 
 
-def load_head(folder: str | Path) -> Pipeline | LogisticRegression | SGDClassifier:
-    """A fitted classifier of rows (n, n_features); `classes_` are the classes' names.
+def load_head(folder: str | Path) -> Pipeline:
+    """Return a fitted classifier of rows (n, n_features), with the classes' names.
 
-    Its last step is a LogisticRegression, whose probabilities are a softmax; for heads
-    of the loss "sigmoid" of three classes and more an SGDClassifier, whose are sigmoids
-    divided by their sum. With two classes `decision_function` is the difference of the
-    two scores (half of it for "sigmoid"), as scikit-learn has it. ValueError for a loss
-    that is not one of LOSSES.
+    Features are rounded to float32, as dphead rounds them. The rest is float64, which
+    holds the squares of any of these. scikit-learn raises ValueError for a row that is
+    not finite. The last step is a LogisticRegression, whose probabilities are a
+    softmax; for heads of the loss "sigmoid" of three classes and more an SGDClassifier,
+    whose are sigmoids divided by their sum. With two classes `decision_function` is the
+    difference of the two scores (half of it for "sigmoid"), as scikit-learn has it.
+    ValueError for a loss that is not one of LOSSES.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
     if (loss := facts["loss"]) not in LOSSES:
@@ -33,20 +38,26 @@ def load_head(folder: str | Path) -> Pipeline | LogisticRegression | SGDClassifi
             f"loss must be one of {', '.join(LOSSES)}, got {loss=}. Export again."
         )
     tensors = load_file(Path(folder) / "head.safetensors")
-    steps: list[Any] = [Normalizer()] if facts["unit_norm"] else []
+    n, one = facts["n_features"], np.ones(facts["n_features"])
+    steps: list[Any] = [_cast(np.float32), _cast(np.float64)]
+    if facts["unit_norm"]:
+        steps += [_scaler(0 * one, ENLARGED * one, n), Normalizer()]
     if facts["center"] or facts["scale"]:
-        steps.append(_scaler(tensors, facts["n_features"]))
+        center, scale = tensors.get("center", 0 * one), tensors.get("scale", one)
+        steps.append(_scaler(center, scale, n))
     if facts["unit_norm"] and facts["center"]:
         steps.append(Normalizer())
-    last = _linear(tensors, facts)
-    return make_pipeline(*steps, last) if steps else last
+    return make_pipeline(*steps, _linear(tensors, facts))
 
 
-def _scaler(tensors: dict[str, np.ndarray], n_features: int) -> Any:
+def _cast(dtype: Any) -> FunctionTransformer:
+    return FunctionTransformer(np.asarray, kw_args={"dtype": dtype})
+
+
+def _scaler(center: np.ndarray, scale: np.ndarray, n_features: int) -> StandardScaler:
     """(x - center) * scale; scikit-learn divides, so a scale of zero is infinite."""
-    center = tensors.get("center", np.zeros(n_features, np.float32))
     with np.errstate(divide="ignore"):
-        spread = 1 / tensors.get("scale", np.ones(n_features, np.float32))
+        spread = 1 / scale.astype(np.float64)
     scaler: Any = StandardScaler()
     scaler.mean_ = center
     scaler.scale_ = spread

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-SMALLEST = 1e-30  # a squared norm below it counts as zero, as in dphead
 LOSSES = ("softmax", "sigmoid", "squared")  # dphead's; a test holds them equal
 
 
 class Head(nn.Linear):
-    """scores = transform(x) @ weight.T + bias; a row that is not finite scores bias.
+    """scores = transform(x) @ weight.T + bias.
 
+    A row that is not finite has no class: its scores and probabilities are NaN.
     The transform acts on each row by itself: divide by the norm (unit_norm), subtract
     center, multiply by scale, divide by the norm again (unit_norm with a center).
 
@@ -50,46 +50,61 @@ class Head(nn.Linear):
         self.register_buffer("scale", torch.ones(n_features) if scale else None)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Scores (..., n_classes) float32 of features (..., n_features)."""
-        x = input.float()
-        squared = _squared(x)
-        finite = torch.isfinite(squared)
+        """Return scores (..., n_classes) of features (..., n_features).
+
+        float32, or the type of the weights where that is wider.
+        """
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        x = input.float().to(wide)  # dphead rounds features to float32, too
+        finite = torch.isfinite(x).all(dim=-1, keepdim=True)
         if self.unit_norm:
-            x = _unit(x, squared)
+            x = _unit(x)
         if self.center is not None:
-            x = x - self.center
+            x = x - self.center.to(wide)
         if self.scale is not None:
-            x = x * self.scale
-        squared = _squared(x)
-        finite = finite & torch.isfinite(squared)
+            x = x * self.scale.to(wide)
+        finite = finite & torch.isfinite(x).all(dim=-1, keepdim=True)
         if self.unit_norm and self.center is not None:
-            x = _unit(x, squared)
-        return super().forward(torch.where(finite, x, torch.zeros_like(x)))
+            x = _unit(x)
+        x = torch.where(finite, x, torch.full_like(x, torch.nan))
+        return nn.functional.linear(x, self.weight.to(wide), self.bias.to(wide))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """(..., n_classes) of scores; they add up to one."""
+        """Return (..., n_classes) of scores: they add up to one, or are NaN."""
         if self.loss == "sigmoid":
             two = scores.shape[-1] == 2
             scores = scores / 2 if two else nn.functional.logsigmoid(scores)
         return torch.softmax(scores, dim=-1)
 
+    def classes(self, scores: Tensor) -> Tensor:
+        """Return the position (...) of the highest score, -1 for a row without class.
 
-def _squared(x: Tensor) -> Tensor:
-    return (x * x).sum(dim=-1, keepdim=True)
+        Do not index a list with -1: Python takes its last entry.
+        """
+        known = torch.isfinite(scores).all(dim=-1)
+        best = scores.argmax(dim=-1)
+        return torch.where(known, best, torch.full_like(best, -1))
 
 
-def _unit(x: Tensor, squared: Tensor) -> Tensor:
-    """Rows of norm one; those too small to divide by become zeros."""
-    known = squared > SMALLEST
-    inverse = 1 / torch.sqrt(torch.where(known, squared, torch.ones_like(squared)))
-    return x * torch.where(known, inverse, torch.zeros_like(inverse))
+def _unit(x: Tensor) -> Tensor:
+    """Return rows of norm one; rows of zeros stay so.
+
+    Dividing by the largest entry first keeps the squares of any scale in range.
+    """
+    x = x / _or_one(x.abs().amax(dim=-1, keepdim=True))
+    return x / _or_one((x * x).sum(dim=-1, keepdim=True).sqrt())
+
+
+def _or_one(size: Tensor) -> Tensor:
+    return torch.where(size > 0, size, torch.ones_like(size))
 
 
 def load_head(folder: str | Path) -> tuple[Head, list[str]]:
     """(the head in eval mode, its classes' names)."""
     facts = _facts(folder)
     head = _empty(facts)
-    head.load_state_dict(load_file(Path(folder) / "head.safetensors"))
+    # with the types of the file: float64 where float32 cannot hold the weights
+    head.load_state_dict(load_file(Path(folder) / "head.safetensors"), assign=True)
     return head.eval(), facts["class_names"]
 
 

@@ -69,14 +69,20 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
 
 
 def tensors_of(head: LinearHead) -> dict[str, np.ndarray]:
-    """float32 tensors under the names of `torch_head.Head`."""
+    """Return tensors under the names of `torch_head.Head`.
+
+    They are float32, or float64 where float32 loses the numbers' scale.
+    """
     found = {"weight": head.weights.T, "bias": head.intercept}
     found |= {"center": head.transform.center, "scale": head.transform.scale}
-    return {
-        name: np.array(value, np.float32, order="C")
-        for name, value in found.items()
-        if value is not None
-    }
+    return {name: _narrow(value) for name, value in found.items() if value is not None}
+
+
+def _narrow(value: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = np.array(value, np.float32, order="C")
+    same = np.allclose(narrow, value, rtol=1e-6, atol=1e-6 * np.abs(value).max())
+    return narrow if same else np.array(value, np.float64, order="C")
 
 
 def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from head import load_head  # needs torch and safetensors, not dphead
 
 head, classes = load_head("{folder}")
 features = torch.randn(3, {n_features})  # yours
-print([classes[k] for k in head(features).argmax(1)])
+best = head.classes(head(features))  # -1: a row that is not finite has no class
+print([classes[k] if k >= 0 else None for k in best])
 """
 TIMM = """
 import sys
@@ -40,8 +41,8 @@ from prepare import prepare  # needs numpy and Pillow
 
 session = onnxruntime.InferenceSession("{folder}/model.onnx")
 images = prepare(Image.open("picture.png"), "{folder}")[None]
-scores, probabilities = session.run(None, {{"images": images}})
-print(json.load(open("{folder}/guarantee.json"))["class_names"][scores.argmax()])
+scores, probabilities, best = session.run(None, {{"images": images}})
+print(json.load(open("{folder}/guarantee.json"))["class_names"][best[0]])
 """
 ONNX_FEATURES = """
 import json
@@ -51,9 +52,10 @@ import onnxruntime
 
 session = onnxruntime.InferenceSession("{folder}/model.onnx")
 features = np.random.randn(3, {n_features}).astype("float32")  # yours
-scores, probabilities = session.run(None, {{"features": features}})
+scores, probabilities, best = session.run(None, {{"features": features}})
 classes = json.load(open("{folder}/guarantee.json"))["class_names"]
-print([classes[k] for k in scores.argmax(1)])
+# -1: a row that is not finite has no class
+print([classes[k] if k >= 0 else None for k in best])
 """
 SKLEARN = """
 import sys

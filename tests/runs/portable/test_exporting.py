@@ -13,7 +13,7 @@ from exports import DOCS, documented, without_dphead
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from dphead.analysis.metrics import probabilities
+from dphead.analysis.metrics import predicted_classes, probabilities
 from dphead.privacy.predictions import LOSSES
 from dphead.privacy.transform import RowTransform
 from dphead.runs.head_file import load_head, save_head
@@ -66,7 +66,18 @@ def hostile_rows():
     x[2, 3] = np.nan
     x[3, 3] = np.inf
     x[4] *= 1e25
+    for row, scale in enumerate((1e-18, 1e-30, 1e-44, 1e18, 1e30), 5):
+        x[row] *= scale
     return x
+
+
+def assert_same_scores(found, expected):
+    """Within 1e-4 of a row's largest score, or of one: dphead keeps 20 bits of a row's
+    largest entry, which other entries can cancel; others compute in float32. A row
+    without a class is NaN in both.
+    """
+    size = np.maximum(1, np.abs(expected).max(axis=1, keepdims=True))
+    np.testing.assert_allclose(found / size, expected / size, atol=1e-4)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -78,8 +89,12 @@ def test_a_torch_head_scores_every_row_as_dphead_does(run, tmp_path, name, loss)
     x = hostile_rows()
     scores = module(torch.from_numpy(x))
     expected = head.scores(x)
-    np.testing.assert_allclose(scores.detach(), expected, rtol=1e-4, atol=1e-4)
+    assert_same_scores(scores.detach(), expected)
     found = module.probabilities(scores).detach()
+    none = np.array([2, 3])
+    assert np.isnan(found[none]).all()
+    assert np.array_equal(module.classes(scores), predicted_classes(expected))
+    assert np.flatnonzero(module.classes(scores) < 0).tolist() == none.tolist()
     assert classes == ["class 0", "class 1", "class 2"]
     np.testing.assert_allclose(found, probabilities(expected, loss), atol=1e-4)
 
@@ -91,14 +106,21 @@ def test_a_sklearn_head_predicts_as_dphead_does(run, tmp_path, name, loss, m):
     head = with_head(run, tmp_path / "run", TRANSFORMS[name], loss, m)
     export(tmp_path / "run", "sklearn", tmp_path / "out")
     classifier = sklearn_head.load_head(tmp_path / "out")
-    x = RNG.normal(size=(40, 12)).astype(np.float32)
-    x[0] = 0
+    x = hostile_rows()
+    with pytest.raises(ValueError, match="NaN"):
+        classifier.predict(x[2:3])
+    with pytest.raises(ValueError, match="infinity"), np.errstate(over="ignore"):
+        classifier.predict(np.full((1, 12), 1e300))  # no float32
+    x = np.delete(x, [2, 3], axis=0)
     z = head.scores(x)
     found = classifier.predict_proba(x)
-    np.testing.assert_allclose(found, probabilities(z, loss), atol=1e-4)
+    # beyond, all of scikit-learn's sigmoids can be zero
+    usual = np.abs(z).max(axis=1) < 700
+    assert usual.sum() > 30
+    np.testing.assert_allclose(found[usual], probabilities(z, loss)[usual], atol=1e-4)
     assert list(classifier.predict(x)) == [f"class {k}" for k in z.argmax(axis=1)]
     if m == 3:
-        np.testing.assert_allclose(classifier.decision_function(x), z, atol=1e-4)
+        assert_same_scores(classifier.decision_function(x), z)
 
 
 @pytest.mark.parametrize("module", [torch_head, sklearn_head])

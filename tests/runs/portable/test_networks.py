@@ -13,6 +13,7 @@ from commands import features_file, fitted, rows
 from exports import documented, without_dphead
 from PIL import Image
 
+from dphead.analysis.metrics import predicted_classes
 from dphead.runs.files import open_matching
 from dphead.runs.head_file import load_head
 from dphead.runs.portable import torch_head
@@ -109,7 +110,8 @@ def check_onnx(out, run, features, source):
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(out / "model.onnx")
     images = np.stack([prepare(Image.open(p), out) for p in paths(source)])
-    found, p = session.run(None, {"images": images})
+    found, p, best = session.run(None, {"images": images})
+    assert np.array_equal(best, found.argmax(axis=1))
     expected = scores_of(run, features)
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
@@ -174,10 +176,15 @@ def test_onnx_of_other_features_is_the_head_alone(tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx")
     x = rows(50, seed=3)[0]
     x[0] = 0
-    x[1, 1] = np.nan
-    scores = session.run(["scores"], {"features": x})[0]
+    x[1, 1], x[2, 1] = np.nan, np.inf
+    for row, scale in enumerate((1e-18, 1e-30, 1e-42, 1e18, 1e30), 3):
+        x[row] *= scale
+    scores, probabilities, classes = session.run(None, {"features": x})
     expected = load_head(tmp_path / "run")[0].scores(x)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert np.array_equal(classes, predicted_classes(expected))
+    assert np.flatnonzero(classes < 0).tolist() == [1, 2]
+    assert np.isnan(probabilities[[1, 2]]).all()
 
 
 def test_other_weights_are_refused(pictures, weights, tmp_path):

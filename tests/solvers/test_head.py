@@ -1,0 +1,111 @@
+"""Rows at prediction are those of training, and what training masks has no class."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.datasets import load_digits
+
+import dphead
+from dphead.privacy.transform import RADIUS, RowTransform, clipped_rows, direction_rows
+from dphead.solvers.head import LinearHead, float_rows
+
+D, M = 5, 3
+CENTER = np.array([0.1, -0.2, 0.05, 0.0, 0.3], np.float32)
+SCALE = np.array([1.0, 0.5, 3.0, 0.0, 40.0], np.float32)
+TRANSFORMS = {
+    "bare": RowTransform(),
+    "unit": RowTransform(unit_norm=True),
+    "unit, scaled": RowTransform(True, None, SCALE),
+    "centered": RowTransform(True, CENTER),
+    "centered, scaled": RowTransform(True, CENTER, SCALE),
+    "standardized": RowTransform(False, CENTER, SCALE),
+}
+SCALES = (1e-18, 1e18, 1e-30, 1e30, 1e-42)  # of float32; the last is subnormal
+DTYPES = st.sampled_from([np.float16, np.float32, np.float64])
+named = pytest.mark.parametrize("name", TRANSFORMS)
+
+
+def any_rows(dtype):
+    """Rows of all numbers of a dtype, not a number and infinity among them."""
+    return arrays(dtype, (4, D))
+
+
+def as_held(x):
+    """Rows as training holds them."""
+    with np.errstate(all="ignore"):
+        return x.astype(np.float32)
+
+
+@named
+@given(x=DTYPES.flatmap(any_rows), append=st.sampled_from([0.0, 0.5]))
+@settings(max_examples=60, deadline=None)
+def test_rows_at_prediction_have_the_direction_that_training_sums(name, x, append):
+    """To a grid step an entry, of RADIUS steps a row, where rounding leaves the row."""
+    transform = replace(TRANSFORMS[name], append=append)
+    ours = float_rows(transform, x)
+    theirs = direction_rows(transform, as_held(x))
+    masked = theirs.scale == 0
+    assert np.array_equal(np.isnan(ours).all(axis=1), masked)
+    assert np.array_equal(np.isnan(ours).any(axis=1), masked)
+    whole = ours[~masked]
+    if append:
+        whole = np.pad(whole, ((0, 0), (0, 1)), constant_values=append)
+    seen = theirs.q[~masked] * theirs.scale[~masked, None]
+    # one step for rounding, one more where the row was truncated
+    assert (np.abs(whole - seen) <= 2.01 * theirs.scale[~masked, None]).all()
+
+
+@named
+@given(x=DTYPES.flatmap(any_rows))
+@settings(max_examples=60, deadline=None)
+def test_rows_within_the_clip_are_those_of_clipped_sums(name, x):
+    """As of a feature clip or a row norm: longer rows keep their direction there."""
+    ours = float_rows(TRANSFORMS[name], x)
+    theirs = clipped_rows(TRANSFORMS[name], as_held(x), 1.0)
+    masked = np.isnan(ours).any(axis=1)
+    assert np.array_equal(theirs.scale == 0, masked)
+    rows = ours[~masked]
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    clipped = rows / np.maximum(length, 1)
+    seen = theirs.q[~masked] / RADIUS
+    # `aim` shortens a row at the clip by one step and its width's rounding
+    assert (np.abs(clipped - seen) <= 4 / RADIUS).all()
+
+
+@pytest.mark.parametrize("name", ["unit", "centered", "centered, scaled"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_scale_of_all_rows_changes_no_score_of_unit_rows(name, scale):
+    rng = np.random.default_rng(0)
+    head = LinearHead(rng.normal(size=(D, M)), rng.normal(size=M), TRANSFORMS[name])
+    x = rng.integers(1, 200, (50, D)).astype(np.float32)
+    # a subnormal number has few bits: 1e-42 is 714 of the smallest, a step of 0.0014
+    tolerance = 0.1 if scale == 1e-42 else 1e-4
+    same = head.scores(x * np.float32(scale))
+    np.testing.assert_allclose(same, head.scores(x), atol=tolerance)
+
+
+def test_a_row_that_training_masks_has_no_score():
+    x = np.ones((4, D))
+    x[0, 1], x[1, 2], x[2, 3] = np.nan, -np.inf, 1e300  # the last is no float32
+    for transform in TRANSFORMS.values():
+        scores = LinearHead(np.ones((D, M)), np.zeros(M), transform).scores(x)
+        assert np.isnan(scores[:3]).all() and np.isfinite(scores[3]).all()
+
+
+def test_rows_of_another_width_are_refused():
+    head = LinearHead(np.ones((D, M)), np.zeros(M), RowTransform(True, CENTER))
+    with pytest.raises(ValueError, match=r"head's 5 columns, got shape=\(3, 1\)"):
+        head.scores(np.ones((3, 1)))  # numpy would repeat it beside the center
+
+
+@pytest.mark.parametrize("scale", SCALES[:4])
+def test_a_fit_predicts_at_every_scale_what_it_learned(scale, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
+    x, y = load_digits(return_X_y=True)
+    x = x.astype(np.float32) * np.float32(scale)
+    head = dphead.DPAutoClassifier(epsilon=8.0, classes=range(10)).fit(x, y)
+    assert head.score(x, y) > 0.9  # 0.97 at scale 1; a chance is 0.1
