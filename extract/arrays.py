@@ -21,7 +21,8 @@ from extract.classes import (
     split_codes,
 )
 from extract.errors import ExtractError
-from extract.images import Source, to_uint8
+from extract.image_source import Source
+from extract.images import PixelRange, UnreadableImage, to_uint8
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
 # codes of IDX's third byte (yann.lecun.com/exdb/mnist)
@@ -40,6 +41,7 @@ def _source(
     columns: Mapping[str, Any],
     split_names: list[str],
     classes: Classes,
+    stored: np.ndarray | None = None,
 ) -> Source:
     """Return a Source of images and of the columns that say what they are."""
     n = len(images)
@@ -63,7 +65,25 @@ def _source(
         class_names=said.class_names,
         classes_declared=said.declared,
         arrays=images,
+        stored=stored,
     )
+
+
+def _eight_bit(images: np.ndarray, pixels: PixelRange) -> np.ndarray:
+    """uint8 levels of images (n, ...), each from its own values."""
+    if images.dtype == np.uint8:
+        return images
+    levels = np.empty(images.shape, np.uint8)
+    try:
+        for row, image in enumerate(images):
+            levels[row] = to_uint8(image, pixels)
+    except UnreadableImage as error:
+        raise ExtractError(
+            "image arrays must be uint8, uint16, bool, float from 0 to 1, or of a "
+            f"declared range, got dtype={images.dtype}: {error}. Declare --bits N or "
+            "--intensity LOW,HIGH."
+        ) from error
+    return levels
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -145,7 +165,9 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
     return pairs
 
 
-def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
+def open_idx(
+    path: Path, classes: Classes, split: str, pixels: PixelRange
+) -> Source | None:
     """IDX pairs of a folder (train, then test), or one images file with its labels
     beside it; None without.
     """
@@ -153,7 +175,7 @@ def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
     if not pairs:
         return None
     check_found(split, list(pairs), path)
-    images, labels, splits = [], [], []
+    images, stored, labels, splits = [], [], [], []
     wanted = [n for n in ("train", "test", "") if n in pairs and split in ("all", n)]
     for name in wanted:
         x, y = (read_idx(file) for file in pairs[name])
@@ -163,12 +185,14 @@ def open_idx(path: Path, classes: Classes, split: str) -> Source | None:
                 f"IDX images and labels must belong together, got shapes {x.shape} and "
                 f"{y.shape} in {str(path)!r}. Download them again."
             )
-        images.append(to_uint8(x))
+        images.append(_eight_bit(x, pixels))
+        stored.append(x)
         labels.append(y.astype(np.int64))
         splits += [name] * len(x)
     names = [name or "all" for name in wanted]
     columns = {"label": np.concatenate(labels), "split": splits}
-    return _source("idx", np.concatenate(images), columns, names, classes)
+    before = None if pixels == PixelRange() else np.concatenate(stored)
+    return _source("idx", np.concatenate(images), columns, names, classes, before)
 
 
 def open_cifar(path: Path, classes: Classes, split: str) -> Source | None:
@@ -217,7 +241,9 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
     return data.reshape(-1, size)
 
 
-def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
+def open_npz(
+    path: Path, classes: Classes, split: str, pixels: PixelRange
+) -> Source | None:
     """Arrays `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split`, `group`
     (n,); None if this is no .npz.
     """
@@ -244,9 +270,9 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
                 f"{key} must have one value an image, got {key}.shape={values.shape}. "
                 "Save it again."
             )
-    images = to_uint8(
-        images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
-    )
+    if images.ndim == 4 and images.shape[3] == 1:
+        images = images[..., 0]
+    stored, images = images, _eight_bit(images, pixels)
     names = possible_splits("split" in data)
     check_found(split, names, path)
     columns = {
@@ -257,9 +283,10 @@ def open_npz(path: Path, classes: Classes, split: str) -> Source | None:
     if split != "all":
         codes = split_codes(columns.pop("split"), len(images), names)
         keep = codes == names.index(split)
-        images, names = images[keep], [split]
+        images, stored, names = images[keep], stored[keep], [split]
         columns = {role: values[keep] for role, values in columns.items()}
-    return _source("npz", images, columns, names, classes)
+    before = None if pixels == PixelRange() else stored
+    return _source("npz", images, columns, names, classes, before)
 
 
 def _npz_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -23,6 +23,7 @@ from extract.axes import class_axes, on_axes
 from extract.deep_patches import DeepPatches
 from extract.errors import ExtractError
 from extract.folding import fold_batch_norm
+from extract.images import PixelRange, with_channels
 from extract.isolation import check_rows_alone
 from extract.patches import (
     FILTERS,
@@ -58,7 +59,8 @@ class BackboneOptions:
 
     image_size: side of the input, or (height, width). channels: 1 or 3 of the input.
     Both are public: declared, or fixed by the network or by the header of arrays, never
-    found in images (`run.declared_input`). interpolation "none", for ScatterNet: images
+    found in images (`run.declared_input`). pixels: what is declared of images' samples.
+    interpolation "none", for ScatterNet: images
     must have the declared size.
     """
 
@@ -76,6 +78,7 @@ class BackboneOptions:
     mirror: bool = False
     axes: int | None = None
     channels: int | None = None
+    pixels: PixelRange = field(default_factory=PixelRange)
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -165,6 +168,7 @@ def load_backbone(
     if backbone.axes is not None:
         backbone.module = on_axes(backbone.module, backbone.axes)
         backbone.transform["axes"] = options.axes
+    backbone.transform |= options.pixels.record()
     nets = (
         backbone.module.nets
         if isinstance(backbone.module, Scales)
@@ -217,7 +221,7 @@ def _unlearned(
     mean, std = (_channel_tensor(v, colours) for v in (options.mean, options.std))
 
     def prepare(image: np.ndarray) -> torch.Tensor:
-        image = _match_colours(image, colours)
+        image = np.asarray(with_channels(image, colours))
         if image.shape[:2] != (height, width):
             image = _resize_to_cover(image, (height, width), interpolation or "bicubic")
         planes = (
@@ -291,12 +295,6 @@ def _channel_tensor(
         .expand(channels)
         .reshape(channels, 1, 1)
     )
-
-
-def _match_colours(image: np.ndarray, colours: int) -> np.ndarray:
-    if (image.ndim == 3) == (colours == 3):
-        return image
-    return np.asarray(Image.fromarray(image).convert("RGB" if colours == 3 else "L"))
 
 
 def _resize_to_cover(
@@ -428,10 +426,9 @@ def _timm_transform(
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     config = {key: config[key] for key in keys}
     apply = data.create_transform(**config, is_training=False)
-    mode = "RGB" if channels == 3 else "L"
 
     def prepare(image: np.ndarray) -> torch.Tensor:
-        return apply(Image.fromarray(image).convert(mode))  # type: ignore[operator]
+        return apply(with_channels(image, channels))  # type: ignore[operator]
 
     record = {
         key: list(value) if isinstance(value, tuple) else value

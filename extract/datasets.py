@@ -17,7 +17,7 @@ import numpy as np
 from extract.classes import SPLITS, Classes
 from extract.columnar import batches, check_role, n_rows_of, plain, schema_of
 from extract.errors import ExtractError
-from extract.images import Source
+from extract.image_source import Source
 from extract.listing import MAX_FILE_BYTES, Row, listed
 from extract.tables import Columns, check_columns
 

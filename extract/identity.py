@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from extract.errors import ExtractError, FormatError
-from extract.images import Source
+from extract.image_source import Source
 from extract.index import ImageIndex, Overlap, recognised
 from extract.reading import open_features, open_h5
 from extract.shards import Shard, shards_path, shared_identifiers

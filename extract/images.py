@@ -1,199 +1,321 @@
-"""What a source of images is, and the decoding of an image to a canonical 8-bit array.
+"""From the bytes of an image file to an 8-bit array, by what the file says of its
+samples.
 
-Nothing here may look at another row; `extract.sources` opens what a user names.
+`dphead export` copies this file to `decode.py`, so nothing but numpy and Pillow may be
+imported. Each image is decoded from its own bytes alone.
 """
 
 from __future__ import annotations
 
 import io
+import json
+import math
 import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, UnidentifiedImageError
 
-from extract.errors import ExtractError
+# Pillow warns of images that it decodes, in lines of its own source: one of up to
+# twice its limit (179 megapixels), or one with a damaged EXIF block.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# an image of up to twice Pillow's limit (179 megapixels) is decoded, a larger one is
-# none: the warning between the two would be lines of Pillow's own source
-warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+# The formats whose samples are understood here. Others would be opened by what their
+# bytes look like, an EPS by Ghostscript.
+Image.init()
+UNDERSTOOD = [
+    *("PNG", "JPEG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "AVIF"),
+    *("PPM", "JPEG2000", "TGA"),
+]
+FORMATS = [name for name in UNDERSTOOD if name in Image.OPEN]
+MOST_BITS = 32  # of an integer sample that Pillow reads
+# Tags of TIFF 6.0, sections 8 and 19; the names are the specification's.
+BITS_PER_SAMPLE = 258
+COMPRESSION = 259
+PHOTOMETRIC = 262
+PLANAR = 284
+SAMPLE_FORMAT = 339
+ORIENTATION = 0x0112  # tag of EXIF and TIFF
+# What brings an image upright, by its orientation (EXIF 2.32, section 4.6.4).
+TURNS = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: np.rot90(pixels, -1),
+    7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
+    8: lambda pixels: np.rot90(pixels),
+}
 
 
 class UnreadableImage(Exception):
     """An image that cannot be decoded; the reason is its text."""
 
 
-class MissingImage(UnreadableImage):
-    """An image whose file does not exist."""
+@dataclass(frozen=True)
+class PixelRange:
+    """What is declared of grey samples that are not unsigned 8-bit integers.
 
+    8-bit samples always go from 0 to 255, and colors from 0 to their largest value.
 
-@dataclass
-class Source:
-    """Images in a fixed order.
+    Parameters
+    ----------
+    bits : int, optional
+        Integers have this many bits, whatever holds them: 12 means 0 to 4095, and
+        -2048 to 2047 where they are signed. An image with others is unreadable.
+    intensity : (float, float), optional
+        The values that become black and white. Values beyond are cut.
 
-    Exactly one of `arrays` (n, H, W[, 3]) uint8 and `read` (row -> file bytes) is set.
-
-    labels int32 (n,), -1 for none or outside the classes; split uint8 (n,) codes into
-    split_names; group int64 (n,) or None; names: the private name of each row; digest:
-    sha256 that identifies listing, labels and (for arrays) pixels;
-    first: what the source is a part of counts its row 0 as row `first`; layout: how
-        paths were read, "" without any. left_out: how many files, members or rows of
-        the source are no rows here, by reason; private.
+    With neither, unsigned integers of up to 16 bits go from 0 to their largest value,
+    and images of other samples are unreadable.
     """
 
-    kind: str
-    labels: np.ndarray
-    split: np.ndarray
-    split_names: list[str]
-    digest: str
-    names: Sequence[str]
-    group: np.ndarray | None = None
-    class_names: list[str] | None = None
-    classes_declared: str = ""
-    arrays: np.ndarray | None = None
-    read: Callable[[int], bytes] | None = None
-    left_out: Counter[str] = field(default_factory=Counter)
-    first: int = 0
-    layout: str = ""
+    bits: int | None = None
+    intensity: tuple[float, float] | None = None
 
-    @property
-    def n_rows(self) -> int:
-        return len(self.labels)
+    def __post_init__(self) -> None:
+        if self.bits is not None and self.intensity is not None:
+            raise ValueError(
+                "a range is declared once, got bits and intensity. Leave out --bits or "
+                "--intensity."
+            )
+        if self.bits is not None and not 1 <= self.bits <= MOST_BITS:
+            raise ValueError(
+                f"bits must be from 1 to {MOST_BITS}, got bits={self.bits}. Correct "
+                "--bits."
+            )
+        low, high = self.intensity or (0, 1)
+        if not (low < high and math.isfinite(high - low) and high - low > 1e-30):
+            raise ValueError(
+                "intensity must be two numbers, the smaller first, got "
+                f"intensity={self.intensity}. Correct --intensity LOW,HIGH."
+            )
 
-    def part(self, first: int, stop: int) -> Source:
-        """Rows first to stop - 1 as a source; its digest is still the whole
-        source's.
-        """
-        rows, read = slice(first, stop), self.read
-        return replace(
-            self,
-            labels=self.labels[rows],
-            split=self.split[rows],
-            names=self.names[rows],
-            group=None if self.group is None else self.group[rows],
-            arrays=None if self.arrays is None else self.arrays[rows],
-            read=None if read is None else lambda row: read(first + row),
-            first=self.first + first,
-        )
+    @classmethod
+    def of(cls, transform: dict[str, Any]) -> PixelRange:
+        """Return the range that a head's or a file's transform records."""
+        intensity = transform.get("intensity")
+        return cls(transform.get("bits"), intensity and tuple(intensity))
 
-    def raw(self, row: int) -> np.ndarray | bytes | None:
-        """Return what `decode` needs of one row, None if its file does not exist.
-
-        Call it in increasing order of rows where the source is a compressed tar.
-        """
-        if self.arrays is not None:
-            return self.arrays[row]
-        assert self.read is not None
-        try:
-            return self.read(row)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        # bad checksum, damaged archive member: no bytes, so unreadable
-        except Exception:
-            return b""
-
-    def decode(self, raw: np.ndarray | bytes | None) -> np.ndarray:
-        """uint8 (H, W) or (H, W, 3). Raises UnreadableImage."""
-        if raw is None:
-            raise MissingImage("the file does not exist")
-        return raw if isinstance(raw, np.ndarray) else decode_image(raw)
-
-    def image(self, row: int) -> np.ndarray:
-        """Decoded image of one row, uint8 (H, W) or (H, W, 3).
-
-        Raises UnreadableImage.
-        """
-        return self.decode(self.raw(row))
+    def record(self) -> dict[str, Any]:
+        """Return what is declared, as plain values."""
+        if self.intensity is not None:
+            return {"intensity": [float(value) for value in self.intensity]}
+        return {} if self.bits is None else {"bits": self.bits}
 
 
-def decode_image(data: bytes) -> np.ndarray:
-    """Decode an image file to uint8 (H, W) for grey or (H, W, 3) for colour.
+@dataclass(frozen=True)
+class Samples:
+    """What a file's header says of its samples.
 
-    Raises UnreadableImage.
+    white_is_zero: so they are stored, and Pillow leaves them so. grey: they are grey
+    although Pillow makes colors of them. most: the largest value, if it is not that of
+    all bits.
+    """
 
-    EXIF orientation is applied, 16-bit values become 8-bit by their full range,
-    transparency is composited on white, palettes and CMYK become RGB; of an animation
-    the first frame counts.
+    bits: int = 8
+    signed: bool = False
+    white_is_zero: bool = False
+    grey: bool = False
+    most: int | None = None
+
+
+def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
+    """Decode an image file to uint8 (height, width) for grey or (height, width, 3).
+
+    EXIF orientation is applied, and a damaged EXIF block ignored. Transparency is
+    composited on white, palettes and CMYK become RGB. Of an animation the first frame
+    counts. Samples of more than 8 bits are brought to 8 by the range that is declared,
+    else by their own. White-is-zero images are inverted.
+
+    Raises
+    ------
+    UnreadableImage
+        If the file is damaged, or its samples cannot be understood for certain.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            return canonical_array(ImageOps.exif_transpose(image))
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            samples = _samples(image, data)
+            image.load()
+            pixels = canonical_array(image, declared, samples)
+            return np.ascontiguousarray(_upright(pixels, image))
     except UnreadableImage:
         raise
+    except UnidentifiedImageError as error:
+        reason = "no image in a format and layout that is decoded"
+        raise UnreadableImage(reason) from error
     # Pillow raises many kinds for broken files, bombs included
     except Exception as error:
         raise UnreadableImage(type(error).__name__) from error
 
 
-def canonical_array(image: Image.Image) -> np.ndarray:
-    """uint8 (H, W) or (H, W, 3) of a Pillow image of any mode.
+def _upright(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
+    try:
+        # Pillow has turned a TIFF, and forgotten its tag
+        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # EXIF alone is damaged, in one of many ways
+        turn = None
+    return pixels if turn is None else turn(pixels)
 
-    Raises UnreadableImage for floating-point images.
+
+def _samples(image: Image.Image, data: bytes) -> Samples:
+    """Read the header of an image that was opened and not yet loaded."""
+    if image.format == "TIFF":
+        return _samples_of_tiff(image)
+    if image.format == "PNG":
+        return _samples_of_png(image, *data[24:26])
+    if image.format == "PPM":
+        decoder, _, _, arguments = image.tile[0]  # type: ignore[attr-defined]
+        scaled = decoder in ("ppm", "ppm_plain") and image.mode != "1"
+        most = arguments[-1] if scaled else 65535 if image.mode == "I" else 255
+        return Samples(most.bit_length(), most=most)
+    if image.format == "JPEG2000":
+        # SIZ, the first segment of a code stream (ISO 15444-1, A.5.1)
+        precision = data[data.index(b"\xff\x4f\xff\x51") + 42]
+        if precision >= 128:
+            raise UnreadableImage("signed samples of JPEG 2000")
+        return Samples(precision + 1)
+    return Samples()
+
+
+def _samples_of_png(image: Image.Image, bits: int, color: int) -> Samples:
+    """bits and color: of the chunk IHDR (PNG, section 11.2.2)."""
+    clear = image.info.get("transparency")
+    if bits == 16 and color == 2 and clear is not None:
+        raise UnreadableImage("16-bit colors one of which is transparent")
+    if bits in (2, 4) and color == 0 and clear is not None:
+        # Pillow spreads the samples over 8 bits, and this not
+        image.info["transparency"] = clear * (255 // (2**bits - 1))
+    return Samples(bits, grey=color == 4)
+
+
+def _samples_of_tiff(image: Any) -> Samples:
+    tags = image.tag_v2
+    bits = max(tags.get(BITS_PER_SAMPLE, (1,)))
+    signed = 2 in tags.get(SAMPLE_FORMAT, (1,))
+    if PHOTOMETRIC not in tags:
+        raise UnreadableImage("a TIFF that does not say whether white is zero")
+    packed = tags.get(COMPRESSION, 1) != 1
+    if packed and tags.prefix == b"MM" and image.mode in ("I", "F"):
+        # Pillow swaps the bytes of what libtiff has swapped
+        raise UnreadableImage("signed or float samples, big-endian and compressed")
+    if bits > 8 and tags.get(PLANAR) == 2 and image.mode not in ("I", "I;16", "I;16B"):
+        # Pillow reads them as 8-bit samples
+        raise UnreadableImage("more than 8 bits in separate planes")
+    white_is_zero = tags[PHOTOMETRIC] == 0 and image.mode[0] in "IF"
+    return Samples(bits, signed, white_is_zero)
+
+
+def canonical_array(
+    image: Image.Image,
+    declared: PixelRange | None = None,
+    samples: Samples | None = None,
+) -> np.ndarray:
+    """Return uint8 (height, width) or (height, width, 3) of a Pillow image of any mode.
+
+    Raises UnreadableImage for samples without a known range.
     """
-    if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise UnreadableImage("integer values outside 16 bits")
-        return to_uint8(values.astype(np.uint16))
-    if image.mode == "F":
-        raise UnreadableImage("floating-point pixels without a known range")
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+    samples, declared = samples or Samples(), declared or PixelRange()
+    if image.mode[0] in "IF" or samples.signed:
+        return _grey(image, declared, samples)
+    if samples.bits > 8 and declared != PixelRange():
+        raise UnreadableImage("more than 8 bits a color, for which no range is known")
+    if image.mode == "La":  # Pillow converts it to nothing else
+        image = image.convert("LA")
+    if image.mode in ("RGBA", "LA", "PA", "RGBa") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        grey = image.mode in ("LA", "La", "L", "1")
+        grey = samples.grey or image.mode in ("LA", "L", "1")
         return np.asarray(
             Image.alpha_composite(white, rgba).convert("L" if grey else "RGB")
         )
-    if image.mode in ("L", "1"):
-        return np.asarray(image.convert("L"))
-    return np.asarray(image.convert("RGB"))
+    return np.asarray(image.convert("L" if image.mode in ("L", "1") else "RGB"))
 
 
-def to_uint8(values: np.ndarray) -> np.ndarray:
-    """8-bit values: uint16 by its full range (65535 -> 255), floats from [0, 1].
+def _grey(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndarray:
+    """uint8 (height, width) of signed samples, or of those that 8 bits do not hold."""
+    values, bits, most = np.asarray(image), samples.bits, samples.most
+    if image.mode == "L":
+        values = values.view(np.int8)
+    elif bits == MOST_BITS and image.mode == "I" and not samples.signed:
+        values = values.view(np.uint32)
+    elif most is not None and image.mode == "I":  # Pillow scaled them to 65535
+        values = np.rint(values * (most / 65535)).astype(np.int64)
+    elif image.format == "JPEG2000":  # Pillow shifted them to 16 bits
+        values = values >> (16 - bits)
+    whole = (0, most or 2**bits - 1)
+    known = bits <= 16 and not samples.signed and image.mode != "F"
+    levels = _levels(values, whole if known else None, declared, samples.signed)
+    if samples.white_is_zero:
+        levels = 255 - levels
+    clear = image.info.get("transparency")  # of a 16-bit PNG
+    return levels if clear is None else np.where(values == clear, np.uint8(255), levels)
 
-    ExtractError for anything else.
+
+def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarray:
+    """Return the 8-bit levels of an image that is an array.
+
+    Booleans are black and white, and floating-point numbers go from 0 to 1 unless an
+    intensity is declared.
+
+    Raises UnreadableImage for another dtype, or values outside the range.
     """
+    kind, bits = values.dtype.kind, 8 * values.dtype.itemsize
     if values.dtype == np.uint8:
         return values
-    if values.dtype == np.bool_:
+    if kind == "b":
         return values.astype(np.uint8) * np.uint8(255)
-    if values.dtype == np.uint16:
-        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    if (
-        values.dtype.kind == "f"
-        and np.isfinite(values).all()
-        and values.min() >= 0
-        and values.max() <= 1
-    ):
-        return np.rint(values * 255).astype(np.uint8)
-    raise ExtractError(
-        "image arrays must be uint8, uint16, or float in [0, 1], got "
-        f"dtype={values.dtype}. Scale them first."
-    )
+    if kind not in "iuf":
+        raise UnreadableImage(f"samples of dtype {values.dtype}")
+    known = (0, 2**bits - 1) if kind == "u" and bits <= 16 else None
+    known = (0, 1) if kind == "f" else known
+    return _levels(values, known, declared or PixelRange(), kind == "i")
 
 
-# 8 lowest of 32 cosines
-_MIDDLES = np.arange(32) + 0.5
-_FREQUENCIES = np.cos(np.pi / 32 * np.outer(np.arange(8), _MIDDLES))
+def _levels(
+    values: np.ndarray,
+    known: tuple[float, float] | None,
+    declared: PixelRange,
+    signed: bool,
+) -> np.ndarray:
+    """uint8 levels of samples. known: their range where nothing else is declared."""
+    bits = None if values.dtype.kind == "f" else declared.bits
+    if bits is not None:
+        half = 2 ** (bits - 1)
+        known = (-half, half - 1) if signed else (0, 2 * half - 1)
+    if declared.intensity is not None:
+        known = declared.intensity
+    if known is None:
+        what = "integers" if values.dtype.kind in "iu" else "floating-point numbers"
+        raise UnreadableImage(f"{what} without a known range: declare --intensity")
+    low, high = known
+    values = values.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise UnreadableImage("floating-point numbers that are not finite")
+    if declared.intensity is None and (values.min() < low or values.max() > high):
+        raise UnreadableImage(f"values outside the range from {low} to {high}")
+    levels = (values.clip(low, high) - low) * 255 / (high - low)
+    return np.rint(levels).astype(np.uint8)
 
 
-def image_hash(image: np.ndarray) -> int:
-    """64-bit perceptual hash: which of the 8x8 lowest cosine frequencies exceed their
-    median? 0 for a flat image.
+def with_channels(pixels: np.ndarray, channels: int) -> Image.Image:
+    """Return decoded pixels as a Pillow image of one channel or of three."""
+    return Image.fromarray(pixels).convert("RGB" if channels == 3 else "L")
 
-    Brightness, contrast, size and compression barely change it; it is the same for grey
-    and colour copies.
+
+def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
+    """Return an image file as an export's network sees it, before it is resized.
+
+    folder: the export's, whose head.json says what the network takes.
+
+    Raises UnreadableImage for a color image where the network takes grey ones.
     """
-    small = np.asarray(
-        Image.fromarray(image).convert("L").resize((32, 32), Image.Resampling.BILINEAR),
-        np.float64,
-    )
-    if small.max() == small.min():
-        return 0
-    spectrum = _FREQUENCIES @ (small - small.mean()) @ _FREQUENCIES.T
-    # np.median's, five times as fast
-    median = np.sort(spectrum, axis=None)[31:33].mean()
-    return int.from_bytes(np.packbits(spectrum > median).tobytes(), "big")
+    facts = json.loads((Path(folder) / "head.json").read_text(encoding="utf-8"))
+    transform = facts["features"]["transform"]
+    channels = transform.get("colours") or transform["input_size"][0]
+    pixels = decode_image(Path(file).read_bytes(), PixelRange.of(transform))
+    if channels == 1 and pixels.ndim == 3:
+        raise UnreadableImage("colors, for a network of grey images")
+    return with_channels(pixels, channels)

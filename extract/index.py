@@ -153,7 +153,8 @@ class ImageIndex:
         FormatError if it is gone and digests are there, which it alone can read.
         """
         path = self.folder / "key"
-        if not path.exists() and any(self.folder.glob(f"*{_ENDING}")):
+        # in this order: another process may make the key, then digests, meanwhile
+        if any(self.folder.glob(f"*{_ENDING}")) and not path.exists():
             raise FormatError(
                 f"an index of images must have its key, got none at {str(path)!r}. Put "
                 "it back, or remove the folder: then all images count as unseen."

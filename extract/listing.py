@@ -28,7 +28,7 @@ from extract.classes import (
     split_codes,
 )
 from extract.errors import ExtractError
-from extract.images import Source
+from extract.image_source import Source
 from extract.layout import EXAMPLES, Layout
 
 # endings of the formats that Pillow decodes and that images are shared in

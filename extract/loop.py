@@ -16,7 +16,8 @@ import torch
 
 from extract.backbones import Backbone
 from extract.errors import ExtractError, ResumableError
-from extract.images import MissingImage, Source, UnreadableImage, image_hash
+from extract.image_source import MissingImage, Source, image_hash
+from extract.images import UnreadableImage
 from extract.index import ImageIndex
 from extract.rows import row_digest
 from extract.rowwise import RowNorm
@@ -41,7 +42,7 @@ class Survey:
     never decides.
     """
 
-    unreadable: list[int] = field(default_factory=list)
+    unreadable: dict[int, str] = field(default_factory=dict)  # row: the reason
     missing: list[int] = field(default_factory=list)  # of them, without a file
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_colour: bool = False
@@ -57,26 +58,32 @@ def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Sur
         found.has_colour = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
         if index is not None:
-            found.digests = [index.digest(image) for image in source.arrays]
+            found.digests = [
+                index.digest(source.known_by(row, image, image))
+                for row, image in enumerate(source.arrays)
+            ]
         return found
 
-    def work(raw: np.ndarray | bytes | None) -> Seen | UnreadableImage:
+    def work(listed: tuple[int, np.ndarray | bytes | None]) -> Seen | UnreadableImage:
+        row, raw = listed
         try:
             image = source.decode(raw)
         except UnreadableImage as error:
             return error
-        return Seen(image.shape, None if index is None else index.digest(image))
+        if index is None:
+            return Seen(image.shape, None)
+        return Seen(image.shape, index.digest(source.known_by(row, raw, image)))
 
     with ThreadPoolExecutor(workers) as pool:
         images = in_order(
             pool,
             work,
-            (source.raw(row) for row in range(source.n_rows)),
+            ((row, source.raw(row)) for row in range(source.n_rows)),
             ahead=8 * workers,
         )
         for row, seen in enumerate(images):
             if isinstance(seen, UnreadableImage):
-                found.unreadable.append(row)
+                found.unreadable[row] = str(seen)
                 if isinstance(seen, MissingImage):
                     found.missing.append(row)
                 continue

@@ -21,7 +21,7 @@ from extract.classes import Classes
 from extract.disk import check_disk, write_names
 from extract.errors import ExtractError, FormatError, ResumableError
 from extract.identity import Declared, Identity, identified, note_images
-from extract.images import Source
+from extract.image_source import Source
 from extract.index import ImageIndex, Overlap
 from extract.loop import (
     Loop,
@@ -130,6 +130,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         options.split,
         options.layout,
         options.columns,
+        options.backbone.pixels,
     )
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
@@ -309,14 +310,17 @@ def check_images(source: Source, options: ExtractOptions, backbone: Backbone) ->
     """
     found = survey(source, options.workers, options.index)
     if found.missing and not options.skip_unreadable:
+        names = [str(source.names[row]) for row in found.missing]
         raise ExtractError(
             f"every image must exist, got {len(found.missing)} not found: "
-            f"{_first_names(source, found.missing)}. {_path_advice(source, found)}"
+            f"{_first(names)}. {_path_advice(names)}"
         )
     if found.unreadable and not options.skip_unreadable:
+        reasons = found.unreadable.items()
+        named = [f"{source.names[row]} ({reason})" for row, reason in reasons]
         raise ExtractError(
-            f"every image must be readable, got {len(found.unreadable)} damaged: "
-            f"{_first_names(source, found.unreadable)}. Repair them, or use "
+            f"every image must be readable, got {len(found.unreadable)} unreadable: "
+            f"{_first(named)}. Repair them, or use "
             "--skip-unreadable to keep them as masked rows."
         )
     if len(found.unreadable) == source.n_rows:
@@ -340,15 +344,14 @@ def check_images(source: Source, options: ExtractOptions, backbone: Backbone) ->
     return found
 
 
-def _first_names(source: Source, rows: list[int]) -> str:
-    """Return the names of the first few of these rows, separated by commas."""
-    names = [str(source.names[row]) for row in rows[:_LISTED_IMAGES]]
-    return ", ".join(names + ["..."] * (len(rows) > _LISTED_IMAGES))
+def _first(names: list[str]) -> str:
+    """Return the first few of these names, separated by commas."""
+    shown = names[:_LISTED_IMAGES]
+    return ", ".join(shown + ["..."] * (len(names) > len(shown)))
 
 
-def _path_advice(source: Source, found: Survey) -> str:
+def _path_advice(names: list[str]) -> str:
     """Return what to do about paths that do not exist."""
-    names = [str(source.names[row]) for row in found.missing]
     if any("\\" in name for name in names):
         return "Write the paths with / instead of \\."
     if not all(name.isascii() for name in names):

@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from extract import arrays, datasets, listing, webdataset
 from extract.bounds import check_ends
 from extract.classes import Classes
 from extract.errors import ExtractError
-from extract.images import Source
+from extract.image_source import Source
+from extract.images import PixelRange
 from extract.tables import Columns
 
 WEBDATASET = "webdataset"  # as a layout
@@ -41,6 +42,7 @@ def open_source(
     split: str | None = "all",
     layout: str | None = None,
     columns: Columns | None = None,
+    pixels: PixelRange | None = None,
 ) -> Source:
     """Recognise a source and list its rows in their fixed order; no image is decoded
     yet.
@@ -49,15 +51,17 @@ def open_source(
     source's only one, and refuses several. `layout` says what the folders of a folder's
     or an archive's paths are (`extract.layout`), or "webdataset" for tars of samples.
     `columns` are those of a data set, or fields of a sample's .json; its features are
-    the images. ExtractError if the source is missing, not recognised, empty, or unsafe
-    (archive members outside the archive, links).
+    the images. `pixels` is what is declared of the images' samples. ExtractError if the
+    source is missing, not recognised, empty, or unsafe (archive members outside the
+    archive, links).
     """
     asked = "all" if split is None else split
     path = Path(path)
-    source = _opened(path, classes or Classes(), asked, layout, columns)
+    pixels = pixels or PixelRange()
+    source = _opened(path, classes or Classes(), asked, layout, columns, pixels)
+    source.pixels = pixels
     if path.is_dir():
-        left_out = source.left_out + _beside(path, source.kind)
-        source = replace(source, left_out=left_out)
+        source.left_out += _beside(path, source.kind)
     if split is None and len(source.split_names) > 1:
         raise ExtractError(
             "a source with several splits needs --split, got "
@@ -72,6 +76,7 @@ def _opened(
     split: str,
     layout: str | None,
     columns: Columns | None,
+    pixels: PixelRange,
 ) -> Source:
     if not path.exists():
         raise ExtractError(
@@ -83,8 +88,8 @@ def _opened(
     if columns is not None or datasets.dataset_files(path):
         return _dataset(path, classes, split, layout, columns or Columns())
     for recognise in (
-        arrays.open_npz,
-        arrays.open_idx,
+        partial(arrays.open_npz, pixels=pixels),
+        partial(arrays.open_idx, pixels=pixels),
         arrays.open_cifar,
         listing.open_manifest,
     ):

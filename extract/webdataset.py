@@ -17,7 +17,7 @@ from typing import Any
 from extract.bounds import check_ends
 from extract.classes import Classes
 from extract.errors import ExtractError
-from extract.images import Source
+from extract.image_source import Source
 from extract.listing import (
     SUFFIXES,
     Row,

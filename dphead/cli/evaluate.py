@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dphead.cli.choices import PATH
-from dphead.cli.options import AS_JSON, LAYOUT
+from dphead.cli.options import AS_JSON, BITS, INTENSITY, LAYOUT
 from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
 from dphead.cli.progress import Progress, shown
@@ -41,6 +41,8 @@ class Asked:
     source: Path
     split: str | None
     layout: str | None
+    bits: int | None
+    intensity: tuple[float, float] | None
     vote: int
     weights: Path | None
     device: str
@@ -73,6 +75,8 @@ class Predicted:
 @click.argument("source", type=PATH)
 @SPLIT_OF_SOURCE
 @LAYOUT
+@BITS
+@INTENSITY
 @VOTE
 @WEIGHTS
 @DEVICE
@@ -162,6 +166,22 @@ def _networks_have_weights(weights: Path | None) -> None:
         )
 
 
+def _check_range(asked: Asked, trained: dict[str, Any]) -> None:
+    """Refuse another range of samples than that of the training images.
+
+    trained: what was recorded of them.
+    """
+    from extract.images import PixelRange
+
+    given, own = PixelRange(asked.bits, asked.intensity), PixelRange.of(trained)
+    if given not in (PixelRange(), own):
+        raise ValueError(
+            "the range of samples must be that of the training images, "
+            f"{own.record() or 'none declared'}, got {given.record()}. Leave --bits "
+            "and --intensity out."
+        )
+
+
 def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """(metrics, class names)."""
     if asked.of_network:
@@ -169,6 +189,7 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
 
         _networks_have_weights(asked.weights)
         network, state, facts = saved.load_network(asked.run, asked.device)
+        _check_range(asked, facts.get("pixels", {}))
         rows = saved.open_rows(
             network, facts, asked.source, asked.split, asked.layout, measured=True
         )
@@ -194,7 +215,10 @@ def _features(
     images in `folder`.
     """
     from dphead.runs import files
+    from dphead.runs.head_file import load_head
 
+    made = load_head(asked.run)[1].get("extraction") or {}
+    _check_range(asked, made.get("transform") or {})
     if files.is_features_file(asked.source):
         files.check_layout(asked.layout, asked.source)
         return asked.source
@@ -230,6 +254,8 @@ def _features(
 )
 @SPLIT_OF_SOURCE
 @LAYOUT
+@BITS
+@INTENSITY
 @VOTE
 @WEIGHTS
 @DEVICE
@@ -287,6 +313,7 @@ def _predicted_by_network(asked: Asked, progress: Progress) -> Predicted:
 
     _networks_have_weights(asked.weights)
     network, state, facts = saved.load_network(asked.run, asked.device)
+    _check_range(asked, facts.get("pixels", {}))
     rows = saved.open_rows(network, facts, asked.source, asked.split, asked.layout)
     progress.begin("predicting")
     scores = saved.scores(network, state, rows, asked.vote)

@@ -17,12 +17,14 @@ from dphead.cli.features_file import (
     print_problems,
 )
 from dphead.cli.options import (
+    BITS,
     BLOCK_ROWS,
     CLASSES,
     DATASET_ID,
     FEATURES_FILE,
     FOLDER_NAMES_ARE_PUBLIC,
     IGNORE_LABELS,
+    INTENSITY,
     LAYOUT,
     NEW_DATA_SET,
     SAME_DATA_AS,
@@ -37,6 +39,7 @@ SECTIONS = {
     "Images and labels": (
         *("split", "layout", "columns", "limit", "skip_unreadable"),
         *("classes", "folder_names_are_public", "allow_unlabelled", "ignore_labels"),
+        *("bits", "intensity"),
     ),
     "Frozen network": (
         *("backbone", "weights", "model_args", "image_size", "channels", "mean"),
@@ -88,6 +91,8 @@ SECTIONS = {
         "is the label, group or split."
     ),
 )
+@BITS
+@INTENSITY
 @click.option(
     "--weights",
     type=PATH,
@@ -286,6 +291,7 @@ def _check_source(given: dict[str, Any]) -> None:
     is not there, or labels whose classes nobody declared.
     """
     from extract.classes import Classes
+    from extract.images import PixelRange
     from extract.sources import open_source
 
     declared = (
@@ -296,7 +302,8 @@ def _check_source(given: dict[str, Any]) -> None:
     if not given["source"].exists() or not any(given[name] for name in declared):
         columns = _named_columns(given["columns"]) if given["columns"] else None
         where = (given["split"], given["layout"])
-        open_source(given["source"], classes, *where, columns)
+        pixels = PixelRange(given["bits"], given["intensity"])
+        open_source(given["source"], classes, *where, columns, pixels)
 
 
 def _print_summary(summary: Any) -> None:
@@ -352,6 +359,7 @@ def _options(given: dict[str, Any]) -> Any:
     from dphead.runs.ledgers import image_index
     from extract.backbones import UNLEARNED, BackboneOptions
     from extract.classes import Classes
+    from extract.images import PixelRange
     from extract.rowwise import RowNorm
     from extract.run import ExtractOptions
     from extract.shards import Shard
@@ -369,7 +377,9 @@ def _options(given: dict[str, Any]) -> Any:
         source=given["source"],
         output=given["output"],
         backbone=BackboneOptions(
-            given["backbone"], **{name: given[name] for name in NETWORK_OPTIONS}
+            given["backbone"],
+            pixels=PixelRange(given["bits"], given["intensity"]),
+            **{name: given[name] for name in NETWORK_OPTIONS},
         ),
         classes=Classes.parse(
             given["classes"],

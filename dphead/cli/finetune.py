@@ -16,12 +16,14 @@ from dphead.cli.choices import PATH, check_private
 from dphead.cli.command import CONFIG, Sectioned, config_text
 from dphead.cli.options import (
     ALLOW_LARGE_DELTA,
+    BITS,
     CLASSES,
     DATASET_ID,
     DELTA,
     DRY_RUN,
     EPSILON,
     FOLDER_NAMES_ARE_PUBLIC,
+    INTENSITY,
     LAYOUT,
     LEDGER,
     NEW_DATA_SET,
@@ -48,8 +50,8 @@ from dphead.cli.releases import releases_text
 SECTIONS = {
     "Images and files": (
         *("out", "classes", "folder_names_are_public", "allow_unlabelled", "split"),
-        *("layout", "image_size", "shape", "mean", "std", "test", "test_split"),
-        *("test_is", "vote", "config"),
+        *("layout", "bits", "intensity", "image_size", "shape", "mean", "std", "test"),
+        *("test_split", "test_is", "vote", "config"),
     ),
     "Guarantee": (
         *("epsilon", "delta", "relation", "nominal_n", "protect", "ledger"),
@@ -181,6 +183,8 @@ SECTIONS = {
 )
 @SPLIT
 @LAYOUT
+@BITS
+@INTENSITY
 @TEST
 @TEST_SPLIT
 @TEST_IS

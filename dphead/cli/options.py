@@ -145,6 +145,23 @@ LAYOUT = click.option(
         "split/class with --split, else class."
     ),
 )
+BITS = click.option(
+    "--bits",
+    type=click.IntRange(1, 32),
+    help=(
+        "Bits of grey integer samples, whatever their files' type holds: 12 means 0 to "
+        "4095. Public; 8-bit images always go from 0 to 255."
+    ),
+)
+INTENSITY = click.option(
+    "--intensity",
+    callback=values.intensity,
+    metavar="LOW,HIGH",
+    help=(
+        "Values of grey samples that become black and white, needed for signed, "
+        "32-bit and floating-point ones. Public; 8-bit images go from 0 to 255."
+    ),
+)
 CLASSES = click.option(
     "--classes",
     metavar="A,B,C|N|@FILE",

@@ -67,6 +67,17 @@ def image_size(_: Given, __: Given, text: str | None) -> Any:
     return sides[0] if len(sides) == 1 else sides or None
 
 
+def intensity(_: Given, __: Given, text: str | None) -> tuple[float, ...] | None:
+    """LOW,HIGH as two numbers."""
+    try:
+        found = tuple(float(part) for part in text.split(",")) if text else None
+    except ValueError:
+        found = ()
+    if found is not None and len(found) != 2:
+        raise click.BadParameter(f"write LOW,HIGH, got {text!r}")
+    return found
+
+
 def map_shape(_: Given, __: Given, text: str | None) -> tuple[int, ...] | None:
     """CHANNELS,H,W as three numbers."""
     try:

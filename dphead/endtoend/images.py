@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image
 
 from extract.classes import Classes
-from extract.images import Source, UnreadableImage
+from extract.image_source import Source
+from extract.images import PixelRange, UnreadableImage, with_channels
 from extract.index import ImageIndex
 from extract.sources import log_left_out, open_source
 
@@ -46,6 +47,7 @@ def load_images(
     channels: int | None = None,
     layout: str | None = None,
     index: ImageIndex | None = None,
+    pixels: PixelRange | None = None,
 ) -> LabelledImages:
     """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.sources`)
     into memory.
@@ -55,11 +57,11 @@ def load_images(
     channels: 1 or 3 (default: that of an array; 3 for files). An image that cannot be
     read has no label, so that it counts zero. layout: what the folders of the files'
     paths are (`extract.layout`). index: knows images that were seen before; None makes
-    no digests.
+    no digests. pixels: what is declared of images' samples.
     Raises ValueError for a source without public classes or with several splits and
     none named.
     """
-    source = open_source(path, classes, split, layout)
+    source = open_source(path, classes, split, layout, pixels=pixels)
     log_left_out(source.left_out)
     if source.class_names is None:
         raise ValueError(
@@ -70,7 +72,7 @@ def load_images(
     readable = np.ones(source.n_rows, bool)
     grouped = source.group is not None
     if source.arrays is not None and size is None and channels is None:
-        x, digests = _as_they_are(source.arrays, index)
+        x, digests = _as_they_are(source, source.arrays, index)
     elif size is None and source.arrays is None:
         raise ValueError(
             f"image files need one size, got {size=} for {path}. Pass --image-size."
@@ -92,13 +94,16 @@ def load_images(
 
 
 def _as_they_are(
-    arrays: np.ndarray, index: ImageIndex | None
+    source: Source, arrays: np.ndarray, index: ImageIndex | None
 ) -> tuple[np.ndarray, list[int]]:
     """(images (n, channels, height, width), their digests) of arrays (n, height,
     width), or with channels last.
     """
     x = arrays[:, None] if arrays.ndim == 3 else arrays.transpose(0, 3, 1, 2)
-    return x, [] if index is None else list(map(index.digest, arrays))
+    if index is None:
+        return x, []
+    known = (source.known_by(row, image, image) for row, image in enumerate(arrays))
+    return x, [index.digest(image) for image in known]
 
 
 def _resized(
@@ -120,13 +125,14 @@ def _resized(
     digests: list[int] = []
     for row in range(source.n_rows):
         try:
-            pixels = source.image(row)
+            raw = source.raw(row)
+            pixels = source.decode(raw)
         except UnreadableImage:
             readable[row] = False
             continue
         if index is not None:
-            digests.append(index.digest(pixels))
-        image = Image.fromarray(pixels).convert("L" if channels == 1 else "RGB")
+            digests.append(index.digest(source.known_by(row, raw, pixels)))
+        image = with_channels(pixels, channels)
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
     return x, readable, digests

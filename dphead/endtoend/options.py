@@ -9,6 +9,7 @@ from dphead.endtoend.settings import Settings
 from dphead.runs.options import RunOptions
 from dphead.solvers.settings import RELEASES
 from extract.classes import Classes
+from extract.images import PixelRange
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,18 +19,21 @@ class FinetuneOptions(RunOptions):
     features: images, or a features file of maps. source: where the settings come from.
     classes: how they are declared public (images). layout: what the folders of image
     files are (`extract.layout`), of the test's too; None is split/class with a split,
-    else class. shape: (channels, h, w) of the rows of a features file. layers: regular
-    expressions for the names of the parameters to train; () trains all. same_data_as: a
-    features file of the same images, whose ledger counts. dataset_id: the same by its
-    id. new_data_set: these are others, although a data set holds some of them. mean,
-    std: of pixels in [0, 1], of all channels or one each; public numbers; None takes
-    the model's own. vote: augmented views of each test image that vote.
-    checkpoint: steps between checkpoints.
+    else class. bits, intensity: what is declared of the images' samples, of the test's
+    too (`extract.images.PixelRange`). shape: (channels, h, w) of the rows of a features
+    file. layers: regular expressions for the names of the parameters to train; ()
+    trains all. same_data_as: a features file of the same images, whose ledger counts.
+    dataset_id: the same by its id. new_data_set: these are others, although a data set
+    holds some of them. mean, std: of pixels in [0, 1], of all channels or one each;
+    public numbers; None takes the model's own. vote: augmented views of each test image
+    that vote. checkpoint: steps between checkpoints.
     """
 
     settings: Settings
     classes: Classes = field(default_factory=Classes)
     layout: str | None = None
+    bits: int | None = None
+    intensity: tuple[float, float] | None = None
     source: str = "dphead's defaults"
     weights: str | None = None
     layers: tuple[str, ...] = ()
@@ -56,3 +60,8 @@ class FinetuneOptions(RunOptions):
                 f"there must be 1 to {RELEASES} steps between checkpoints, got "
                 f"checkpoint={self.checkpoint}. Correct it."
             )
+
+    @property
+    def pixels(self) -> PixelRange:
+        """Return what is declared of the images' samples."""
+        return PixelRange(self.bits, self.intensity)

@@ -268,7 +268,11 @@ def write(
     """Write the network, the report and the ledger's copy; returns the report."""
     out, source = run.options.out, run.source
     state: Any = result.head
-    facts = {"class_names": source.class_names, "feature_space": source.feature_space}
+    facts = {
+        "class_names": source.class_names,
+        "feature_space": source.feature_space,
+        "pixels": run.options.pixels.record(),
+    }
     trained = Trained(NETWORK, save_network(out, run.sums.network, state, facts))
     report = make_report(run, result, measured, "NOT ACCOUNTED", trained)
     write_records(run.options, report, result.ledger)

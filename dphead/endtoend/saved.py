@@ -27,6 +27,7 @@ from dphead.runs.files import (
     is_features_file,
 )
 from extract.classes import Classes
+from extract.images import PixelRange
 
 
 def save_network(
@@ -140,9 +141,9 @@ def open_rows(
     if spec.pixels:
         channels, *size = spec.shape
         classes = Classes(names, ignore_labels=not measured, allow_unlabelled=True)
-        images = load_images(
-            source, classes, split, (size[0], size[1]), channels, layout
-        )
+        declared = PixelRange.of(facts.get("pixels", {}))
+        shape = ((size[0], size[1]), channels, layout)
+        images = load_images(source, classes, split, *shape, pixels=declared)
         opened = Opened(images.x, images.labels, images.readable, images.names)
     else:
         check_layout(layout, source)

@@ -21,6 +21,7 @@ from dphead.runs.custody import Source
 from dphead.runs.ledgers import IN_MEMORY, data_set_of, has_home, image_index
 from dphead.runs.memory import DEFAULT_BYTES
 from extract.format import open_features
+from extract.images import PixelRange
 from extract.index import ImageIndex
 
 
@@ -64,6 +65,11 @@ def load_data(
 
 def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
     files.check_layout(options.layout, path)
+    if options.pixels != PixelRange():
+        raise ValueError(
+            "a range of samples is declared of images, got "
+            f"{options.pixels.record()} for {path}. Leave --bits and --intensity out."
+        )
     rows, file = load_features(path, split, options.memory or DEFAULT_BYTES)
     with file:
         check_views(file, options.relation)
@@ -97,7 +103,8 @@ def _load_images(
     model = options.settings.model
     channels = 1 if model == "tb21-mnist" else None
     given = (options.classes, split, options.image_size, channels, options.layout)
-    images = load_images(path, *given, index)
+    images = load_images(path, *given, index, options.pixels)
+    declared = options.pixels.record()
     shape: Any = images.x.shape[1:]
     mean, std = pixel_scale(model, shape[0], options.mean, options.std)
     return Data(
@@ -110,7 +117,7 @@ def _load_images(
             n_features=int(np.prod(shape)),
             class_names=images.classes,
             dataset_id=None,
-            feature_space=f"images {shape}",
+            feature_space=f"images {shape} {declared or ''}".rstrip(),
             declared=images.declared,
             extraction={
                 "backbone": "pixels",
@@ -118,6 +125,7 @@ def _load_images(
                     "mean": np.broadcast_to(mean, 3).tolist(),
                     "std": np.broadcast_to(std, 3).tolist(),
                     "image_size": shape[1:],
+                    **declared,
                 },
                 "normalization": {"kind": "none"},
             },

@@ -265,6 +265,7 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     records.
     """
     from extract.backbones import UNLEARNED, BackboneOptions
+    from extract.images import PixelRange
 
     name = facts["backbone"]
     arguments = dict(facts["backbone_kwargs"])
@@ -295,5 +296,6 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
         interpolation=interpolation,
         mirror=t.get("mirror", False),
         axes=t.get("axes"),
+        pixels=PixelRange.of(t),
         **own,
     )

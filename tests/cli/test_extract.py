@@ -109,4 +109,66 @@ def test_a_path_that_does_not_exist_is_told_from_a_damaged_image(tmp_path):
     assert "got 1 not found: img\\1.png. Write the paths with /" in said("img\\1.png")
     assert "got 1 not found: é.png" in said("1.png", "é.png")
     assert "got 1 not found: 3.png" in said("1.png", "2.png", "3.png")
-    assert "got 1 damaged: 2.png" in said("1.png", "2.png")
+    assert "got 1 unreadable: 2.png (no image in a format" in said("1.png", "2.png")
+
+
+def radiographs(folder):
+    """Thirty 12-bit images of three classes in 16-bit PNG files."""
+    rng = np.random.default_rng(1)
+    for row in range(30):
+        name = ("cat", "dog", "owl")[row % 3]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        image = rng.integers(0, 4096, (8, 8)) // (1 + row % 3)
+        Image.fromarray(image.astype(np.uint16)).save(folder / name / f"{row:02}.png")
+    return folder
+
+
+PIXELS = ("--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8)
+GREY = (*PIXELS, "--channels", 1, "--classes", "cat,dog,owl")
+
+
+def test_a_declared_range_belongs_to_the_features_and_to_the_head(tmp_path):
+    source = radiographs(tmp_path / "images")
+    plain, twelve = tmp_path / "plain.h5", tmp_path / "twelve.h5"
+    fitted("extract", source, "-o", plain, *GREY)
+    done = fitted("extract", source, "-o", twelve, *GREY, "--bits", 12)
+    # the same images, whatever is declared, so the same ledger
+    assert "these images were extracted before" in done.out
+    with open_features(plain) as one, open_features(twelve) as two:
+        assert two.attrs["transform"] == one.attrs["transform"] | {"bits": 12}
+        assert one.feature_space != two.feature_space
+        assert not np.array_equal(one.features, two.features)
+    run = tmp_path / "run"
+    fitted("fit", twelve, "-o", run, *FIT)
+    names = ("row", "class", "probability")
+    of_file, of_images = (
+        [{name: line[name] for name in names} for line in json.loads(done.out)]
+        for done in (
+            fitted("predict", run, twelve, "--format", "json"),
+            fitted("predict", run, source, "--format", "json"),
+        )
+    )
+    assert of_file == of_images
+    fitted("predict", run, source, "--bits", 12)
+    for command in ("predict", "evaluate"):
+        for given in (("--bits", 10), ("--intensity", "0,4095")):
+            said = refused(dphead(command, run, source, *given))
+            assert "that of the training images, {'bits': 12}, got" in said
+        assert "the head's own network" in refused(dphead(command, run, plain))
+
+
+def test_images_without_a_known_range_are_named_with_what_to_declare(tmp_path):
+    source = radiographs(tmp_path / "images")
+    signed = np.arange(64, dtype=np.int32).reshape(8, 8)
+    Image.fromarray(signed).save(source / "cat" / "signed.tiff")
+    command = ("extract", source, "-o", tmp_path / "f.h5", *GREY)
+    said = refused(dphead(*command))
+    assert "cat/signed.tiff (integers without a known range: declare --int" in said
+    said = refused(dphead(*command, "--bits", 10))
+    assert "values outside the range from 0 to 1023" in said
+    fitted(*command, "--intensity", "0,4095")
+    with open_features(tmp_path / "f.h5") as file:
+        assert file.attrs["transform"]["intensity"] == [0.0, 4095.0]
+    assert "declared once" in refused(
+        dphead(*command, "--bits", 12, "--intensity", "0,4095")
+    )

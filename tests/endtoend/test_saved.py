@@ -295,3 +295,44 @@ def test_a_network_without_a_key_is_one_line(folder, tmp_path, key):
 def test_a_device_that_is_none_is_one_line(folder):
     done = dphead("predict", folder / "plain", folder / "test.npz", "--device", "x=1")
     assert "device must be one that torch can use" in refused(done)
+
+
+def test_a_declared_range_belongs_to_the_network(tmp_path):
+    """12-bit images are brought to 8 bits for the network as they were for training."""
+    images = np.random.default_rng(0).integers(0, 4096, (12, 8, 8)).astype(np.uint16)
+    labels = np.arange(12) % 3
+    np.savez(tmp_path / "deep.npz", images=images, labels=labels)
+    levels = np.rint(images / 4095 * 255).astype(np.uint8)
+    np.savez(tmp_path / "levels.npz", images=levels, labels=labels)
+    command = (*("--model", "wrn-10-1", "--groups", 4, "--classes", 3, "--steps", 1),)
+    fitted(
+        *("finetune", tmp_path / "deep.npz", "-o", tmp_path / "run", *command),
+        *(
+            "--batch-size",
+            12,
+            "--epsilon",
+            "inf",
+            "--i-know-this-is-not-private",
+            "--bits",
+            12,
+        ),
+    )
+    of_deep, of_levels = (
+        fitted("predict", tmp_path / "run", tmp_path / f"{name}.npz").out
+        for name in ("deep", "levels")
+    )
+    names = of_deep.replace("npz:", "")
+    assert names == of_levels.replace("npz:", "")
+    for command in ("predict", "evaluate"):
+        done = dphead(command, tmp_path / "run", tmp_path / "deep.npz", "--bits", 16)
+        assert "that of the training images, {'bits': 12}, got" in refused(done)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["data"]["extraction"]["transform"]["bits"] == 12
+
+
+def test_a_range_is_declared_of_images_alone(folder, tmp_path):
+    command = ("finetune", folder / "maps.h5", "-o", tmp_path / "run")
+    done = dphead(
+        *command, "--shape", "81,7,7", "--i-know-this-is-not-private", "--bits", 12
+    )
+    assert "a range of samples is declared of images" in refused(done)

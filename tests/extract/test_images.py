@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import json
 import os
 import struct
 import subprocess
@@ -11,19 +12,21 @@ import tarfile
 import zipfile
 
 import numpy as np
+import pictures
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pictures import encoded
 from PIL import Image
 
 from extract.classes import Classes
 from extract.errors import ExtractError, FormatError
+from extract.image_source import _FREQUENCIES, image_hash
 from extract.images import (
-    _FREQUENCIES,
+    PixelRange,
     UnreadableImage,
     canonical_array,
     decode_image,
-    image_hash,
 )
 from extract.layout import Layout
 from extract.rows import group_ids
@@ -31,14 +34,6 @@ from extract.sources import open_source
 
 DRAW = np.random.default_rng(0)
 PICTURE = DRAW.integers(0, 256, (6, 9, 3)).astype(np.uint8)
-
-
-def encoded(image, kind="PNG", **options):
-    buffer = io.BytesIO()
-    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(
-        buffer, kind, **options
-    )
-    return buffer.getvalue()
 
 
 def tree(root, files):
@@ -110,6 +105,129 @@ def test_broken_files_raise_unreadable_only(junk, cut):
     ):
         with contextlib.suppress(UnreadableImage):  # any other exception is a failure
             assert decode_image(data).dtype == np.uint8
+
+
+LOSSY = {"jpeg ycck": 4}  # levels that converting colors twice may cost, measured
+
+
+@pytest.mark.parametrize("name", pictures.meant())
+def test_a_file_is_decoded_by_what_its_samples_mean(name):
+    data, expected = pictures.meant()[name]
+    found = decode_image(data)
+    assert found.dtype == np.uint8
+    assert found.shape == expected.shape
+    # one level: two ways of rounding, and JPEG of the best quality
+    assert np.abs(found - expected.astype(float)).max() <= LOSSY.get(name, 1)
+
+
+@pytest.mark.parametrize("name", pictures.unclear())
+def test_samples_that_mean_nothing_for_certain_are_refused_by_name(name):
+    data, reason = pictures.unclear()[name]
+    with pytest.raises(UnreadableImage, match=reason):
+        decode_image(data)
+
+
+def test_declared_bits_are_those_of_the_samples_whatever_holds_them():
+    shorter = pictures.WIDE >> 4  # 12 bits, as many radiographs are stored in 16
+    expected = shorter / 4095 * 255
+    twelve = PixelRange(bits=12)
+    for data in (
+        pictures.png(shorter.astype(">u2"), 0),
+        pictures.tiff(shorter),
+        pictures.tiff(shorter.astype(np.uint32), packed=True),
+        pictures.tiff(4095 - shorter, photometric=0),
+        pictures.tiff((shorter.astype(int) - 2048).astype(np.int16), kind=2),
+        b"P5 48 40 65535\n" + shorter.astype(">u2").tobytes(),
+        b"P5 48 40 4095\n" + shorter.astype(">u2").tobytes(),
+        encoded(shorter, "JPEG2000"),
+    ):
+        found = decode_image(data, twelve)
+        assert len(np.unique(found)) > 150  # by their full range 15 levels are left
+        np.testing.assert_allclose(found, expected, atol=0.5)  # rounding
+    # an image that is not of 12 bits would be nearly white
+    with pytest.raises(UnreadableImage, match="outside the range from 0 to 4095"):
+        decode_image(pictures.png(pictures.WIDE.astype(">u2"), 0), twelve)
+
+
+def test_a_declared_intensity_is_black_and_white_and_values_beyond_are_cut():
+    values = np.array([[-1000, -200, 0, 100, 400, 3000]])
+    expected = [0, 0, 85, 128, 255, 255]
+    declared = PixelRange(intensity=(-200.0, 400.0))
+    for data in (
+        pictures.tiff(values.astype(np.int16), kind=2),
+        pictures.tiff(values.astype(np.int32), kind=2, order=">"),
+        pictures.tiff(values.astype(np.float32), kind=3, packed=True),
+    ):
+        assert decode_image(data, declared).tolist() == [expected]
+    inverted = pictures.tiff(values.astype(np.float32), photometric=0, kind=3)
+    assert decode_image(inverted, declared).tolist() == [[255 - v for v in expected]]
+    large = np.array([[0, 2**31, 2**32 - 1]], np.uint32)
+    found = decode_image(pictures.tiff(large), PixelRange(intensity=(0, 2**32 - 1)))
+    assert found.tolist() == [[0, 128, 255]]
+    for bad in (np.nan, np.inf):
+        data = pictures.tiff(np.full((2, 3), bad, np.float32), kind=3)
+        with pytest.raises(UnreadableImage, match="not finite"):
+            decode_image(data, declared)
+
+
+@pytest.mark.parametrize("declared", [{"bits": 12}, {"intensity": (0.0, 4095.0)}])
+def test_a_declared_range_moves_no_8_bit_image_and_no_color_is_guessed(declared):
+    declared = PixelRange(**declared)
+    for name, (data, expected) in pictures.meant().items():
+        deep = any(bits in name for bits in ("12 bits", "16 bits"))
+        if not deep and "tiff turned" not in name:
+            np.testing.assert_array_equal(
+                decode_image(data, declared), decode_image(data), name
+            )
+        if "16 bits" in name and expected.ndim == 3:
+            with pytest.raises(UnreadableImage, match="no range is known"):
+                decode_image(data, declared)
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"bits": 0}, "bits must be from 1 to 32, got bits=0"),
+        ({"bits": 12, "intensity": (0, 1)}, "declared once"),
+        ({"intensity": (1, 1)}, "the smaller first"),
+        ({"intensity": (4095, 0)}, "the smaller first"),
+        ({"intensity": (0, np.nan)}, "the smaller first"),
+        ({"intensity": (-1e308, 1e308)}, "the smaller first"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        PixelRange(**given)
+
+
+@pytest.mark.parametrize("kind", ["files", "npz"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16])
+def test_an_index_knows_images_again_whatever_range_is_declared(tmp_path, kind, dtype):
+    """Another range would open another budget for the same images."""
+    values = np.stack([pictures.GREY, 255 - pictures.GREY]).astype(dtype)
+    path = tmp_path / "a.npz"
+    np.savez(path, images=values)
+    if kind == "files":
+        path = tmp_path / "files"
+        path.mkdir()
+        signed = 2 if dtype is np.int16 else 1
+        for row, image in enumerate(values):
+            data = pictures.tiff(image, kind=signed)
+            (path / f"{row}.tiff").write_bytes(data)
+    known = []
+    ranges = [PixelRange(12), PixelRange(9), PixelRange(None, (0, 255))]
+    ranges += [] if dtype is np.int16 else [PixelRange()]
+    for pixels in ranges:
+        source = open_source(path, Classes(ignore_labels=True), pixels=pixels)
+        part = source.part(1, 2)
+        known.append(part.known_by(0, part.raw(0), part.image(0)).tobytes())
+    assert len(set(known)) == 1
+
+
+def test_a_range_is_read_back_as_it_was_recorded():
+    for declared in (PixelRange(), PixelRange(12), PixelRange(None, (0.0, 1.5))):
+        recorded = json.loads(json.dumps(declared.record()))
+        assert PixelRange.of({"mean": None, **recorded}) == declared
 
 
 def test_floating_point_pixels_are_unreadable():
@@ -687,6 +805,42 @@ def test_npz(tmp_path):
     np.savez(path, images=np.array([{}], dtype=object))
     with pytest.raises(ExtractError, match="pickled"):
         open_source(path)
+
+
+@pytest.mark.parametrize(
+    "dtype, declared, expected",
+    [
+        (np.uint16, {}, [0, 0, 16]),
+        (np.uint16, {"bits": 12}, [0, 6, 255]),
+        (np.int32, {"intensity": (0, 255)}, [0, 100, 255]),
+        (np.int64, {"bits": 13}, [128, 131, 255]),
+        (np.float32, {"intensity": (0, 255)}, [0, 100, 255]),
+        (bool, {"bits": 12}, [0, 255, 255]),
+        (np.uint8, {"bits": 12}, [0, 100, 255]),
+    ],
+)
+def test_arrays_become_8_bit_by_what_is_declared(tmp_path, dtype, declared, expected):
+    images = np.tile(np.array([0, 100, 4095]), (2, 3, 1))
+    images = np.minimum(images, 255) if dtype is np.uint8 else images
+    np.savez(tmp_path / "a.npz", images=images.astype(dtype))
+    source = open_source(tmp_path / "a.npz", pixels=PixelRange(**declared))
+    assert source.image(1)[0].tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.uint32, np.float32])
+def test_arrays_without_a_known_range_are_refused(tmp_path, dtype):
+    images = np.full((2, 3, 3), 100, dtype)
+    np.savez(tmp_path / "a.npz", images=images)
+    with pytest.raises(ExtractError, match=r"Declare --bits N or --intensity"):
+        open_source(tmp_path / "a.npz")
+    (tmp_path / "images-idx3-ubyte").write_bytes(idx(images.astype(">i2"), 11))
+    labels = idx(np.zeros(2, np.uint8))
+    (tmp_path / "labels-idx1-ubyte").write_bytes(labels)
+    with pytest.raises(ExtractError, match=r"Declare --bits N or --intensity"):
+        open_source(tmp_path / "images-idx3-ubyte")
+    declared = PixelRange(intensity=(0, 200))
+    source = open_source(tmp_path / "images-idx3-ubyte", pixels=declared)
+    assert (source.image(0) == 128).all()
 
 
 @settings(

@@ -230,7 +230,7 @@ def folder(tmp_path, digits):
 def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
     (folder / "a" / "04.png").write_bytes(b"junk")
     choice = scatternet(image_size=8)
-    with pytest.raises(ExtractError, match=r"got 1 damaged: a/04\.png"):
+    with pytest.raises(ExtractError, match=r"got 1 unreadable: a/04\.png"):
         extract(options(folder, tmp_path / "f.h5", **choice))
     assert list(tmp_path.glob("f.h5*")) == []
     summary = extract(

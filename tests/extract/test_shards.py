@@ -141,7 +141,7 @@ def test_a_shard_looks_at_its_own_images_only(
     """Else every process would decode all images; size and channels are declared, so
     none has to.
     """
-    from extract.images import Source
+    from extract.image_source import Source
     from tests.extract.test_backbones import SMALL
 
     for row in range(20):
