@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         DPRegressor,
         DPSGDClassifier,
         PrivacyWarning,
+        PrivateNotice,
     )
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "DPRegressor",
     "DPSGDClassifier",
     "PrivacyWarning",
+    "PrivateNotice",
     "__version__",
 ]
 

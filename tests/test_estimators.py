@@ -741,6 +741,10 @@ def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
         tmp_path / "bare.h5"
     )
     assert model.score(tmp_path / "bare.h5") > 0.8
+    # its labels are positions, and these names of numbers are not
+    for classes in ([1, 2, 3], ["2", "1", "0"]):
+        with pytest.raises(ValueError, match=r"are positions.*classes=range\(3\)"):
+            dphead.DPLeastSquaresClassifier(classes=classes).fit(tmp_path / "bare.h5")
 
 
 def test_default_ledgers_follow_the_environment(monkeypatch, tmp_path):

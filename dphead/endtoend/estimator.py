@@ -25,7 +25,12 @@ from dphead.estimators.inputs import (
     declared,
     refuse_weights,
 )
-from dphead.estimators.labels import column, positions, require_same_kind
+from dphead.estimators.labels import (
+    column,
+    positions,
+    require_same_kind,
+    unmatched_labels,
+)
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
 from dphead.planning.plan import Target, check_unit
@@ -152,7 +157,11 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         network = self._network(settings, x.shape[1:], len(names))
         fitted = carry_out(
             self,
-            Data(lambda: rows, facts),
+            Data(
+                lambda: rows,
+                facts,
+                notice=lambda: unmatched_labels(given_labels, names),
+            ),
             lambda: self._plan(settings, network, rows, facts),
             description=f"finetune {settings.model}",
             notes=ungrouped,

@@ -12,7 +12,7 @@ import numpy as np
 
 from dphead.estimators.base import DPClassifier
 from dphead.estimators.documented import documented
-from dphead.estimators.fitting import PrivacyWarning
+from dphead.estimators.fitting import PrivacyWarning, PrivateNotice
 from dphead.estimators.guarantee import Privacy
 from dphead.estimators.multilabel import DPMultiLabelClassifier
 from dphead.estimators.unclassed import DPPCA, DPRegressor
@@ -36,6 +36,7 @@ __all__ = [
     "DPSGDClassifier",
     "Privacy",
     "PrivacyWarning",
+    "PrivateNotice",
 ]
 
 

@@ -159,10 +159,10 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
             Labels: an array, a list, a PyTorch tensor, a column of pandas or pyarrow;
             a missing one is no class. None where X is a path.
         groups : array-like of shape (n_rows,), default=None
-            Whose a row is, for group_cap, and no use without: whole numbers or texts,
-            negative, "" or missing for a row on its own. A features file brings its
-            own, which are protected by group_cap, or not by protect="image", as a note
-            in privacy_ then says.
+            Whose a row is, for group_cap, and no use without: texts or numbers, which
+            name groups by value; "" or missing for a row on its own. A features file
+            brings its own, which are protected by group_cap, or not by protect="image",
+            as a note in privacy_ then says.
         **refused
             sample_weight is refused: it would decide how far a row moves the release.
 
@@ -185,6 +185,9 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
             fits of a features file in other ledgers, a step of the pipeline before
             that was fitted to the same rows, and a clone whose settings were changed
             (a grid search).
+        PrivateNotice
+            After the fit, with the number of labels that match no class. It is private,
+            for the data holder alone.
         """
         refuse_weights(refused)
         check_settings(self)
@@ -211,6 +214,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
                     data.dataset_id,
                     data.feature_space,
                     data.classes_seen,
+                    data.notice,
                 ),
                 lambda: head_plan(self, method.solver, facts, accountant),
                 description=self.method,

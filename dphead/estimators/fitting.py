@@ -3,6 +3,7 @@ sums, charge, fit, and say what was guaranteed. Before the charge no row decides
 anything.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,15 +24,26 @@ class PrivacyWarning(UserWarning):
     """The guarantee holds, and is weaker than a reader may think."""
 
 
+class PrivateNotice(UserWarning):
+    """What private rows say without noise, for the data holder alone.
+
+    It comes after a fit, is never raised, and is in no head, ledger or attribute.
+    """
+
+
 @dataclass(frozen=True)
 class Data:
-    """Rows that are read after the charge, and what identifies them."""
+    """Rows that are read after the charge, and what identifies them.
+
+    notice: what to tell the data holder alone after the fit, "" for nothing.
+    """
 
     rows: Callable[[], Rows]
     facts: PublicFacts
     dataset_id: str | None = None
     feature_space: str = ""
     classes_seen: bool = False
+    notice: Callable[[], str] = str
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,21 @@ def carry_out(
         classes_seen=data.classes_seen,
         warning=" ".join(filter(None, [large, *notes, *weaker, others])),
     )
+    _tell_holder(data.notice())
     return Fitted(result.head, privacy, ledger)
+
+
+def _tell_holder(text: str) -> None:
+    """Warn of what private rows say, if anything.
+
+    A filter that makes errors of warnings must not stop a fit by a row's value: the
+    text is printed then.
+    """
+    try:
+        if text:
+            warnings.warn(text, PrivateNotice, stacklevel=4)
+    except PrivateNotice:
+        print(text, file=sys.stderr)
 
 
 def public_rows(estimator: Any, n_rows: int) -> int:

@@ -14,7 +14,12 @@ from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from dphead.estimators.labels import column, positions, require_same_kind
+from dphead.estimators.labels import (
+    column,
+    positions,
+    require_same_kind,
+    unmatched_labels,
+)
 from dphead.privacy.contract import Rows
 from dphead.rows.arrays import ArrayRows, declared_dtype, group_ids
 from dphead.rows.features import (
@@ -40,6 +45,7 @@ class TrainingData:
     dataset_id and feature_space: a features file's, None and "" for arrays.
         classes_seen: the labels gave the classes.
     grouped: the features file says which rows belong together.
+    notice: what the data holder alone should know of the labels, made after the fit.
     """
 
     n_rows: int
@@ -50,6 +56,7 @@ class TrainingData:
     feature_space: str = ""
     classes_seen: bool = False
     grouped: bool = False
+    notice: Callable[[], str] = str
 
 
 def is_path(x: Any) -> bool:
@@ -124,6 +131,7 @@ def from_arrays(
         names,
         lambda: ArrayRows(x, positions(y, names), groups=groups, group_cap=cap),
         classes_seen=classes is None,
+        notice=lambda: unmatched_labels(y, names),
     )
 
 
@@ -193,6 +201,14 @@ def from_file(
                 f"{classes[:5]}. It has {file.class_names[:5]}."
             )
         names = np.asarray(list(names))
+        counted = [str(i) for i in range(len(names))]
+        numbered = all(str(name).isdecimal() for name in names)
+        if not file.class_names and numbered and [*map(str, names)] != counted:
+            raise ValueError(
+                "classes of a file without class names are positions, got classes="
+                f"{shown(names.tolist())}. Write the file with class names, or pass "
+                f"classes=range({len(names)})."
+            )
         yield of_split(file, split, names, group_cap=group_cap)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from dphead.rows.arrays import declared_dtype, read_column
+from dphead.rows.arrays import declared_dtype, is_missing, read_column
 
 _REAL = {bool, int, float} | {
     np.dtype(code).type
@@ -31,17 +31,58 @@ def column(y: Any) -> np.ndarray:
 
 
 def require_same_kind(dtype: np.dtype, classes: np.ndarray) -> None:
-    """Numbers against numbers or strings against strings: otherwise every row would
-    silently count zero. dtype: what labels declare.
+    """Raise ValueError where labels of this declared dtype cannot be the classes.
+
+    Such rows would count zero after the charge. No label is looked at. Lists and
+    objects declare nothing.
     """
-    kinds = ["biuf", "U", "S"]
-    if dtype.kind not in "OT" and not any(
-        dtype.kind in k and classes.dtype.kind in k for k in kinds
-    ):
+    if dtype.kind == "O":
+        return
+    kinds = ["biuf", "UT", "S"]
+    if not any(dtype.kind in k and classes.dtype.kind in k for k in kinds):
         raise ValueError(
             f"labels and classes must be of one kind, got dtypes {dtype} and "
             f"{classes.dtype}. Convert one of them."
         )
+    others = [c for c in classes if dtype.kind in kinds[0] and not _holds(dtype, c)]
+    if others:
+        raise ValueError(
+            "each class must be a value of the labels' dtype, got class "
+            f"{others[0]} of dtype {classes.dtype} for labels of dtype {dtype}. Make "
+            "both of one dtype."
+        )
+
+
+def _holds(dtype: np.dtype, one: Any) -> bool:
+    """Return whether a label of a numeric dtype can equal a class as it is written.
+
+    0.1 is two numbers in float32 and in float64.
+    """
+    floats = dtype.kind == one.dtype.kind == "f"
+    with np.errstate(all="ignore"):
+        held = dtype.type(str(one)) if floats else one.astype(dtype)
+    return bool(held.item() == one.item())
+
+
+def private_notice(given: np.ndarray, used: np.ndarray, what: str) -> str:
+    """Return what the data holder should know of rows that count zero, "" for none.
+
+    given, used: (n,) bool, rows with a label, and those whose label was used.
+    """
+    lost = int(np.sum(given & ~used))
+    if not lost:
+        return ""
+    return (
+        f"private, for the data holder alone: {lost:,} of {len(given):,} {what} and "
+        "count zero. Compare them with what was declared. Do not publish this line."
+    )
+
+
+def is_given(y: np.ndarray) -> np.ndarray:
+    """Return (n,) bool: the items of a `column` that are not missing."""
+    if y.dtype.kind == "O":
+        return np.array([not is_missing(item) for item in y.tolist()], bool)
+    return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)
 
 
 def numbers(y: Any) -> np.ndarray:
@@ -81,6 +122,13 @@ def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
             )
         at = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
         return np.where(classes[at] == y, at, -1)
+
+
+def unmatched_labels(y: np.ndarray, classes: np.ndarray) -> str:
+    """Return a notice of labels that match none of the sorted classes, "" if all do."""
+    return private_notice(
+        is_given(y), positions(y, classes) >= 0, "labels match no class"
+    )
 
 
 def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:

@@ -29,10 +29,15 @@ from dphead.estimators.inputs import (
     private_rows,
     refuse_split,
 )
-from dphead.estimators.labels import number, numbers
+from dphead.estimators.labels import number, numbers, private_notice
 from dphead.planning.methods import Method, settable
 from dphead.planning.plan import Target
-from dphead.rows.arrays import ArrayRows, declared_dtype, read_column
+from dphead.rows.arrays import (
+    ArrayRows,
+    declared_dtype,
+    held_labels,
+    read_column,
+)
 from dphead.rows.features import (
     check_groups,
     check_one_each,
@@ -67,7 +72,8 @@ class DPMultiLabelClassifier(DPClassifier):
         The method's, by name; what is not there has the preset's value, or the solver's
         default. sampling_prob (of dp-sgd and dp-adam) below 1 takes Poisson batches.
     classes : sequence of shape (n_classes,), default=None
-        Public names of the columns of y; None numbers them.
+        Public names of the columns of y; None takes a data frame's, or numbers them. A
+        data frame whose columns have other names or another order is refused.
     epsilon, delta, relation, nominal_n, group_cap, protect, accountant, ledger, split,
     preset, allow_large_delta, random_state, unit_norm, center_share, normalization
         As of `DPClassifier`.
@@ -171,6 +177,7 @@ class DPMultiLabelClassifier(DPClassifier):
         not publish it.
         """
         X, y, weight = as_arrays(X, y, sample_weight)
+        check_order(names_of(y), self.classes_.tolist())
         scores = self._scores(X, split)
         predicted = (scores > 0).astype(np.int64)
         return share_right(y, predicted, classified(scores), weight)
@@ -198,7 +205,7 @@ class DPMultiLabelClassifier(DPClassifier):
         self, X: Any, y: Any, groups: Any
     ) -> AbstractContextManager[TrainingData]:
         sets = indicators(y)
-        names = columns(self.classes, sets.shape[1])
+        names = columns(self.classes, sets.shape[1], names_of(y))
         if is_path(X):
             return _of_file(self, X, sets, groups, names)
         return _of_arrays(self, X, sets, groups, names)
@@ -289,10 +296,20 @@ def _of_lists(y: Any) -> np.ndarray:
         return np.array([[number(item) for item in row] for row in rows], np.float64)
 
 
-def columns(classes: Any, count: int) -> np.ndarray:
-    """Public names of so many columns, in their order."""
+def names_of(y: Any) -> list[Any]:
+    """Return the names of a data frame's columns, [] for what has none."""
+    return list(y.columns) if hasattr(y, "iloc") and y.ndim == 2 else []
+
+
+def columns(classes: Any, count: int, said: list[Any]) -> np.ndarray:
+    """Return public names of so many columns, in their order.
+
+    said: the names of a data frame's columns. They are the classes where none are
+    declared, and must not contradict them.
+    """
+    texts = all(isinstance(name, str) for name in said) and len(set(said)) == count
     if classes is None:
-        return np.arange(count)
+        return np.asarray(said) if texts else np.arange(count)
     given = listed(classes)
     names = np.asarray(given) if len(declared(given)) == count else np.empty(0)
     if len(names) != count:
@@ -300,7 +317,23 @@ def columns(classes: Any, count: int) -> np.ndarray:
             f"classes must be {count} distinct numbers or texts, one for each column "
             f"of y, got classes={shown(given)}. Correct them, or leave them out."
         )
+    check_order(said, given)
     return names
+
+
+def check_order(said: list[Any], classes: list[Any]) -> None:
+    """Raise ValueError where a data frame's columns are not the classes in their order.
+
+    Names that only count the columns agree with any others.
+    """
+    counted = list(range(len(classes)))
+    is_named = said != counted and classes != counted
+    if said and said != classes and (is_named or set(said) == set(classes)):
+        raise ValueError(
+            f"the columns of y must be the classes in their order, got {shown(said)} "
+            f"for classes={shown(classes)}. Pass y[list(classes)], or rename the "
+            "columns."
+        )
 
 
 @contextmanager
@@ -323,6 +356,7 @@ def _of_arrays(
         n_features,
         names,
         lambda: ArrayRows(x, sets, groups=groups, group_cap=cap),
+        notice=lambda: _unread_sets(sets),
     )
 
 
@@ -341,4 +375,12 @@ def _of_file(
         check_views(file, estimator.relation)
         data = of_split(file, split, names, group_cap=cap, label_sets=sets)
         check_one_each(sets, data.n_rows)
-        yield data
+        yield replace(data, notice=lambda: _unread_sets(sets))
+
+
+def _unread_sets(sets: np.ndarray) -> str:
+    """Return a notice of label sets with another number than one and zero."""
+    given = np.logical_not(np.isnan(sets).any(axis=1))
+    used = np.asarray((held_labels(sets) >= 0).all(axis=1))
+    what = "label sets have another number than one and zero"
+    return private_notice(given, used, what)

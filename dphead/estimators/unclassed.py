@@ -3,6 +3,7 @@ a bounded number. Rows are converted before the charge, each number by itself, a
 none of their values decides anything there.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ from dphead.estimators.inputs import (
     private_rows,
     refuse_weights,
 )
-from dphead.estimators.labels import numbers
+from dphead.estimators.labels import column, is_given, numbers, private_notice
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
 from dphead.privacy.transform import RowTransform
@@ -73,17 +74,23 @@ class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
         return x
 
     def _fitted(
-        self, solver: Solver, rows: np.ndarray, groups: Any, n_features: int
+        self,
+        solver: Solver,
+        rows: np.ndarray,
+        groups: Any,
+        notice: Callable[[], str] = str,
     ) -> Fitted:
-        """Carry out a fit whose rows are these, each of the one class there is."""
+        """Fit on `rows`, with one dummy class. notice: see `Data`."""
         check_grouped(groups, self.group_cap)
         if groups is not None:
             groups = group_ids(groups, len(rows))
-        facts = PublicFacts(public_rows(self, len(rows)), n_features, 1)
+        facts = PublicFacts(public_rows(self, len(rows)), rows.shape[1], 1)
         one_class = np.zeros(len(rows), np.int64)
         cap = self.group_cap
         data = Data(
-            lambda: ArrayRows(rows, one_class, groups=groups, group_cap=cap), facts
+            lambda: ArrayRows(rows, one_class, groups=groups, group_cap=cap),
+            facts,
+            notice=notice,
         )
         weaker = self._around() if np.isfinite(self.epsilon) else []
         done = carry_out(
@@ -192,7 +199,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Unclassed):
         X, groups = as_arrays(X, groups)
         x = self._rows(X)
         solver = PrincipalComponents(self.n_components, self.row_norm, self.mean_share)
-        head = self._fitted(solver, x, groups, x.shape[1]).head
+        head = self._fitted(solver, x, groups).head
         self.components_ = head.weights.T
         self.mean_ = head.transform.center
         kept = np.maximum(head.variances, 0.0)[: self.n_components]
@@ -312,7 +319,13 @@ class DPRegressor(RegressorMixin, _Unclassed):
         scaled = clipped_target(target, middle, half)
         with np.errstate(all="ignore"):  # a signalling NaN of float32 would warn
             rows = np.column_stack([x, scaled * solver.column_size])
-        head = self._fitted(solver, rows, groups, rows.shape[1]).head
+        given = column(y)
+
+        def notice() -> str:
+            what = "targets are no finite number"
+            return private_notice(is_given(given), np.isfinite(target), what)
+
+        head = self._fitted(solver, rows, groups, notice).head
         self.coef_ = half * head.weights[:, 0]
         self.intercept_ = float(middle + half * head.intercept[0])
         return self

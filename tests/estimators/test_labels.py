@@ -10,8 +10,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dphead import DPMultiLabelClassifier, DPPrototypeClassifier, DPRegressor
+from dphead import (
+    DPFinetuneClassifier,
+    DPMultiLabelClassifier,
+    DPPrototypeClassifier,
+    DPRegressor,
+    PrivateNotice,
+)
 from dphead.estimators import inputs, labels
+from dphead.privacy.ledger import Ledger
 from dphead.rows.arrays import ArrayRows
 from dphead.sums.door import Door
 
@@ -374,3 +381,130 @@ def test_rows_in_memory_are_plain_arrays():
     ):
         with pytest.raises(ValueError, match="y must be a numpy array of real numbers"):
             ArrayRows(x, wrong)
+
+
+TEXTS = ["str", "string[python]", "string[pyarrow]", "category", "pyarrow", "T", "U1"]
+
+
+def texts_of(dtype, values):
+    if dtype == "T":
+        return np.array(values, np.dtypes.StringDType())
+    if dtype == "U1":
+        return np.array(values)
+    if dtype == "pyarrow":
+        return pytest.importorskip("pyarrow").array(values)
+    return pytest.importorskip("pandas").Series(values).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", TEXTS)
+def test_texts_that_a_column_declares_are_no_numbers(dtype):
+    y, ledger = texts_of(dtype, ["1", "2"] * 10), Ledger()
+    x, images = np.zeros((20, 2)), np.zeros((20, 8, 8), np.uint8)
+    for make, given, rows in (
+        (DPPrototypeClassifier, {"classes": [1, 2]}, x),
+        (DPFinetuneClassifier, {"classes": [1, 2]}, images),
+        (DPRegressor, {"bounds": (1.0, 2.0)}, x),
+    ):
+        with pytest.raises(ValueError, match=r"must be of one kind|real numbers"):
+            make(ledger=ledger, delta=1e-3, **given).fit(rows, y)
+    with pytest.raises(ValueError, match="must be of one kind"):
+        DPPrototypeClassifier(ledger=ledger, classes=[b"1", b"2"]).fit(x, y)
+    assert ledger.fits() == []
+    model = DPPrototypeClassifier(ledger=ledger, classes=["1", "2"], delta=1e-3)
+    assert list(model.fit(x, y).classes_) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "classes", "held"),
+    [
+        ("float32", [0.1, 1.0], False),
+        ("float64", np.float32([0.1, 1.0]), False),
+        ("float32", np.float32([0.1, 1.0]), True),
+        ("float32", [0.5, 1.0], True),
+        ("float16", [2049, 1], False),
+        ("float64", [2**53 + 1, 1], False),
+        ("float64", [2**53, 1], True),
+        ("uint8", [-1, 1], False),
+        ("int64", [0.5, 1.0], False),
+        ("int64", [0.0, 1.0], True),
+        ("bool", [0, 1], True),
+        ("bool", [1, 2], False),
+        ("int8", [1, 300], False),
+        ("object", [0.1, 300], True),
+    ],
+)
+def test_each_class_must_be_a_value_of_the_labels_dtype(dtype, classes, held):
+    """0.1 is another number in float32, and -1 is 255 in uint8: those rows would count
+    zero after the charge.
+    """
+    names = inputs.declared(classes)
+    if held:
+        labels.require_same_kind(np.dtype(dtype), names)
+        found = labels.positions(names.astype(dtype), names)
+        assert found.tolist() == [0, 1]
+        return
+    with pytest.raises(ValueError, match="must be a value of the labels' dtype"):
+        labels.require_same_kind(np.dtype(dtype), names)
+
+
+CASES = ["cat", "Cat", None, "dog", float("nan"), "bird"] * 10
+NOTICES = {
+    "classifier": (
+        lambda: DPPrototypeClassifier(classes=["cat", "dog"], delta=1e-3),
+        CASES,
+        "20 of 60 labels match no class",
+    ),
+    "regressor": (
+        lambda: DPRegressor(bounds=(0.0, 1.0), delta=1e-3),
+        [0.5, "0.5", None, float("inf"), 1, 0] * 10,
+        "20 of 60 targets are no finite number",
+    ),
+    "label sets": (
+        lambda: DPMultiLabelClassifier(method="dp-sgd", delta=1e-3),
+        np.array([[1, -1], [0, 1], [1, np.nan]] * 20),
+        "20 of 60 label sets have another number than one and zero",
+    ),
+    "network": (
+        lambda: DPFinetuneClassifier(
+            model="wrn-10-1",
+            groups=4,
+            classes=["cat", "dog"],
+            delta=1e-3,
+            noise_multiplier=9.0,
+            batch_size=30,
+            steps=1,
+        ),
+        CASES,
+        "20 of 60 labels match no class",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTICES)
+def test_labels_that_match_no_class_are_told_to_the_data_holder(name, capfd):
+    """Once, after the fit, without those that are missing. Where warnings are errors
+    the fit still returns, since a row's value must not stop it.
+    """
+    make, y, text = NOTICES[name]
+    shape = (60, 8, 8) if name == "network" else (60, 2)
+    x = np.zeros(shape, np.uint8 if name == "network" else float)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        make().fit(x, y)
+    told = [one for one in warned if one.category is PrivateNotice]
+    assert len(told) == 1
+    assert f"for the data holder alone: {text}" in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivateNotice)
+        model = make().fit(x, y)
+    assert model.privacy_.epsilon <= 1.0
+    assert text in capfd.readouterr().err
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "20 of 60" not in repr(vars(model))
+
+
+def test_no_notice_comes_where_all_labels_are_known_or_missing(recwarn):
+    y = ["cat", "dog", None] * 20
+    DPPrototypeClassifier(classes=["cat", "dog"], delta=1e-3).fit(np.zeros((60, 2)), y)
+    assert [w for w in recwarn if w.category is PrivateNotice] == []

@@ -379,3 +379,34 @@ def test_the_example_runs_and_every_parameter_is_described():
     for name in kind().get_params():
         assert name in kind.__doc__
     assert "DPMultiLabelClassifier" in dphead.__all__
+
+
+def test_a_frames_columns_are_the_classes_in_their_order():
+    """Permuted columns would train each class on the labels of another."""
+    pandas = pytest.importorskip("pandas")
+    x, ledger = np.zeros((20, 2)), Ledger()
+    y = pandas.DataFrame({"a": [0, 1] * 10, "b": [1, 0] * 10, "c": [1, 1] * 10})
+
+    def fitted(classes, frame):
+        given = {"method": "dp-sgd", "delta": 1e-3, "ledger": ledger}
+        return DPMultiLabelClassifier(classes=classes, **given).fit(x, frame)
+
+    numbered = y.set_axis([2, 0, 1], axis=1)
+    for classes, frame in (
+        (["a", "b", "c"], y[["b", "a", "c"]]),
+        (["a", "b", "d"], y),
+        ([0, 1, 2], numbered),
+    ):
+        with pytest.raises(ValueError, match=r"classes in their order.*Pass y"):
+            fitted(classes, frame)
+    assert ledger.fits() == []
+    assert fitted(None, y).classes_.tolist() == ["a", "b", "c"]
+    assert fitted([7, 8, 9], y.set_axis(range(3), axis=1)).classes_.tolist() == [
+        7,
+        8,
+        9,
+    ]
+    model = fitted(["a", "b", "c"], y)
+    assert model.score(x, y) == model.score(x, y.to_numpy())
+    with pytest.raises(ValueError, match="classes in their order"):
+        model.score(x, y[["c", "b", "a"]])

@@ -21,14 +21,14 @@ from extract.sources import open_source
 from extract.tables import Columns
 
 # grades from 1, as positions from 0 they would be shifted and merged
-CLASSES = ["3", "1", "2"]
+CLASSES = ["2", "3", "1"]
 LABEL = [3, 1, 2, None, 1, 3]
 # half of all signed 64-bit hashes are negative
 GROUP = [-1541654101129638711, -1, -1541654101129638711, None, -1, 7]
 SPLIT = ["train", "test", "train", None, "val", "test"]
 N = len(LABEL)
 WANTED = {
-    "labels": [0, 1, 2, -1, 1, 0],
+    "labels": [1, 2, 0, -1, 2, 1],
     "group": group_ids(GROUP, N).tolist(),
     "split": ["train", "test", "train", "none", "validation", "test"],
 }
