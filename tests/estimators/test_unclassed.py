@@ -229,6 +229,45 @@ def test_fits_are_counted_and_capped_like_any_other(rows):
     assert hidden.privacy_.neighboring_relation == "add_remove"
 
 
+def test_at_most_so_many_rows_of_a_group_count():
+    """400 rows of one person along the first axis, and 200 people along the second.
+    Noise is far below both, so that a cap of 1 decides the component and the fit.
+    """
+    x = np.zeros((600, 3))
+    x[:400, 0] = x[400:, 1] = 0.9
+    groups = np.maximum(np.arange(600), 399)
+    budget = {"epsilon": 1e5, "group_cap": 1, "mean_share": 0.0}
+    model = DPPCA(n_components=1, **budget).fit(x, groups=groups)
+    assert abs(model.components_[0, 1]) > 0.99
+    # one row says 1 and 200 say 0
+    same = np.where(np.arange(600)[:, None] < 400, [[0.5, 0.0]], [[0.5, 0.0]])
+    target = np.where(np.arange(600) < 400, 1.0, 0.0)
+    fitted = DPRegressor(bounds=(0, 1), ridge=1e-3, **(budget | {"mean_share": 0.1}))
+    fitted.fit(same, target, groups=groups)
+    assert fitted.predict(same[:1])[0] < 0.1
+
+
+def test_a_private_number_of_rows_is_published_nowhere(rows):
+    """nominal_n stands in its place: in the guarantee, the ledger and all scales,
+    where no noisy count is released (mean_share of 0).
+    """
+    x, y = rows
+    ledger = Ledger()
+    hidden = {"relation": "add_remove", "nominal_n": N, "ledger": ledger}
+    deviations = set()
+    for n in (N - 1, N - 700):
+        model = regressor(**hidden).fit(x[:n], y[:n])
+        pca = DPPCA(n_components=1, epsilon=2.0, mean_share=0.0, **hidden).fit(x[:n])
+        deviations.add(pca.noise_sd_)
+        for fitted in (model, pca):
+            assert fitted.privacy_.n_rows == N
+            rows_of = {row["n_rows"] for row in fitted.privacy_.releases}
+            assert rows_of == {N}
+    assert len(deviations) == 1
+    for fit in ledger.fits():
+        assert f"{N - 1}" not in repr(fit) and f"{N - 700}" not in repr(fit)
+
+
 def test_a_head_behind_private_components_is_not_warned_of(rows):
     x, y = rows
     high = (y > 10).astype(int)

@@ -162,6 +162,31 @@ def test_what_is_not_on_the_grid_is_counted(direction, monkeypatch):
     assert least <= found.infinite <= 1.1 * 2 * norm.sf(3)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_what_the_rounding_of_cells_may_take_off_is_an_infinite_loss(
+    direction, monkeypatch
+):
+    """Under the ratio's own weights each cell's part counts at its upper end."""
+    exact = module._cells
+    doubt = 1e-12  # of each cell, far above what rounding does
+
+    def doubtful(*given):
+        chances, errors = exact(*given)
+        return chances, errors + doubt
+
+    monkeypatch.setattr(module, "_cells", doubtful)
+    found = module._ratio(1.0, direction)
+    assert found is not None
+    unseen, seen = found
+    ends = unseen.lowest + np.arange(1, len(unseen.chances))
+    assert unseen.infinite >= doubt * len(ends)
+    assert seen.infinite >= doubt * float(ends.sum()) * seen.interval
+    # a sum of chances may be off by some roundings of 1 besides
+    monkeypatch.setattr(module, "_cells", lambda *given: (exact(*given)[0], 0.0 * ends))
+    monkeypatch.setattr(module, "_outside", lambda z: 0.0)
+    assert min(part.infinite for part in module._ratio(1.0, direction)) >= 2**-53
+
+
 def test_a_ratio_of_zero_is_an_infinite_loss():
     """With much mass at 0 (little noise, wide cells) added rows have no logarithm."""
     found = epoch_losses(0.5, 2, "added", INTERVAL)

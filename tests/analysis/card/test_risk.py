@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.risk import COMPARED, CURVE_RATES, limits_of
@@ -78,6 +80,27 @@ def test_sampled_batches_are_limited_as_riskcal_does_from_a_distribution():
     theirs = 1 - np.asarray(misses)
     assert np.all(np.array(found.hits) >= theirs - 1e-4)
     np.testing.assert_allclose(found.hits, theirs, rtol=2e-2)
+
+
+def test_a_replaced_row_in_a_poisson_batch_is_limited_by_its_own_pair():
+    """Source: Neyman, Pearson, on (1 - q) N(0) + q N(+-1): the ratio rises with the
+    number that is seen. With the relation of an empty place limits would be smaller.
+    """
+    sd, q = 0.8, 0.5
+    released = report((sd, q, 1), epsilon=5.0, relation="replace_one")
+    found = own(limits_of(released), replaced=True)
+
+    def beyond(x, mean):
+        return (1 - q) * norm.sf(x / sd) + q * norm.sf((x - mean) / sd)
+
+    for rate, hit in zip(REPORTED_RATES, found.hits, strict=True):
+        x = brentq(lambda x, rate=rate: beyond(x, -1) - rate, -5, 10)
+        # the limit is an upper one, of 2,000 epsilons
+        assert beyond(x, 1) - 1e-12 <= hit <= beyond(x, 1) * 1.01
+    gain = beyond(0, 1) - beyond(0, -1)
+    assert (1 + gain) / 2 <= found.guess + 1e-12 <= (1 + gain) / 2 * 1.01
+    empty = report((sd, q, 1), epsilon=5.0, relation="zero_out")
+    assert max(own(limits_of(empty)).hits) < max(found.hits)
 
 
 def test_a_run_stands_in_for_its_own_epsilon():
