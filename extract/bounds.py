@@ -1,11 +1,13 @@
-"""How much a packed source may unpack to, and what of it is a plain file: asked before
-a byte of it is read.
+"""Bound what is read of a file that a user names, before it fills memory: how much a
+packed source may unpack to, which paths are plain files, and how long a text may be.
 """
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from extract.errors import ExtractError
 
@@ -13,6 +15,8 @@ PLAIN_BYTES = 1 << 30  # that anything may unpack to; chosen, not measured
 # times its own bytes that a larger one may unpack to: images pack 2 to 20 times, zeros
 # 1,000 times; chosen, not measured
 PACKED_TIMES = 100
+TEXT_BYTES = 64 << 20  # of a text that is read as a whole; chosen, not measured
+MAX_LINE = 16 << 20  # characters of a line of a table; chosen, not measured
 
 
 def check_unpacked(size: int, packed: int, path: Path) -> None:
@@ -50,3 +54,35 @@ def check_ends(path: Path) -> None:
             f"a file must have an end, got path={str(path)!r}, a pipe or a device. "
             "Copy it into a file."
         )
+
+
+def read_text(path: Path, most: int = TEXT_BYTES) -> str:
+    """Return a UTF-8 text that is read as a whole, such as a list of names.
+
+    Raises OSError for a pipe, a device or more than `most` bytes, and
+    UnicodeDecodeError for another encoding.
+    """
+    if path.exists() and not is_plain(path):
+        raise OSError("a pipe, a device or a folder")
+    if path.stat().st_size > most:
+        raise OSError(f"{path.stat().st_size} bytes, more than {most}")
+    return path.read_text(encoding="utf-8-sig")
+
+
+def lines(file: IO[str]) -> Iterator[str]:
+    """Yield the lines of a table. ValueError for one of MAX_LINE characters."""
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise ValueError("a line without an end")
+        yield line
+
+
+def undecoded_line(path: Path) -> int:
+    """Return the number, from 1, of the first line that is no UTF-8, or 0."""
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 0

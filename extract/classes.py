@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from extract.bounds import is_plain
+from extract.bounds import read_text
 from extract.errors import ExtractError
 from extract.items import name_of, read_column
 from extract.rows import group_ids
@@ -147,12 +147,11 @@ def _numbered(count: str) -> list[str]:
 def _listed_names(path: Path) -> list[str]:
     """The lines of a file that are not empty."""
     try:
-        if not is_plain(path):
-            raise OSError("no plain file")
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ExtractError(
-            f"--classes @FILE must be readable text, got file={str(path)!r}. Check it."
+            f"--classes @FILE must be readable text, got file={str(path)!r} ({error}). "
+            "Write a name a line, in UTF-8."
         ) from error
     return [line.strip() for line in lines if line.strip()]
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from extract.bounds import is_plain
+from extract.bounds import is_plain, lines, undecoded_line
 from extract.classes import (
     SPLITS,
     Classes,
@@ -246,14 +246,16 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
             raise OSError("no plain file")
         with path.open(newline="", encoding="utf-8-sig") as file:
             # a quote that is not closed is an error
-            reader = csv.DictReader(file, strict=True)
+            reader = csv.DictReader(lines(file), strict=True)
             header = [str(name).strip() for name in reader.fieldnames or []]
             reader.fieldnames = header
             records = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
+        undecoded = isinstance(error, UnicodeDecodeError)
+        where = f", line={undecoded_line(path)}" if undecoded else ""
         raise ExtractError(
-            f"a manifest must be a CSV file in UTF-8, got file={str(path)!r}. Save it "
-            "again."
+            f"a manifest must be a CSV file in UTF-8, got file={str(path)!r}{where} "
+            f"({error}). Save it again."
         ) from error
     unknown = sorted(set(header) - {"path", "label", "split", "group"})
     if "path" not in header or unknown:
@@ -366,8 +368,11 @@ def _archive_kind(path: Path) -> str | None:
     if name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")):
         return "tar"
     with path.open("rb") as file:
-        if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
+        first = file.read(512)
+        if first[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
             return "zip"
+        if not any(first):  # zeros, which xz would skip to the end of the file
+            return None
     return "tar" if tarfile.is_tarfile(path) else None
 
 

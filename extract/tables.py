@@ -16,11 +16,11 @@ from typing import IO
 
 import numpy as np
 
+from extract.bounds import lines, undecoded_line
 from extract.errors import ExtractError
 from extract.npy import StoredArray, stored_arrays
 
 ROLES = ("label", "group", "split")
-MAX_LINE = 16 << 20  # characters of a line of a CSV; chosen, not measured
 Block = dict[str, np.ndarray]
 
 
@@ -234,13 +234,14 @@ def _text(path: Path) -> IO[str]:
 
 
 def _records(file: IO[str], comma: str, path: Path) -> Iterator[list[str]]:
-    """The lines of a table, each with as many cells as the first.
+    """Yield the lines of a table, each with as many cells as the first.
 
-    Empty ones are skipped. ExtractError for one that is longer than MAX_LINE, not
-    UTF-8, or has a quote that a later line closes, which would take the lines between.
+    Empty ones are skipped. Raises ExtractError, with the line, for one that is too
+    long, is no UTF-8, or has a quote that a later line closes: it would take the lines
+    between.
     """
     width = 0
-    reader = csv.reader(_lines(file), delimiter=comma, strict=True)
+    reader = csv.reader(lines(file), delimiter=comma, strict=True)
     try:
         for number, record in enumerate(reader, 1):
             if reader.line_num != number:
@@ -251,16 +252,12 @@ def _records(file: IO[str], comma: str, path: Path) -> Iterator[list[str]]:
             if len(record or [""]) != width:
                 raise csv.Error("more or fewer cells")
             yield record or [""]
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:
+        # text is decoded in advance of the line that is parsed
+        decoded = not isinstance(error, UnicodeDecodeError)
+        line = reader.line_num if decoded else undecoded_line(path)
         raise ExtractError(
             "each line of a table must be UTF-8 and have as many cells as its header, "
-            f"got line={reader.line_num} of {str(path)!r}, whose header has {width}. "
+            f"got {line=} of {str(path)!r}, whose header has {width}. "
             "Correct that line."
         ) from error
-
-
-def _lines(file: IO[str]) -> Iterator[str]:
-    while line := file.readline(MAX_LINE):
-        if len(line) == MAX_LINE:
-            raise csv.Error("a line without an end")
-        yield line

@@ -33,9 +33,10 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     Looks at private values and is outside the guarantee. Checks the digest of each
     block, non-finite features, labels without a class, unreadable rows, equal images,
     near-equal images in two splits, groups in two splits. `against` is a second file
-    (the test set, say) whose rows are then counted as one more split; equal images are
-    found there by their coarse hash only, since each file has its own salt. FormatError
-    if a file cannot be opened. Rows are named where the table of names is beside it.
+    (the test set, say): its digests and features are checked too, and its rows count as
+    one more split. Equal images are found there by their coarse hash only, since each
+    file has its own salt. FormatError if a file cannot be opened. Rows are named where
+    the table of names is beside it.
     """
     with open_features(path) as file:
         problems = _blocks(file)
@@ -44,6 +45,9 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
         problems += _across_splits(file)
         if against is not None:
             with open_features(against) as other:
+                theirs = read_names(other.path, other.n_rows)
+                for problem in _blocks(other):
+                    problems.append(Problem(f"{against}: {_told(problem, theirs)}"))
                 problems += _between(file, other)
         names = read_names(file.path, file.n_rows)
     return [_told(problem, names) for problem in problems]

@@ -24,7 +24,7 @@ SIDE = 6  # pixels
 NETWORK = (
     *("--model", "wrn-10-1", "--groups", "4", "--engine", "vmap", "--memory", "50MB"),
     *("--noise-multiplier", "3", "--batch-size", "10", "--accountant", "rdp"),
-    *("--classes", ",".join(CLASSES), "--learning-rate", "0.5"),
+    *("--classes", "3", "--learning-rate", "0.5"),
 )
 SCATTERING = ("--backbone", "scatternet", "--scatter-j", "1", "--scatter-l", "2")
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.atomic_write import write_atomically
+from extract.bounds import is_plain, read_text
 
+RECORD_BYTES = 1 << 30  # of a JSON record; chosen, not measured
 FORMAT = 1  # of what is written here
 DIGESTS = ("tensors_sha256", "sha256")  # of NAME.safetensors, and of NAME.json's rest
 
@@ -32,7 +34,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     there were digests have none.
     """
     try:
-        facts = json.loads(path.read_text())
+        facts = json.loads(read_text(path, RECORD_BYTES))
         if not isinstance(facts, dict):
             raise ValueError(f"{type(facts).__name__} for an object")
     except UnicodeDecodeError as error:
@@ -80,8 +82,11 @@ def read_sealed(
     from safetensors.numpy import load
 
     try:
-        facts = json.loads((folder / f"{name}.json").read_text())
-        held = (folder / f"{name}.safetensors").read_bytes()
+        facts = json.loads(read_text(folder / f"{name}.json", RECORD_BYTES))
+        tensors = folder / f"{name}.safetensors"
+        if tensors.exists() and not is_plain(tensors):
+            raise OSError(f"{tensors} is a pipe, a device or a folder")
+        held = tensors.read_bytes()
         if facts["format"] != FORMAT:
             raise ValueError(
                 f"the {name}'s format must be {FORMAT}, got format={facts['format']}. "

@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+from extract.bounds import read_text
+
+CONFIG_BYTES = 1 << 20  # of a --config; chosen, not measured
 GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
 # of one process, or of this call alone
 NOT_KEPT = {
@@ -74,7 +77,7 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
     if path is None:
         return
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(path, CONFIG_BYTES))
     except (OSError, ValueError) as error:
         raise click.BadParameter(
             f"a configuration must be a TOML file, got {str(path)!r} ({error}). One "

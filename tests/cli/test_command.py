@@ -1,5 +1,6 @@
 """Options in sections, and a configuration from and to TOML."""
 
+import os
 import tomllib
 
 import click
@@ -116,3 +117,12 @@ def test_the_shell_completes_commands_options_and_methods(monkeypatch):
     assert found([], "pre") == {"predict"}
     assert "--epsilon" in found(["fit"], "--eps")
     assert "dp-fc" in found(["fit", "--method"], "dp-")
+
+
+def test_a_configuration_without_an_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 40)
+    for path in ("/dev/zero", tmp_path / "pipe", tmp_path / "huge"):
+        command = ("fit", "f.h5", "-o", tmp_path / "run", "--config", path)
+        assert "must be a TOML file" in refused(dphead(*command))

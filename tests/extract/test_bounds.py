@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from extract import bounds
-from extract.bounds import check_ends, check_unpacked, is_plain
+from extract.bounds import check_ends, check_unpacked, is_plain, read_text
 from extract.classes import Classes
 from extract.errors import ExtractError
 from extract.sources import open_source
@@ -54,3 +54,27 @@ def test_a_source_that_is_a_pipe_is_refused(name, layout, tmp_path):
     (tmp_path / "folder" / "train-labels-idx1-ubyte").write_bytes(b"")
     with pytest.raises(ExtractError, match="must have an end, got"):
         open_source(source, Classes.parse("3"), layout=layout)
+
+
+def test_a_text_is_read_only_where_it_has_an_end_and_a_bounded_size(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe", tmp_path / "link", tmp_path):
+        with pytest.raises(OSError, match="a pipe, a device or a folder"):
+            read_text(path)
+    text = tmp_path / "names"
+    text.write_text("12345")
+    assert read_text(text, 5) == "12345"
+    with pytest.raises(OSError, match="5 bytes, more than 4"):
+        read_text(text, 4)
+
+
+@pytest.mark.parametrize("content", [b"path,label\nx.png,\xff\n", b"p" * 2000])
+def test_a_manifest_is_read_line_by_line_and_says_what_is_wrong(
+    tmp_path, monkeypatch, content
+):
+    monkeypatch.setattr(bounds, "MAX_LINE", 1000)
+    path = tmp_path / "m.csv"
+    path.write_bytes(content)
+    with pytest.raises(ExtractError, match=r"line=2|without an end"):
+        open_source(path, Classes.parse("a,b"))

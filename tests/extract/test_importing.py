@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dphead.cli.features import features as command
-from extract import importing, tables
+from extract import bounds, importing
 from extract.classes import Classes
 from extract.errors import ExtractError, FormatError
 from extract.format import group_ids, open_features
@@ -524,8 +524,19 @@ def test_unusable_tables_are_refused_in_a_line(tmp_path, text, said):
     assert [p.name for p in tmp_path.iterdir()] == ["f.csv"]
 
 
+def test_a_byte_that_is_no_utf8_is_named_by_its_line(tmp_path):
+    """Text is decoded in blocks, in advance of the line that is parsed."""
+    path = tmp_path / "f.csv"
+    path.write_bytes(b"a,b\n1,\xff\n")
+    with pytest.raises(ExtractError, match=r"line=2 of"):
+        imported(path)
+    path.write_bytes(b"a,b\n" + b"1,2\n" * 5000 + b"1,\xff\n" + b"1,2\n" * 5000)
+    with pytest.raises(ExtractError, match=r"line=5002 of"):
+        imported(path)
+
+
 def test_a_line_without_an_end_is_not_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_LINE", 1000)
+    monkeypatch.setattr(bounds, "MAX_LINE", 1000)
     path = tmp_path / "f.csv"
     path.write_text("a,b\n1,2\n" + "1," * 5000)
     with pytest.raises(ExtractError, match="line=2"):

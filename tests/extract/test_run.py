@@ -8,7 +8,9 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -414,6 +416,18 @@ def test_the_test_file_against_the_training_file(digits_npz, tmp_path):
         extract(options(digits_npz, tmp_path / f"{split}.h5", split=split))
     shutil.copy(tmp_path / "train.h5", tmp_path / "copy.h5")
     assert len(verify(tmp_path / "train.h5", against=tmp_path / "copy.h5")) == 1
+
+
+def test_damage_of_the_other_file_is_a_problem_too(digits_npz, tmp_path):
+    extract(options(digits_npz, tmp_path / "train.h5", split="train"))
+    extract(options(digits_npz, tmp_path / "test.h5", split="test"))
+    assert verify(tmp_path / "train.h5", against=tmp_path / "test.h5") == []
+    with h5py.File(tmp_path / "test.h5", "r+", locking=False) as file:
+        features: Any = file["features"]
+        features[2] += 1
+    (problem,) = verify(tmp_path / "train.h5", against=tmp_path / "test.h5")
+    assert "test.h5: rows 0 to" in problem
+    assert "not as they were written" in problem
 
 
 @pytest.mark.parametrize(
