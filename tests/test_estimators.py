@@ -160,8 +160,17 @@ def test_a_preset_gives_the_papers_settings(blobs):
         classes=range(3), preset="fc23", ridge=0.1, learning_rate=1.0
     ).fit(*blobs)
     assert model.privacy_.private
+    assert model.privacy_.delta == 1e-5
     with pytest.raises(ValueError, match="preset"):
         dphead.DPPrototypeClassifier(classes=range(3), preset="no-such").fit(*blobs)
+
+
+@pytest.mark.parametrize(("given", "delta"), [(None, 8e-7), (1e-4, 1e-4)])
+def test_a_presets_delta_is_used_unless_one_is_given(blobs, given, delta):
+    model = dphead.DPLeastSquaresClassifier(
+        classes=range(3), preset="fc23-imagenet", alpha=1.0, ridge=0.1, delta=given
+    ).fit(*blobs)
+    assert model.privacy_.delta == delta
 
 
 # The guarantee

@@ -24,7 +24,7 @@ NAME = (*NO_TEXT, "nothing", "", ["zero_out"])
 # of parameters that all estimators have
 SHARED = {
     "epsilon": (*NO_NUMBER, None, 0, -1.0, -math.inf),
-    "delta": (*NO_NUMBER, None, 0, 1, -1e-5, 1e300, math.inf),
+    "delta": (*NO_NUMBER, 0, 1, -1e-5, 1e300, math.inf),
     "relation": (*NAME, None),
     "nominal_n": WHOLE,
     "ledger": ("", b"x", 1.5, True, NAN, [], SQUARE),

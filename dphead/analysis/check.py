@@ -95,10 +95,13 @@ def fixed_seed(run: Run) -> Iterator[Finding]:
 
 
 def delta_too_large(run: Run) -> Iterator[Finding]:
-    """Delta is at or above 1/n."""
+    """Delta is at or above 1/n, or 1/groups where groups are protected."""
     g, n_rows = run.report["guarantee"], run.report["data"]["n_rows"]
-    if text := large_delta(g["epsilon"], g["delta"], n_rows):
-        why = "A mechanism that publishes one whole row at random meets such a delta"
+    if text := large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]):
+        unit = "row" if g["group_cap"] is None else "group"
+        why = (
+            f"A mechanism that publishes one whole {unit} at random meets such a delta"
+        )
         yield Finding(
             "delta >= 1/n", text.rstrip("."), why, "Fit again with a smaller --delta"
         )

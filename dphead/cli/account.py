@@ -26,7 +26,9 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
     "--noise-multiplier", type=float, help="Noise: print the epsilon that it costs."
 )
 @click.option(
-    "--delta", type=float, required=True, help="Less than 1 / (number of rows)."
+    "--delta",
+    type=float,
+    help="Less than 1 / (number of rows, or of groups); a preset may have one.",
 )
 @click.option(
     "--sampling-prob", type=float, help="Of a Poisson batch (default 1: full batch)."
@@ -152,6 +154,8 @@ def _check_together(given: dict[str, Any], plot: Path | None) -> None:
             "--select-mean must go without --plot, --shuffled-epochs and --accountant: "
             "it has bounds of its own."
         )
+    elif given["delta"] is None and given["preset"] is None:
+        problem = "--delta must be given where no --preset has one, got neither."
     if problem:
         raise click.UsageError(problem.replace("_", "-") + " Correct the options.")
 
@@ -165,8 +169,10 @@ def _account(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         comparisons,
         true_positive_rates,
     )
+    from dphead.planning import presets
     from dphead.privacy import accounting
 
+    given = given | {"delta": presets.delta_of(given["preset"], given["delta"])}
     if given["method"] is not None:
         found, events = _method(given)
     elif given["select_mean"] is not None:
@@ -231,7 +237,7 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         "sampling_prob": events[0].sampling_prob,
         "steps": events[0].count,
         "gaussian": list(given["gaussian"]),
-        "accountant": accountant,
+        "accountant": _named(accountant, events),
         "epsilon": epsilon_by(accountant, events, delta, relation),
     }
     if given["shuffled_epochs"] is not None:
@@ -257,7 +263,11 @@ def _events(given: dict[str, Any], noise: float) -> list[Any]:
 
 
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """The plan of a method, as `dphead fit` would charge it."""
+    """The plan of a method, as `dphead fit` would charge it.
+
+    Its noise is solved for by one accountant, the preset's or the user's, and its
+    epsilon is computed by the tightest one.
+    """
     from dphead.planning.methods import make_method
     from dphead.planning.plan import (
         PublicFacts,
@@ -272,24 +282,39 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         {} if given["steps"] is None else {"steps": given["steps"]}
     )
     method = make_method(given["method"], facts, settings, given["preset"])
-    accountant = given["accountant"] or method.accountant
     plan = make_plan(
         method.solver,
         facts,
         epsilon=given["epsilon"],
         delta=given["delta"],
         relation=given["relation"],
-        accountant=accountant,
+        accountant=given["accountant"] or method.accountant,
         group_cap=given["group_cap"],
     )
+    events = plan.events()
     found = {name: given[name] for name in ("method", "preset", *SIZES)} | {
         "source": method.source,
-        "accountant": accountant,
         "releases": plan.summary(),
+        "solved_for": {
+            "epsilon": plan.cost(events),
+            "accountant": _named(plan.accountant, events),
+        },
         "epsilon": plan.epsilon_spent(),
-        "warning": large_delta(given["epsilon"], given["delta"], facts.n_rows),
+        "accountant": _named("auto", events),
+        "warning": large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap),
     }
-    return found, plan.events()
+    return found, events
+
+
+def _named(accountant: str, events: list[Any]) -> str:
+    """Return the accountant that "auto" stands for: exact, or pld where rows are
+    sampled.
+    """
+    from dphead.privacy.accounting import total_mu
+
+    if accountant != "auto":
+        return accountant
+    return "pld" if total_mu(events) is None else "exact"
 
 
 def _selection(given: dict[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,12 @@ def _print_cost(console: Any, found: dict[str, Any]) -> None:
         f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
         f"{found['relation']}, {found['accountant']}{groups}"
     )
+    solved = found.get("solved_for")
+    if solved is not None and solved["accountant"] != found["accountant"]:
+        console.print(
+            f"epsilon  {solved['epsilon']:.6g}  by {solved['accountant']}, which the "
+            "noise was solved for"
+        )
     if found["mu"] is not None:
         console.print(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
     for place, rates in found["tpr_at_fpr"].items():

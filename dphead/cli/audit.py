@@ -148,6 +148,7 @@ def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
     the method's settings.
     """
     from dphead.analysis import audit as auditing
+    from dphead.planning import presets
     from dphead.planning.plan import make_plan
 
     confidence = given.pop("confidence")
@@ -158,6 +159,7 @@ def _audit(progress: Any, **given: Any) -> tuple[dict[str, Any], Any]:
     sizes = _taken(given, "n_rows", "n_features", "n_classes")
     file = _taken(given, "features", "public_rows", "split")
     budget = _taken(given, "epsilon", "delta", "relation", "group_cap")
+    budget["delta"] = presets.delta_of(given["preset"], budget["delta"])
     fits = _taken(given, "fits", "one_run", "canaries")
     facts, rows = _rows(**sizes, **file)
     name, made = _made(facts, given)

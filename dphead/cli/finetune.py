@@ -310,6 +310,7 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
     from dphead.endtoend.settings import NAMES, make_settings
     from extract.classes import Classes
 
+    given["layers"] = given["layers"] or None
     settings, source = make_settings(
         {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
     )

@@ -23,9 +23,10 @@ EPSILON = click.option(
 DELTA = click.option(
     "--delta",
     type=float,
-    default=1e-5,
-    show_default=True,
-    help="Below one over the number of images.",
+    help=(
+        "Below one over the number of images, or of groups (default: the preset's, "
+        "else 1e-5)."
+    ),
 )
 RELATION = click.option(
     "--relation",
@@ -130,8 +131,7 @@ SET = click.option(
 NORM = click.option(
     "--norm",
     type=click.Choice(["before", "after"]),
-    default="before",
-    show_default=True,
+    help="Where norms of a Wide-ResNet are, of activations (default: before).",
 )
 
 # --- images, and the features file that is made of them -------------------------------

@@ -195,7 +195,7 @@ def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
             "of so many. A head of more rows does better on new ones, most where there "
             "is least noise: expect more of the larger epsilons."
         )
-    warning = large_delta(max(q.epsilons), q.delta, q.n_rows)
+    warning = large_delta(max(q.epsilons), q.delta, q.n_rows, q.group_cap)
     if warning is not None:
         yield f"! {warning}"
     for one in charged:

@@ -24,6 +24,7 @@ TAN_COLUMNS = (
 )
 SIMULATED_SETTINGS = (  # of the full run that is predicted
     "model",
+    "norm",
     "batch_size",
     "noise_multiplier",
     "steps",
@@ -317,7 +318,6 @@ def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) ->
             tuning="public data",
             settings=settings,
             classes=Classes.parse(given["classes"]),
-            norm=given["norm"],
             image_size=given["image_size"],
             init_seed=seed,
             device=given["device"],

@@ -17,9 +17,9 @@ from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.processes import usable_device
 from dphead.endtoend.rows import ImageRows
 from dphead.endtoend.run import make_training
-from dphead.endtoend.settings import NAMES, Settings, make_settings
+from dphead.endtoend.settings import LAYERS, NAMES, Settings, make_settings
 from dphead.estimators import parameters
-from dphead.estimators.fitting import Data, carry_out
+from dphead.estimators.fitting import Data, carry_out, delta_of
 from dphead.estimators.inputs import (
     as_arrays,
     declared,
@@ -43,7 +43,6 @@ from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
 from dphead.sums.door import Door
 
 MEMORY = Setting("Bytes of a chunk's gradients.", AT_LEAST_ONE)
-LAYERS = Setting("Patterns of the names of parameters to train; () for all.")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -54,8 +53,8 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
     X is uint8 (n, h, w) or (n, h, w, channels). classes are public and needed for a
     guarantee; a row with another label counts zero. model, layers, weights, norm,
     groups: `ModelSpec`. Of noise_multiplier, batch_size and steps the one that is None
-    is what (epsilon, delta) allows. mean, std: of pixels in [0, 1], public; None takes
-    the model's own.
+    is what (epsilon, delta) allows; delta None is the preset's, else 1e-5. mean, std:
+    of pixels in [0, 1], public; None takes the model's own.
     ledger, preset, relation, nominal_n, random_state, allow_large_delta: as for
     `DPClassifier`. protect: "image" confirms that each image is protected for itself
     alone although `fit` is given groups. engine: of the per-example gradients; None
@@ -68,7 +67,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
 
     model: str = "wrn-16-4"
     epsilon: parameters.Epsilon = 1.0
-    delta: parameters.Delta = 1e-5
+    delta: parameters.DeltaOrNone = None
     classes: Sequence[Any] | np.ndarray | None = None
     relation: parameters.Relation = "zero_out"
     nominal_n: parameters.NominalN = None
@@ -94,7 +93,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
     augment: str | None = None
     weights: str | None = None
     layers: Annotated[tuple[str, ...] | list[str], LAYERS] = ()
-    norm: Literal["before", "after"] = "before"
+    norm: Literal["before", "after"] | None = None
     groups: int = 16
     mean: Scale | None = None
     std: Scale | None = None
@@ -177,6 +176,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in NAMES}
         default = next(f.default for f in fields(self) if f.name == "model")
         given["model"] = None if self.preset and self.model == default else self.model
+        given["layers"] = tuple(self.layers) or None
         settings, _ = make_settings(given, self.preset, self.epsilon)
         return settings
 
@@ -185,9 +185,9 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         spec = ModelSpec(
             settings.model,
             shape[0],
-            self.norm,
+            settings.norm,
             self.groups,
-            trainable=tuple(self.layers),
+            trainable=settings.layers,
             weights=self.weights,
         )
         mean, std = pixel_scale(settings.model, shape[0], self.mean, self.std)
@@ -199,7 +199,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         self, settings: Settings, network: Network, rows: Rows, facts: PublicFacts
     ) -> Planned:
         """The training, and its sums once they were tried."""
-        target = Target(self.epsilon, self.delta, self.relation, self.accountant)
+        target = Target(self.epsilon, delta_of(self), self.relation, self.accountant)
         training = make_training(settings, target, facts, network)
         solver, plan = training.method.solver, training.plan
         batch = settings.batch_size or facts.n_rows

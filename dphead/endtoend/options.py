@@ -21,8 +21,7 @@ class FinetuneOptions(RunOptions):
     files are (`extract.layout`), of the test's too; None is split/class with a split,
     else class. bits, intensity: what is declared of the images' samples, of the test's
     too (`extract.images.PixelRange`). shape: (channels, h, w) of the rows of a features
-    file. layers: regular expressions for the names of the parameters to train; ()
-    trains all. same_data_as: a features file of the same images, whose ledger counts.
+    file. same_data_as: a features file of the same images, whose ledger counts.
     dataset_id: the same by its id. new_data_set: these are others, although a data set
     holds some of them. mean, std: of pixels in [0, 1], of all channels or one each;
     public numbers; None takes the model's own. vote: augmented views of each test image
@@ -36,8 +35,6 @@ class FinetuneOptions(RunOptions):
     intensity: tuple[float, float] | None = None
     source: str = "dphead's defaults"
     weights: str | None = None
-    layers: tuple[str, ...] = ()
-    norm: str = "before"
     groups: int = 16
     standardise: bool = True
     image_size: int | None = None
@@ -55,6 +52,7 @@ class FinetuneOptions(RunOptions):
     checkpoint: int = 20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.checkpoint <= RELEASES:
             raise ValueError(
                 f"there must be 1 to {RELEASES} steps between checkpoints, got "

@@ -174,7 +174,7 @@ def prepare(
     target = options.target("auto")
     made = make_training(settings, target, facts, network, options.source)
     described = asdict(settings)
-    described |= {"layers": options.layers, "weights": options.weights}
+    described |= {"weights": options.weights}
     return PreparedNetwork(
         options=options,
         source=data.source,
@@ -184,7 +184,7 @@ def prepare(
         name=f"finetune {settings.model}",
         settings=described,
         space=data.source.feature_space,
-        warnings=check_delta(options, facts) + warnings,
+        warnings=check_delta(options, made.plan, facts) + warnings,
         data=data,
         sums=sums,
         schedule=made.schedule,
@@ -281,18 +281,17 @@ def write(
 
 def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
     """The network for these rows."""
-    norm: Any = options.norm
+    s = options.settings
     model = ModelSpec(
-        options.settings.model,
+        s.model,
         data.shape[0],
-        norm,
+        s.norm,
         options.groups,
         options.standardise,
         options.init_seed,
-        options.layers,
+        s.layers,
         options.weights,
     )
-    s = options.settings
     mean, std = pixel_scale(s.model, data.shape[0], options.mean, options.std)
     return NetworkSpec(
         model,

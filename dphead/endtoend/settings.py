@@ -18,6 +18,8 @@ from dphead.solvers.settings import (
 NOISE_MULTIPLIER = Setting("Of each step.", POSITIVE)
 BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE)
 SAMPLING = Setting("Poisson batches, or each image in one step of an epoch.")
+NORM = Setting("Where norms of a Wide-ResNet are, of activations.")
+LAYERS = Setting("Patterns of the names of parameters to train; () for all.")
 FEW = Range(f"a whole number from 0 to {MOST_VIEWS}", lambda v: 0 <= v <= MOST_VIEWS)
 VIEWS = Setting("Augmented views of an image.", FEW)
 
@@ -32,11 +34,15 @@ class Settings(Step):
         batch of an epoch, by chance (docs/networks.md).
     epochs, base_learning_rate: instead of steps (epochs n / batch) and learning_rate
         (times batch / 512), as TB21.
+    layers: () trains all; else the parameters whose names hold one of these regular
+        expressions.
     views: De22's augmentation multiplicity K. normalization: `ChannelNormalization`'s
         settings. The rest: `Step`.
     """
 
     model: Annotated[str, Setting("The network's name.")] = "wrn-16-4"
+    norm: Annotated[Literal["before", "after"], NORM] = "before"
+    layers: Annotated[tuple[str, ...], LAYERS] = ()
     noise_multiplier: Annotated[float | None, NOISE_MULTIPLIER] = None
     batch_size: Annotated[int | None, BATCH_SIZE] = None
     sampling: Annotated[Literal["poisson", "allocation"], SAMPLING] = "poisson"
@@ -91,7 +97,6 @@ HEAD_SETTINGS = {
     "intercept",
     "unit_norm",
     "left_to_the_user",
-    "dampening",
     "search",
     "groups",
     "dataset",
@@ -150,14 +155,9 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
         )
     if columns:
         first = next(iter(columns))
-        value: Any = wanted or epsilon
-        if (
-            columns[first]
-            and isinstance(columns[first][0], float)
-            and value is not None
-        ):
-            value = float(value)
-        table |= presets.column(base, **{first: value})
+        heads = {_typed(head): head for head in columns[first]}
+        value = wanted.removesuffix(".0") or _typed(epsilon)
+        table |= presets.column(base, **{first: heads.get(value, value)})
     network = data["network"]
     table["model"] = network[table["dataset"]] if isinstance(network, dict) else network
     if table.pop("data_norm", "none") != "none":
@@ -165,5 +165,11 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
             "normalization"
         ]
     own = {str(k): v for k, v in table.items() if k not in HEAD_SETTINGS}
+    own["layers"] = tuple(own.get("layers", ()))
     found = {RENAMED.get(name, name): value for name, value in own.items()}
     return found, data["source"]
+
+
+def _typed(head: Any) -> str:
+    """Return a column's head as a user may type it: 8 for 8.0."""
+    return f"{head:g}" if isinstance(head, int | float) else str(head)

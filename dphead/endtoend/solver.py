@@ -28,10 +28,13 @@ from dphead.solvers.settings import (
     CLIP_NORM,
     LEARNING_RATE,
     OFF,
+    Range,
     Setting,
     check_settings,
 )
 
+UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
+DAMPENING = Setting("Of momentum: a gradient counts less by this part.", UP_TO_ONE, OFF)
 DECOUPLED = Setting("Weight decay beside the gradient, as AdamW's.", source=OFF)
 
 
@@ -69,14 +72,16 @@ class Step:
     """How a step is made of a released gradient.
 
     learning_rate multiplies the mean clipped gradient over the expected batch size,
-    also divided by the clip norm if `normalize` (De22). average: "last" or "ema", with
-    De22's warm-up min(ema_decay, (1 + t) / (10 + t)). weight_decay: decoupled from the
-    gradient (AdamW) if `decoupled`.
+    also divided by the clip norm if `normalize` (De22). dampening: TAN23's, as PyTorch
+    has it: without effect on the first step, and without momentum. average: "last" or
+    "ema", with De22's warm-up min(ema_decay, (1 + t) / (10 + t)). weight_decay:
+    decoupled from the gradient (AdamW) if `decoupled`.
     """
 
     optimizer: Annotated[Optimizer, OPTIMIZER] = "sgd"
     learning_rate: Annotated[float, LEARNING_RATE] = 2.0
     momentum: Annotated[float, MOMENTUM] = 0.0
+    dampening: Annotated[float, DAMPENING] = 0.0
     beta2: Annotated[float, BETA2] = 0.999
     clip_norm: Annotated[float, CLIP_NORM] = 1.0
     normalize: Annotated[bool, NORMALIZE] = True
@@ -87,6 +92,11 @@ class Step:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.dampening and self.optimizer != "sgd":
+            raise ValueError(
+                f"dampening needs optimizer 'sgd', got dampening={self.dampening}, "
+                f"optimizer={self.optimizer!r}. Leave it out."
+            )
 
 
 @dataclass(frozen=True)
@@ -171,9 +181,9 @@ class NetworkDescent(Step):
             answer = yield Ask("gradient", self.query, params)
             gradient = answer.value * scale
             decay = self.weight_decay * state.weights
-            direction = moments.direction(
-                self, gradient if self.decoupled else gradient + decay
-            )
+            raw = gradient if self.decoupled else gradient + decay
+            damped = 1 - self.dampening if t and self.momentum else 1.0
+            direction = moments.direction(self, damped * raw)
             state.weights = state.weights - self.learning_rate * (
                 direction + (decay if self.decoupled else 0.0)
             )

@@ -63,8 +63,8 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
     ----------
     epsilon : float, default=1.0
         The budget of this fit. Infinity turns clipping and noise off: not private.
-    delta : float, default=1e-5
-        Of the budget; below 1/n_rows.
+    delta : float, default=None
+        Of the budget; below 1/n_rows. None: the preset's, else 1e-5.
     classes : sequence of shape (n_classes,), default=None
         The public classes, needed for a guarantee; a row with another label counts
         zero. A features file brings its own, in its order.
@@ -129,7 +129,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
     method: ClassVar[str]
 
     epsilon: parameters.Epsilon = 1.0
-    delta: parameters.Delta = 1e-5
+    delta: parameters.DeltaOrNone = None
     classes: Sequence[Any] | np.ndarray | None = None
     relation: parameters.Relation = "zero_out"
     nominal_n: parameters.NominalN = None

@@ -11,6 +11,7 @@ from typing import Any
 
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.ledger import in_other_ledgers, ledger_of
+from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger
@@ -65,7 +66,7 @@ def head_plan(
         solver,
         facts,
         epsilon=estimator.epsilon,
-        delta=estimator.delta,
+        delta=delta_of(estimator),
         relation=estimator.relation,
         accountant=accountant,
         group_cap=estimator.group_cap,
@@ -92,9 +93,7 @@ def carry_out(
     seed = seed_of(estimator.random_state)
     noise = NoiseSource(seed)
     facts = data.facts
-    large = confirmed_delta(
-        estimator.epsilon, estimator.delta, facts.n_rows, estimator.allow_large_delta
-    )
+    large = confirmed_delta(estimator, facts)
     for text in weaker:
         warnings.warn(text, PrivacyWarning, stacklevel=3)
     planned = prepare()
@@ -138,6 +137,11 @@ def _tell_holder(text: str) -> None:
         print(text, file=sys.stderr)
 
 
+def delta_of(estimator: Any) -> float:
+    """Return an estimator's delta; None is its preset's, where it has one."""
+    return presets.delta_of(getattr(estimator, "preset", None), estimator.delta)
+
+
 def public_rows(estimator: Any, n_rows: int) -> int:
     """The public number of rows: theirs, or under add_remove nominal_n.
 
@@ -152,14 +156,16 @@ def public_rows(estimator: Any, n_rows: int) -> int:
     return nominal if nominal is not None else n_rows
 
 
-def confirmed_delta(epsilon: float, delta: float, n_rows: int, allow: bool) -> str:
+def confirmed_delta(estimator: Any, facts: PublicFacts) -> str:
     """A delta of 1/n or more is an error, or a warning to the caller of `fit` once
     allowed; "" below it.
     """
-    text = large_delta(epsilon, delta, n_rows)
+    cap = getattr(estimator, "group_cap", None)
+    delta = delta_of(estimator)
+    text = large_delta(estimator.epsilon, delta, facts.n_rows, cap)
     if text is None:
         return ""
-    if not allow:
+    if not estimator.allow_large_delta:
         raise ValueError(
             f"{text} Use a smaller one, or confirm with allow_large_delta=True."
         )

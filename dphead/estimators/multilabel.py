@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from dphead.analysis.metrics import classified
 from dphead.estimators.base import DPClassifier, check_classified, share_right
+from dphead.estimators.fitting import delta_of
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -196,7 +197,7 @@ class DPMultiLabelClassifier(DPClassifier):
         method = super()._method(facts)
         method = replace(method, solver=of_sigmoids(method.solver))
         target = Target(
-            self.epsilon, self.delta, self.relation, group_cap=self.group_cap
+            self.epsilon, delta_of(self), self.relation, group_cap=self.group_cap
         )
         check_takes_sets(method.solver, target.budgeted(facts))
         return method

@@ -16,6 +16,7 @@ PLACE = Range("a path or a Ledger", lambda v: v != "")
 
 Epsilon = Annotated[float, Setting("Budget of a fit.", BUDGET)]
 Delta = Annotated[float, Setting("Of the budget.", BELOW_ONE)]
+DeltaOrNone = Annotated[float | None, Setting("None: the preset's.", BELOW_ONE)]
 Relation = Annotated[
     Literal["zero_out", "add_remove", "replace_one"],
     Setting("What two neighbouring data sets differ by."),

@@ -185,13 +185,20 @@ def check_facts(facts: PublicFacts) -> None:
         )
 
 
-def large_delta(epsilon: float, delta: float, n_rows: int) -> str | None:
-    """What to say of a delta at or above 1/n, with which a mechanism may publish a
-    whole row; None below it.
+def large_delta(
+    epsilon: float, delta: float, n_rows: int, group_cap: int | None = None
+) -> str | None:
+    """Return why delta is too large, or None: it lets a mechanism publish a whole unit.
+
+    The unit is a row, or a group with group_cap. The number of groups is private, and
+    at most n_rows: a delta below 1/n_rows is below 1/groups too.
     """
     if np.isinf(epsilon) or delta < 1 / n_rows:
         return None
-    return f"delta must be below 1/n = {1 / n_rows:.3g}, got delta={delta:g}."
+    bound = f"1/n = {1 / n_rows:.3g}"
+    if group_cap is not None:
+        bound = f"1/groups, so below {bound}, since n rows are n groups at most"
+    return f"delta must be below {bound}, got delta={delta:g}."
 
 
 def check_unit(

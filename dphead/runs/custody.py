@@ -116,9 +116,9 @@ def public_facts(
     return facts
 
 
-def check_delta(options: RunOptions, facts: PublicFacts) -> list[str]:
+def check_delta(options: RunOptions, plan: Plan, facts: PublicFacts) -> list[str]:
     """A delta at or above 1/n must be confirmed; then it is a warning in the report."""
-    text = large_delta(options.epsilon, options.delta, facts.n_rows)
+    text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
     if text is not None and not options.allow_large_delta:
         raise ValueError(
             text + " Use a smaller delta, or confirm with --allow-large-delta."

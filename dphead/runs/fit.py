@@ -227,7 +227,7 @@ def prepare(
         name=options.method,
         settings=asdict(method.solver),  # type: ignore[call-overload]
         space=f"{file.feature_space}/{options.split}",
-        warnings=check_delta(options, facts) + ungrouped,
+        warnings=check_delta(options, plan, facts) + ungrouped,
         rows=rows,
         file=file,
         releases=method.solver.plan(plan.budgeted(facts)),

@@ -16,6 +16,7 @@ import numpy as np
 from dphead.analysis.metrics import accuracy, predicted_classes
 from dphead.analysis.protected import protected_unit, thing_of
 from dphead.analysis.tradeoff import PLACES, comparisons, detection_limits
+from dphead.planning import presets
 from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import Plan, check_facts, make_plan
 from dphead.planning.stand_in import StandIn, on_fewer_rows
@@ -70,14 +71,15 @@ class Question:
     """What private fits are foretold.
 
     n_rows: private rows, or under add_remove the public stand-in for their number.
-    group_cap: protects groups (people), of which at most so many rows count; None
-    protects each row. settings: of the method, by name. draws: of the split and the
-    noise, for each epsilon; seed: of the first one.
+    delta: None takes the preset's, else 1e-5. group_cap: protects groups (people), of
+    which at most so many rows count; None protects each row. settings: of the method,
+    by name. draws: of the split and the noise, for each epsilon; seed: of the first
+    one.
     """
 
     n_rows: int
     epsilons: Sequence[float] = EPSILONS
-    delta: float = 1e-5
+    delta: float | None = None
     relation: str = "zero_out"
     group_cap: int | None = None
     method: str = "auto"
@@ -87,6 +89,8 @@ class Question:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        found = presets.delta_of(self.preset, self.delta)
+        object.__setattr__(self, "delta", found)  # the class is frozen
         known = all(0 < epsilon < math.inf for epsilon in self.epsilons)
         if not known or not self.epsilons:
             raise ValueError(
@@ -307,7 +311,7 @@ def _planned(
         method.solver,
         facts,
         epsilon=epsilon,
-        delta=question.delta,
+        delta=presets.delta_of(question.preset, question.delta),
         relation=question.relation,
         accountant=method.accountant,
         group_cap=question.group_cap,

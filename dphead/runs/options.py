@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dphead.planning import presets
 from dphead.planning.plan import Target
 from dphead.runs.connect import Place
 
@@ -12,7 +13,8 @@ from dphead.runs.connect import Place
 class RunOptions:
     """What heads and networks have in common: the source, the guarantee, the files.
 
-    features: a features file, or images. out: the run folder to write. nominal_n:
+    features: a features file, or images. out: the run folder to write. delta: None
+    takes the preset's, else 1e-5. nominal_n:
     replaces n under add_remove. accountant: None takes the method's own. split: of the
     source; None takes its only one. test, test_split: rows to measure on, of another
     source or of the same. test_is: "private" or "public". ledger: None is the data
@@ -31,7 +33,7 @@ class RunOptions:
     out: Path
     preset: str | None = None
     epsilon: float = 1.0
-    delta: float = 1e-5
+    delta: float | None = None
     relation: str = "zero_out"
     nominal_n: int | None = None
     accountant: str | None = None
@@ -47,11 +49,15 @@ class RunOptions:
     memory: int | None = None
     config: str | None = None
 
+    def __post_init__(self) -> None:
+        found = presets.delta_of(self.preset, self.delta)
+        object.__setattr__(self, "delta", found)  # the class is frozen
+
     def target(self, accountant: str, group_cap: int | None = None) -> Target:
         """What the noise is calibrated for. accountant: where none was chosen."""
         return Target(
             self.epsilon,
-            self.delta,
+            presets.delta_of(self.preset, self.delta),
             self.relation,
             self.accountant or accountant,
             group_cap,

@@ -127,8 +127,35 @@ def test_a_methods_plan_is_a_table():
         assert part in text, part
 
 
+def test_each_epsilon_of_a_preset_is_named_by_its_own_accountant():
+    """FC23 spends 1 by zCDP, which the exact accountant counts as less."""
+    options = "--method dp-ls --preset fc23 --set alpha=1 --set ridge=1"
+    found = json.loads(run(f"{METHOD} {options} --json").stdout)
+    assert found["solved_for"]["accountant"] == "zcdp"
+    assert found["solved_for"]["epsilon"] == pytest.approx(1.0)
+    assert found["accountant"] == "exact"
+    assert found["epsilon"] == found["profiles"]["exact"]["epsilon"] < 0.8
+    text = run(f"{METHOD} {options}").output
+    assert f"epsilon  {found['epsilon']:.6g}  at delta 1e-05, zero_out, exact" in text
+    assert "by zcdp, which the noise was solved for" in text
+    assert "solved for" not in run(METHOD + " --method dp-ls").output
+    sampled = "--method dp-sgd --set batch_size=40 --set steps=5"
+    found = json.loads(run(f"{METHOD} {sampled} --json").stdout)
+    assert found["accountant"] == found["solved_for"]["accountant"] == "pld"
+
+
+def test_a_preset_has_a_delta_of_its_own():
+    rest = METHOD.removeprefix("--delta 1e-5 ")
+    options = "--method dp-ls --preset fc23-imagenet --set alpha=1 --set ridge=1"
+    assert json.loads(run(f"{rest} {options} --json").stdout)["delta"] == 8e-7
+    assert json.loads(run(f"{METHOD} {options} --json").stdout)["delta"] == 1e-5
+    assert "--delta must be given" in run(f"{rest} --method dp-ls").output
+
+
 def test_a_methods_delta_is_held_against_its_rows():
     assert "below 1/n" in run(METHOD.replace("1e-5", "0.01") + " --method dp-ls").output
+    grouped = run(METHOD.replace("1e-5", "0.01") + " --method dp-ls --group-cap 2")
+    assert "below 1/groups" in " ".join(grouped.output.split())
     assert "warning" not in run(METHOD + " --method dp-ls").output
 
 

@@ -25,6 +25,7 @@ from commands import (
 from features import edited
 
 from dphead.cli.outcome import next_commands
+from dphead.planning import presets
 from dphead.runs.head_file import load_head
 from dphead.runs.ledgers import ledger_home
 from extract.format import open_features, write_features
@@ -667,6 +668,26 @@ def test_presets_run_and_are_reported(features, run, options):
     assert report["guarantee"]["epsilon"] <= 2.0
     assert paper == pytest.approx(2.0, rel=1e-3)
     assert report["tuning"] == "NOT ACCOUNTED"
+
+
+@pytest.mark.parametrize(("given", "delta"), [("", 8e-7), ("--delta 1e-4", 1e-4)])
+def test_a_fit_has_the_presets_delta_unless_the_user_gives_one(
+    features, run, given, delta
+):
+    options = "--preset fc23-imagenet --method dp-ls --alpha 1 --ridge 0.1"
+    fitted("fit", features, "-o", run, *options.split(), *given.split())
+    assert report_of(run)["guarantee"]["delta"] == delta
+
+
+def test_a_presets_delta_that_is_large_for_the_rows_is_refused(
+    features, run, monkeypatch
+):
+    data = presets.load("fc23") | {"delta": 0.01}
+    monkeypatch.setattr(presets, "load", lambda _: data)
+    options = "--preset fc23 --method dp-ls --alpha 1 --ridge 0.1"
+    text = refused(dphead("fit", features, "-o", run, *options.split()))
+    assert "--allow-large-delta" in text
+    assert charges() == 0
 
 
 def test_defaults_on_fresh_data_were_not_tuned_and_a_second_fit_may_have_been(

@@ -183,6 +183,13 @@ def test_a_plot_without_matplotlib_is_refused_before_a_fit(digits, monkeypatch):
     assert "plots must have matplotlib, got none" in refused(dphead(*command))
 
 
+def test_a_plan_has_the_presets_delta(digits):
+    options = "--preset fc23-imagenet --set alpha=1 --set ridge=0.1 --epsilon 1"
+    command = ("plan", digits, "--public-rows", "--n-rows", 1000, *QUICK)
+    done = fitted(*command, *options.split(), "--draws", 1, "--json")
+    assert json.loads(done.out)["delta"] == 8e-7
+
+
 def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     path = features_file(tmp_path / "f.h5")
     fitted(
@@ -209,3 +216,5 @@ def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     assert "(1 fits) of this data set does not count what is shown here" in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
     assert charges() == 1
+    grouped = fitted(*command, "--delta", 0.1, "--epsilon", 1, "--group-cap", 2)
+    assert "delta must be below 1/groups" in " ".join(grouped.out.split())

@@ -165,7 +165,7 @@ WRONG = CLASSED | {
     "augment": NAME,
     "weights": NAME,
     "layers": ("head", 1, True, ("nothing",), ("(",), (1,), {}),
-    "norm": (*NAME, None),
+    "norm": NAME,
     "groups": (*NO_NUMBER, None, 1.5, -1, 3, 32),
     "mean": SCALE,
     "std": (*SCALE, 0, -1.0, 1e-300),

@@ -2,13 +2,20 @@
 what the papers print.
 """
 
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
 
 from dphead.endtoend.choose import schedule
 from dphead.endtoend.settings import Settings, make_settings
+from dphead.endtoend.solver import NetworkDescent
+from dphead.planning import presets
 from dphead.planning.plan import Target
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
+from dphead.solvers.base import Answer, PublicFacts
 
 TARGET = Target(3.0, 1e-5, accountant="rdp")
 
@@ -169,6 +176,70 @@ def test_presets_of_the_other_papers():
         3,
         1.0,
     )
+
+
+def test_all_that_a_preset_says_of_a_network_is_used():
+    """TAN23 Tables 2 and 5, De22 Table 17: views, dampening, norms and layers."""
+    best, _ = make_settings({}, "tan23", 8.0)
+    assert (best.views, best.augment, best.dampening) == (8, "ours", 0)
+    assert (best.average, best.ema_decay, best.norm) == ("ema", 0.999, "before")
+    bare, _ = make_settings({}, "tan23-5", 8.0)
+    assert (bare.norm, bare.average) == ("after", "last")
+    assert (bare.views, bare.augment, bare.layers) == (0, "none", ())
+    last, _ = make_settings({}, "de22-17", 1.0)
+    assert last.layers == ("^head[.]",)
+    other, _ = make_settings({"norm": "before", "layers": ("stem",)}, "tan23-5", 8.0)
+    assert (other.norm, other.layers) == ("before", ("stem",))
+
+
+def test_a_preset_without_a_place_for_a_setting_is_refused(monkeypatch):
+    """No setting of a paper is dropped in silence."""
+    table = presets.load("tan23")["dp-sgd"] | {"nesterov": True}
+    monkeypatch.setattr(
+        presets,
+        "load",
+        lambda _: {"network": "wrn-16-4", "source": "", "dp-sgd": table},
+    )
+    with pytest.raises(TypeError, match="nesterov"):
+        make_settings({}, "tan23", 8.0)
+
+
+@pytest.mark.parametrize(
+    ("preset", "epsilon", "steps"),
+    [
+        ("tan23-4", 8.0, 18_000),
+        ("tan23-4/7.97", 1.0, 72_000),
+        ("tan23-3/9000", 1.0, 9_000),
+        ("de22-13/8", 1.0, 2_468),
+        ("de22-13/8.0", 1.0, 2_468),
+    ],
+)
+def test_a_column_is_named_by_its_head_as_one_types_it(preset, epsilon, steps):
+    assert make_settings({}, preset, epsilon)[0].steps == steps
+
+
+def test_dampening_is_pytorchs():
+    """The step of TAN23's optimizer, from its second step on and with momentum."""
+    given = {"learning_rate": 0.5, "momentum": 0.5, "dampening": 0.25}
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    theirs = torch.optim.SGD([weight], lr=0.5, momentum=0.5, dampening=0.25)
+    query: Any = None
+    solver = NetworkDescent(
+        query, np.zeros(2), steps=3, average="last", weight_decay=0.1, **given
+    )
+    theirs.param_groups[0]["weight_decay"] = 0.1
+    steps = solver.solve(PublicFacts(1, 2, 2))
+    next(steps)
+    for gradient in ([1.0, 2.0], [3.0, -1.0], [0.5, 0.25]):
+        weight.grad = torch.tensor(gradient, dtype=torch.float64)
+        theirs.step()
+        try:
+            steps.send(Answer(np.array(gradient), 0.0))
+        except StopIteration as done:
+            ours = done.value
+    np.testing.assert_allclose(ours.weights, weight.detach().numpy(), rtol=1e-12)
+    with pytest.raises(ValueError, match="dampening needs optimizer 'sgd'"):
+        Settings(optimizer="adam", dampening=0.5)
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,13 @@ def test_a_delta_of_one_over_n_is_large(delta, large):
     assert large_delta(math.inf, delta, 100) is None
 
 
+def test_the_delta_of_groups_is_held_against_the_most_groups_that_rows_can_be():
+    """The number of groups is private; each of them has a row."""
+    text = large_delta(1.0, 0.01, 100, group_cap=3)
+    assert text is not None and "below 1/groups" in text
+    assert large_delta(1.0, 0.0099, 100, group_cap=3) is None
+
+
 def test_the_digest_changes_with_everything_that_a_resume_must_share():
     plan = make_plan(LeastSquares(), FACTS, epsilon=1.0, delta=1e-5)
     base = plan.digest(LeastSquares(), "space", None)

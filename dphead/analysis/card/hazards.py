@@ -38,8 +38,12 @@ def parameters(report: dict[str, Any]) -> Iterator[Hazard]:
     else:
         how = "Noise was off or seeded: the numbers are no guarantee"
         yield Hazard("Large epsilon", OPEN, how)
-    large = large_delta(g["epsilon"], g["delta"], n_rows) is not None
-    how = f"δ = {g['delta']:g}, {g['delta'] * n_rows:.2g} of 1/n"
+    large = large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]) is not None
+    share = f"{g['delta'] * n_rows:.2g}"
+    of = f"{share} of 1/n"
+    if g["group_cap"] is not None:
+        of = f"at most {share} of 1/groups: n rows are n groups at most"
+    how = f"δ = {g['delta']:g}, {of}"
     yield Hazard("Delta that permits whole rows", OPEN if large else MET, how)
     exact = "μ is exact" if g["mu"] is not None else "ε is an upper bound"
     how = (

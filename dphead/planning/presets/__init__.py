@@ -1,20 +1,22 @@
 """The papers' settings, once, as data: a file a paper, a table a preset.
 
-A preset has a `source` (paper and table), an `accountant`, perhaps the paper's `delta`,
+A preset has a `source` (paper and table), an `accountant`, the paper's `delta`,
 and a table of settings for each method. `left_to_the_user` there names settings that
 are not one number in the paper: it does not print them, or they are in `columns`, a
 list for each quantity that changes over the columns of the paper's table (such as
 epsilon, steps and noise_multiplier), or in `search`, what the paper searched;
 `equal_noise` there gives all its releases one noise multiplier. `needs` says why no
 head can be fitted with it, `network` which network `dphead finetune` trains with it
-(one, or one a data set), `unreadable` what the text of the paper has lost. A preset
-with a `base` changes that one.
+(one, or one a data set). "?" stands for a number that the text of the paper has lost.
+A preset with a `base` changes that one.
 """
 
 import tomllib
 from functools import cache
 from importlib import resources
 from typing import Any
+
+DELTA = 1e-5  # where neither a user nor a preset says another; that of CIFAR's papers
 
 
 def names() -> list[str]:
@@ -40,6 +42,17 @@ def load(name: str) -> dict[str, Any]:
             open_ = settings.get("left_to_the_user", [])
             preset[key] = {k: v for k, v in settings.items() if k not in open_}
     return base | preset
+
+
+def delta_of(preset: str | None, given: float | None) -> float:
+    """Return the delta of a fit: the user's, else the preset's, else DELTA.
+
+    preset: a name, also with a column ("tb21-cnn/mnist"), or None.
+    """
+    if given is not None:
+        return given
+    data = {} if preset is None else load(preset.partition("/")[0])
+    return data.get("delta", DELTA)
 
 
 def column(name: str, **where: Any) -> dict[str, Any]:

@@ -255,6 +255,13 @@ def test_hazards_stand_as_the_report_says(folder):
     assert found["Settings tuned on the data"] == "open"
 
 
+def test_the_delta_of_groups_is_compared_with_one_over_groups(folder):
+    report = read_run(folder / "private").report
+    grouped = changed(report, guarantee={"group_cap": 4})
+    how = {h.name: h.how for h in hazards_of(grouped)}["Delta that permits whole rows"]
+    assert "of 1/groups" in how and "n rows are n groups at most" in how
+
+
 def test_the_documented_hazards_are_those_of_the_card(folder):
     text = (Path(__file__).parents[3] / "docs/card.md").read_text()
     _, table = text.split("| hazard | open where |\n|---|---|\n")
