@@ -27,6 +27,7 @@ from extract.images import (
     UnreadableImage,
     canonical_array,
     decode_image,
+    open_picture,
 )
 from extract.layout import Layout
 from extract.rows import group_ids
@@ -222,6 +223,21 @@ def test_an_index_knows_images_again_whatever_range_is_declared(tmp_path, kind, 
         part = source.part(1, 2)
         known.append(part.known_by(0, part.raw(0), part.image(0)).tobytes())
     assert len(set(known)) == 1
+
+
+@pytest.mark.parametrize(
+    "takes", [{"input_size": [1, 9, 9]}, {"colours": 1, "image_size": [9, 9]}]
+)
+def test_an_export_refuses_what_its_extraction_would_refuse(tmp_path, takes):
+    facts = {"features": {"transform": {**takes, "bits": 12}}}
+    (tmp_path / "head.json").write_text(json.dumps(facts))
+    (tmp_path / "grey.tiff").write_bytes(pictures.tiff(pictures.WIDE >> 4))
+    (tmp_path / "color.png").write_bytes(encoded(pictures.COLOR))
+    picture = open_picture(tmp_path / "grey.tiff", tmp_path)
+    assert picture.mode == "L"
+    np.testing.assert_array_equal(np.asarray(picture), pictures.GREY)
+    with pytest.raises(UnreadableImage, match="colors, for a network of grey images"):
+        open_picture(tmp_path / "color.png", tmp_path)
 
 
 def test_a_range_is_read_back_as_it_was_recorded():

@@ -4,16 +4,19 @@ Only the head, public facts and the report are read; nothing may be written that
 run folder does not hold already, the frozen network's public weights aside.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dphead.analysis.protected import made_of_images
 from dphead.privacy.atomic_write import write_folder
 from dphead.runs.head_file import load_head
 from dphead.runs.portable.trained import TrainedHead, guarantee_of, write_json
 from dphead.runs.portable.words import example, in_words, readme
+from extract import images
 
 WRITERS = {  # format: module:function(trained, folder), imported when it is used
     "torch": "dphead.runs.portable.heads:write_torch",
@@ -71,6 +74,8 @@ def export(
         text = readme(trained, takes, code)
         (folder / "README.md").write_text(text, encoding="utf-8")
         write_json(folder / "guarantee.json", trained.guarantee)
+        if made_of_images(facts.get("extraction")):
+            shutil.copyfile(images.__file__, folder / "decode.py")
 
     write_folder(out, fill)
     files = sorted(path.name for path in out.iterdir())

@@ -1,6 +1,5 @@
 """Exports of the head alone: rows of features in, scores out."""
 
-import shutil
 from pathlib import Path
 
 from dphead.runs.portable.trained import (
@@ -31,5 +30,12 @@ def _write_head(trained: TrainedHead, folder: Path, loader: str) -> str:
     about = metadata(trained.guarantee)
     (folder / "head.safetensors").write_bytes(save(tensors, metadata=about))
     write_json(folder / "head.json", described(trained, tensors))
-    shutil.copyfile(HERE / loader, folder / "head.py")
+    write_code(loader, folder / "head.py")
     return "features"
+
+
+def write_code(module: str, path: Path) -> None:
+    """Write a module of this folder into an export, whose decoder is beside it."""
+    text = (HERE / module).read_text(encoding="utf-8")
+    text = text.replace("from extract.images import", "from decode import")
+    path.write_text(text, encoding="utf-8")

@@ -4,7 +4,6 @@ What is written is loaded again and tried before the export counts.
 """
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from dphead.privacy.transform import RowTransform
 from dphead.runs.files import backbone_options
-from dphead.runs.portable.heads import HERE
+from dphead.runs.portable.heads import write_code
 from dphead.runs.portable.torch_head import Head, load_model
 from dphead.runs.portable.trained import (
     TrainedHead,
@@ -123,7 +122,7 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     write_json(folder / "head.json", facts)
     if not trained.head.transform.unit_norm:
         write_json(folder / "config.json", _timm_config(facts, model))
-    shutil.copyfile(HERE / "torch_head.py", folder / "head.py")
+    write_code("torch_head.py", folder / "head.py")
     loaded = load_model(folder)[0]
     images = _random_images(classifier)
     with torch.inference_mode():
@@ -181,7 +180,7 @@ def write_onnx(trained: TrainedHead, folder: Path) -> str:
         given, takes = _random_images(module), "images"
         facts = described(trained, tensors_of(trained.head))
         write_json(folder / "head.json", facts)
-        shutil.copyfile(HERE / "pictures.py", folder / "prepare.py")
+        write_code("pictures.py", folder / "prepare.py")
     else:
         module = Scores(torch_head(trained))
         given = torch.randn(TRIED, len(trained.head.weights))

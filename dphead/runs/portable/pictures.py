@@ -1,7 +1,8 @@
-"""From a picture to the input of `model.onnx`. `dphead export` copies this file to
-`prepare.py`, so nothing but numpy and Pillow may be imported.
+"""From an image file to the input of `model.onnx`. `dphead export` writes this file as
+`prepare.py` beside the decoder, `decode.py`, so nothing but that, numpy and Pillow may
+be imported.
 
-rows = prepare(Image.open("picture.png"), folder)[None]
+rows = prepare("picture.png", folder)[None]
 """
 
 import json
@@ -11,12 +12,21 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from extract.images import open_picture
 
-def prepare(picture: Image.Image, folder: str | Path) -> np.ndarray:
-    """(channels, height, width) float32 from 0 to 1, resized and cut to the middle as
-    timm does for the network of the folder's head.json.
 
-    ValueError for a network whose input is not square, or not cut from the middle.
+def prepare(file: str | Path, folder: str | Path) -> np.ndarray:
+    """Return (channels, height, width) float32 from 0 to 1 of an image file.
+
+    It is decoded as for the extraction, and resized and cut to the middle as timm does
+    for the network of the folder's head.json.
+
+    Raises
+    ------
+    ValueError
+        For a network whose input is not square, or not cut from the middle.
+    UnreadableImage
+        For a file that the extraction would refuse.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
     transform = facts["features"]["transform"]
@@ -26,7 +36,7 @@ def prepare(picture: Image.Image, folder: str | Path) -> np.ndarray:
             "prepare() needs a square input cut from the middle, got "
             f"{transform['input_size']}, {transform['crop_mode']}. Use timm's."
         )
-    picture = picture.convert("RGB" if channels == 3 else "L")
+    picture = open_picture(file, folder)
     shorter = math.floor(height / transform["crop_pct"])
     picture = _resized(picture, shorter, transform["interpolation"])
     left = round((picture.width - width) / 2)

@@ -1,4 +1,4 @@
-"""The head of a dphead run as a PyTorch module. `dphead export` copies this file to
+"""The head of a dphead run as a PyTorch module. `dphead export` writes this file as
 `head.py`, so nothing but torch and safetensors may be imported at its top.
 
 head, classes = load_head(folder)            # of `dphead export --to torch`
@@ -109,11 +109,15 @@ def load_head(folder: str | Path) -> tuple[Head, list[str]]:
 
 
 def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], Any]:
-    """(a timm model whose classifier is the head, in eval mode; its transform, from a
-    PIL image to (channels, height, width); its classes' names).
+    """Return a timm model whose classifier is the head, its transform, its classes.
+
+    The model is in eval mode. The transform decodes an image file as the extraction
+    did, and returns (channels, height, width).
     """
     import timm
     from timm import data
+
+    from extract.images import open_picture
 
     facts = _facts(folder)
     made = facts["timm"]
@@ -123,7 +127,11 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], 
     model.set_submodule(made["classifier"], _empty(facts))
     model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
     library: Any = data  # it does not say what it exports
-    prepare = library.create_transform(**made["transform"], is_training=False)
+    transform = library.create_transform(**made["transform"], is_training=False)
+
+    def prepare(file: str | Path) -> Tensor:
+        return transform(open_picture(file, folder))
+
     return model.eval(), prepare, facts["class_names"]
 
 

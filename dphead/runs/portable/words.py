@@ -2,6 +2,7 @@
 
 import textwrap
 
+from dphead.analysis.protected import made_of_images
 from dphead.runs.portable.trained import TrainedHead
 
 TORCH = """
@@ -20,13 +21,11 @@ print([classes[k] if k >= 0 else None for k in best])
 TIMM = """
 import sys
 
-from PIL import Image
-
 sys.path.insert(0, "{folder}")
 from head import load_model  # needs timm and safetensors, not dphead
 
 model, prepare, classes = load_model("{folder}")
-image = prepare(Image.open("picture.png").convert("{mode}"))
+image = prepare("picture.png")
 print(classes[model(image[None]).argmax()])
 """
 ONNX_IMAGES = """
@@ -34,13 +33,12 @@ import json
 import sys
 
 import onnxruntime
-from PIL import Image
 
 sys.path.insert(0, "{folder}")
 from prepare import prepare  # needs numpy and Pillow
 
 session = onnxruntime.InferenceSession("{folder}/model.onnx")
-images = prepare(Image.open("picture.png"), "{folder}")[None]
+images = prepare("picture.png", "{folder}")[None]
 scores, probabilities, best = session.run(None, {{"images": images}})
 print(json.load(open("{folder}/guarantee.json"))["class_names"][best[0]])
 """
@@ -76,6 +74,11 @@ EXAMPLES = {
     ("onnx", "features"): ONNX_FEATURES,
     ("sklearn", "features"): SKLEARN,
 }
+DECODER = (
+    "`decode.py` (numpy and Pillow) decodes image files as they were decoded for the "
+    "features: `open_picture(file, folder)` returns what the network saw before it "
+    "was resized. Another decoder may turn, invert or scale it otherwise."
+)
 WIDTH = 100  # columns of prose; chosen
 SHOWN_CLASSES = 20  # that are named; chosen
 
@@ -84,10 +87,8 @@ def example(trained: TrainedHead, to: str, takes: str, folder: str) -> str:
     """Python code that loads an export and uses it once. takes: what it is given,
     "images" or "features".
     """
-    transform = trained.facts["extraction"].get("transform") or {}
-    grey = takes == "images" and transform["input_size"][0] == 1
-    values = {"n_features": len(trained.head.weights), "mode": "L" if grey else "RGB"}
-    return EXAMPLES[to, takes].strip().format(folder=folder, **values)
+    n_features = len(trained.head.weights)
+    return EXAMPLES[to, takes].strip().format(folder=folder, n_features=n_features)
 
 
 def in_words(trained: TrainedHead, takes: str) -> str:
@@ -113,6 +114,7 @@ def readme(trained: TrainedHead, takes: str, code: str) -> str:
         _filled(f"It takes {in_words(trained, takes)}. Classes: {shown}{more}."),
         "From the folder above this one:",
         textwrap.indent(code, "    "),
+        *([_filled(DECODER)] if made_of_images(trained.facts["extraction"]) else []),
         "## The guarantee",
         _filled(trained.guarantee["statement"]),
         _filled(

@@ -240,14 +240,6 @@ def test_a_changed_report_is_refused(run, tmp_path):
         export(copy, "torch", tmp_path / "out")
 
 
-def test_the_copied_files_import_nothing_of_dphead():
-    from dphead.runs.portable import pictures
-
-    for module in (torch_head, sklearn_head, pictures):
-        text = Path(module.__file__).read_text()
-        assert not re.search(r"^\s*(from|import) (dphead|extract)", text, re.MULTILINE)
-
-
 def test_the_formats_are_those_of_the_documentation():
     table = re.findall(r"^\| `(\w+)` \| (?:images|features)", DOCS.read_text(), re.M)
     assert table == list(WRITERS)

@@ -3,10 +3,12 @@ extraction and head give.
 """
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pictures as kinds
 import pytest
 import torch
 from commands import features_file, fitted, rows
@@ -17,10 +19,12 @@ from dphead.analysis.metrics import predicted_classes
 from dphead.runs.files import open_matching
 from dphead.runs.head_file import load_head
 from dphead.runs.portable import torch_head
-from dphead.runs.portable.exporting import export
+from dphead.runs.portable.exporting import WRITERS, export
 from dphead.runs.portable.pictures import prepare
+from extract import images
 from extract.backbones import BackboneOptions
 from extract.classes import Classes
+from extract.images import PixelRange
 from extract.rowwise import RowNorm
 from extract.run import ExtractOptions, extract
 
@@ -97,9 +101,9 @@ def paths(source):
 
 def check_timm(out, run, features, source):
     model, transform, classes = torch_head.load_model(out)
-    images = [transform(Image.open(p).convert("RGB")) for p in paths(source)]
+    given = torch.stack([transform(path) for path in paths(source)])
     with torch.inference_mode():
-        found = model(torch.stack(images)).numpy()
+        found = model(given).numpy()
     expected = scores_of(run, features)
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
@@ -109,8 +113,8 @@ def check_timm(out, run, features, source):
 def check_onnx(out, run, features, source):
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(out / "model.onnx")
-    images = np.stack([prepare(Image.open(p), out) for p in paths(source)])
-    found, p, best = session.run(None, {"images": images})
+    given = np.stack([prepare(path, out) for path in paths(source)])
+    found, p, best = session.run(None, {"images": given})
     assert np.array_equal(best, found.argmax(axis=1))
     expected = scores_of(run, features)
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -202,7 +206,7 @@ def test_other_weights_are_refused(pictures, weights, tmp_path):
 
 @pytest.mark.parametrize("size", [(32, 32), (40, 48), (61, 33), (300, 201)])
 @pytest.mark.parametrize("crop_pct", [0.875, 1.0])
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest"])
 def test_pictures_are_prepared_as_timm_does(tmp_path, size, crop_pct, interpolation):
     import timm
 
@@ -219,7 +223,99 @@ def test_pictures_are_prepared_as_timm_does(tmp_path, size, crop_pct, interpolat
     theirs = timm.data.create_transform(**transform | plain, is_training=False)
     noise = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
     picture = Image.fromarray(noise)
-    assert np.array_equal(prepare(picture, tmp_path), theirs(picture).numpy())
+    picture.save(tmp_path / "picture.png")
+    found = prepare(tmp_path / "picture.png", tmp_path)
+    assert np.array_equal(found, theirs(picture).numpy())
+
+
+EXPORTED = """
+import json, sys
+from pathlib import Path
+
+import onnxruntime
+import torch
+
+folders = ["torch", "timm", "onnx"]
+sys.path[:0] = folders
+from head import load_head, load_model
+from prepare import prepare as prepare_for_onnx
+
+head, _ = load_head("torch")
+model, prepare, _ = load_model("timm")
+session = onnxruntime.InferenceSession("onnx/model.onnx")
+found = {folder: [] for folder in folders}
+for path in sorted(Path("files").rglob("*.*")):
+    image = prepare(path)[None]
+    with torch.inference_mode():
+        # the features of the torch head are the user's to make
+        rows = model.forward_head(model.forward_features(image), pre_logits=True)
+        found["torch"] += head.probabilities(head(rows)).tolist()
+        found["timm"] += head.probabilities(model(image)).tolist()
+    images = prepare_for_onnx(path, "onnx")[None]
+    found["onnx"] += session.run(["probabilities"], {"images": images})[0].tolist()
+print(json.dumps(found))
+"""
+
+
+def twelve_bits():
+    """{name: bytes of a file} of one picture, whose range must be declared."""
+    values = kinds.WIDE >> 4
+    signed = (values.astype(int) - 2048).astype(np.int16)
+    return {
+        "16.png": kinds.png(values.astype(">u2"), 0),
+        "16.tiff": kinds.tiff(values),
+        "white.tiff": kinds.tiff(4095 - values, photometric=0, packed=True),
+        "signed.tiff": kinds.tiff(signed, kind=2),
+        "32.tiff": kinds.tiff(values.astype(np.uint32)),
+        "header.pgm": b"P5 48 40 4095\n" + values.astype(">u2").tobytes(),
+        "8.png": kinds.encoded(kinds.GREY),
+    }
+
+
+@pytest.mark.parametrize("bits", [None, 12])
+def test_exports_see_of_image_files_what_predict_sees(
+    pictures, weights, tmp_path, bits
+):
+    """Orientation, depth, transparency, palettes, CMYK, animations, kinds of TIFF."""
+    pytest.importorskip("onnxruntime")
+    options = small(weights, pixels=PixelRange(bits))
+    run, _ = fitted_on(tmp_path, pictures, options)
+    for to in ("torch", "timm", "onnx"):
+        export(run, to, tmp_path / to, weights)
+    files = {name: data for name, (data, _) in kinds.meant().items()}
+    files = twelve_bits() if bits else files
+    (tmp_path / "files").mkdir()
+    for name, data in files.items():
+        # the decoder asks the bytes, not the ending
+        (tmp_path / "files" / f"{name.replace(',', '')}.png").write_bytes(data)
+    command = (run, tmp_path / "files", "--weights", weights, "--device", "cpu")
+    rows = json.loads(fitted("predict", *command, "--format", "json").out)
+    ranked = [
+        {row[f"class{place}"]: row[f"probability{place}"] for place in ("", "_2", "_3")}
+        for row in rows
+    ]
+    expected = [[row[name] for name in CLASSES] for row in ranked]
+    assert len(expected) == len(files)
+    found = json.loads(without_dphead(tmp_path, EXPORTED))
+    for to in ("torch", "timm", "onnx"):
+        # four digits are printed
+        np.testing.assert_allclose(found[to], expected, atol=1.5e-4, err_msg=to)
+    if bits:  # one picture, however it is stored
+        assert expected == [expected[0]] * len(files)
+
+
+def test_the_decoder_goes_with_every_export_as_it_is(pictures, weights, tmp_path):
+    run, _ = fitted_on(tmp_path, pictures, small(weights))
+    for to in WRITERS:
+        if to == "onnx":
+            pytest.importorskip("onnxruntime")
+        export(run, to, tmp_path / to, weights)
+        copied = (tmp_path / to / "decode.py").read_bytes()
+        assert copied == Path(images.__file__).read_bytes()
+        assert "`decode.py`" in (tmp_path / to / "README.md").read_text()
+        for code in (tmp_path / to).glob("*.py"):
+            text = code.read_text()
+            assert not re.search(r"^\s*(from|import) (dphead|extract)", text, re.M)
 
 
 def test_the_real_network_on_real_images(tmp_path):
