@@ -13,7 +13,13 @@ from scipy.special import ndtr, ndtri
 
 from dphead.analysis.rounding import percent_up
 from dphead.planning.calibration import mu_from_epsilon
-from dphead.privacy.accounting import GaussianEvent, log_delta, require, total_mu
+from dphead.privacy.accounting import (
+    GaussianEvent,
+    in_one_step,
+    log_delta,
+    require,
+    total_mu,
+)
 
 # false positive rates at which `dphead account` prints the limit on true positives
 REPORTED_RATES = (0.001, 0.01, 0.1)
@@ -53,8 +59,11 @@ def delta_curve(
     epsilons: np.ndarray | Sequence[float],
     relation: str = "zero_out",
 ) -> np.ndarray:
-    """Delta at each epsilon of at least 0: exact for full batches, else from privacy
-    loss distributions.
+    """Return delta at each epsilon of at least 0.
+
+    It is exact for full batches, and otherwise from privacy loss distributions. For
+    allocated rows it is the less of theirs and of each row in one full batch an epoch,
+    as in `accounting.epsilon`.
     """
     mu = total_mu(events)
     if mu is not None:
@@ -63,12 +72,14 @@ def delta_curve(
 
     noiseless = any(e.noise_multiplier == 0 and e.count for e in events)
     distribution = None if noiseless else loss_distribution(events, relation)
-    if distribution is None:
-        return np.ones(len(epsilons))
     asked = np.asarray(epsilons, float)
-    return np.minimum(
-        1.0, np.max([losses.deltas(asked) for losses in distribution], axis=0)
-    )
+    found = np.ones(len(asked))
+    if distribution is not None:
+        each = [losses.deltas(asked) for losses in distribution]
+        found = np.minimum(1.0, np.max(each, axis=0))
+    if any(e.epoch_steps > 1 for e in events):
+        found = np.minimum(found, delta_curve(in_one_step(events), asked, relation))
+    return found
 
 
 def tradeoff(

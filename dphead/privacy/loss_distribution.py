@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import gammaln, log_ndtr
 
 from dphead.privacy.accounting import (
     LARGEST_NOISE,
     GaussianEvent,
     check,
     epsilon_from_rdp,
-    rdp_curve,
     require,
     together,
     total_mu,
@@ -36,11 +35,16 @@ from dphead.privacy.losses import UNIT_ROUNDOFF, Losses, composed, self_composed
 # they leave is counted.
 GRID_INTERVAL = 1e-4  # of losses; in proportion for losses below 2 and above 100
 LARGEST_LOSS = 1e6  # above, epsilon is called infinite
-SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048)  # of RDP: for the grid
-LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: about 20 s
-TAIL_DEVIATIONS = 10.0  # standard deviations from the outer means to the grid's ends
+LARGEST_MU = 1500.0  # of a unit's rows in a sample: above, LARGEST_LOSS is exceeded
+# Orders of RDP, which finds the grid's width.
+SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
+LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: about 5 s
+LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are left out
+LEAST_LOG_TAIL = -41.0  # 1e-18: chance beyond each end of one release's grid
+TAIL_DEVIATIONS = 10.0  # standard deviations from the outer means to what is searched
 LOOKUP_POINTS = 4096  # of x, between which a loss is looked up first
 NEWTON_STEPS = 5  # leave some units of rounding of a loss, as tried
+MAX_TERMS = 4_000_000  # of mixtures, over all points of one release's grid
 MAX_TABLE_ENTRIES = 4_000_000  # of a table of terms: 32 MB
 DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
     "zero_out": ("removed", "added"),
@@ -96,19 +100,23 @@ def loss_distribution(
     require(ok, known, "relation", relation, "Use Poisson batches.")
     few = f"groups in Poisson batches must have at most {LARGEST_GROUP} rows"
     require(rows <= LARGEST_GROUP, few, "rows_per_unit", rows, "Use full batches.")
-    size = _size_of_losses(full_mu, sampled, relation)
-    if not size < LARGEST_LOSS:
+    for event in sampled:
+        rows_in_sample = max(1.0, event.sampling_prob * event.rows_per_unit)
+        if event.noise_multiplier * LARGEST_MU < rows_in_sample:
+            return None
+    if full_mu > LARGEST_MU:
         return None
-    # a release has some millions of points at most, and 10 million terms of mixtures
-    wider = max(size / 100, size * (1 + rows) / 500)
-    widths = (1e-3, min(1.0, size / 2), wider)
-    interval = GRID_INTERVAL * coarser * max(widths)
+    directions = DIRECTIONS[relation] if sampled else ("removed",)
+    pairs = [_pairs(full_mu, sampled, direction) for direction in directions]
+    interval = coarser * _grid_interval(pairs)
+    if interval == math.inf:
+        return None
     nothing = Losses(0, np.ones(1), 0.0, interval)
     full = []
     if full_mu > 0:
         full.append(_connect_dots(*_full_pair(full_mu), interval))
     found = []
-    for direction in DIRECTIONS[relation] if sampled else ("removed",):
+    for direction in directions:
         parts = list(full)
         for event in sampled:
             if event.epoch_steps > 1:
@@ -122,47 +130,24 @@ def loss_distribution(
     return found
 
 
-def _size_of_losses(
-    full_mu: float, sampled: Sequence[GaussianEvent], relation: str
-) -> float:
-    """About the largest loss, but for chances of 1e-15. It sets the grid's width.
-
-    It is that of the composition, and a fifth of what one release's may reach: losses
-    that are larger by chance take points of the grid too. Allocated rows are taken for
-    Poisson batches, which cost about as much.
-    """
-    moved = 2 if relation == "replace_one" else 1  # how far a row moves, in clip norms
-    rows, largest = [], _reach(full_mu)
-    for event in sampled:
-        sd = event.noise_multiplier / moved / event.rows_per_unit
-        if sd == 0:
-            return math.inf
-        prob = event.sampling_prob / event.epoch_steps
-        count = event.epochs * event.epoch_steps
-        poisson = replace(event, sampling_prob=prob, count=count, epoch_steps=1)
-        rows.append(replace(poisson, noise_multiplier=sd, rows_per_unit=1))
-        largest = max(largest, _reach(1 / sd))
-    full = np.asarray(SIZE_ORDERS) * (full_mu * full_mu / 2)
-    curve = rdp_curve(rows, SIZE_ORDERS) + full
-    return max(epsilon_from_rdp(SIZE_ORDERS, curve, 1e-15), largest / 5)
-
-
-def _reach(mu: float) -> float:
-    """The loss of N(mu, 1) against N(0, 1), TAIL_DEVIATIONS above its mean."""
-    return mu * (mu / 2 + TAIL_DEVIATIONS)
-
-
 @dataclass(frozen=True)
 class Mixture:
     """A mixture of normal laws N(mean, sd**2), seen from N(0, sd**2).
 
     log_weights, means: (k,). error: what rounding may do to a logarithm of a weight.
+    missing: the weight of laws left out, at most.
     """
 
     log_weights: np.ndarray
     means: np.ndarray
     sd: float
     error: float = 0.0
+    missing: float = 0.0
+
+    def log_density(self, x: np.ndarray) -> np.ndarray:
+        """Return the logarithm of the density at each x."""
+        plain = (x / self.sd) ** 2 / 2 + math.log(self.sd * math.sqrt(2 * math.pi))
+        return self.log_ratio(x)[0] - plain
 
     def log_ratio(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log of its density over that of N(0, sd**2) at each x, and its slope."""
@@ -211,19 +196,50 @@ def _full_pair(mu: float) -> tuple[Mixture, Mixture]:
 
 
 def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
-    """A unit's rows, each in the sample with its probability and moving the mean."""
+    """Return the mixture over how many of a unit's rows are sampled.
+
+    Each sampled row moves the mean. Only the numbers in `_window` are kept. The ratio
+    of neighboring binomial weights falls with j, so a geometric series bounds the
+    weight of the others: it is `missing`.
+    """
     q, k = event.sampling_prob, event.rows_per_unit
     log_q = math.log(q)
     log_not = math.log1p(-q)
-    ways = 1
+    first, last = _window(k, log_q, log_not, sd)
+    ways = math.comb(k, first)
     log_weights = []
-    for j in range(k + 1):
+    largest = 0.0
+    for j in range(first, last + 1):
         log_ways = math.log(ways)
         log_weights.append(log_ways + j * log_q + (k - j) * log_not)
+        largest = max(largest, log_ways - j * log_q - (k - j) * log_not)
         ways = ways * (k - j) // (j + 1)
-    error = 8 * UNIT_ROUNDOFF * k * (1 - log_q - log_not)
-    means = moved * np.arange(k + 1)
-    return Mixture(np.array(log_weights), means, sd, error)
+    odds = math.exp(log_q - log_not)
+    below = first / (k - first + 1) / odds
+    above = (k - last) / (last + 1) * odds
+    missing = 0.0
+    for log_weight, ratio in ((log_weights[0], below), (log_weights[-1], above)):
+        # twice, far above what rounding can do to it
+        missing += 2 * math.exp(log_weight) * ratio / (1 - ratio)
+    error = 10 * UNIT_ROUNDOFF * (1 + largest)
+    means = moved * np.arange(first, last + 1)
+    return Mixture(np.array(log_weights), means, sd, error, missing)
+
+
+def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
+    """Return the least and the largest number of sampled rows to keep.
+
+    Above, rarer numbers are left out. Below, so are numbers with as small a share of
+    the density at -TAIL_DEVIATIONS, the last x that matters to "added". Any window is
+    safe.
+    """
+    j = np.arange(k + 1)
+    logs = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1)
+    logs += j * log_q + (k - j) * log_not
+    last = np.flatnonzero(logs >= LEAST_LOG_WEIGHT)[-1]
+    tilted = logs - j / sd * (TAIL_DEVIATIONS + j / (2 * sd))
+    first = np.flatnonzero(tilted >= tilted.max() + LEAST_LOG_WEIGHT)[0]
+    return int(first), max(int(last), 1)
 
 
 def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
@@ -240,6 +256,53 @@ def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture
     return upper, lower
 
 
+def _pairs(
+    full_mu: float, sampled: Sequence[GaussianEvent], direction: str
+) -> list[tuple[Mixture, Mixture, int]]:
+    """Return the pair and the count of each kind of release, for the grid's width.
+
+    Allocated rows are taken for Poisson batches, which cost about as much.
+    """
+    pairs: list[tuple[Mixture, Mixture, int]] = []
+    if full_mu > 0:
+        pairs.append((*_full_pair(full_mu), 1))
+    for event in sampled:
+        steps = event.epoch_steps
+        prob = event.sampling_prob / steps
+        poisson = replace(event, sampling_prob=prob, epoch_steps=1)
+        pairs.append((*_sample_pair(poisson, direction), event.epochs * steps))
+    return pairs
+
+
+def _grid_interval(
+    directions: Sequence[Sequence[tuple[Mixture, Mixture, int]]],
+) -> float:
+    """Return the width of the losses' grid, infinite if losses exceed LARGEST_LOSS.
+
+    It is in proportion to the loss that the composition exceeds with a chance of 1e-15,
+    by the Renyi divergences of the mixtures themselves, from sums over `_nodes`. One
+    release's largest loss counts as a fifth, since it takes points of the grid too.
+    MAX_TERMS limits these points. Any width is safe.
+    """
+    size = widest = 0.0
+    for pairs in directions:
+        curve = np.zeros(len(SIZE_ORDERS))
+        for upper, lower, count in pairs:
+            x, losses = _nodes(upper, lower)
+            least, most = float(losses[0]), float(losses[-1])
+            log_chances = upper.log_density(x) + math.log(x[1] - x[0])
+            for i, order in enumerate(SIZE_ORDERS):
+                moment = _log_sum((log_chances + (order - 1) * losses)[None])[0]
+                curve[i] += count * max(0.0, float(moment[0]) / (order - 1))
+            size = max(size, most / 5)
+            terms = len(upper.means) + len(lower.means)
+            widest = max(widest, (most - least) * terms / MAX_TERMS)
+        size = max(size, epsilon_from_rdp(SIZE_ORDERS, curve, 1e-15))
+    if not size < LARGEST_LOSS:
+        return math.inf
+    return max(GRID_INTERVAL * max(1e-3, min(1.0, size / 2), size / 100), widest)
+
+
 def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     """The losses whose delta at each point of a grid is above that of the pair.
 
@@ -253,12 +316,7 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     Each quotient is rounded once and stands in two chances, so it takes off some UNITs
     of delta in all (proofs/poisson.md).
     """
-    beyond = TAIL_DEVIATIONS * upper.sd
-    least = upper.means.min() - beyond
-    most = upper.means.max() + beyond
-    nodes = np.linspace(least, most, LOOKUP_POINTS)
-    losses, _ = _losses(upper, lower, nodes)
-    losses = np.maximum.accumulate(losses)
+    nodes, losses = _nodes(upper, lower)
     lowest = min(math.floor(losses[0] / interval), 0)
     highest = max(math.ceil(losses[-1] / interval), 0)
     grid = np.arange(lowest, highest + 1) * interval
@@ -275,6 +333,24 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     chances[-lowest] += 1
     infinite = min(float(excess[-1]) + 40 * UNIT_ROUNDOFF, 1.0)
     return Losses(lowest, np.maximum(chances, 0.0), infinite, interval)
+
+
+def _nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.ndarray]:
+    """Return points x and their losses, both rising.
+
+    Beyond each end lies a chance of at most exp(LEAST_LOG_TAIL) of `upper`.
+    """
+    beyond = TAIL_DEVIATIONS * upper.sd
+    least = upper.means.min() - beyond
+    most = upper.means.max() + beyond
+    x = np.linspace(least, most, LOOKUP_POINTS // 8)  # enough to find the ends
+    rarer = np.minimum(upper.log_beyond(x, 1), upper.log_beyond(x, -1))
+    kept = np.flatnonzero(rarer >= LEAST_LOG_TAIL)
+    first = max(kept[0] - 1, 0)
+    last = min(kept[-1] + 1, len(x) - 1)
+    nodes = np.linspace(x[first], x[last], LOOKUP_POINTS)
+    losses, _ = _losses(upper, lower, nodes)
+    return nodes, np.maximum.accumulate(losses)
 
 
 def _losses(
@@ -309,24 +385,26 @@ def _excess(
     low = nodes[after - 1]
     high = nodes[after]
     x = (low + high) / 2
+    found, slope = _losses(upper, lower, x)
+    size = 1 + max(-losses[0], losses[-1])
     for _ in range(NEWTON_STEPS):
-        found, slope = _losses(upper, lower, x)
+        if np.all(np.abs(found - inside) <= 8 * UNIT_ROUNDOFF * size):
+            break
         short = found < inside
         low = np.where(short, x, low)
         high = np.where(short, high, x)
         step = (inside - found) / np.maximum(slope, 1e-300)
         x = np.clip(x + step, low, high)
+        found, slope = _losses(upper, lower, x)
     outer = after - 1 if side > 0 else after
     outside = upper.log_beyond(nodes, side)[outer]
     hit = upper.log_beyond(x, side)
     false = inside + lower.log_beyond(x, side)
-    found, _ = _losses(upper, lower, x)
     missed = np.expm1(np.abs(found - inside)) * np.exp(outside)
     # a loss that is flat to rounding may put the point beyond its two nodes
-    missed += 4 * UNIT_ROUNDOFF
+    missed += 4 * UNIT_ROUNDOFF + upper.missing + lower.missing
     # beyond the losses at hand: towards 0 by its slope, which is below 1, else no more
     missed += np.maximum(side * (inside - epsilons), 0.0)
-    size = 1 + max(-losses[0], losses[-1])
     weights = upper.error + lower.error
     for log in (outside, hit, false):
         rounding = 100 * UNIT_ROUNDOFF * (size + np.abs(log)) + weights

@@ -86,6 +86,17 @@ def test_delta_curve_is_the_distribution_s():
     assert np.all(delta_curve([GaussianEvent(0.0, 0.5)], [1.0, 2.0]) == 1)
 
 
+@pytest.mark.parametrize("sigma", [0.25, 0.3])
+def test_allocated_rows_with_little_noise_are_limited_as_in_one_step(sigma):
+    """Where their own grid is coarse. 1e-3 is for the 2,000 lines of the curve."""
+    allocated = [GaussianEvent(sigma, count=20, epoch_steps=10)]
+    known = gaussian_tradeoff(np.sqrt(2) / sigma, RATES)
+    found = tradeoff(allocated, RATES)
+    assert np.all(found[known > 1e-6] >= known[known > 1e-6] * (1 - 1e-3))
+    asked = [epsilon(allocated, 1e-5)]
+    assert delta_curve(allocated, asked)[0] <= 1e-5 * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(
     "eps, expected",
     [(1, 0.46), (2, 0.76), (4, 0.96), (8, 1.00)],

@@ -64,6 +64,17 @@ def test_poisson_calibration_keeps_the_fixed_releases(relation):
     assert 2.0 * (1 - 1e-3) <= spent <= 2.0
 
 
+def test_noise_for_groups_in_poisson_batches_meets_the_budget_from_below():
+    events = [GaussianEvent(1.0, 1e-3, 100, 64)]
+    scale = calibrate(events, 2.0, 1e-5)
+
+    def cost(noise):
+        return epsilon([GaussianEvent(noise, 1e-3, 100, 64)], 1e-5)
+
+    assert cost(scale) <= 2.0
+    assert cost(0.999 * scale) > 2.0
+
+
 def test_calibration_refuses_what_cannot_be():
     one = [GaussianEvent(1.0), GaussianEvent(1.0)]
     with pytest.raises(ValueError, match="exceed what the fixed releases cost"):

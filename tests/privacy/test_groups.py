@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from core import NAMES, QUERIES, D, M, door, integer_sum, reserve, spec_of, toy
+from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
@@ -214,6 +215,8 @@ def exact_group_delta(sigma, q, k, eps):
         weights = [
             mpmath.binomial(k, j) * p**j * (1 - p) ** (k - j) for j in range(k + 1)
         ]
+        while weights[-1] < mpmath.mpf("1e-40"):  # 30 digits do not see them
+            weights.pop()
 
         def loss(x):
             terms = (
@@ -284,6 +287,107 @@ def test_a_sample_that_hardly_misses_a_group_is_charged_in_full():
     for eps in (0.0, 1.0, 5.0):
         exact = max(exact_group_delta(8.0, 0.4, 40, eps))
         assert exact <= worst(distribution, eps) <= exact * 1.01 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "k", "delta"),
+    [
+        (3.0, 1e-4, 1000, 1e-5),  # 0.192; 12.3 if all rows came or none
+        (2.0, 1e-3, 64, 1e-6),
+        (0.1, 1e-3, 64, 1e-6),
+        (60.0, 0.1, 200, 1e-7),
+        (30.0, 1 - 1e-9, 50, 1e-5),
+        (1.0, 1e-9, 1000, 1e-7),
+    ],
+)
+def test_epsilon_of_one_release_of_a_group_is_within_one_percent(sigma, q, k, delta):
+    """Closed form in 30 digits: delta holds at this epsilon, and not at 99 % of it."""
+    found = epsilon([GaussianEvent(sigma, q, 1, k)], delta)
+    assert found > 0
+    assert max(exact_group_delta(sigma, q, k, found)) <= delta
+    assert max(exact_group_delta(sigma, q, k, 0.99 * found)) > delta
+
+
+def test_each_direction_of_a_group_is_its_own():
+    """One direction twice would be below the truth in the other, or far above it."""
+    found = loss_distribution([GaussianEvent(1.0, 0.05, 1, 8)])
+    for eps in (0.1, 0.3):
+        exact = exact_group_delta(1.0, 0.05, 8, eps)
+        assert exact[0] > 1.3 * exact[1] > 0
+        for losses, delta in zip(found, exact, strict=True):
+            quick = float(losses.deltas(np.array([eps]))[0])
+            assert delta <= quick <= delta * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "count", "k", "width"),
+    [
+        (1.0, 0.01, 500, 1, 1e-3),
+        (4.0, 0.05, 1000, 2, 1e-3),
+        (20.0, 0.05, 1000, 8, 1e-3),
+        (2.0, 1e-3, 1000, 64, 1e-3),  # 4.98; far above 100 if all rows came or none
+        (30.0, 1e-3, 10_000, 64, 1e-4),
+        (3.0, 1e-4, 30, 1000, 1e-3),
+        (90.0, 0.01, 100, 1000, 1e-3),
+    ],
+)
+def test_groups_cost_what_dp_accounting_finds_for_the_mixture(
+    sigma, q, count, k, width
+):
+    """Its grid of `width` makes it too large by half a percent at most here. Its
+    weights are cut where what is beyond has a chance of 1e-17.
+    """
+    last = min(int(binom.isf(1e-17, k, q)) + 1, k)
+    weights = binom.pmf(np.arange(last + 1), k, q)
+    theirs = pld.from_mixture_gaussian_mechanism(
+        sigma,
+        list(range(last + 1)),
+        list(weights / weights.sum()),
+        value_discretization_interval=width,
+    )
+    theirs = theirs.self_compose(count).get_epsilon_for_delta(1e-5)
+    ours = epsilon([GaussianEvent(sigma, q, count, k)], 1e-5)
+    assert 0.995 * theirs <= ours <= 1.001 * theirs
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [GaussianEvent(9.0, 1e-3, 500, k) for k in (1, 2, 8, 64, 65, 1000)],
+        [GaussianEvent(9.0, q, 500, 8) for q in (1e-9, 1e-3, 1.01e-3, 0.1, 1 - 1e-9)],
+        [GaussianEvent(9.0, 1e-3, count, 64) for count in (1, 2, 500, 505, 10_000)],
+        [GaussianEvent(s, 1e-3, 500, 64) for s in (1e3, 9.0, 8.95, 2.0, 0.5, 0.1)],
+    ],
+    ids=["rows", "probability", "releases", "noise"],
+)
+def test_more_rows_more_releases_and_less_noise_cost_more(events):
+    costs = [epsilon([event], 1e-5) for event in events]
+    assert costs == sorted(costs)
+    assert costs[0] < costs[-1]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "count", "k"),
+    [
+        (0.01, 1e-9, 10**6, 1000),
+        (1.0, 1 - 1e-9, 1, 20),
+        (1.0, 1e-9, 10**6, 10_000),
+        (100.0, 1 - 1e-9, 1, 200),
+        (1e4, 1 - 1e-9, 100, 10_000),
+        (100.0, 1e-9, 10**6, 10_000),
+        (0.3, 0.5, 1, 10_000),  # infinite: a loss above 1e6
+        (0.01, 1 - 1e-9, 10**6, 2),  # likewise
+    ],
+)
+def test_an_extreme_group_costs_more_than_a_row_and_no_more_than_all_rows(
+    sigma, q, count, k
+):
+    """All of a group's rows in each batch cost the most. 1e-3 is for the grid."""
+    found = epsilon([GaussianEvent(sigma, q, count, k)], 1e-5)
+    row = epsilon([GaussianEvent(sigma, q, count)], 1e-5)
+    every = epsilon([GaussianEvent(sigma, 1.0, count, k)], 1e-5)
+    assert row * (1 - 1e-3) <= found
+    assert found <= every * (1 + 1e-3) or found == math.inf
 
 
 def test_poisson_groups_lie_between_one_row_and_the_full_batch():
