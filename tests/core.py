@@ -76,11 +76,17 @@ def door(block_sum=None):
     return Door(CpuSums() if block_sum is None else block_sum)
 
 
+class KnownNoise(NoiseSource):
+    """Noise from a seed that is charged as if it were secret: for one release alone."""
+
+    private = True
+
+
 def release_one(query, params, rows, seed=1, block_sum=None, **spec):
     """One release of a fit of its own."""
     s = spec_of(query, rows.n_rows, **spec)
     ledger = reserve([s])
-    noise = NoiseSource(seed)
+    noise = KnownNoise(seed)
     return release(
         query, params, rows, s, ledger=ledger, noise=noise, summer=door(block_sum)
     )
@@ -90,7 +96,7 @@ def release_many(query, params, rows, times, seed=None, **spec):
     """`times` releases of one fit, (times, *shape)."""
     s = spec_of(query, rows.n_rows, **spec)
     ledger = reserve([s] * times)
-    noise = NoiseSource(seed)
+    noise = KnownNoise(seed)
     summer = door()
     found = [
         release(query, params, rows, s, ledger=ledger, noise=noise, summer=summer)

@@ -2,10 +2,9 @@
 
 import sqlite3
 
-from core import M, door, reserve, spec_of, toy
+from core import KnownNoise, M, door, reserve, spec_of, toy
 
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.statistics import ClassSums
@@ -28,7 +27,7 @@ def run_release(fit, seed=None, spec=None, rows=None):
         rows or ArrayRows(X, Y),
         spec,
         ledger=fit,
-        noise=NoiseSource(seed),
+        noise=KnownNoise(seed),
         summer=door(),
     ).value
 

@@ -233,8 +233,12 @@ def test_a_seed_repeats_the_fit_and_is_not_private(method, seed, blobs):
     first = clone(model).fit(*blobs)
     second = clone(model).fit(*blobs)
     assert_array_equal(first.head_.weights, second.head_.weights)
-    assert not first.privacy_.private
-    assert guarantee.SEEDED in first.privacy_.notes
+    privacy = first.privacy_
+    assert not privacy.private and privacy.epsilon == np.inf
+    assert privacy.nominal_epsilon == pytest.approx(model.epsilon, rel=1e-6)
+    assert privacy.mu is privacy.rho is None and privacy.profiles == {}
+    assert guarantee.SEEDED in privacy.notes
+    assert first.ledger_.spent(1e-5).epsilon == np.inf
     assert f"seed {seed}: not private" in first.ledger_.fits()[0]["description"]
     other = clone(model).set_params(random_state=8).fit(*blobs)
     assert not np.array_equal(first.head_.weights, other.head_.weights)
@@ -273,6 +277,7 @@ def test_hostile_rows_count_zero_and_raise_nothing(method, blobs):
     model = method(classes=range(3), random_state=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", dphead.PrivacyWarning)  # of the seed
         dirty = clone(model).fit(x, y)
         wiped = clone(model).fit(clean, y)
     assert_array_equal(dirty.head_.weights, wiped.head_.weights)

@@ -71,7 +71,7 @@ def check(run: Run) -> list[Finding]:
 
 def no_privacy(run: Run) -> Iterator[Finding]:
     """Epsilon is infinite: noise and clipping were off."""
-    if math.isinf(run.report["guarantee"]["epsilon"]):
+    if math.isinf(run.report["guarantee"]["target_epsilon"]):
         what, why = (
             "epsilon is infinite, so this head is not private",
             "It is an exact function of the training rows",
@@ -83,8 +83,7 @@ def no_privacy(run: Run) -> Iterator[Finding]:
 
 def fixed_seed(run: Run) -> Iterator[Finding]:
     """The noise can be drawn again by whoever knows the seed."""
-    g = run.report["guarantee"]
-    if g.get("seeded", not g["private"] and math.isfinite(g["epsilon"])):
+    if run.report["guarantee"]["seeded"]:
         why = "Whoever knows the seed can subtract the noise"
         yield Finding(
             "fixed seed",
@@ -352,8 +351,8 @@ def notes(run: Run) -> list[str]:
         later = len(run.fits) - ledger["fits"]
         more = "1 later fit" if later == 1 else f"{later} later fits"
         found.append(
-            f"{more}: the ledger's plain sum is now epsilon {run.total_now():.5g}, not "
-            "as stated"
+            f"{more}: the ledger's plain sum is now epsilon "
+            f"{run.spent_now.epsilon:.5g}, not as stated"
         )
     if not run.files:
         found.append(

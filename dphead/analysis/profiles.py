@@ -156,48 +156,16 @@ def total_rho(events: Sequence[GaussianEvent]) -> float | None:
     return None if mu is None else mu * mu / 2
 
 
-def plain_sum_epsilon(
-    events: Sequence[GaussianEvent], delta: float, relation: str
-) -> float:
-    """Epsilon of all releases of a ledger as if their noise had been fixed beforehand:
-    exact for full batches, else RDP (an upper bound that takes no seconds), or PLD
-    where there is no RDP.
+def about_sum(total: float, accountant: str | None) -> str:
+    """Say why what a ledger spent is above a run's own epsilon; "" where it is not.
 
-    It is a plain sum and no odometer. For fits whose settings were chosen after seeing
-    others it is no guarantee, whichever accountant it uses: RDP's least epsilon over
-    the orders is not one order fixed beforehand, and a total that is looked at while it
-    grows is not a bound that was fixed. The budget's filter (`Ledger.reserve`) is what
-    holds then. Source: Rogers, Roth, Ullman, Vadhan 2016; Whitehouse et al. 2023.
-    """
-    if any(e.noise_multiplier == 0 for e in events):
-        return math.inf
-    if not events:
-        return 0.0
-    return epsilon(events, delta, relation, sum_accountant(events, relation))
-
-
-def sum_accountant(events: Sequence[GaussianEvent], relation: str) -> str:
-    """The accountant of `plain_sum_epsilon`: exact, rdp or pld."""
-    if total_mu(events) is not None:
-        return "exact"
-    renyi = relation != "replace_one" and all(
-        e.rows_per_unit == e.epoch_steps == 1 for e in events
-    )
-    return "rdp" if renyi else "pld"
-
-
-def about_sum(total: float, accountant: str | None, budget: object) -> str:
-    """Why a plain sum is above a run's own epsilon, for readers of both; "" where it is
-    computed as that is. accountant: None in a report that does not name it. budget: the
-    ledger's, or None.
+    accountant: of the total (`ledger.spent`); None in a report that does not name it.
     """
     if accountant != "rdp" or not math.isfinite(total):
         return ""
-    kept = "; the limit is kept" if budget else ""
     return (
         "Random batches are added up over runs by a coarser rule (RDP) than within one "
-        "run (PLD), so the total can be above the runs' own epsilons; neither is wrong"
-        f"{kept}."
+        "run (PLD), so the total can be above the runs' own epsilons; neither is wrong."
     )
 
 

@@ -6,13 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dphead.analysis.profiles import (
     about_sum,
-    plain_sum_epsilon,
-    sum_accountant,
     total_rho,
 )
 from dphead.analysis.protected import protected_unit, thing_of
@@ -21,13 +20,14 @@ from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, Spent, spent
 
 SCHEMA = 1  # of the reports that are read here
 FIELDS: dict[str, Any] = {  # what a check needs of a report, with its type
     "statement": str,
     "tuning": str,
     "guarantee.private": bool,
+    "guarantee.seeded": bool,
     "guarantee.epsilon": float,
     "guarantee.delta": float,
     "guarantee.target_epsilon": float,
@@ -71,24 +71,17 @@ class Run:
     fits: list[dict[str, Any]] | None
     elsewhere: tuple[str, ...] = ()
 
-    def total_now(self) -> float:
-        """Plain sum over the ledger as it is now; the report's own where it cannot be
-        reached.
-        """
+    @cached_property
+    def spent_now(self) -> Spent:
+        """What the ledger spent by now; by the report's time if it is out of reach."""
         ledger = self.report["ledger"]
         if self.fits is None:
-            return ledger["total_epsilon"]
-        return plain_sum_epsilon(
-            fit_events(self.fits), ledger["delta"], self.plan.relation
-        )
+            return Spent(ledger["total_epsilon"], ledger.get("total_accountant"))
+        return spent_in(self.fits, self.report)
 
     def about_total(self) -> str:
-        """Why `total_now` is above the run's own epsilon (`about_sum`)."""
-        ledger = self.report["ledger"]
-        accountant = ledger.get("total_accountant")
-        if self.fits is not None:
-            accountant = sum_accountant(fit_events(self.fits), self.plan.relation)
-        return about_sum(self.total_now(), accountant, ledger.get("budget"))
+        """Say why `spent_now` is above the run's own epsilon (`about_sum`)."""
+        return about_sum(*self.spent_now)
 
 
 def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
@@ -175,6 +168,14 @@ def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
     """What the accountant sees of fits of a ledger."""
     specs = (ReleaseSpec(**_spec(r)) for f in fits for r in f["releases"])
     return accounting.together(spec.event() for spec in specs)
+
+
+def spent_in(fits: Sequence[dict[str, Any]], report: dict[str, Any]) -> Spent:
+    """Return what these fits of a report's ledger spent, as the ledger counts."""
+    ledger = report["ledger"]
+    relation = report["guarantee"]["neighboring_relation"]
+    events, budget = fit_events(fits), ledger.get("budget")
+    return spent(events, len(fits), ledger["delta"], relation, budget)
 
 
 def _spec(release: dict[str, Any]) -> dict[str, Any]:
@@ -280,18 +281,21 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
         "mu": accounting.total_mu(events) if plan.private else None,
         "rho": total_rho(events) if plan.private else None,
     }
+    nominal = plan if plan.private else plan.marked(private=True)
+    expected["nominal_epsilon"] = nominal.epsilon_spent()
     for name, value in expected.items():
         found = g.get(name)
         if (found is None) != (value is None) or (
             value is not None and not math.isclose(found, value, rel_tol=1e-6)
         ):
             raise _changed(file, name, found, f"its releases give {value}")
-    if g["private"] and (not plan.private or g.get("seeded", False)):
+    seeded = not all(spec.private for spec in plan.specs)
+    if (g["private"], g["seeded"]) != (plan.private, seeded):
         raise _changed(
             file,
-            "private",
-            True,
-            "its releases have no noise, or the noise of a fixed seed",
+            "(private, seeded)",
+            (g["private"], g["seeded"]),
+            f"its releases say {(plan.private, seeded)}",
         )
     unit = _unit(report, plan)
     if g["protected_unit"] != unit:
@@ -362,7 +366,7 @@ def _ledger_fits(
         if given is not None:
             raise ValueError(f"a ledger must exist, got ledger={path}. Check the path.")
         return None
-    book = Ledger(path)
+    book = Ledger(path, read_only=True)
     problems = book.verify()
     if problems:
         raise ValueError(
@@ -382,9 +386,7 @@ def _ledger_fits(
         _recorded(report, plan, then, file) is not None
         and len(then) == report["ledger"]["fits"]
     ):
-        total = plain_sum_epsilon(
-            fit_events(then), report["ledger"]["delta"], plan.relation
-        )
+        total = spent_in(then, report).epsilon
         if not math.isclose(total, report["ledger"]["total_epsilon"], rel_tol=1e-6):
             raise _changed(
                 file,

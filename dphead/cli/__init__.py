@@ -78,6 +78,17 @@ EXTRAS = {
 
 
 class _Lazy(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's. A usage error for what no report, file or screen can show."""
+        for text in args:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise click.UsageError(
+                    f"arguments must be UTF-8 text, got {text!a}. Rename what it names."
+                ) from error
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

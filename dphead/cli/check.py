@@ -98,8 +98,8 @@ def spent_now(run: Any) -> str:
     of = f" of {limit['epsilon']:g}" if limit else ""
     unlimited = "" if limit else "; no limit was fixed before the first fit"
     return (
-        f"epsilon {run.total_now():.4g}{of} spent (delta {book['delta']:g}) in {fits} "
-        f"fit{'s' if fits != 1 else ''}{unlimited}"
+        f"epsilon {run.spent_now.epsilon:.4g}{of} spent (delta {book['delta']:g}) in "
+        f"{fits} fit{'s' if fits != 1 else ''}{unlimited}"
     )
 
 

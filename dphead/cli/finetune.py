@@ -283,10 +283,11 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
             if dry_run or verbose:
                 title = f"To be released ({method.source})"
                 progress.say(releases_text(plan.summary(), title))
+                epsilon = found.epsilon if plan.private else float("inf")
                 progress.say(
                     f"\n{options.settings.model}: noise multiplier "
                     f"{found.noise_multiplier:.5g}, batches of {found.batch_size}, "
-                    f"{found.steps} steps: epsilon {found.epsilon:.5g}"
+                    f"{found.steps} steps: epsilon {epsilon:.5g}"
                 )
             if dry_run:
                 raise click.exceptions.Exit(0)

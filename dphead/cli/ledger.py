@@ -37,7 +37,8 @@ def show(which: Path, as_json: bool) -> None:
 
     from rich.console import Console
 
-    from dphead.analysis.profiles import about_sum, plain_sum_epsilon, sum_accountant
+    from dphead.analysis.profiles import about_sum
+    from dphead.runs.ledgers import charged_elsewhere
     from dphead.runs.report import plain
 
     fits = book.fits()
@@ -48,13 +49,15 @@ def show(which: Path, as_json: bool) -> None:
     click.echo(section("Data set", [book.meta("dataset_id") or "-"]))
     if fits:
         Console(highlight=False).print(_fits_table(fits))
+    others = charged_elsewhere(book.meta("dataset_id"), book.path)
+    if others:
+        click.echo(section("Elsewhere", [f"! not counted here: {o}" for o in others]))
     limit = book.budget()
     delta = limit["delta"] if limit else max((f["delta"] for f in fits), default=1e-5)
-    events, relation = book.events(), book.meta("relation") or "zero_out"
-    total = plain_sum_epsilon(events, delta, relation)
-    spent = tied(f"epsilon {total:.5g} at delta {delta:g}")
+    total = book.spent(delta)
+    spent = tied(f"epsilon {total.epsilon:.5g} at delta {delta:g}")
     every = f"{spent}: the plain sum, every reserved release counted"
-    why = about_sum(total, sum_accountant(events, relation), limit)
+    why = about_sum(*total)
     click.echo(section("Spent", [every, why] if why else [every]))
     click.echo(section("Budget", [_budget_in_words(limit, bool(fits))]))
 
@@ -92,7 +95,8 @@ def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
     if limit:
         fixed = tied(f"epsilon {limit['epsilon']:g} at delta {limit['delta']:g}")
         return (
-            f"{fixed}: the guarantee for all fits together; what exceeds it is refused"
+            f"{fixed}: the guarantee for all fits together that this ledger counts; "
+            "what exceeds it is refused"
         )
     if has_fits:
         return (
@@ -109,13 +113,22 @@ def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
 @click.option("--delta", type=float, required=True)
 def budget(which: Path, epsilon: float, delta: float) -> None:
     """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
-    book = _open(which, create=True)
-    book.set_budget(epsilon, delta)
+    from dphead.runs.ledgers import fix_budget
+
+    book = _open(which, write=True)
+    fix_budget(book, epsilon, delta)
     limit = f"epsilon {epsilon:g} at delta {delta:g}"
     text = (
-        f"{tied(limit)}, for all fits of this data set together; it is never exceeded"
+        f"{tied(limit)}, for all fits that this ledger counts together; it is never "
+        "exceeded"
     )
-    click.echo(section("Budget", [text]))
+    beside = "the ledger has no data set yet: its first fit sets it"
+    if book.meta("dataset_id"):
+        beside = (
+            "fits of the same images in other ledgers are refused from now on, where "
+            "they run under this home (DPHEAD_HOME) and from files or images"
+        )
+    click.echo(section("Budget", [text, beside]))
     click.echo(section("Ledger", [str(book.path)]))
 
 
@@ -138,19 +151,21 @@ def verify(which: Path) -> None:
     click.echo(section("Damage", [f"nothing found, in {fits}"]))
 
 
-def _open(which: Path, create: bool = False):
+def _open(which: Path, write: bool = False) -> Any:
     check_there("a ledger or features file", which)
 
+    from dphead.privacy.ledger import Ledger
     from dphead.privacy.ledger_file import IN_MEMORY
     from dphead.runs.files import is_features_file
-    from dphead.runs.ledgers import default_ledger_path, open_ledger
+    from dphead.runs.ledgers import default_ledger_path
     from extract.format import open_features
 
     if is_features_file(which):
         with open_features(which) as file:
             dataset_id = file.dataset_id
-        if not create and not default_ledger_path(dataset_id).exists():
-            click.echo("no ledger yet: nothing was released from this data set here")
-            return open_ledger(IN_MEMORY, dataset_id)
-        return open_ledger(None, dataset_id)
-    return open_ledger(which)
+        path = default_ledger_path(dataset_id)
+        if not write and not path.exists():
+            click.echo("no ledger yet: nothing was charged to this data set's own")
+            return Ledger(IN_MEMORY, dataset_id)
+        return Ledger(path, dataset_id, read_only=not write)
+    return Ledger(which, read_only=not write)

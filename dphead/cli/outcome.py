@@ -173,12 +173,13 @@ def unprotected(report: dict[str, Any]) -> str:
 def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
     """The expected accuracy, and the one on test rows with its weak classes."""
     expected, things = report["expected_accuracy"], f"{thing_in(report)}s"
+    publish = ": may be published" if report["guarantee"]["private"] else ""
     if expected is not None:
         low, high, middle = (100 * expected[k] for k in ("low", "high", "accuracy"))
         between = tied(f"{low:.1f} to {high:.1f} %")
         yield (
             f"{tied(f'{middle:.1f} %')} expected on new {things} (90 % interval: "
-            f"{between}), from released numbers alone: may be published"
+            f"{between}), from released numbers alone{publish}"
         )
     yield from worst_class(report)
     if test is None:
@@ -212,12 +213,13 @@ def worst_class(report: dict[str, Any]) -> Iterator[str]:
     found = report.get("class_accuracy")
     if found is None:
         return
+    publish = ": may be published" if report["guarantee"]["private"] else ""
     name = report["data"]["class_names"][found["weakest"]]
     low, high, middle = (100 * found["worst"][k] for k in ("low", "high", "accuracy"))
     between = tied(f"{low:.1f} to {high:.1f} %")
     yield (
         f"{tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 % "
-        f"interval, whichever class is worst: {between}): may be published. The least "
+        f"interval, whichever class is worst: {between}){publish}. The least "
         "of noisy numbers is too low on average; the interval allows for it"
     )
 
@@ -246,9 +248,7 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
     """What all fits of the data set have spent, and their limit."""
     fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
-    why = about_sum(
-        ledger["total_epsilon"], ledger.get("total_accountant"), ledger["budget"]
-    )
+    why = about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
     if limit := ledger["budget"]:
         yield (
             f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g}) in "

@@ -164,7 +164,6 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
             lambda: self._plan(settings, network, rows, facts),
             description=f"finetune {settings.model}",
             notes=ungrouped,
-            weaker=self._around() if np.isfinite(self.epsilon) else (),
         )
         self.classes_, self.network_ = names, network
         self.weights_, self.privacy_ = fitted.head.average, fitted.privacy

@@ -197,7 +197,7 @@ def lead(
     """Try what can fail, charge, and train from the last checkpoint."""
     options, out = run.options, run.options.out
     if announce is not None:
-        announce(run.plan, run.method, run.schedule)
+        announce(run.announced, run.method, run.schedule)
     load_checkpoint(out, interrupted(out) or "")  # of no other fit
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     solver: Any = run.method.solver

@@ -143,7 +143,8 @@ def known_images(options: FinetuneOptions) -> ImageIndex | None:
 def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -> Data:
     """The data with the id of its data set: a features file's own; of images the one
     that is named, by an id, a file or a ledger, else the one that holds them already,
-    else a new one. None without privacy and a ledger. index: None without a home.
+    else a new one; no new one for a run that no ledger counts. index: None without a
+    home.
 
     ValueError where it must be said whose images these are.
     """
@@ -152,7 +153,10 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     named = _named(options)
     uncounted = options.ledger is None and np.isinf(options.epsilon)
     if options.ledger == IN_MEMORY or (named is None and uncounted):
-        return data
+        # known images may have a budget, which counts every fit
+        known = index.overlaps(data.digests) if index is not None else []
+        named = named or next((o.dataset_id for o in known if o.notable), None)
+        return replace(data, source=replace(data.source, dataset_id=named))
     if named is None and options.new_data_set:
         named = uuid.uuid4().hex
     if index is not None and named is None:

@@ -219,7 +219,6 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
                 lambda: head_plan(self, method.solver, facts, accountant),
                 description=self.method,
                 notes=unit,
-                weaker=self._around() if np.isfinite(self.epsilon) else (),
             )
         self.classes_, self.n_features_in_ = data.classes, data.n_features
         self.head_, self.privacy_ = fitted.head, fitted.privacy

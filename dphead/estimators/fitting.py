@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dphead.estimators.guarantee import Privacy, privacy_of
+from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.ledger import in_other_ledgers, ledger_of
+from dphead.estimators.surroundings import around, is_news
 from dphead.planning import presets
 from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy.contract import Rows
@@ -81,27 +82,31 @@ def carry_out(
     *,
     description: str,
     notes: Sequence[str] = (),
-    weaker: Sequence[str] = (),
 ) -> Fitted:
     """Warn, plan, charge and fit, of a head or of a network.
 
     estimator: its parameters epsilon, delta, allow_large_delta, random_state and ledger
-    decide, checked before (`check_settings`). notes: what else to say of the guarantee;
-    weaker: why it is weaker than it may look, which is warned of too. ValueError and
-    LedgerError with nothing charged.
+    decide, checked before (`check_settings`). notes: what else to say of the guarantee.
+    ValueError and LedgerError with nothing charged.
     """
     seed = seed_of(estimator.random_state)
     noise = NoiseSource(seed)
     facts = data.facts
     large = confirmed_delta(estimator, facts)
-    for text in weaker:
-        warnings.warn(text, PrivacyWarning, stacklevel=3)
     planned = prepare()
     solver, plan = planned.solver, planned.plan
     ledger = ledger_of(estimator.ledger, data.dataset_id)
-    others = in_other_ledgers(ledger, data.dataset_id)
-    if others:
-        warnings.warn(others, PrivacyWarning, stacklevel=3)
+    counted = ledger.path != IN_MEMORY or isinstance(estimator.ledger, Ledger)
+    weaker: dict[str, str] = {}
+    if plan.private:
+        total = ledger.spent(plan.delta, *plan.events()).epsilon if counted else None
+        weaker = around(estimator, total)
+        weaker |= {} if noise.private else {"seed": SEEDED}
+    weaker["ledgers"] = in_other_ledgers(ledger, data.dataset_id)
+    for subject, text in weaker.items():
+        if text and is_news(estimator, subject):
+            warnings.warn(text, PrivacyWarning, stacklevel=3)
+    weaker.pop("seed", None)  # a note of `privacy_of`
     charged = reserve(
         solver,
         plan,
@@ -116,9 +121,9 @@ def carry_out(
         plan,
         n_rows=facts.n_rows,
         seeded=not noise.private,
-        counted=ledger.path != IN_MEMORY or isinstance(estimator.ledger, Ledger),
+        counted=counted,
         classes_seen=data.classes_seen,
-        warning=" ".join(filter(None, [large, *notes, *weaker, others])),
+        warning=" ".join(filter(None, [large, *notes, *weaker.values()])),
     )
     _tell_holder(data.notice())
     return Fitted(result.head, privacy, ledger)

@@ -9,8 +9,8 @@ from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
 SEEDED = (
-    "Reproducible, not private: random_state is fixed, and whoever knows it can remove "
-    "the noise."
+    "Not private, epsilon is infinite: random_state is fixed, and whoever knows it can "
+    "remove the noise. Use random_state=None for a guarantee."
 )
 NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
 CLASSES_SEEN = "Not private: the classes were read off the labels."
@@ -29,7 +29,9 @@ OUT_OF_SIGHT = (
 class Privacy:
     """The guarantee of one fit.
 
-    It is a guarantee only if `private` is true; `notes` say what to know besides.
+    It is a guarantee only if `private` is true. With a seed epsilon is infinite, and
+    nominal_epsilon is what the same plan guarantees without. `notes` say what to know
+    besides.
 
     mu and rho are None unless every release is a full-batch Gaussian. releases: one row
     for each kind of release.
@@ -37,6 +39,7 @@ class Privacy:
 
     private: bool
     epsilon: float
+    nominal_epsilon: float
     delta: float
     mu: float | None
     rho: float | None
@@ -74,18 +77,21 @@ def privacy_of(
     """
     from dphead.analysis.profiles import total_rho
 
+    nominal = plan.epsilon_spent()
+    noisy, plan = plan.private, plan.marked(private=False) if seeded else plan
     events = plan.events()
     notes = [
-        *([NO_NOISE] if not plan.private else []),
+        *([NO_NOISE] if not noisy else []),
         *([CLASSES_SEEN] if classes_seen else []),
-        *([SEEDED] if seeded and plan.private else []),
+        *([SEEDED] if seeded and noisy else []),
         *([warning] if warning else []),
         *([ONE_FIT] if not counted else []),
         OUT_OF_SIGHT,
     ]
     return Privacy(
-        private=plan.private and not seeded and not classes_seen,
+        private=plan.private and not classes_seen,
         epsilon=plan.epsilon_spent(),
+        nominal_epsilon=nominal,
         delta=plan.delta,
         mu=accounting.total_mu(events) if plan.private else None,
         rho=total_rho(events) if plan.private else None,

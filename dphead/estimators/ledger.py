@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger_file import IN_MEMORY
-from dphead.runs.ledgers import charged_elsewhere, note_ledger, open_ledger
+from dphead.runs.ledgers import charged_elsewhere, open_ledger
 from dphead.runs.report import uncounted
 
 
@@ -17,10 +17,10 @@ def ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledg
     """The ledger given, or the data set's. LedgerError if it is another's."""
     if not isinstance(given, Ledger):
         return open_ledger(given, dataset_id)
-    if dataset_id is not None:
-        note_ledger(given.path, dataset_id)
-    theirs = given.meta("dataset_id")
-    if dataset_id is not None and theirs not in (None, dataset_id):
+    if dataset_id is None:
+        return given
+    theirs = given.set_once("dataset_id", dataset_id)
+    if theirs != dataset_id:
         raise LedgerError(
             f"the ledger must be this data set's, got dataset_id={theirs}. The "
             f"file says {dataset_id}."

@@ -92,13 +92,11 @@ class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
             facts,
             notice=notice,
         )
-        weaker = self._around() if np.isfinite(self.epsilon) else []
         done = carry_out(
             self,
             data,
             lambda: head_plan(self, solver, facts),
             description=solver.name,
-            weaker=weaker,
         )
         self.head_, self.privacy_, self._ledger = done.head, done.privacy, done.ledger
         return done

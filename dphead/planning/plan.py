@@ -65,8 +65,12 @@ class Plan(Target):
 
     @property
     def private(self) -> bool:
-        """Whether every release carries noise."""
-        return all(s.noise_multiplier > 0 for s in self.specs)
+        """Whether every release carries noise that nobody can subtract."""
+        return all(s.private and s.noise_multiplier > 0 for s in self.specs)
+
+    def marked(self, private: bool) -> "Plan":
+        """Return the plan with every release marked private or not (`ReleaseSpec`)."""
+        return replace(self, specs=[replace(s, private=private) for s in self.specs])
 
     def events(self) -> list[GaussianEvent]:
         """What the accountant sees, equal releases together."""
@@ -103,7 +107,7 @@ class Plan(Target):
             key = tuple(row.values())
             mu = (
                 (s.group_cap or 1) / s.noise_multiplier
-                if s.noise_multiplier and s.event().is_full
+                if s.private and s.noise_multiplier and s.event().is_full
                 else None
             )
             rows.setdefault(key, {**row, "count": 0, "mu": mu})["count"] += 1

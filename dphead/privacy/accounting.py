@@ -93,13 +93,15 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
 
     release: `ReleaseSpec.row()`, or the same from a ledger, where group_cap may be
     missing (it was written before there were groups), and epoch_steps is where it is 1.
+    A release with private=False counts as one without noise.
 
     Guarantee: plans, the ledger and `ReleaseSpec` all get their events here, so a
     release cannot be charged as one thing and reported as another.
     """
     cap = release.get("group_cap")
+    private = release.get("private", True)
     return GaussianEvent(
-        release["noise_multiplier"],
+        release["noise_multiplier"] if private else 0.0,
         release["sampling_prob"],
         rows_per_unit=1 if cap is None else cap,
         epoch_steps=release.get("epoch_steps", 1),

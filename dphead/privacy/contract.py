@@ -74,7 +74,8 @@ class ReleaseSpec:
     sampling_prob: 1 for the full batch. relation: the neighbouring relation.
     group_cap: None if a row is the protected unit, else a group is, of which at most so
     many rows count. epoch_steps: of random allocation: each row is used in one of so
-    many equal releases in a row, at random; 1 otherwise.
+    many equal releases in a row, at random; 1 otherwise. private: False if the noise
+    protects nobody, as with a seed: such a release is charged as one without noise.
     """
 
     label: str
@@ -86,6 +87,7 @@ class ReleaseSpec:
     relation: str = "zero_out"
     group_cap: int | None = None
     epoch_steps: int = 1
+    private: bool = True
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
@@ -143,11 +145,14 @@ class ReleaseSpec:
     def row(self) -> dict[str, Any]:
         """Plain data for the ledger and the report.
 
-        epoch_steps of 1 is left out: releases keep the form that they had before.
+        epoch_steps of 1 and private=True are left out: releases keep the form that they
+        had before.
         """
         row = asdict(self)
         if self.epoch_steps == 1:
             del row["epoch_steps"]
+        if self.private:
+            del row["private"]
         return row
 
 

@@ -6,13 +6,14 @@ changed or deleted, so a crash can waste budget and cannot hide any.
 """
 
 import json
+import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,13 @@ NEW_RELEASE = (
 )
 
 
+class Spent(NamedTuple):
+    """What was spent, and by which accountant: exact, pld or rdp."""
+
+    epsilon: float
+    accountant: str | None
+
+
 class Ledger(LedgerFile):
     """The ledger of one data set.
 
@@ -46,8 +54,9 @@ class Ledger(LedgerFile):
     where the same charge would be answered a second time.
     """
 
-    def _has_fits(self) -> bool:
-        return self.first("SELECT 1 FROM fits") is not None
+    def count_fits(self) -> int:
+        """Return how many fits were charged."""
+        return self.first("SELECT COUNT(*) FROM fits")[0]
 
     def set_budget(self, epsilon: float, delta: float) -> None:
         """Fix the total (epsilon, delta) of all fits, once, before the first of them.
@@ -64,7 +73,7 @@ class Ledger(LedgerFile):
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self.transaction():
             seals.check_undamaged(self)
-            if self.budget() is None and self._has_fits():
+            if self.budget() is None and self.count_fits():
                 raise LedgerError(
                     "a budget must be set before the first fit, got a ledger with "
                     "fits. Keep its record."
@@ -87,6 +96,17 @@ class Ledger(LedgerFile):
         return together(
             replace(event_of(json.loads(spec)), count=count) for spec, count in rows
         )
+
+    def spent(self, delta: float, *more: GaussianEvent) -> Spent:
+        """Return what all fits spent, at the budget's delta, or at `delta` without one.
+
+        more: releases of one further fit, as if it were charged.
+        """
+        with self.snapshot():
+            budget, relation = self.budget(), self.meta("relation") or "zero_out"
+            events, number = [*self.events(), *more], self.count_fits() + bool(more)
+        delta = budget["delta"] if budget else delta
+        return spent(together(events), number, delta, relation, budget)
 
     def reserve(
         self,
@@ -166,7 +186,7 @@ class Ledger(LedgerFile):
                 f"one ledger holds one neighbouring relation, got {relation=}. It "
                 f"holds {kept}."
             )
-        if self.meta("group_cap") is None and self._has_fits():
+        if self.meta("group_cap") is None and self.count_fits():
             self.set_once("group_cap", "null")  # fits from before there were groups
         unit = json.loads(self.set_once("group_cap", json.dumps(cap)))
         if unit != cap:
@@ -213,23 +233,17 @@ class Ledger(LedgerFile):
             )
         if any(e.noise_multiplier == 0 for e in new):
             raise LedgerError(
-                "a ledger with a budget takes private fits only, got "
-                "noise_multiplier=0 (epsilon = inf)."
+                "a ledger with a budget takes private fits only, got epsilon = inf: a "
+                "fit without noise, or with a seed. Use a finite epsilon and no seed."
             )
         if kind == "rdp" and old:
             _check_divergence([*old, *new], relation)
         target, delta = budget["epsilon"], budget["delta"]
-        if kind == "gdp":
-            spent = accounting.epsilon([*old, *new], delta, relation, "exact")
-        elif not old:
-            spent = accounting.epsilon(new, delta, relation, "auto")
-        else:
-            order = budget["order"]
-            curve = accounting.rdp_curve([*old, *new], [order], relation)
-            spent = accounting.rdp_epsilon(order, float(curve[0]), delta)
-        if not spent <= target * (1 + 1e-9):
+        number = self.count_fits() + 1
+        total = spent([*old, *new], number, delta, relation, budget).epsilon
+        if not total <= target * (1 + 1e-9):
             raise LedgerError(
-                f"the budget must not be exceeded, got a total of epsilon={spent:.6g} "
+                f"the budget must not be exceeded, got a total of epsilon={total:.6g} "
                 f"> {target:g} at delta={delta:g}. "
                 "Nothing was charged: ask for less, or stop."
             )
@@ -265,6 +279,43 @@ class Ledger(LedgerFile):
             {"sequence": i, "state": states.get(i, "reserved"), **json.loads(spec)}
             for i, spec in specs
         ]
+
+
+def spent(
+    events: Sequence[GaussianEvent],
+    fits: int,
+    delta: float,
+    relation: str,
+    budget: Mapping[str, float] | None = None,
+) -> Spent:
+    """Return the epsilon at `delta` of all releases that a ledger holds.
+
+    Every figure of what was spent comes from here, and so does the filter's decision
+    (`Ledger._check`): what a budget says was spent is never above what it promises.
+    events: of all its releases. fits: how many fits these are of. budget: the ledger's,
+    with its RDP order, or None.
+
+    Full batches have the exact epsilon. Random batches of one fit have that fit's own
+    (PLD); of several fits RDP, at the budget's order, or at the best order without a
+    budget; PLD where RDP does not apply.
+
+    Guarantee: with a budget, as proofs/ledger.md says of the filter. Without one it is
+    a plain sum: a guarantee only for fits that were planned without regard to the
+    results of others, since the noise must be fixed beforehand. Source: Rogers, Roth,
+    Ullman, Vadhan 2016; Whitehouse et al. 2023.
+    """
+    if any(e.noise_multiplier == 0 for e in events):
+        return Spent(math.inf, "exact")
+    if all(e.is_full for e in events):
+        return Spent(accounting.epsilon(events, delta, relation, "exact"), "exact")
+    alone = relation != "replace_one" and all(
+        e.rows_per_unit == e.epoch_steps == 1 for e in events
+    )
+    if fits == 1 or not alone:
+        return Spent(accounting.epsilon(events, delta, relation, "auto"), "pld")
+    orders = accounting.RDP_ORDERS if budget is None else [budget["order"]]
+    curve = accounting.rdp_curve(events, orders, relation)
+    return Spent(accounting.epsilon_from_rdp(orders, curve, delta), "rdp")
 
 
 def _check_epochs(specs: Sequence[dict[str, Any]]) -> None:

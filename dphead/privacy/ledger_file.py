@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from dphead.privacy.atomic_write import make_folder, sync
 
@@ -54,6 +55,8 @@ FIT = (
 STATES = ("started", "redrawn", "committed")  # of a release that is not only reserved
 # what SQLite raises for a file or disk that fails; the last for damaged names
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
+# seconds that a command waits for another process to end its transaction; chosen
+WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
 HEADER = 100  # bytes that begin every SQLite file (sqlite.org/fileformat2, 1.3)
 # of os.link where a file system has no hard links, by its own choice of a number
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
@@ -72,14 +75,23 @@ class LedgerError(ValueError):
     """Refused: the budget would be exceeded, or this is not what was reserved."""
 
 
+class HeldLedger(LedgerError):
+    """Another process holds the ledger: nothing is damaged, and nothing was charged."""
+
+
 class LedgerFile:
     """Tables of fits, releases, their progress, facts fixed once, and seals.
 
-    path, dataset_id: as in `Ledger`.
+    path, dataset_id: as in `Ledger`. read_only: open a file that is there and never
+    write to it, so that it may be another's, and no writer is waited for.
     """
 
     def __init__(
-        self, path: str | Path = IN_MEMORY, dataset_id: str | None = None
+        self,
+        path: str | Path = IN_MEMORY,
+        dataset_id: str | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         self.path, self._process = str(path), _process()
         if self.path and (self.path != IN_MEMORY or not isinstance(path, str)):
@@ -92,29 +104,54 @@ class LedgerFile:
                 "the ledger must be a file, got path=''. SQLite would keep it nowhere: "
                 "name a file, or ':memory:' to count this process's fits alone."
             )
+        if not _is_text(self.path):
+            raise LedgerError(
+                f"the path of a ledger must be UTF-8 text, got {self.path!a}. Rename "
+                "its folder or name another with --ledger."
+            )
         try:
-            if self.path != IN_MEMORY:
-                _make_whole(Path(self.path))
-            # a whole path is no URI to SQLite
-            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
-            self._db.execute("PRAGMA synchronous=EXTRA")
-            # Without it REPLACE deletes rows past the triggers.
-            self._db.execute("PRAGMA recursive_triggers=ON")
-            self._db.executescript(SCHEMA + APPEND_ONLY)
-        except (*FAULTS, OSError) as error:
+            if read_only:
+                self._open_to_read()
+            else:
+                self._open_to_write()
+        except OSError as error:
             raise LedgerError(
                 "the ledger must be a readable, writable SQLite file, got "
                 f"path={self.path} ({error}). Name another with --ledger, or set "
                 "DPHEAD_HOME to a folder that is yours to write."
             ) from error
+        except FAULTS as error:
+            raise self._unsound(error) from error
         if dataset_id is None:
             return
-        kept = self.set_once("dataset_id", dataset_id)
+        kept = self.meta("dataset_id")
+        if kept is None and not read_only:
+            kept = self.set_once("dataset_id", dataset_id)
         if kept != dataset_id:
             raise LedgerError(
                 f"the ledger must belong to this data set, got dataset_id={kept}. "
                 f"The features say {dataset_id}: use their own ledger."
             )
+
+    def _open_to_read(self) -> None:
+        _check_whole(Path(self.path))
+        place = f"file:{quote(self.path)}?mode=ro"
+        self._db = sqlite3.connect(
+            place, uri=True, isolation_level=None, timeout=READ_PATIENCE
+        )
+        self._db.execute("SELECT 1 FROM seals").fetchone()
+
+    def _open_to_write(self) -> None:
+        if self.path != IN_MEMORY:
+            _make_whole(Path(self.path))
+        # a whole path is no URI to SQLite
+        self._db = sqlite3.connect(
+            self.path, isolation_level=None, timeout=WRITE_PATIENCE
+        )
+        self._db.execute("PRAGMA synchronous=EXTRA")
+        # Without it REPLACE deletes rows past the triggers.
+        self._db.execute("PRAGMA recursive_triggers=ON")
+        self._db.executescript(SCHEMA + APPEND_ONLY)
 
     def meta(self, key: str) -> str | None:
         """A fact that is fixed once, or None where it is not yet.
@@ -144,10 +181,35 @@ class LedgerFile:
             raise self._unsound(error) from error
 
     def _unsound(self, error: Exception) -> LedgerError:
+        """Return what is wrong with the file, by SQLite's code of an error."""
+        code = getattr(error, "sqlite_errorcode", None)
+        kind = None if code is None else code & 0xFF
+        if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return HeldLedger(
+                f"a ledger must be free, got path={self.path} held by another process. "
+                "Nothing was charged: wait for that process or end it, then run this "
+                "command again."
+            )
+        if kind in (
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_PERM,
+            sqlite3.SQLITE_CANTOPEN,
+        ):
+            return LedgerError(
+                "a ledger must be an SQLite file that you may read and write, in a "
+                f"folder that you may write, got path={self.path} ({error}). Change "
+                "their permissions, or ask their owner to."
+            )
+        if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return LedgerError(
+                "a ledger must be on a disk that takes its pages, got "
+                f"path={self.path} ({error}). Make room or mend the disk, then run "
+                "this command again."
+            )
         return LedgerError(
-            "the ledger must be a sound SQLite file on a disk with room, got "
-            f"path={self.path} ({error}). Make room, or look at the file before you "
-            "use a copy of it: a copy does not know later fits."
+            f"the ledger must be a sound SQLite file, got path={self.path} ({error}). "
+            "Look at the file before you use a copy of it: a copy does not know later "
+            "fits."
         )
 
     def query(self, query: str, *values: Any) -> list[Any]:
@@ -202,19 +264,35 @@ class LedgerFile:
         self._db.close()
 
 
+def _is_text(path: str) -> bool:
+    """Return whether a path can be written in a report or on a screen."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_whole(path: Path) -> None:
+    """LedgerError for a file shorter than SQLite's header: SQLite would see an empty
+    ledger.
+    """
+    size = path.stat().st_size
+    if path.is_file() and size < HEADER:
+        raise LedgerError(
+            f"the ledger must be a whole SQLite file, got {path=!s} of {size} "
+            "bytes. Put back a copy that holds all its fits."
+        )
+
+
 def _make_whole(path: Path) -> None:
     """Make a ledger without fits that its owner alone can read, where there is none.
 
-    It gets its name when all of it is on the disk, so that a file that is shorter than
-    SQLite's header was cut: LedgerError, where SQLite would see an empty ledger.
+    It gets its name when all of it is on the disk, so that a file that is shorter was
+    cut (`_check_whole`).
     """
     if path.exists():
-        size = path.stat().st_size
-        if path.is_file() and size < HEADER:
-            raise LedgerError(
-                f"the ledger must be a whole SQLite file, got {path=!s} of {size} "
-                "bytes. Put back a copy that holds all its fits."
-            )
+        _check_whole(path)
         return
     journal = Path(f"{path}-journal")
     # SQLite would write its pages into the new file

@@ -45,9 +45,15 @@ def release(
     integer sum, with sd >= noise_multiplier times its sensitivity, rounded to integers
     afterwards. The charge is durable before the summer is asked, and the noisy value is
     durable, where the ledger stores values, before it is returned. ValueError, before
-    anything is read, for what was not planned.
+    anything is read, for what was not planned, and for noise from a seed unless the
+    spec, and so the charge, says that it is not private.
     """
     _check_planned(query, rows, spec)
+    if spec.private and not noise.private:
+        raise ValueError(
+            "a release with a seed must be charged as not private, got private=True "
+            "in its spec. Use no seed, or give the seed to `reserve` too."
+        )
     transform = params.transform
     width = transform.width(rows.n_features)
     unit, sd = noise_scale(query, spec, transform.append)

@@ -28,6 +28,7 @@ from dphead.runs import report as reports
 from dphead.runs.ledgers import (
     Elsewhere,
     charged_elsewhere,
+    check_alone,
     ledger_path,
 )
 from dphead.runs.loop import FitResult, reserve
@@ -77,6 +78,13 @@ class Prepared:
     space: str
     warnings: list[str]
     elsewhere: list[Elsewhere] = field(default_factory=list, kw_only=True)
+
+    @property
+    def announced(self) -> Plan:
+        """The plan as it will be charged: with a seed it is not private."""
+        return (
+            self.plan if self.options.seed is None else self.plan.marked(private=False)
+        )
 
 
 R = TypeVar("R", bound=Prepared)
@@ -130,9 +138,12 @@ def beside_others(run: R) -> R:
     """The run with the ledgers that its own does not count, each a warning.
 
     ValueError where its settings are said to be no choice: other fits could be seen.
+    LedgerError as `check_alone`, unless it continues a fit, which may be charged.
     """
     options, dataset_id = run.options, run.source.dataset_id
     own = ledger_path(options.ledger, dataset_id)
+    if interrupted(options.out) is None:
+        check_alone(dataset_id, own, None)  # no file is made; `charging` looks again
     found = charged_elsewhere(dataset_id, own)
     if found and options.tuning == "none":
         raise ValueError(

@@ -255,7 +255,7 @@ def lead(
     if group is not None:
         group.agree(agreed(run))
     if announce is not None:
-        announce(run.plan, run.method)
+        announce(run.announced, run.method)
     parts = None if group is None else SumOfParts(group, own)
     door = Door(sums, parts=parts, memory=memory)
     for each in facts_of(run.method.solver, facts):

@@ -4,14 +4,17 @@ where else fits on the same images were charged.
 What the index of images knows is private: no count of it may reach a report.
 """
 
+import fcntl
 import json
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger_file import HeldLedger
 from extract.index import ImageIndex, Overlap
 
 IN_MEMORY = ":memory:"  # a ledger that counts nothing but one run
@@ -77,23 +80,17 @@ def open_ledger(
     """Open a ledger: the one at `path`, else the data set's default one, else one in
     memory that counts a single fit.
 
-    One beside the default one is noted in the home, for `charged_elsewhere`. Raises
-    LedgerError if the file is another data set's ledger, or none.
+    Raises LedgerError if the file is another data set's ledger, or none.
     """
-    ledger = Ledger(ledger_path(path, dataset_id), dataset_id)
-    if path is not None and dataset_id is not None:
-        note_ledger(ledger.path, dataset_id)
-    return ledger
+    return Ledger(ledger_path(path, dataset_id), dataset_id)
 
 
 def data_set_of(ledger: str | Path | None) -> str | None:
     """The data set whose a ledger is; None where it is of none yet, or is not there."""
     if ledger is None or not os.path.isfile(ledger):
         return None
-    book = Ledger(ledger)
-    dataset_id = book.meta("dataset_id")
-    book.close()
-    return dataset_id
+    with closing(Ledger(ledger, read_only=True)) as book:
+        return book.meta("dataset_id")
 
 
 def image_index() -> ImageIndex:
@@ -103,14 +100,16 @@ def image_index() -> ImageIndex:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A ledger that a run's own does not count, with charges for the same images.
+    """A ledger that a run's own does not count, for the same images.
 
-    fits: None where it is gone or cannot be read. overlap: of the images, where it is
-    another data set's ledger; None where it is the same one's.
+    fits: None where it is gone or cannot be read. budget: as `Ledger.budget`. overlap:
+    of the images, where it is another data set's ledger; None where it is the same
+    one's.
     """
 
     path: str
     fits: int | None
+    budget: dict[str, float] | None
     overlap: Overlap | None = None
 
     @property
@@ -131,11 +130,100 @@ class Elsewhere:
 
 
 def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
-    """Ledgers other than a run's `own` that hold fits on the images of a data set: its
-    default one, those that were named for it, and those of data sets that hold the same
-    images.
+    """Return the ledgers other than a run's `own` that hold fits on its images.
 
-    [] without a data set's id, or without a home.
+    One that is gone or cannot be read may hold some. [] without a data set's id, or
+    without a home.
+    """
+    return [one for one in _others(dataset_id, *own) if one.fits != 0]
+
+
+def check_alone(
+    dataset_id: str | None, own: str | Path, budget: Mapping[str, float] | None
+) -> None:
+    """LedgerError unless one ledger counts all fits of a data set with a budget.
+
+    own: the ledger to be charged. budget: of that ledger, or None. A data set has the
+    budgets of every ledger that this home knows for it, and for data sets that share
+    its images.
+    """
+    for other in _others(dataset_id, own):
+        if other.budget is not None:
+            limit = f"epsilon={other.budget['epsilon']:g}"
+            raise LedgerError(
+                "images with a budget must be fitted in the ledger that keeps it, got "
+                f"ledger={str(own)!r}, where {other} has the budget {limit}. Nothing "
+                "was charged: leave --ledger out or name that one, or, for another "
+                "data set with the same images, extract them with --dataset-id of "
+                "that one."
+            )
+        if budget is not None and other.fits:
+            raise LedgerError(
+                f"a budget must count every fit on the same images, got {other} "
+                f"beside ledger={str(own)!r}. Nothing was charged: use a ledger "
+                "without a budget, and add up."
+            )
+
+
+@contextmanager
+def charging(ledger: Ledger) -> Iterator[None]:
+    """Hold the home while a ledger is charged, after `check_alone`.
+
+    The ledger is noted for its data set before the charge, and one process at a time is
+    between the check and the charge: no budget is fixed elsewhere meanwhile, as
+    `fix_budget` holds the home too.
+    """
+    dataset_id = ledger.meta("dataset_id")
+    if dataset_id is None or not has_home():
+        yield
+        return
+    with _held_home():
+        check_alone(dataset_id, ledger.path, ledger.budget())
+        note_ledger(ledger.path, dataset_id)
+        yield
+
+
+def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
+    """Fix the budget of a ledger, unless fits that it does not count are known.
+
+    LedgerError too for a ledger that is gone or cannot be read: it may hold fits.
+    """
+    dataset_id = ledger.meta("dataset_id")
+    if dataset_id is None or not has_home():
+        ledger.set_budget(epsilon, delta)
+        return
+    with _held_home():
+        check_alone(dataset_id, ledger.path, None)
+        for other in charged_elsewhere(dataset_id, ledger.path):
+            raise LedgerError(
+                f"a budget must count every fit on the same images, got {other} beside "
+                f"ledger={ledger.path!r}. Keep their record without a budget. If a "
+                "ledger that is gone never held a fit, remove its line from "
+                f"{_notes(dataset_id)}."
+            )
+        note_ledger(ledger.path, dataset_id)
+        ledger.set_budget(epsilon, delta)
+
+
+@contextmanager
+def _held_home() -> Iterator[None]:
+    """Hold the lock of a home's ledgers, where the file system has locks."""
+    lock = None
+    with suppress(OSError):
+        folder = ledger_home() / "ledgers"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
+    """Ledgers other than a run's `own` on the images of a data set: its default one,
+    those that were named for it, and those of data sets that hold the same images.
     """
     if dataset_id is None or not has_home():
         return []
@@ -145,11 +233,9 @@ def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewher
         for path in (default, *noted_ledgers(name)):
             if any(path == str(one) or _one_file(path, one) for one in own):
                 continue
-            fits = _count_fits(path)
             # a default one that is not there was never made
-            lost = fits is None and (path != default or os.path.exists(path))
-            if fits or lost:
-                found.append(Elsewhere(path, fits, overlap))
+            if path != default or os.path.lexists(path):
+                found.append(Elsewhere(path, *_held_by(path), overlap))
     return found
 
 
@@ -172,17 +258,20 @@ def _one_file(path: str, other: str | Path) -> bool:
     return all(map(os.path.exists, (path, other))) and os.path.samefile(path, other)
 
 
-def _count_fits(path: str) -> int | None:
-    """Fits of a ledger; None where it is gone or cannot be read."""
+def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
+    """Fits and budget of a ledger; None where it is gone or cannot be read.
+
+    HeldLedger while another process keeps it from being read.
+    """
     if not os.path.isfile(path):
-        return None
+        return None, None
     try:
-        book = Ledger(path)
-        count = len(book.fits())
-        book.close()
-    except LedgerError:
-        return None
-    return count
+        with closing(Ledger(path, read_only=True)) as book:
+            return book.count_fits(), book.budget()
+    except HeldLedger:
+        raise
+    except (LedgerError, ValueError):
+        return None, None
 
 
 def _notes(dataset_id: str) -> Path:

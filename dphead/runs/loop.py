@@ -1,5 +1,6 @@
 """The one loop: ask, release, tell. No solver may be told what was not released."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,10 +8,11 @@ from pathlib import Path
 
 from dphead.planning.plan import Plan
 from dphead.privacy.contract import Rows
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.privacy.reserved import FitLedger
+from dphead.runs.ledgers import charging
 from dphead.runs.memory import DEFAULT_BYTES
 from dphead.solvers.base import Answer, Ask, PublicFacts, Solver, Steps
 from dphead.solvers.head import LinearHead
@@ -92,11 +94,12 @@ def fit_head(
         for source, own in zip(sources, facts_of(solver, facts), strict=True):
             check_fit(summer, solver, source, plan, own)
         charged = reserve(solver, plan, run.ledger or Ledger(), seed=noise.seed)
+    specs = (plan if noise.seed is None else plan.marked(private=False)).specs
     start = time.perf_counter()
     steps = solver.solve(plan.budgeted(facts))
     answer: Answer | None = None
-    for i in range(run.done, len(plan.specs)):
-        spec = plan.specs[i]
+    for i in range(run.done, len(specs)):
+        spec = specs[i]
         ask = _next_ask(steps, answer, plan, i)
         released = release(
             ask.query,
@@ -210,21 +213,20 @@ def reserve(
     fit_id: str | None = None,
 ) -> FitLedger:
     """Charge every release of the plan in the ledger, or raise `LedgerError` with
-    nothing charged. fit_id, store: as `Ledger.reserve`.
+    nothing charged. fit_id, store: as `Ledger.reserve`. A fit with a seed is charged as
+    not private, so that a ledger with a budget refuses it. So does a budget in another
+    ledger on the same images (`charging`).
     """
-    if seed is not None and ledger.budget() is not None:
-        raise LedgerError(
-            f"a ledger with a budget takes private fits only, got {seed=}. Use no "
-            "seed, or no budget."
+    charged = plan if seed is None else plan.marked(private=False)
+    with charging(ledger):
+        return ledger.reserve(
+            [s.row() for s in charged.specs],
+            epsilon=plan.epsilon if charged.private else math.inf,
+            delta=plan.delta,
+            relation=plan.relation,
+            description=(description or solver.name)
+            + ("" if seed is None else f" (seed {seed}: not private)"),
+            plan_hash=plan.digest(solver, feature_space, seed),
+            store=store,
+            fit_id=fit_id,
         )
-    return ledger.reserve(
-        [s.row() for s in plan.specs],
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        relation=plan.relation,
-        description=(description or solver.name)
-        + ("" if seed is None else f" (seed {seed}: not private)"),
-        plan_hash=plan.digest(solver, feature_space, seed),
-        store=store,
-        fit_id=fit_id,
-    )

@@ -14,8 +14,6 @@ from dphead import __version__
 from dphead.analysis.profiles import (
     about_sum,
     all_profiles,
-    plain_sum_epsilon,
-    sum_accountant,
     total_rho,
 )
 from dphead.analysis.protected import protected_unit, thing_of
@@ -62,14 +60,18 @@ def guarantee(
     """What a plan guarantees: epsilon, delta, mu, rho, relation, releases, the other
     accountants' epsilon. thing: what a row is called.
 
-    mu and rho are None unless every release is a full-batch Gaussian. private is False
-    without noise or with a fixed seed; epsilon is then not a guarantee.
+    mu and rho are None unless every release is a full-batch Gaussian. Without noise, or
+    with a seed (private_noise=False), private is False and epsilon is infinite;
+    nominal_epsilon is what the same plan guarantees without a seed.
     """
+    nominal = plan.epsilon_spent()
+    plan = plan if private_noise else plan.marked(private=False)
     events = plan.events()
     return {
-        "private": plan.private and private_noise,
+        "private": plan.private,
         "seeded": not private_noise,
         "epsilon": plan.epsilon_spent(),
+        "nominal_epsilon": nominal,
         "delta": plan.delta,
         "mu": accounting.total_mu(events) if plan.private else None,
         "rho": total_rho(events) if plan.private else None,
@@ -180,7 +182,7 @@ def _across_fits(ledger: dict[str, Any]) -> str:
         )
     total = f"epsilon = {ledger['total_epsilon']:.4g} at delta = {ledger['delta']:g}"
     budget = ledger["budget"]
-    why = about_sum(ledger["total_epsilon"], ledger["total_accountant"], budget)
+    why = about_sum(ledger["total_epsilon"], ledger["total_accountant"])
     why = why and f" {why}"
     if budget:
         limit = f"epsilon = {budget['epsilon']:.4g} at delta = {budget['delta']:g}"
@@ -281,15 +283,14 @@ def _of_ledger(
     """What the ledger that was charged holds, and which it does not count."""
     budget = result.ledger.budget()
     delta = budget["delta"] if budget else result.plan.delta
-    events = result.ledger.events()
-    relation = result.plan.relation
+    spent = result.ledger.spent(delta)
     return {
         "path": result.ledger.path,
         "fit_id": result.fit_id,
         "fits": len(result.ledger.fits()),
-        "total_epsilon": plain_sum_epsilon(events, delta, relation),
+        "total_epsilon": spent.epsilon,
         "total_is": "plain sum",
-        "total_accountant": sum_accountant(events, relation),
+        "total_accountant": spent.accountant,
         "delta": delta,
         "budget": budget,
         "elsewhere": list(elsewhere),

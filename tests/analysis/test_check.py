@@ -482,6 +482,7 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     mu = accounting.total_mu(events)
     epsilon = accounting.epsilon_from_mu(mu, 1e-5)
     report["guarantee"] |= {"epsilon": epsilon, "mu": mu, "rho": mu * mu / 2}
+    report["guarantee"]["nominal_epsilon"] = epsilon
     report["statement"] = report["statement"].replace(
         "(1, 1e-05)", f"({epsilon:.4g}, 1e-05)"
     )

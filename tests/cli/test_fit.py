@@ -566,6 +566,7 @@ def test_a_seeded_run_repeats_and_says_that_it_is_not_private(features, tmp_path
         done = fitted("fit", features, "-o", tmp_path / name, *LS, "--seed", 3)
         assert "! Reproducible, not private" in done.out
         assert "NOT PRIVATE" in done.out
+        assert "epsilon inf" in done.out
         report = report_of(tmp_path / name)
         assert not report["guarantee"]["private"]
         assert report["statement"].startswith("Reproducible, not private")
@@ -574,6 +575,22 @@ def test_a_seeded_run_repeats_and_says_that_it_is_not_private(features, tmp_path
     assert (
         heads[0] == heads[1] != (tmp_path / "three" / "head.safetensors").read_bytes()
     )
+
+
+def test_a_seed_and_what_may_be_published_are_never_in_one_text(features, run):
+    """Where an expected accuracy is released, as by auto."""
+    auto = ("fit", features, "-o", run, "--backend", "numpy", "--per-class-share", 0.1)
+    shown = [fitted(*auto, "--seed", 3, "-v").out]
+    shown += [fitted("ledger", "show", features).out, dphead("check", run).out]
+    shown += [p.read_text() for p in run.iterdir() if p.suffix in (".json", ".html")]
+    assert not any("may be published" in " ".join(text.split()) for text in shown)
+    assert all("epsilon 1" not in text for text in shown[:3])
+    fits = json.loads((run / "ledger.json").read_text())["fits"]
+    assert [fit["epsilon"] for fit in fits] == ["inf"]
+    again = fitted(*auto[:3], run.with_name("again"), *auto[4:]).out
+    assert "may be published" in " ".join(again.split())
+    # the data set's total knows of the first fit
+    assert "epsilon inf spent" in again
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "add_remove", "replace_one"])

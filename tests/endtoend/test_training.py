@@ -7,6 +7,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from core import KnownNoise
 from endtoend.core import ImageRows, images, tiny, training
 
 from dphead.endtoend.gradients import CLIP_INTEGERS, PerExample, clipped, squared_norms
@@ -92,7 +93,7 @@ def one_release(
         rows,
         spec,
         ledger=charged,
-        noise=NoiseSource(seed),
+        noise=KnownNoise(seed),
         summer=Door(sums),
     )
 

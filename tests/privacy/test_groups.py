@@ -8,7 +8,18 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, door, integer_sum, reserve, spec_of, toy
+from core import (
+    NAMES,
+    QUERIES,
+    D,
+    KnownNoise,
+    M,
+    door,
+    integer_sum,
+    reserve,
+    spec_of,
+    toy,
+)
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -491,7 +502,7 @@ def test_rows_with_another_cap_than_the_plans_are_refused_before_they_are_read(
             rows,
             spec,
             ledger=fit,
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=door(),
         )
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "reserved"

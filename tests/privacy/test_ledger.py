@@ -12,7 +12,7 @@ from ledgers import DELTA, QUERY, run_release, specs
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
+from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id, spent
 
 
 def test_one_ledger_holds_one_relation(path):
@@ -91,8 +91,65 @@ def test_a_budget_that_is_none_is_refused(budget):
 def test_a_budget_takes_private_fits_only():
     ledger = Ledger()
     ledger.set_budget(8.0, DELTA)
-    with pytest.raises(LedgerError, match="noise_multiplier=0"):
+    with pytest.raises(LedgerError, match="private fits only"):
         reserve(specs(1, 0.0, clip_norm=math.inf), ledger)
+
+
+@pytest.mark.parametrize("prob", [0.1, 1.0])
+def test_a_fit_with_a_seed_counts_as_one_without_noise(prob):
+    ledger = Ledger()
+    reserve(specs(2, 4.0, sampling_prob=prob), ledger)
+    assert ledger.spent(DELTA).epsilon < math.inf
+    known = specs(1, 4.0, sampling_prob=prob, private=False)
+    assert ledger.spent(DELTA, *[s.event() for s in known]).epsilon == math.inf
+    reserve(known, ledger)
+    assert ledger.spent(DELTA).epsilon == math.inf
+    kept = Ledger()
+    kept.set_budget(8.0, DELTA)
+    with pytest.raises(LedgerError, match="private fits only"):
+        reserve(known, kept)
+
+
+@pytest.mark.parametrize("budget", [1.0, 3.0])
+@pytest.mark.parametrize("prob", [1.0, 0.1])
+def test_what_a_budget_says_was_spent_is_never_above_it(budget, prob):
+    """As many fits as it takes, each of a third of it, or all of it at once."""
+    for fits in (1, 3):
+        ledger = Ledger()
+        ledger.set_budget(budget, DELTA)
+        sigma = 8.0
+        while (
+            accounting.epsilon([GaussianEvent(sigma, prob, 4)], DELTA) < budget / fits
+        ):
+            sigma *= 0.97
+        refused = 0
+        while refused < 3:
+            try:
+                reserve(specs(4, sigma, sampling_prob=prob), ledger)
+            except LedgerError:
+                refused, sigma = refused + 1, 1.05 * sigma
+            assert ledger.spent(0.5).epsilon <= budget * (1 + 1e-9)
+        events = [
+            GaussianEvent(s["noise_multiplier"], prob)
+            for f in ledger.fits()
+            for s in f["releases"]
+        ]
+        exact = accounting.epsilon(events, DELTA)
+        assert 0 < exact <= ledger.spent(DELTA).epsilon * (1 + 1e-9)
+
+
+def test_without_a_budget_one_fit_spends_its_own_epsilon_and_several_add_up():
+    """Random batches of several fits by RDP, which takes no seconds, where it applies.
+    None of it is a guarantee for fits that were chosen after seeing others.
+    """
+    one = [GaussianEvent(4.0, 0.1, 10)]
+    two = [GaussianEvent(4.0, 0.1, 20)]
+    for relation, accountant in (("zero_out", "rdp"), ("replace_one", "pld")):
+        own = accounting.epsilon(one, DELTA, relation, "pld")
+        assert spent(one, 1, DELTA, relation) == (own, "pld")
+        both = accounting.epsilon(two, DELTA, relation, accountant)
+        assert spent(two, 2, DELTA, relation) == (both, accountant)
+    assert spent([], 0, DELTA, "zero_out") == (0.0, "exact")
 
 
 @pytest.mark.parametrize("unit", [{"relation": "replace_one"}, {"group_cap": 3}])

@@ -281,3 +281,85 @@ def test_new_folders_are_on_the_disk_before_the_ledger(tmp_path, monkeypatch):
     Ledger(tmp_path / "a" / "b" / "l.sqlite")
     assert synced == [tmp_path, tmp_path / "a"]
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+
+
+@pytest.fixture
+def held(path):
+    """A ledger with a fit, and another connection that can hold it."""
+    ledger = Ledger(path, "ab12")
+    reserve(specs(), ledger)
+    ledger.close()
+    other = sqlite3.connect(path, isolation_level=None)
+    yield other
+    other.close()
+
+
+def test_a_ledger_is_read_while_another_process_charges_it(path, held):
+    held.execute("BEGIN IMMEDIATE")
+    held.execute("INSERT INTO meta VALUES ('unseen', 'yet')")
+    ledger = Ledger(path, "ab12", read_only=True)
+    assert len(ledger.fits()) == 1 and ledger.verify() == []
+    assert ledger.meta("unseen") is None
+
+
+def test_a_ledger_that_another_process_holds_is_called_that(path, held, monkeypatch):
+    for patience in ("WRITE_PATIENCE", "READ_PATIENCE"):
+        monkeypatch.setattr(module, patience, 0.01)
+    open_before = Ledger(path)
+    held.execute("BEGIN EXCLUSIVE")
+    uses = (
+        lambda: Ledger(path, "ab12"),
+        lambda: Ledger(path, read_only=True),
+        lambda: reserve(specs(), open_before),
+        open_before.verify,
+    )
+    for use in uses:
+        with pytest.raises(module.HeldLedger, match="held by another process"):
+            use()
+    held.execute("ROLLBACK")
+    assert len(open_before.fits()) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, "held by another process"),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, "that you may read and write"),
+        (sqlite3.SQLITE_CANTOPEN, "that you may read and write"),
+        (sqlite3.SQLITE_FULL, "Make room"),
+        (sqlite3.SQLITE_IOERR_WRITE, "mend the disk"),
+        (sqlite3.SQLITE_CORRUPT, "sound SQLite file"),
+        (sqlite3.SQLITE_NOTADB, "sound SQLite file"),
+    ],
+)
+def test_an_error_of_sqlite_is_called_what_it_is(path, code, said):
+    error = sqlite3.OperationalError("as SQLite says it")
+    error.sqlite_errorcode = code
+    assert said in str(Ledger(path)._unsound(error))
+
+
+def test_nothing_is_written_to_a_ledger_that_is_only_read(path, held):
+    before = path.read_bytes()
+    ledger = Ledger(path, "ab12", read_only=True)
+    for write in (
+        lambda: reserve(specs(), ledger),
+        lambda: ledger.set_once("group_cap", "3"),
+    ):
+        with pytest.raises(LedgerError, match="may read and write"):
+            write()
+    assert path.read_bytes() == before
+    with pytest.raises(LedgerError, match="must belong to this data set"):
+        Ledger(path, "cd34", read_only=True)
+    missing = path.with_name("missing.sqlite")
+    with pytest.raises(LedgerError, match="missing"):
+        Ledger(missing, read_only=True)
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_path_that_is_no_text_is_refused_before_a_file_is_made(tmp_path, read_only):
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    with pytest.raises(LedgerError, match="must be UTF-8 text") as error:
+        Ledger(folder / "l.sqlite", read_only=read_only)
+    str(error.value).encode()
+    assert list(tmp_path.iterdir()) == []

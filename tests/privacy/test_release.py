@@ -12,6 +12,7 @@ from core import (
     NAMES,
     QUERIES,
     D,
+    KnownNoise,
     M,
     door,
     integer_sum,
@@ -95,7 +96,7 @@ def test_the_value_is_the_sum_plus_the_seeded_noise_on_the_grid():
         params = Params(RowTransform(append=0.5), np.zeros((D + 1, M), np.float32))
         spec = spec_of(query, 300, clip_norm=0.7, sigma=1.9, relation=relation)
         ledger = reserve([spec, spec])
-        noise = NoiseSource(8)
+        noise = KnownNoise(8)
         unit, sd = noise_scale(query, spec, 0.5)
         for sequence in (0, 1):
             released = release(
@@ -185,7 +186,7 @@ def test_a_sum_that_is_not_of_64_bit_integers_of_the_querys_shape_is_refused(wro
         )
 
     ledger = reserve([spec])
-    noise = NoiseSource(1)
+    noise = KnownNoise(1)
     with pytest.raises(TypeError, match="int64 of the query's shape"):
         release(
             query,
@@ -314,7 +315,7 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
                 rows,
                 other,
                 ledger=ledger,
-                noise=NoiseSource(1),
+                noise=KnownNoise(1),
                 summer=door(),
             )
     with pytest.raises(ValueError, match="planned"):
@@ -324,12 +325,12 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
             rows,
             spec,
             ledger=ledger,
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=door(),
         )
     assert Counted.reads == 0
     release(
-        query, Params(), rows, spec, ledger=ledger, noise=NoiseSource(1), summer=door()
+        query, Params(), rows, spec, ledger=ledger, noise=KnownNoise(1), summer=door()
     )
     with pytest.raises(LedgerError):  # one more step than was accounted for (defect 3)
         release(
@@ -338,10 +339,26 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
             rows,
             spec,
             ledger=ledger,
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=door(),
         )
     assert Counted.reads == 1
+
+
+def test_a_seed_needs_a_charge_that_says_so(rows):
+    """Before a row is read; and what says so counts as a release without noise."""
+    query = ClassSums(M)
+    given = {"noise": NoiseSource(0), "summer": door()}
+    spec = spec_of(query, 40)
+    with pytest.raises(ValueError, match="charged as not private"):
+        release(query, Params(), rows, spec, ledger=reserve([spec]), **given)
+    marked = spec_of(query, 40, private=False)
+    with pytest.raises(LedgerError, match="must be the next one reserved"):
+        release(query, Params(), rows, marked, ledger=reserve([spec]), **given)
+    assert Counted.reads == 0
+    known = reserve([marked])
+    release(query, Params(), rows, marked, ledger=known, **given)
+    assert known.ledger.spent(1e-5).epsilon == np.inf
 
 
 def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_private(
@@ -357,7 +374,7 @@ def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_pr
                 rows,
                 spec,
                 ledger=reserve([spec]),
-                noise=NoiseSource(1),
+                noise=KnownNoise(1),
                 summer=door(),
             )
     assert Counted.reads == 0
@@ -368,7 +385,7 @@ def test_the_public_number_of_rows_must_be_the_planned_one_except_where_it_is_pr
         rows,
         spec,
         ledger=reserve([spec]),
-        noise=NoiseSource(1),
+        noise=KnownNoise(1),
         summer=door(),
     )
 
@@ -396,7 +413,7 @@ def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
         Spy(x, y),
         spec,
         ledger=fit,
-        noise=NoiseSource(1),
+        noise=KnownNoise(1),
         summer=door(),
     )
     release(
@@ -405,7 +422,7 @@ def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path):
         Spy(x, y),
         spec,
         ledger=fit,
-        noise=NoiseSource(1),
+        noise=KnownNoise(1),
         summer=door(),
     )
     assert seen == [["started", "reserved"], ["committed", "started"]]
@@ -427,7 +444,7 @@ def test_a_value_is_committed_before_it_is_returned(tmp_path, monkeypatch):
             ArrayRows(*toy(40)),
             spec,
             ledger=fit,
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=door(),
         )
     assert fit.ledger.fits()[0]["releases"][0]["state"] == "started"
@@ -462,7 +479,7 @@ def test_a_stored_value_is_flushed_before_it_is_logged(tmp_path, monkeypatch):
         ArrayRows(*toy(40)),
         spec,
         ledger=fit,
-        noise=NoiseSource(1),
+        noise=KnownNoise(1),
         summer=door(),
     )
     # the first is that of "started"
@@ -481,7 +498,7 @@ def test_releases_that_do_not_fit_their_grid_are_refused(rows, sigma):
             rows,
             spec,
             ledger=ledger,
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=door(),
         )
     assert Counted.reads == 0
@@ -509,7 +526,7 @@ def test_sums_without_noise_never_reach_the_disk(tmp_path):
             ArrayRows(x, y),
             spec,
             ledger=ledger,
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=door(),
         )
     assert not list((tmp_path / "store").glob("*.npy"))
@@ -553,7 +570,7 @@ def test_no_norm_of_private_rows_is_asked_for_where_there_is_a_clip():
             rows,
             spec,
             ledger=reserve([spec]),
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=Watched(),
         )
     assert asked[:3] == [0.7, 0.7, "norm"]

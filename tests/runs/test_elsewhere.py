@@ -131,7 +131,7 @@ def test_a_runs_own_ledger_is_not_another(features, tmp_path):
 
 
 def test_a_ledger_without_fits_is_not_named(features, tmp_path):
-    fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
+    Ledger(default_ledger_path(id_of(features)), id_of(features)).close()
     report = fit(features, tmp_path / "run", "--ledger", tmp_path / "book.sqlite")
     assert (report["tuning"], report["ledger"]["elsewhere"]) == ("none", [])
 

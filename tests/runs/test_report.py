@@ -15,7 +15,6 @@ from core import toy
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.plan import make_plan
 from dphead.privacy import accounting
-from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
@@ -100,7 +99,8 @@ def test_report_json_has_exactly_the_documented_keys(tmp_path, options):
     for part in ("guarantee", "method", "data", "ledger", "provenance"):
         assert set(found[part]) == keys[part], part
     for row in found["guarantee"]["releases"]:
-        assert set(row) | {"epoch_steps"} == keys["guarantee.releases"]
+        left_out = {"epoch_steps", "private"}
+        assert set(row) | left_out == keys["guarantee.releases"]
     assert found["schema"] == report.SCHEMA == 1
     assert (
         re.search(
@@ -215,6 +215,11 @@ def test_what_is_not_private_says_so(epsilon, seed):
     assert "not private" in found["statement"].lower()
     assert "differentially private" not in found["statement"]
     assert "Do not publish" in found["statement"]
+    g = found["guarantee"]
+    assert g["epsilon"] == found["ledger"]["total_epsilon"] == np.inf
+    assert g["mu"] is g["rho"] is None and g["profiles"] == {}
+    assert all(release["mu"] is None for release in g["releases"])
+    assert g["nominal_epsilon"] == pytest.approx(epsilon, rel=1e-6)
 
 
 def test_the_total_is_over_every_fit_of_the_ledger():
@@ -230,20 +235,6 @@ def test_the_total_is_over_every_fit_of_the_ledger():
     assert built(ledger=ledger, epsilon=float("inf"))["ledger"][
         "total_epsilon"
     ] == float("inf")
-
-
-def test_the_plain_sum_of_sampled_fits_is_by_renyi_where_there_is_one():
-    """It takes no seconds; PLD only under replace_one.
-
-    Neither is a guarantee for choices that depend on earlier fits.
-    """
-    events = [GaussianEvent(4.0, 0.1, 10)]
-    for relation, accountant in (("zero_out", "rdp"), ("replace_one", "pld")):
-        expected = accounting.epsilon(events, 1e-5, relation, accountant)
-        assert report.plain_sum_epsilon(events, 1e-5, relation) == pytest.approx(
-            expected
-        )
-    assert report.plain_sum_epsilon([], 1e-5, "zero_out") == 0.0
 
 
 def test_a_budgets_delta_is_the_totals():

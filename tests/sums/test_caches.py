@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from core import D, M, integer_sum, reserve, spec_of, toy
+from core import D, KnownNoise, M, integer_sum, reserve, spec_of, toy
 
 from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.contract import Block, ReleaseSpec, SumRequest
@@ -264,7 +264,7 @@ def releases(asks, next_sum, store=None, block_sum=None, done=0):
     """
     specs = [spec_of(query, rows.n_rows, **more) for query, _, rows, more in asks]
     ledger = reserve(specs, store=store)
-    noise = NoiseSource(1)
+    noise = KnownNoise(1)
     if next_sum is not None:
         summer = Door(block_sum or CpuSums(), next_sum)
     return [
@@ -382,7 +382,7 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
         rows,
         specs[0],
         ledger=ledger,
-        noise=NoiseSource(1),
+        noise=KnownNoise(1),
         summer=Door(CpuSums(), next_sum),
     ).value
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -399,7 +399,7 @@ def test_sums_without_noise_wait_in_memory_only(tmp_path, rows):
             rows,
             spec,
             ledger=reserve([spec]),
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=Door(),
         )
 
@@ -526,7 +526,7 @@ def test_sums_that_wait_are_dropped_when_kept_sums_answer(rows):
             rows,
             spec,
             ledger=ledger,
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=Door(CpuSums(), kept),
         )
     assert kept._held is None
@@ -592,7 +592,7 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
         rows,
         specs[0],
         ledger=fit,
-        noise=NoiseSource(1),
+        noise=KnownNoise(1),
         summer=Door(CpuSums(), NextSum()),
     ).value
     fit._lock.close()
@@ -605,7 +605,7 @@ def test_class_sums_are_summed_again_after_a_crash_between_the_two(tmp_path, row
             rows,
             spec,
             ledger=fit,
-            noise=NoiseSource(1),
+            noise=KnownNoise(1),
             summer=Door(CpuSums(), next_sum),
         ).value
         for query, spec in zip((Gram(M), ClassSums(M)), specs, strict=True)

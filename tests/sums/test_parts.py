@@ -11,12 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core import NAMES, QUERIES, D, M, door, release_one, reserve, spec_of, toy
+from core import (
+    NAMES,
+    QUERIES,
+    D,
+    KnownNoise,
+    M,
+    door,
+    release_one,
+    reserve,
+    spec_of,
+    toy,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.privacy.contract import ReleaseSpec, SumRequest
-from dphead.privacy.noise import NoiseSource
 from dphead.privacy.query import Params
 from dphead.privacy.release import release
 from dphead.privacy.statistics import (
@@ -142,7 +152,7 @@ def shared_release(
             whole,
             s,
             ledger=reserve([s]),
-            noise=NoiseSource(seed),
+            noise=KnownNoise(seed),
             summer=summer,
         )
         return value.value, threads
@@ -187,7 +197,7 @@ def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
     values = []
     with parts(x, y, 3) as (whole, threads, own):
         for summer in (Door(CpuSums(), parts=SumOfParts(threads, own)), None):
-            more = {"ledger": reserve(specs), "noise": NoiseSource(1)}
+            more = {"ledger": reserve(specs), "noise": KnownNoise(1)}
             # alone: a summer for each, so that nothing waits
             pairs = zip(queries, specs, strict=True)
             values.append(

@@ -86,8 +86,7 @@ def statement(report: dict[str, Any]) -> str:
 def about_total(report: dict[str, Any]) -> str:
     """Why the total of all fits is above this run's epsilon; "" where it is its sum."""
     ledger = report["ledger"]
-    accountant = ledger.get("total_accountant")
-    return about_sum(ledger["total_epsilon"], accountant, ledger["budget"])
+    return about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
 
 
 def not_covered(report: dict[str, Any]) -> list[Missing]:
