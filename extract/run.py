@@ -141,7 +141,8 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
     part = source.part(*rows)
     size, channels = declared_input(options.backbone, source)
     backbone = load_backbone(options.backbone, size, channels == 3)
-    seen = np.array(check_images(part, options, backbone).digests, np.uint64)
+    found = check_images(part, options, backbone)
+    seen = np.array(found.digests, np.uint64)
     given = Declared(
         options.dataset_id, options.same_data_as, options.new_data_set, options.index
     )
@@ -157,6 +158,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         if not writer.already_complete:
             _fill(part, backbone, writer, settings, progress)
         seconds = time.perf_counter() - began
+    masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
     return Summary(
         path=output,
         n_rows=header.n_rows,
@@ -171,7 +173,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
         overlaps=overlaps,
         restarted=writer.restarted,
         problems=verify(output) if options.check else [],
-        left_out=source.left_out + Counter({"rows beyond --limit": beyond}),
+        left_out=source.left_out + Counter({"rows beyond --limit": beyond}) + masked,
     )
 
 

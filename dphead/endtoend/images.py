@@ -2,6 +2,7 @@
 rows.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,16 +124,19 @@ def _resized(
     x = np.zeros((source.n_rows, channels, height, width), np.uint8)
     readable = np.ones(source.n_rows, bool)
     digests: list[int] = []
+    reasons: Counter[str] = Counter()
     for row in range(source.n_rows):
         try:
             raw = source.raw(row)
             pixels = source.decode(raw)
-        except UnreadableImage:
+        except UnreadableImage as error:
             readable[row] = False
+            reasons[f"unreadable images ({error})"] += 1
             continue
         if index is not None:
             digests.append(index.digest(source.known_by(row, raw, pixels)))
         image = with_channels(pixels, channels)
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    log_left_out(reasons)
     return x, readable, digests

@@ -166,6 +166,10 @@ def test_images_without_a_known_range_are_named_with_what_to_declare(tmp_path):
     assert "cat/signed.tiff (integers without a known range: declare --int" in said
     said = refused(dphead(*command, "--bits", 10))
     assert "values outside the range from 0 to 1023" in said
+    skipped = fitted(*command, "--skip-unreadable")
+    told = " ".join(skipped.err.split())
+    assert "1 unreadable images (integers without a known range: declare" in told
+    (tmp_path / "f.h5").unlink()
     fitted(*command, "--intensity", "0,4095")
     with open_features(tmp_path / "f.h5") as file:
         assert file.attrs["transform"]["intensity"] == [0.0, 4095.0]

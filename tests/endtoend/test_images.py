@@ -68,3 +68,8 @@ def test_what_is_left_out_is_logged(tmp_path, caplog):
     (tmp_path / "a" / "notes.txt").touch()
     load_images(tmp_path, Classes(["a"]), size=8)
     assert "1 files without an image's ending (.txt)" in caplog.text
+    caplog.clear()
+    Image.fromarray(np.zeros((8, 8), np.int32)).save(tmp_path / "a" / "2.tiff")
+    found = load_images(tmp_path, Classes(["a"]), size=8)
+    assert found.y.tolist() == [0, -1]
+    assert "1 unreadable images (integers without a known range" in caplog.text
