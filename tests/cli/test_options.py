@@ -50,6 +50,7 @@ SEVERAL = {
     "--output": "a folder, a file, or standard output",
     "--plot": "of other curves",
     "--preset": "other papers",
+    "--sampling": "of a network's batches, or of an audited one's, Poisson by default",
     "--shape": "of a row of an audited network, or of a file's maps",
     "--split": "trained on, measured on, or made",
     "--std": "a frozen network's or a trained one's",
