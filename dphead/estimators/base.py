@@ -106,7 +106,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
     classes_ : ndarray of shape (n_classes,)
         The classes, sorted; a features file's in its order.
     coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights; they apply to rows after `head_.transform`.
+        Weights; they apply to rows after `head_.transform` and `head_.feature_clip`.
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
         Added to the scores.
     n_features_in_ : int

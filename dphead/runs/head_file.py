@@ -27,7 +27,12 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> st
         value = getattr(head.transform, name)
         if value is not None:
             tensors[name] = value
-    meta = {"loss": head.loss, "unit_norm": head.transform.unit_norm, **facts}
+    meta = {
+        "loss": head.loss,
+        "unit_norm": head.transform.unit_norm,
+        "feature_clip": head.feature_clip,
+        **facts,
+    }
     return write_sealed(Path(folder), "head", tensors, meta)
 
 
@@ -46,4 +51,9 @@ def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
         weights, intercept = tensors["weights"], tensors["intercept"]
         if weights.shape[1:] != (len(facts["class_names"]),):
             raise TypeError(f"weights of shape {weights.shape} for class_names")
-        return LinearHead(weights, intercept, transform, facts["loss"]), facts
+        clip = facts["feature_clip"]
+        if clip is not None and not (isinstance(clip, float) and clip > 0):
+            raise TypeError(f"feature_clip is {clip}")
+        loss = facts["loss"]
+        head = LinearHead(weights, intercept, transform, loss, feature_clip=clip)
+        return head, facts

@@ -172,6 +172,7 @@ class Group:
         estimate = None if head.estimate is None else asdict(head.estimate)
         facts = {
             "loss": head.loss,
+            "feature_clip": head.feature_clip,
             "transform": [t.unit_norm, t.append],
             "estimate": estimate,
         }
@@ -330,5 +331,10 @@ def _unpack_head(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Linear
         None if facts["estimate"] is None else AccuracyEstimate(**facts["estimate"])
     )
     return LinearHead(
-        arrays["weights"], arrays["intercept"], transform, facts["loss"], estimate
+        arrays["weights"],
+        arrays["intercept"],
+        transform,
+        facts["loss"],
+        estimate,
+        feature_clip=facts["feature_clip"],
     )

@@ -56,6 +56,8 @@ class StandardErrors(Protocol):
 class LinearHead:
     """scores = transform(x) @ weights + intercept.
 
+    feature_clip: rows that are longer after the transform are shortened to it, as in
+    training; None for a head that was trained on whole rows (`prediction_clip`).
     weights: (n_features, n_classes); intercept: (n_classes,).
 
     loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose
@@ -74,6 +76,7 @@ class LinearHead:
     error_bars: StandardErrors | None = None
     class_accuracy: ClassAccuracy | None = None
     selection: Selection | None = None
+    feature_clip: float | None = None
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -131,7 +134,12 @@ class LinearHead:
                 f"rows must have the head's {len(self.weights)} columns, got "
                 f"shape={np.shape(x)}. Extract them alike."
             )
-        return float_rows(self.transform, x)
+        rows = float_rows(self.transform, x)
+        if self.feature_clip is not None:
+            # float64 holds the square of any row of float32
+            length = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows *= self.feature_clip / np.maximum(length, self.feature_clip)
+        return rows
 
     def _asked_for(self) -> StandardErrors:
         if self.error_bars is None:
@@ -154,6 +162,18 @@ def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
         values = rows.integers * rows.scale[:, None]
     values[~rows.finite] = np.nan
     return values
+
+
+def prediction_clip(
+    feature_clip: float, row_norm: float | None, mu: float
+) -> float | None:
+    """Return the clip of a head's rows, or None where no row is longer.
+
+    row_norm: the length of rows after the transform, None if it is their own. mu: of
+    the budget; without noise nothing is clipped.
+    """
+    longest = np.inf if row_norm is None else row_norm
+    return feature_clip if feature_clip < longest and np.isfinite(mu) else None
 
 
 def split_intercept(
@@ -198,7 +218,14 @@ def zero_weights(
     return weights
 
 
-def head_of(weights: np.ndarray, transform: RowTransform, loss: Loss) -> LinearHead:
+def head_of(
+    weights: np.ndarray,
+    transform: RowTransform,
+    loss: Loss,
+    feature_clip: float | None = None,
+) -> LinearHead:
     """The head of a (width, n_classes) solution."""
     coefficients, intercept = split_intercept(weights, transform.append)
-    return LinearHead(coefficients, intercept, transform, loss)
+    return LinearHead(
+        coefficients, intercept, transform, loss, feature_clip=feature_clip
+    )

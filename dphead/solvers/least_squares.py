@@ -11,7 +11,12 @@ from dphead.solvers.base import Answer, Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.gram_share import gram_share
-from dphead.solvers.head import LinearHead, center_classes, split_intercept
+from dphead.solvers.head import (
+    LinearHead,
+    center_classes,
+    prediction_clip,
+    split_intercept,
+)
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.rounding import check_clip
@@ -138,8 +143,17 @@ class LeastSquares:
                     gram.value, gram.noise_sd, sums.value, sums.noise_sd, ridge, floor
                 )
         coefficients, intercept = split_intercept(weights, transform.append)
+        clip = None  # without a constant no clip changes the order of scores
+        if self.intercept:
+            norm = self.centering.norm
+            clip = prediction_clip(self.feature_clip, norm, facts.mu)
         return LinearHead(
-            coefficients, intercept, transform, "squared", error_bars=errors
+            coefficients,
+            intercept,
+            transform,
+            "squared",
+            error_bars=errors,
+            feature_clip=clip,
         )
 
     def _shared(

@@ -9,7 +9,7 @@ from dphead.privacy.query import Params
 from dphead.privacy.statistics import Gradient, SigmoidHessians
 from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
-from dphead.solvers.head import head_of, zero_weights
+from dphead.solvers.head import head_of, prediction_clip, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.rounding import check_clip
@@ -80,7 +80,8 @@ class Newton:
                 weights[:, j] -= self.learning_rate * RidgeSolver(h.value[j], ridge)(
                     g.value[:, j]
                 )
-        return head_of(weights, transform, "sigmoid")
+        clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
+        return head_of(weights, transform, "sigmoid", clip)
 
     def _queries(self, facts: PublicFacts) -> tuple[Gradient, SigmoidHessians]:
         return Gradient(facts.n_classes, "sigmoid", "features"), SigmoidHessians(

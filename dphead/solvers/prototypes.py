@@ -9,7 +9,7 @@ from dphead.privacy.query import Params
 from dphead.privacy.statistics import ClassSums
 from dphead.solvers.base import Ask, PlannedRelease, PublicFacts, Steps
 from dphead.solvers.centering import Centering
-from dphead.solvers.head import LinearHead
+from dphead.solvers.head import LinearHead, prediction_clip
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.rounding import check_clip
 from dphead.solvers.settings import (
@@ -67,4 +67,6 @@ class Prototypes:
             norms = np.linalg.norm(means, axis=0)
             weights = means / np.maximum(norms, SHORTEST_MEAN)
             return LinearHead(weights, np.zeros(facts.n_classes), transform, "squared")
-        return LinearHead(2 * means, -(means**2).sum(axis=0), transform, "squared")
+        clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
+        squared = (means**2).sum(axis=0)
+        return LinearHead(2 * means, -squared, transform, "squared", feature_clip=clip)

@@ -561,6 +561,7 @@ def test_a_head_arrives_as_it_was_sent():
             transform,
             "sigmoid",
             estimate,
+            feature_clip=0.5,
         )
         first.end(head)
         assert second.next() is None

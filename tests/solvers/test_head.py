@@ -109,3 +109,42 @@ def test_a_fit_predicts_at_every_scale_what_it_learned(scale, tmp_path, monkeypa
     x = x.astype(np.float32) * np.float32(scale)
     head = dphead.DPAutoClassifier(epsilon=8.0, classes=range(10)).fit(x, y)
     assert head.score(x, y) > 0.9  # 0.97 at scale 1; a chance is 0.1
+
+
+CLIPPED = {
+    "dp-ls": (dphead.DPLeastSquaresClassifier, {"intercept": 1.0}),
+    "dp-newton": (dphead.DPNewtonClassifier, {"intercept": 1.0}),
+    "nearest": (dphead.DPPrototypeClassifier, {"rule": "nearest"}),
+}
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_rows_longer_than_the_clip_are_predicted_as_they_were_trained(name):
+    """Whole, they outweigh the intercept, which training set beside shortened rows."""
+    method, options = CLIPPED[name]
+    x, y = load_digits(return_X_y=True)
+    model = method(epsilon=8.0, classes=range(10), unit_norm=False)
+    model.set_params(**options).fit(x, y)
+    head = model.head_
+    assert head.feature_clip == 1
+    rows = x / np.linalg.norm(x, axis=1, keepdims=True)  # all are longer than 1
+    scores = head.scores(x)
+    np.testing.assert_allclose(scores, rows @ head.weights + head.intercept, atol=1e-4)
+    np.testing.assert_allclose(head.scores(1000 * x), scores, atol=1e-4)
+    short = rows / 2
+    wanted = short @ head.weights + head.intercept
+    np.testing.assert_allclose(head.scores(short), wanted, atol=1e-4)
+
+
+def test_a_head_of_rows_that_no_clip_shortens_has_none():
+    x, y = load_digits(return_X_y=True)
+    for method, options in (
+        (dphead.DPLeastSquaresClassifier, {"intercept": 1.0}),  # unit rows, clip 1
+        (dphead.DPLeastSquaresClassifier, {"unit_norm": False}),  # no constant
+        (dphead.DPNewtonClassifier, {}),
+        (dphead.DPAutoClassifier, {}),  # gradients are clipped, not rows
+    ):
+        model = method(epsilon=8.0, classes=range(10)).set_params(**options).fit(x, y)
+        assert model.head_.feature_clip is None
+    bare = dphead.DPNewtonClassifier(epsilon=np.inf, unit_norm=False).fit(x, y)
+    assert bare.head_.feature_clip is None  # nothing is clipped without noise

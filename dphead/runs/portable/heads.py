@@ -19,7 +19,16 @@ def write_torch(trained: TrainedHead, folder: Path) -> str:
 
 
 def write_sklearn(trained: TrainedHead, folder: Path) -> str:
-    """The same, with a head.py that makes a scikit-learn classifier of them."""
+    """The same, with a head.py that makes a scikit-learn classifier of them.
+
+    Raises ValueError for a head that shortens rows, which no class of scikit-learn
+    does.
+    """
+    if (clip := trained.head.feature_clip) is not None:
+        raise ValueError(
+            "a scikit-learn pipeline cannot shorten rows, got a head with "
+            f"feature_clip={clip:g} below the rows' norm. Use --to torch or onnx."
+        )
     return _write_head(trained, folder, "sklearn_head.py")
 
 

@@ -88,6 +88,7 @@ def torch_head(trained: TrainedHead) -> Head:
         "center" in tensors,
         "scale" in tensors,
         trained.head.loss,
+        trained.head.feature_clip,
     )
     state = {k: torch.from_numpy(v) for k, v in tensors.items()}
     head.load_state_dict(state, assign=True)
@@ -120,7 +121,7 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
     facts = described(trained, tensors_of(trained.head))
     facts["timm"] = _timm_facts(model, name, extraction)
     write_json(folder / "head.json", facts)
-    if not trained.head.transform.unit_norm:
+    if not trained.head.transform.unit_norm and trained.head.feature_clip is None:
         write_json(folder / "config.json", _timm_config(facts, model))
     write_code("torch_head.py", folder / "head.py")
     loaded = load_model(folder)[0]
@@ -279,7 +280,7 @@ def _is_timm(extraction: dict[str, Any]) -> bool:
 def _folded(trained: TrainedHead) -> TrainedHead:
     """The same head with center and scale in its weights, where no norm is between."""
     head, transform = trained.head, trained.head.transform
-    if transform.unit_norm:
+    if transform.unit_norm or head.feature_clip is not None:
         return trained
     weights, intercept = head.weights, head.intercept
     if transform.scale is not None:

@@ -22,7 +22,8 @@ class Head(nn.Linear):
 
     A row that is not finite has no class: its scores and probabilities are NaN.
     The transform acts on each row by itself: divide by the norm (unit_norm), subtract
-    center, multiply by scale, divide by the norm again (unit_norm with a center).
+    center, multiply by scale, divide by the norm again (unit_norm with a center), and
+    shorten the row to feature_clip if it is longer.
 
     loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose
     scores are not calibrated). ValueError for another.
@@ -39,6 +40,7 @@ class Head(nn.Linear):
         center: bool = False,
         scale: bool = False,
         loss: str = "softmax",
+        feature_clip: float | None = None,
     ):
         if loss not in LOSSES:
             raise ValueError(
@@ -46,6 +48,7 @@ class Head(nn.Linear):
             )
         super().__init__(n_features, n_classes)
         self.unit_norm, self.loss = unit_norm, loss
+        self.feature_clip = feature_clip
         self.register_buffer("center", torch.zeros(n_features) if center else None)
         self.register_buffer("scale", torch.ones(n_features) if scale else None)
 
@@ -66,6 +69,11 @@ class Head(nn.Linear):
         finite = finite & torch.isfinite(x).all(dim=-1, keepdim=True)
         if self.unit_norm and self.center is not None:
             x = _unit(x)
+        if self.feature_clip is not None:
+            unit = _unit(x)
+            # a row's norm is its product with the unit row: infinite where too long
+            longer = (x * unit).sum(dim=-1, keepdim=True) > self.feature_clip
+            x = torch.where(longer, unit * self.feature_clip, x)
         x = torch.where(finite, x, torch.full_like(x, torch.nan))
         return nn.functional.linear(x, self.weight.to(wide), self.bias.to(wide))
 
@@ -141,7 +149,7 @@ def _facts(folder: str | Path) -> dict[str, Any]:
 
 def _empty(facts: dict[str, Any]) -> Head:
     """A head of the right shape, to be filled."""
-    names = ("n_features", "unit_norm", "center", "scale", "loss")
+    names = ("n_features", "unit_norm", "center", "scale", "loss", "feature_clip")
     return Head(
         n_classes=len(facts["class_names"]), **{name: facts[name] for name in names}
     )

@@ -95,6 +95,7 @@ def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str,
         "unit_norm": trained.head.transform.unit_norm,
         "center": "center" in tensors,
         "scale": "scale" in tensors,
+        "feature_clip": trained.head.feature_clip,
         "features": trained.facts["extraction"],
     }
 

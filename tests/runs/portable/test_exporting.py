@@ -43,7 +43,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-def with_head(run, copy, transform, loss, m=3):
+def with_head(run, copy, transform, loss, m=3, clip=None):
     """A copy of the run folder with another head."""
     copy.mkdir()
     report = json.loads((run / "report.json").read_text())
@@ -52,7 +52,8 @@ def with_head(run, copy, transform, loss, m=3):
     report.pop("provenance")  # it names the head that was fitted
     report.pop("sha256")
     (copy / "report.json").write_text(json.dumps(report))
-    head = LinearHead(RNG.normal(size=(12, m)), RNG.normal(size=m), transform, loss)
+    weights, intercept = RNG.normal(size=(12, m)), RNG.normal(size=m)
+    head = LinearHead(weights, intercept, transform, loss, feature_clip=clip)
     facts = load_head(run)[1]
     kept = ("feature_space", "extraction")
     save_head(copy, head, {"class_names": names} | {k: facts[k] for k in kept})
@@ -97,6 +98,19 @@ def test_a_torch_head_scores_every_row_as_dphead_does(run, tmp_path, name, loss)
     assert np.flatnonzero(module.classes(scores) < 0).tolist() == none.tolist()
     assert classes == ["class 0", "class 1", "class 2"]
     np.testing.assert_allclose(found, probabilities(expected, loss), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_torch_head_shortens_rows_as_dphead_does(run, tmp_path, name):
+    head = with_head(run, tmp_path / "run", TRANSFORMS[name], "sigmoid", clip=0.5)
+    export(tmp_path / "run", "torch", tmp_path / "out")
+    module = torch_head.load_head(tmp_path / "out")[0]
+    x = hostile_rows()
+    assert_same_scores(module(torch.from_numpy(x)).detach(), head.scores(x))
+    loaded = load_head(tmp_path / "run")[0]
+    assert np.array_equal(loaded.scores(x), head.scores(x), equal_nan=True)
+    with pytest.raises(ValueError, match=r"feature_clip=0.5 .* Use --to torch"):
+        export(tmp_path / "run", "sklearn", tmp_path / "pipeline")
 
 
 @pytest.mark.parametrize("m", [2, 3])
