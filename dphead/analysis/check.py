@@ -97,10 +97,8 @@ def delta_too_large(run: Run) -> Iterator[Finding]:
     """Delta is at or above 1/n, or 1/groups where groups are protected."""
     g, n_rows = run.report["guarantee"], run.report["data"]["n_rows"]
     if text := large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]):
-        unit = "row" if g["group_cap"] is None else "group"
-        why = (
-            f"A mechanism that publishes one whole {unit} at random meets such a delta"
-        )
+        meets = "row at random meets" if g["group_cap"] is None else "group may meet"
+        why = f"A mechanism that publishes one whole {meets} such a delta"
         yield Finding(
             "delta >= 1/n", text.rstrip("."), why, "Fit again with a smaller --delta"
         )
