@@ -31,12 +31,14 @@ UNDERSTOOD = [
 ]
 FORMATS = [name for name in UNDERSTOOD if name in Image.OPEN]
 MOST_BITS = 32  # of an integer sample that Pillow reads
-# Tags of TIFF 6.0, sections 8 and 19; the names are the specification's.
+# Tags of TIFF 6.0, sections 8, 18, 19 and 21; the names are the specification's.
 BITS_PER_SAMPLE = 258
 COMPRESSION = 259
 PHOTOMETRIC = 262
 PLANAR = 284
+EXTRA_SAMPLES = 338
 SAMPLE_FORMAT = 339
+SUBSAMPLING = 530
 ORIENTATION = 0x0112  # tag of EXIF and TIFF
 # What brings an image upright, by its orientation (EXIF 2.32, section 4.6.4).
 TURNS = {
@@ -171,6 +173,11 @@ def _samples(image: Image.Image, data: bytes) -> Samples:
         scaled = decoder in ("ppm", "ppm_plain") and image.mode != "1"
         most = arguments[-1] if scaled else 65535 if image.mode == "I" else 255
         return Samples(most.bit_length(), most=most)
+    if image.format in ("JPEG", "MPO"):
+        if image.mode == "CMYK" and "adobe" not in image.info:
+            # Adobe stores it inverted, which Pillow always takes it for
+            raise UnreadableImage("a CMYK JPEG that does not say whether it is Adobe's")
+        return Samples()
     if image.format == "JPEG2000":
         # SIZ, the first segment of a code stream (ISO 15444-1, A.5.1)
         precision = data[data.index(b"\xff\x4f\xff\x51") + 42]
@@ -204,6 +211,12 @@ def _samples_of_tiff(image: Any) -> Samples:
     if bits > 8 and tags.get(PLANAR) == 2 and image.mode not in ("I", "I;16", "I;16B"):
         # Pillow reads them as 8-bit samples
         raise UnreadableImage("more than 8 bits in separate planes")
+    if image.mode == "RGBA" and EXTRA_SAMPLES not in tags:
+        # Pillow takes it for transparency; in others it is infrared
+        raise UnreadableImage("a TIFF whose fourth sample has no declared meaning")
+    if image.mode == "YCbCr" and tags.get(SUBSAMPLING) != (1, 1):
+        # 2 by 2 where it is not said; Pillow reads it as if it were 1 by 1
+        raise UnreadableImage("a TIFF of YCbCr that is subsampled and not compressed")
     white_is_zero = tags[PHOTOMETRIC] == 0 and image.mode[0] in "IF"
     return Samples(bits, signed, white_is_zero)
 

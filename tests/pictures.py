@@ -15,6 +15,9 @@ COLOR = np.stack([GREY, GREY[::-1], 255 - GREY // 2], axis=-1)
 WIDE, WIDE_COLOR = GREY.astype(np.uint16) * 257, COLOR.astype(np.uint16) * 257
 
 
+WHOLE = {530: (1, 1)}  # a TIFF's colors are not subsampled
+
+
 def encoded(image, kind="PNG", **options):
     """The bytes of a file that Pillow writes of an array or an image."""
     buffer = io.BytesIO()
@@ -210,6 +213,14 @@ def meant():
             tiff(packed_12(shorter), bits=12, width=48),
             shorter / 4095 * 255,
         ),
+        "tiff color alpha": (
+            encoded(np.dstack([COLOR, alpha]), "TIFF"),
+            seen_color,
+        ),
+        "tiff YCbCr": (
+            encoded(Image.fromarray(COLOR).convert("YCbCr"), "TIFF", tiffinfo=WHOLE),
+            COLOR,
+        ),
         "tiff planes": (tiff(COLOR, 2, planes=3), COLOR),
         "tiff 16 bits, color": (tiff(WIDE_COLOR, 2), COLOR),
     }
@@ -246,6 +257,8 @@ def unclear():
     """{name: (bytes of a file that is refused, a part of the reason)}."""
     signed = (WIDE.astype(int) - 2**15).astype(np.int16)
     floats = (GREY / 255).astype(np.float32)
+    data = encoded(Image.fromarray(COLOR).convert("CMYK"), "JPEG")
+    adobe = data.index(b"\xff\xee")  # a segment of 16 bytes with its marker
     return {
         "tiff signed 8 bits": (tiff(signed.astype(np.int8), kind=2), "known range"),
         "tiff signed 16 bits": (tiff(signed, kind=2), "known range"),
@@ -270,6 +283,18 @@ def unclear():
                 more=chunk(b"tRNS", struct.pack(">HHH", 1, 2, 3)),
             ),
             "one of which is transparent",
+        ),
+        "tiff of four samples": (
+            tiff(np.dstack([COLOR, GREY]), 2),
+            "fourth sample has no declared meaning",
+        ),
+        "tiff of YCbCr": (
+            tiff(np.asarray(Image.fromarray(COLOR).convert("YCbCr")), 6),
+            "subsampled and not compressed",
+        ),
+        "jpeg of CMYK without Adobe's segment": (
+            data[:adobe] + data[adobe + 16 :],
+            "whether it is Adobe's",
         ),
         "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "format"),
     }
