@@ -496,8 +496,11 @@ def test_labels_that_match_no_class_are_told_to_the_data_holder(name, capfd):
     assert f"for the data holder alone: {text}" in str(told[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivateNotice)
-        model = make().fit(x, y)
-    assert model.privacy_.epsilon <= 1.0
+        try:
+            model = make().fit(x, y)
+        except PrivateNotice:
+            model = None
+    assert model is not None and model.privacy_.epsilon <= 1.0
     assert text in capfd.readouterr().err
     with warnings.catch_warnings():
         warnings.simplefilter("error")
