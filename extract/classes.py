@@ -109,7 +109,8 @@ class Classes:
                 "classes=None. Pass --classes a,b,c, or --folder-names-are-public, or "
                 "--ignore-labels."
             )
-        index: dict[str | None, int] = {n: code for code, n in enumerate(names or [])}
+        # white space around a name does not count, as in a label
+        index = {name_of(name): code for code, name in enumerate(names or [])}
         self.check_known({n for n in present if n not in index and n != UNLABELED})
         codes = np.array([index.get(name, -1) for name in found], np.int32)
         return codes[at], names, declared

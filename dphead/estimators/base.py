@@ -37,7 +37,7 @@ from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
 from dphead.planning.methods import Method, make_method
 from dphead.planning.plan import check_facts, check_unit
-from dphead.rows.features import load_features
+from dphead.rows.features import check_classes, load_features
 from dphead.runs.files import check_features
 from dphead.solvers.base import PublicFacts
 from dphead.solvers.settings import check_settings
@@ -272,7 +272,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         not publish it.
         """
         if is_path(X):
-            scores, labels = self._file_scores(X, split)
+            scores, labels = self._file_scores(X, split, measured=True)
             known = (labels >= 0) & (labels < len(self.classes_))
             return accuracy(labels[known], predicted_classes(scores[known]))[0]
         X, y, weight = as_arrays(X, y, sample_weight)
@@ -327,15 +327,24 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         return (scores_of or self.head_.scores)(x)
 
     def _file_scores(
-        self, path: Any, split: str | None, scores_of: RowScores | None = None
+        self,
+        path: Any,
+        split: str | None,
+        scores_of: RowScores | None = None,
+        measured: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `_scores` of a file, by blocks, and label positions (n,)."""
+        """Return the `_scores` of a file and its label positions (n,).
+
+        measured: the labels are used, so their classes must be the head's.
+        """
         check_is_fitted(self)
         score_rows: RowScores = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
         with file:
             space = self._feature_space or file.feature_space  # arrays have none
             check_features(file, space, self.n_features_in_)
+            if measured:
+                check_classes(file, self.classes_)
             scores = np.full((rows.n_rows, len(self.classes_)), np.nan)
             for block in rows.blocks():
                 used = block.index[block.index >= 0]

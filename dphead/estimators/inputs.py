@@ -25,6 +25,7 @@ from dphead.rows.arrays import ArrayRows, declared_dtype, group_ids
 from dphead.rows.features import (
     FeaturesFile,
     FeaturesRows,
+    check_classes,
     check_groups,
     check_views,
     open_features,
@@ -191,24 +192,8 @@ def from_file(
                 f"classes must be declared public, got {file.classes_public=}. Pass "
                 "classes=."
             )
-        if (
-            classes is not None
-            and file.class_names
-            and list(map(str, classes)) != file.class_names
-        ):
-            raise ValueError(
-                "classes must equal the file's, in its order, got "
-                f"{classes[:5]}. It has {file.class_names[:5]}."
-            )
+        check_classes(file, names)
         names = np.asarray(list(names))
-        counted = [str(i) for i in range(len(names))]
-        numbered = all(str(name).isdecimal() for name in names)
-        if not file.class_names and numbered and [*map(str, names)] != counted:
-            raise ValueError(
-                "classes of a file without class names are positions, got classes="
-                f"{shown(names.tolist())}. Write the file with class names, or pass "
-                f"classes=range({len(names)})."
-            )
         yield of_split(file, split, names, group_cap=group_cap)
 
 

@@ -5,7 +5,7 @@ row's values.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from itertools import pairwise
@@ -225,6 +225,27 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
         raise FormatError(
             f"group_cap needs a file with groups, got {group_cap=}. Extract with a "
             "group column."
+        )
+
+
+def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
+    """Raise FormatError unless the file's labels are positions of these classes.
+
+    A file without class names holds positions alone. Names of other numbers than 0, 1,
+    2, ... would contradict them.
+    """
+    names = [str(name) for name in classes]
+    counted = [str(position) for position in range(len(names))]
+    if not file.class_names and names != counted and all(map(str.isdecimal, names)):
+        raise FormatError(
+            "labels of a file without class names are positions, got classes="
+            f"{names[:5]}. Write the file with class names, or give "
+            f"classes={counted[:5]}."
+        )
+    if file.class_names and file.class_names != names:
+        raise FormatError(
+            "classes must equal the file's, in its order, got "
+            f"{names[:5]}. {file.path} has {file.class_names[:5]}."
         )
 
 

@@ -12,7 +12,12 @@ import numpy as np
 from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.protected import made_of_images
 from dphead.analysis.sealed import as_written
-from dphead.rows.features import FeaturesRows, load_features, split_slots
+from dphead.rows.features import (
+    FeaturesRows,
+    check_classes,
+    load_features,
+    split_slots,
+)
 from dphead.runs.head_file import load_head
 from dphead.solvers.head import LinearHead
 from extract.disk import read_names
@@ -46,6 +51,7 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
             "a fit needs at least two public classes, distinct, got "
             f"classes={classes}. Give them with --classes."
         )
+    check_classes(file, classes)
     return classes
 
 
@@ -94,11 +100,7 @@ def check_labels(
     """ValueError unless rows to measure on have the head's classes, and at least one of
     them a label.
     """
-    if file.class_names and file.class_names != classes:
-        raise ValueError(
-            "test classes must equal the head's, in its order, got "
-            f"{file.class_names[:5]}. Extract them alike."
-        )
+    check_classes(file, classes)
     if not np.any((labels >= 0) & (labels < len(classes))):
         raise ValueError(
             f"rows to measure on need labels of the classes, got none in {path}. "

@@ -140,6 +140,11 @@ def test_classes_must_be_public_and_distinct(tmp_path, run):
         )
         assert message in text
         assert charges() == 0
+    grades = ("--classes", "1,2,3")
+    assert "labels of a file without class names are positions" in refused(
+        dphead("fit", tmp_path / "undeclared.h5", "-o", run, *LS, *grades)
+    )
+    assert charges() == 0
     fitted("fit", tmp_path / "undeclared.h5", "-o", run, *LS, "--classes", "a,b,c")
     assert report_of(run)["data"]["class_names"] == ["a", "b", "c"]
 

@@ -5,7 +5,12 @@ import pytest
 from blocks import collect, data
 
 from dphead.rows import features
-from dphead.rows.features import FeaturesRows, load_features, split_slots
+from dphead.rows.features import (
+    FeaturesRows,
+    check_classes,
+    load_features,
+    split_slots,
+)
 from extract.format import FormatError, open_features, write_features
 
 
@@ -195,3 +200,21 @@ def test_label_sets_stand_in_place_of_a_files_labels(path, memory):
         assert np.array_equal(rows.labels(), known)
         with pytest.raises(FormatError, match="one for each of the split's"):
             FeaturesRows(file, "train", memory, label_sets=sets[1:])
+
+
+def test_labels_are_positions_of_the_files_own_classes_or_of_counted_ones(tmp_path):
+    """A file without class names has positions alone, which grades from 1 are not."""
+    x, y = np.ones((4, 2), np.float32), np.arange(4) % 3
+    write_features(tmp_path / "named.h5", x, y, ["1", "2", "3"])
+    write_features(tmp_path / "bare.h5", x, y)
+    with open_features(tmp_path / "named.h5") as file:
+        check_classes(file, np.array([1, 2, 3]))
+        for others in ([2, 1, 3], ["0", "1", "2"], ["1", "2"]):
+            with pytest.raises(FormatError, match="classes must equal the file's"):
+                check_classes(file, others)
+    with open_features(tmp_path / "bare.h5") as file:
+        check_classes(file, [0, 1, 2])
+        check_classes(file, ["cat", "dog", "eel"])
+        for others in ([1, 2, 3], ["2", "1", "0"]):
+            with pytest.raises(FormatError, match="are positions"):
+                check_classes(file, others)
