@@ -181,8 +181,8 @@ def _samples(image: Image.Image, data: bytes) -> Samples:
     if image.format == "JPEG2000":
         # SIZ, the first segment of a code stream (ISO 15444-1, A.5.1)
         precision = data[data.index(b"\xff\x4f\xff\x51") + 42]
-        if precision >= 128:
-            raise UnreadableImage("signed samples of JPEG 2000")
+        if precision > 15:  # the highest bit says that they are signed
+            raise UnreadableImage("JPEG 2000, signed or of more than 16 bits")
         return Samples(precision + 1)
     return Samples()
 
@@ -301,8 +301,10 @@ def _levels(
     if declared.intensity is not None:
         known = declared.intensity
     if known is None:
-        what = "integers" if values.dtype.kind in "iu" else "floating-point numbers"
-        raise UnreadableImage(f"{what} without a known range: declare --intensity")
+        whole = values.dtype.kind in "iu"
+        what = "integers" if whole else "floating-point numbers"
+        how = "--bits or --intensity" if whole else "--intensity"
+        raise UnreadableImage(f"{what} without a known range: declare {how}")
     low, high = known
     values = values.astype(np.float64)
     if not np.isfinite(values).all():

@@ -258,6 +258,8 @@ def unclear():
     signed = (WIDE.astype(int) - 2**15).astype(np.int16)
     floats = (GREY / 255).astype(np.float32)
     data = encoded(Image.fromarray(COLOR).convert("CMYK"), "JPEG")
+    stream = encoded(GREY, "JPEG2000")
+    siz = stream[stream.index(b"\xff\x4f\xff\x51") :][:43]  # ends in the precision
     adobe = data.index(b"\xff\xee")  # a segment of 16 bytes with its marker
     return {
         "tiff signed 8 bits": (tiff(signed.astype(np.int8), kind=2), "known range"),
@@ -295,6 +297,10 @@ def unclear():
         "jpeg of CMYK without Adobe's segment": (
             data[:adobe] + data[adobe + 16 :],
             "whether it is Adobe's",
+        ),
+        "jpeg 2000, signed": (
+            encoded(GREY, "JPEG2000").replace(siz, siz[:-1] + b"\x87"),
+            "signed or of more than 16 bits",
         ),
         "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "format"),
     }

@@ -163,7 +163,7 @@ def test_images_without_a_known_range_are_named_with_what_to_declare(tmp_path):
     Image.fromarray(signed).save(source / "cat" / "signed.tiff")
     command = ("extract", source, "-o", tmp_path / "f.h5", *GREY)
     said = refused(dphead(*command))
-    assert "cat/signed.tiff (integers without a known range: declare --int" in said
+    assert "cat/signed.tiff (integers without a known range: declare --bits" in said
     said = refused(dphead(*command, "--bits", 10))
     assert "values outside the range from 0 to 1023" in said
     skipped = fitted(*command, "--skip-unreadable")
