@@ -31,7 +31,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     for name, n, seed in (("train", 60, 0), ("test", N_TEST, 1)):
         x, y = images(n, seed=seed)
-        np.savez(folder / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=y)
+        named = np.array(NAMES)[y]  # a position is no name
+        np.savez(folder / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=named)
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 3
     maps = (rng.random((40, 81 * 49)) + labels[:, None]).astype(np.float32)
