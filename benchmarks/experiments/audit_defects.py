@@ -628,7 +628,8 @@ def run_sound(audits: int) -> None:
 
 def table() -> str:
     """The stored defects as Markdown, and what sound methods showed."""
-    rows = read(OUT)
+    order = [defect.name for defect in DEFECTS]
+    rows = sorted(read(OUT), key=lambda r: order.index(r["defect"]))
     lines = ["| defect | what the audit says first |", "|---|---|"]
     for r in rows:
         if r["caught"]:

@@ -54,18 +54,26 @@ def least_of(ps: Any) -> float:
     return float(min(1.0, len(ps) * ps.min())) if len(ps) else 1.0
 
 
-def correlation_p(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return two-sided p-values for the columns of two (n, k) arrays of mean 0.
+def correlation_p(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the two-sided p-value of two vectors of mean 0.
 
-    Exact if a column of x or of y is independent normal numbers of any one deviation.
+    Exact if one of them is independent normal numbers of any one deviation.
     """
-    n = len(x)
-    lengths = np.sqrt((x * x).sum(axis=0) * (y * y).sum(axis=0))
-    with np.errstate(all="ignore"):
-        r = np.clip((x * y).sum(axis=0) / lengths, -1, 1)
-        found = 2 * t.sf(np.abs(r) * np.sqrt((n - 1) / (1 - r * r)), max(n - 1, 1))
-    # a column of zeros is judged by its variance
-    return np.where(lengths > 0, found, 1.0) if n > 1 else np.ones(x.shape[1])
+    return float(_correlated_p(_correlation(x, y), len(x)))
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+    lengths = math.sqrt(float(x @ x) * float(y @ y))
+    return float(x @ y) / lengths if lengths else 0.0  # zeros are judged elsewhere
+
+
+def _correlated_p(r: Any, n: int) -> Any:
+    """Return the two-sided p-values of correlations of n pairs of mean 0."""
+    if n < 2:
+        return np.ones(np.shape(r))
+    r = np.clip(r, -1, 1)
+    with np.errstate(divide="ignore"):
+        return 2 * t.sf(np.abs(r) * np.sqrt((n - 1) / (1 - r * r)), n - 1)
 
 
 def uniform_p(values: np.ndarray) -> float:
@@ -231,27 +239,21 @@ class NoiseRecord:
         n, watched = draws.shape
         if watched > 1:
             first, second = np.triu_indices(watched, 1)
-            lengths = np.sqrt((draws**2).sum(axis=0))
-            with np.errstate(all="ignore"):
-                r = (draws.T @ draws) / np.outer(lengths, lengths)
-                r = np.clip(np.nan_to_num(r[first, second]), -1, 1)
-                ps = 2 * t.sf(np.abs(r) * np.sqrt((n - 1) / (1 - r * r)), max(n - 1, 1))
+            lengths = np.maximum(np.sqrt((draws**2).sum(axis=0)), 1e-100)
+            r = ((draws.T @ draws) / np.outer(lengths, lengths))[first, second]
             shown = f"largest correlation {np.abs(r).max():.2g}"
-            p = least_of(ps)
+            p = least_of(_correlated_p(r, n))
             yield Finding("entries of one release", self.label, p, shown)
         fits = draws[: n - n % releases].reshape(-1, releases * watched)
-        for name, pairs in (
-            ("releases with and without the canary", (fits[0::2], fits[1::2])),
-            ("releases of successive fits", (fits[1:-1:2], fits[2::2])),
+        for name, first, second in (
+            ("releases with and without the canary", fits[0::2], fits[1::2]),
+            ("releases of successive fits", fits[1:-1:2], fits[2::2]),
         ):
-            x, y = (part.reshape(-1, 1) for part in pairs)
-            x, y = x[: min(len(x), len(y))], y[: min(len(x), len(y))]
+            count = min(len(first), len(second))
+            x, y = first[:count].ravel(), second[:count].ravel()
             if len(x) > 1:
-                r = float(
-                    (x * y).sum() / max(1e-300, math.sqrt((x**2).sum() * (y**2).sum()))
-                )
-                p = float(correlation_p(x, y)[0])
-                yield Finding(name, self.label, p, f"correlation {r:.2g}")
+                shown = f"correlation {_correlation(x, y):.2g}"
+                yield Finding(name, self.label, correlation_p(x, y), shown)
         yield from self._repeats(draws)
 
     def _repeats(self, draws: np.ndarray) -> Iterator[Finding]:
@@ -273,7 +275,7 @@ class NoiseRecord:
         """Test the part of the noise that the score sees.
 
         A release's part of the score is N(-mu**2/2, mu**2) without the canary and
-        N(mu**2/2, mu**2) with it; along/1 is the same number, standardized.
+        N(mu**2/2, mu**2) with it. `along` is this number less its mean, over mu.
         """
         along = np.array(self.along)
         inside = np.array(self.insides)
@@ -483,10 +485,9 @@ class Evidence:
             found += record.findings()
         ps, largest = [], 0.0
         for pairs in self._neighbours.values():
-            x, y = (np.concatenate([p[i] for p in pairs])[:, None] for i in (0, 1))
-            ps.append(correlation_p(x, y)[0])
-            length = math.sqrt(float((x * x).sum() * (y * y).sum()))
-            largest = max(largest, abs(float((x * y).sum())) / max(length, 1e-300))
+            x, y = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
+            ps.append(correlation_p(x, y))
+            largest = max(largest, abs(_correlation(x, y)))
         if ps:
             shown = f"largest correlation {largest:.2g}"
             found.append(Finding("successive releases", "a fit", least_of(ps), shown))
@@ -550,22 +551,22 @@ def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
         draws = len(record.kept) * len(record.watched) / fits
         for less in (0.05, 0.01):
             numbers = margin**2 / (2 * less**2)
-            _less(found, f"noise {less:.0%} too small", numbers / a_fit)
+            _raise_to(found, f"noise {less:.0%} too small", numbers / a_fit)
         beyond = {3.0: 2.7e-3, 4.0: 6.3e-5}
         for tail, chance in beyond.items():
             numbers = -math.log(level / len(TAILS) / 2) / chance
-            _less(found, f"noise cut at {tail:g} deviations", numbers / draws)
+            _raise_to(found, f"noise cut at {tail:g} deviations", numbers / draws)
         releases = len(record.lengths) / fits
         for bits in (16, 32):
             # pairs that repeat, of a Poisson law: at least one
             numbers = math.sqrt(2 * 2.0**bits * -math.log(1 - POWER))
-            _less(found, f"noise from a seed of {bits} bits", numbers / releases)
+            _raise_to(found, f"noise from a seed of {bits} bits", numbers / releases)
         if len(record.watched) > 1:
             pairs = len(record.watched) * (len(record.watched) - 1) / 2
             wide = float(norm.isf(level / pairs / 2) + norm.isf(1 - POWER))
             for r in (0.1, 0.02):
                 numbers = (wide / r) ** 2
-                _less(
+                _raise_to(
                     found, f"a correlation of {r:g} between entries", numbers / releases
                 )
     for record in evidence.samples.values():
@@ -573,12 +574,14 @@ def needs(evidence: Evidence, fits: int, level: float) -> list[dict[str, Any]]:
         for more in (0.1, 0.01):
             numbers = (1 - record.prob) / record.prob * (margin / more) ** 2
             if record.epoch_steps == 1:
-                _less(found, f"a sampling rate {more:.0%} too large", numbers / a_fit)
+                _raise_to(
+                    found, f"a sampling rate {more:.0%} too large", numbers / a_fit
+                )
     return [
         {"defect": name, "fits": math.ceil(number)} for name, number in found.items()
     ]
 
 
-def _less(found: dict[str, float], name: str, number: float) -> None:
+def _raise_to(found: dict[str, float], name: str, number: float) -> None:
     """Keep the largest number: every kind of release must show the defect."""
     found[name] = max(found.get(name, 0.0), number)
