@@ -38,7 +38,7 @@ LARGEST_LOSS = 1e6  # above, epsilon is called infinite
 LARGEST_MU = 1500.0  # of a unit's rows in a sample: above, LARGEST_LOSS is exceeded
 # Orders of RDP, which finds the grid's width.
 SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
-LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: about 5 s
+LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: 2 to 16 s, as tried
 LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are left out
 LEAST_LOG_TAIL = -41.0  # 1e-18: chance beyond each end of one release's grid
 TAIL_DEVIATIONS = 10.0  # standard deviations from the outer means to what is searched
