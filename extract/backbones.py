@@ -42,6 +42,13 @@ UNLEARNED = ("scatternet", "patches", "scatternet+patches", "deep-patches")
 # of these, those that a digest names; the others are known by their settings, since
 # their last bits follow from the processor's
 DRAWN = ("patches", "scatternet+patches")
+# of options, for any network and image; chosen: ScatterNet averages over 2**J pixels
+RANGES = {
+    "mean": (-1e6, 1e6),
+    "std": (1e-6, 1e6),
+    "scatter_j": (1, 14),
+    "scatter_l": (1, 64),
+}
 
 
 @dataclass
@@ -134,6 +141,7 @@ def load_backbone(
     ExtractError for an unknown name, weights that cannot be had or do not fit, or a
     model that mixes rows of a batch.
     """
+    _check_ranges(options)
     if options.colours not in ("rgb", "opponent") or (
         options.colours == "opponent" and options.name not in UNLEARNED
     ):
@@ -278,6 +286,22 @@ def _unlearned_nets(
         kwargs |= {"filters": FILTERS, "side": SIDE, "stride": STRIDE}
         kwargs |= {"places": PLACES, "seed": SEED}
     return nets, kwargs
+
+
+def _check_ranges(options: BackboneOptions) -> None:
+    """Raise ExtractError for a number that no network or image means."""
+    numbers = {
+        "mean": options.mean or (),
+        "std": options.std or (),
+        "scatter_j": options.scatter_j,
+        "scatter_l": (options.scatter_l,),
+    }
+    for name, (low, high) in RANGES.items():
+        if not all(low <= value <= high for value in numbers[name]):
+            raise ExtractError(
+                f"{name} must be from {low:g} to {high:g}, got "
+                f"{name}={list(numbers[name])}. Correct it."
+            )
 
 
 def _channel_tensor(

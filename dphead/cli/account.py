@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dphead.cli import values
 from dphead.cli.account_text import print_found
 from dphead.cli.choices import ACCOUNTANTS, METHODS, NamedPath
 from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
@@ -20,31 +21,37 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 
 @click.command(short_help="Noise for a budget, or epsilon for a noise; needs no data.")
 @click.option(
-    "--epsilon", type=float, help="Budget: print the noise multiplier that meets it."
+    "--epsilon",
+    type=values.Number(infinite=True),
+    help="Budget: print the noise multiplier that meets it.",
 )
 @click.option(
-    "--noise-multiplier", type=float, help="Noise: print the epsilon that it costs."
+    "--noise-multiplier",
+    type=values.NUMBER,
+    help="Noise: print the epsilon that it costs.",
 )
 @click.option(
     "--delta",
-    type=float,
+    type=values.NUMBER,
     help="Less than 1 / (number of rows, or of groups); a preset may have one.",
 )
 @click.option(
-    "--sampling-prob", type=float, help="Of a Poisson batch (default 1: full batch)."
+    "--sampling-prob",
+    type=values.NUMBER,
+    help="Of a Poisson batch (default 1: full batch).",
 )
 @click.option(
-    "--steps", type=click.IntRange(min=0), help="Releases with this noise (default 1)."
+    "--steps", type=values.WHOLE, help="Releases with this noise (default 1)."
 )
 @click.option(
     "--gaussian",
-    type=float,
+    type=values.NUMBER,
     multiple=True,
     help="A further full-batch release with this fixed noise multiplier.",
 )
 @click.option(
     "--shuffled-epochs",
-    type=click.IntRange(min=1),
+    type=values.COUNT,
     help="Batches were shuffled, not sampled: epochs run.",
 )
 @RELATION
@@ -61,14 +68,16 @@ PATH = NamedPath(path_type=Path, dir_okay=False)
 )
 @click.option("--preset", help="With --method: a paper's settings.")
 @click.option(
-    "--n-rows", type=int, help="With --method: public number of rows, or a nominal one."
+    "--n-rows",
+    type=values.WHOLE,
+    help="With --method: public number of rows, or a nominal one.",
 )
-@click.option("--n-features", type=int, help="With --method.")
-@click.option("--n-classes", type=int, help="With --method.")
+@click.option("--n-features", type=values.WHOLE, help="With --method.")
+@click.option("--n-classes", type=values.WHOLE, help="With --method.")
 @SET
 @click.option(
     "--select-mean",
-    type=float,
+    type=values.NUMBER,
     help="The above is one of a random number of runs; the best one is kept.",
 )
 @click.option(

@@ -33,7 +33,7 @@ from dphead.cli.progress import shown
 @click.option("--preset", help="A paper's settings, as for fit.")
 @click.option(
     "--epsilon",
-    type=float,
+    type=values.NUMBER,
     default=1.0,
     show_default=True,
     help="The claim to be audited.",
@@ -41,11 +41,9 @@ from dphead.cli.progress import shown
 @DELTA
 @RELATION
 @GROUP_CAP
-@click.option(
-    "--n-rows", type=click.IntRange(min=2), help="Rows of the synthetic problem."
-)
-@click.option("--n-features", type=click.IntRange(min=1))
-@click.option("--n-classes", type=click.IntRange(min=2))
+@click.option("--n-rows", type=values.Whole(2), help="Rows of the synthetic problem.")
+@click.option("--n-features", type=values.COUNT)
+@click.option("--n-classes", type=values.Whole(2))
 @click.option(
     "--features",
     type=PATH,
@@ -55,7 +53,7 @@ from dphead.cli.progress import shown
 @click.option("--split", help="Split of --features, if it has several.")
 @click.option(
     "--fits",
-    type=click.IntRange(min=1),
+    type=values.COUNT,
     default=1000,
     show_default=True,
     help="Fits in each of two worlds.",
@@ -65,12 +63,12 @@ from dphead.cli.progress import shown
 )
 @click.option(
     "--canaries",
-    type=click.IntRange(min=2),
+    type=values.Whole(2),
     help="Of --one-run (default: as many as features).",
 )
 @click.option(
     "--confidence",
-    type=float,
+    type=values.NUMBER,
     default=0.9999,
     show_default=True,
     help="Of the bounds together, and of the laws together.",
@@ -78,18 +76,20 @@ from dphead.cli.progress import shown
 @click.option(
     "-o", "--output", "out", type=PATH, help="Folder for audit.json and audit.png."
 )
-@click.option("--steps", type=int)
-@click.option("--learning-rate", type=float)
-@click.option("--ridge", type=float)
+@click.option("--steps", type=values.WHOLE)
+@click.option("--learning-rate", type=values.NUMBER)
+@click.option("--ridge", type=values.NUMBER)
 @click.option("--loss", type=LOSSES)
 @click.option(
-    "--clip-norm", type=float, help="A small one lets the canary reach the bound."
+    "--clip-norm",
+    type=values.NUMBER,
+    help="A small one lets the canary reach the bound.",
 )
-@click.option("--feature-clip", type=float)
-@click.option("--momentum", type=float)
+@click.option("--feature-clip", type=values.NUMBER)
+@click.option("--momentum", type=values.NUMBER)
 @click.option(
     "--batch-size",
-    type=int,
+    type=values.WHOLE,
     help="Expected size of Poisson batches (default: the full batch).",
 )
 @click.option(
@@ -99,11 +99,11 @@ from dphead.cli.progress import shown
     show_default=True,
     help="How --batch-size of --network is met, as for finetune.",
 )
-@click.option("--epochs", type=float)
+@click.option("--epochs", type=values.NUMBER)
 @click.option("--unit-norm/--no-unit-norm", default=None)
-@click.option("--intercept", type=float)
-@click.option("--gram-share", type=float)
-@click.option("--center-share", type=float)
+@click.option("--intercept", type=values.NUMBER)
+@click.option("--gram-share", type=values.NUMBER)
+@click.option("--center-share", type=values.NUMBER)
 @click.option("--class-grams/--no-class-grams", default=None)
 def audit(out: Path | None, **given: Any) -> None:
     """Run a method many times with worst-case canaries and without them, and judge its

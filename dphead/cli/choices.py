@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from dphead.cli.command import Sectioned
+from dphead.cli.values import LARGEST, Number, Whole
 
 SETTINGS = "Settings of methods"
 
@@ -101,8 +102,8 @@ def setting_options() -> list[click.Parameter]:
 
 
 def _type(declared: Any) -> Any:
-    """int, float, one of the choices, or a file."""
+    """Return the type of a setting's option; its own range is the library's."""
     number = next((t for t in declared.types if t in (int, float)), None)
     if number is not None:
-        return number
+        return Whole(-LARGEST) if number is int else Number(-LARGEST)
     return click.Choice(declared.choices) if declared.choices else PATH

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.options import AS_JSON, BITS, INTENSITY, LAYOUT
 from dphead.cli.paragraphs import section, tied
@@ -19,7 +20,7 @@ SHOWN_CLASSES = 20  # the weakest, in the text; chosen, not measured
 SPLIT_OF_SOURCE = click.option("--split", help="Split of SOURCE, if it has several.")
 VOTE = click.option(
     "--vote",
-    type=click.IntRange(min=0),
+    type=values.Whole(0, values.SEVERAL),
     default=0,
     help="A network trained on views: so many views of an image vote.",
 )
@@ -241,7 +242,7 @@ def _features(
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=1),
+    type=values.COUNT,
     default=3,
     show_default=True,
     help="The so many most likely classes of each image.",

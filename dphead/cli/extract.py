@@ -121,7 +121,7 @@ SECTIONS = {
 )
 @click.option(
     "--crop-pct",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=values.Number(0.01, 1),
     help="Side of the centre crop over the resized side.",
 )
 @click.option(
@@ -146,12 +146,16 @@ SECTIONS = {
 @click.option(
     "--scatter-j",
     default="2",
-    callback=values.whole_numbers,
+    callback=values.scales,
     show_default=True,
     help="ScatterNet: averages over 2**J pixels; 1,2 joins the features of both.",
 )
 @click.option(
-    "--scatter-l", default=8, show_default=True, help="ScatterNet: number of angles."
+    "--scatter-l",
+    type=values.Whole(1, values.MOST_ANGLES),
+    default=8,
+    show_default=True,
+    help="ScatterNet: number of angles.",
 )
 @click.option(
     "--colours",
@@ -162,7 +166,7 @@ SECTIONS = {
 )
 @click.option(
     "--axes",
-    type=click.IntRange(1),
+    type=values.COUNT,
     help=(
         "Keep so many directions in which the network's own classes differ most, such "
         "as 400: better at small budgets and with many classes."
@@ -184,13 +188,16 @@ SECTIONS = {
     ),
 )
 @click.option(
-    "--groups", default=0, help="Number of channel groups for --normalize group."
+    "--groups",
+    type=values.WHOLE,
+    default=0,
+    help="Number of channel groups for --normalize group.",
 )
 @click.option(
     "--views",
     default=1,
     show_default=True,
-    type=click.IntRange(1),
+    type=values.MANY,
     help=(
         "Mean features of so many random views of each image, shifted and mirrored "
         "(for training rows)."
@@ -217,20 +224,18 @@ SECTIONS = {
 @click.option("--amp", is_flag=True, help="Mixed precision (GPU only).")
 @click.option(
     "--batch-size",
-    type=click.IntRange(1),
+    type=values.COUNT,
     help="Default: 16 on a CPU (ScatterNet 128), 128 on a GPU.",
 )
 @BLOCK_ROWS
-@click.option("--workers", type=click.IntRange(1), help="Threads; default: one a core.")
+@click.option("--workers", type=values.MANY, help="Threads; default: one a core.")
 @click.option(
     "--skip-unreadable", is_flag=True, help="Keep unreadable images as masked rows."
 )
 @DATASET_ID
 @SAME_DATA_AS
 @NEW_DATA_SET
-@click.option(
-    "--limit", type=click.IntRange(1), help="Only the first rows (for trials)."
-)
+@click.option("--limit", type=values.COUNT, help="Only the first rows (for trials).")
 @click.option(
     "--shard",
     metavar="I/K",

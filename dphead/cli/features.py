@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.features_file import Unusable, print_budget, print_problems
 from dphead.cli.options import (
@@ -63,7 +64,7 @@ def features() -> None:
 @UNLABELLED
 @click.option(
     "--width",
-    type=click.IntRange(1),
+    type=values.COUNT,
     help="Length of a column of lists, where the file's header does not say it.",
 )
 @click.option(

@@ -103,7 +103,7 @@ SECTIONS = {
 @NORM
 @click.option(
     "--groups",
-    type=int,
+    type=values.WHOLE,
     default=16,
     show_default=True,
     help="Of group norms; 0 for none.",
@@ -117,11 +117,13 @@ SECTIONS = {
 @EPSILON
 @DELTA
 @click.option(
-    "--noise-multiplier", type=float, help="Left out, it is what the budget asks for."
+    "--noise-multiplier",
+    type=values.NUMBER,
+    help="Left out, it is what the budget asks for.",
 )
 @click.option(
     "--batch-size",
-    type=int,
+    type=values.WHOLE,
     help="Expected size of a batch. Left out: the largest in the budget.",
 )
 @click.option(
@@ -129,13 +131,15 @@ SECTIONS = {
     type=click.Choice(["poisson", "allocation"]),
     help="Poisson batches (default), or each image in one random step of an epoch.",
 )
-@click.option("--steps", type=int, help="Left out: the most that the budget allows.")
-@click.option("--epochs", type=float, help="Instead of steps.")
-@click.option("--learning-rate", type=float)
+@click.option(
+    "--steps", type=values.WHOLE, help="Left out: the most that the budget allows."
+)
+@click.option("--epochs", type=values.NUMBER, help="Instead of steps.")
+@click.option("--learning-rate", type=values.NUMBER)
 @click.option("--optimizer", type=click.Choice(["sgd", "adam"]))
-@click.option("--momentum", type=float)
-@click.option("--clip-norm", type=float)
-@click.option("--weight-decay", type=float)
+@click.option("--momentum", type=values.NUMBER)
+@click.option("--clip-norm", type=values.NUMBER)
+@click.option("--weight-decay", type=values.NUMBER)
 @click.option(
     "--decoupled/--no-decoupled", default=None, help="Weight decay as AdamW's."
 )
@@ -144,10 +148,10 @@ SECTIONS = {
     type=click.Choice(["ema", "last"]),
     help="Of the weights (default: ema).",
 )
-@click.option("--ema-decay", type=float)
+@click.option("--ema-decay", type=values.NUMBER)
 @click.option(
     "--views",
-    type=int,
+    type=values.Whole(0, values.SEVERAL),
     help="Augmentation multiplicity K: views averaged before the clip.",
 )
 @click.option("--augment", type=click.Choice(["none", "crop", "rrc", "ours", "simclr"]))
@@ -163,7 +167,7 @@ SECTIONS = {
 @UNLABELLED
 @click.option(
     "--image-size",
-    type=click.IntRange(1, values.MOST_SIDE),
+    type=values.Whole(1, values.MOST_SIDE),
     help="Side that images are resized to.",
 )
 @click.option(
@@ -190,7 +194,7 @@ SECTIONS = {
 @TEST_IS
 @click.option(
     "--vote",
-    type=int,
+    type=values.Whole(0, values.SEVERAL),
     default=0,
     help="Measure with so many augmented views that vote, too.",
 )
@@ -204,7 +208,7 @@ SECTIONS = {
 @SEED
 @click.option(
     "--init-seed",
-    type=int,
+    type=values.WHOLE,
     default=0,
     show_default=True,
     help="Of the initial weights. Public.",
@@ -231,7 +235,7 @@ SECTIONS = {
 )
 @click.option(
     "--checkpoint",
-    type=click.IntRange(1, 2**20),
+    type=values.Whole(1, 2**20),
     default=20,
     show_default=True,
     help="Steps between them.",

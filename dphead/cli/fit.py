@@ -45,6 +45,7 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 from dphead.cli.releases import releases_text
 
+MOST_PROCESSES = 1024  # of one host; chosen
 SECTIONS = {
     "Rows and files": (
         *("out", "backbones", "split", "classes"),
@@ -121,7 +122,7 @@ SECTIONS = {
 )
 @click.option(
     "--processes",
-    type=click.IntRange(min=1),
+    type=values.Whole(1, MOST_PROCESSES),
     help="Processes on this host; each reads a part of the rows.",
 )
 @click.option(
@@ -133,17 +134,17 @@ SECTIONS = {
 )
 @click.option(
     "--num-processes",
-    type=click.IntRange(min=1),
+    type=values.MANY,
     help="How many there are (auto: as SLURM says).",
 )
 @click.option(
     "--process-id",
-    type=click.IntRange(min=0),
+    type=values.WHOLE,
     help="Which one this is, from 0 (auto: as SLURM says).",
 )
 @click.option(
     "--connect-timeout",
-    type=float,
+    type=values.NUMBER,
     default=300,
     show_default=True,
     help="Seconds for all to connect.",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dphead.cli import values
 from dphead.cli.choices import PATH
 from dphead.cli.paragraphs import section, tied
 from dphead.cli.paths import check_there
@@ -109,8 +110,8 @@ def _budget_in_words(limit: dict[str, Any] | None, has_fits: bool) -> str:
 
 @ledger.command()
 @click.argument("which", type=PATH)
-@click.option("--epsilon", type=float, required=True)
-@click.option("--delta", type=float, required=True)
+@click.option("--epsilon", type=values.NUMBER, required=True)
+@click.option("--delta", type=values.NUMBER, required=True)
 def budget(which: Path, epsilon: float, delta: float) -> None:
     """Fix the total (epsilon, delta) of all fits, once, before the first of them."""
     from dphead.runs.ledgers import fix_budget

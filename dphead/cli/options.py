@@ -15,14 +15,14 @@ from dphead.cli.choices import METHODS, PATH, RELATIONS, TUNING, NamedPath
 
 EPSILON = click.option(
     "--epsilon",
-    type=float,
+    type=values.Number(infinite=True),
     default=1.0,
     show_default=True,
     help="The budget of this fit; inf: no noise, no clipping, no privacy.",
 )
 DELTA = click.option(
     "--delta",
-    type=float,
+    type=values.NUMBER,
     help=(
         "Below one over the number of images, or of groups (default: the preset's, "
         "else 1e-5)."
@@ -37,12 +37,12 @@ RELATION = click.option(
 )
 NOMINAL_N = click.option(
     "--nominal-n",
-    type=int,
+    type=values.WHOLE,
     help="Public stand-in for n, which add_remove keeps private.",
 )
 GROUP_CAP = click.option(
     "--group-cap",
-    type=click.IntRange(min=1),
+    type=values.COUNT,
     help="Protect groups (patients): at most so many images of each count.",
 )
 PROTECT = click.option(
@@ -70,7 +70,9 @@ NOT_PRIVATE = click.option(
     help="Confirm --epsilon inf: no noise, charged as infinite for ever.",
 )
 SEED = click.option(
-    "--seed", type=int, help="Fixed noise, for tests: reproducible, NOT private."
+    "--seed",
+    type=values.WHOLE,
+    help="Fixed noise, for tests: reproducible, NOT private.",
 )
 
 # --- a run's files, and what it prints ------------------------------------------------
@@ -147,7 +149,7 @@ LAYOUT = click.option(
 )
 BITS = click.option(
     "--bits",
-    type=click.IntRange(1, 32),
+    type=values.Whole(1, 32),
     help=(
         "Bits of grey integer samples, whatever their files' type holds: 12 means 0 to "
         "4095. Public; 8-bit images always go from 0 to 255."
@@ -206,6 +208,6 @@ BLOCK_ROWS = click.option(
     "--block-rows",
     default=1024,
     show_default=True,
-    type=click.IntRange(1),
+    type=values.COUNT,
     help="Rows between two resume points.",
 )

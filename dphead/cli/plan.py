@@ -38,7 +38,7 @@ BAR = 24  # columns of an accuracy of 100 %; chosen
 @click.option("--split", help="Split of LOOK_ALIKE, if it has several.")
 @click.option(
     "--n-rows",
-    type=click.IntRange(min=1),
+    type=values.COUNT,
     required=True,
     help="Private rows that are to be trained on; their number is public.",
 )
@@ -46,7 +46,7 @@ BAR = 24  # columns of an accuracy of 100 %; chosen
     "--epsilon",
     "epsilons",
     metavar="E1,E2,...",
-    callback=values.separated(float, "numbers: 0.5,1,2"),
+    callback=values.separated(values.NUMBER, "numbers: 0.5,1,2"),
     help="Budgets to compare (default: 0.1,0.5,1,2,4,8).",
 )
 @DELTA
@@ -57,7 +57,7 @@ BAR = 24  # columns of an accuracy of 100 %; chosen
 @SET
 @click.option(
     "--draws",
-    type=click.IntRange(min=1),
+    type=values.MANY,
     help="Splits of the rows, and draws of the noise, for each epsilon (default: 3).",
 )
 @click.option("--plot", type=PATH, help="Draw the curve (png, svg or pdf).")

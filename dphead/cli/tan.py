@@ -44,14 +44,14 @@ def tan() -> None:
 
 
 @tan.command()
-@click.option("--n-rows", type=int, required=True)
-@click.option("--batch-size", type=int, required=True)
-@click.option("--noise-multiplier", type=float, required=True)
-@click.option("--steps", type=int, required=True)
-@click.option("--delta", type=float, required=True)
+@click.option("--n-rows", type=values.WHOLE, required=True)
+@click.option("--batch-size", type=values.WHOLE, required=True)
+@click.option("--noise-multiplier", type=values.NUMBER, required=True)
+@click.option("--steps", type=values.WHOLE, required=True)
+@click.option("--delta", type=values.NUMBER, required=True)
 @click.option(
     "--more-data",
-    type=float,
+    type=values.NUMBER,
     help="Show also what this many times the rows would cost (Table 5).",
 )
 @click.option(
@@ -122,19 +122,19 @@ def _exact_epsilons(
 
 
 @tan.command()
-@click.option("--n-rows", type=int, required=True)
-@click.option("--epsilon", type=float, required=True)
-@click.option("--delta", type=float, required=True)
+@click.option("--n-rows", type=values.WHOLE, required=True)
+@click.option("--epsilon", type=values.NUMBER, required=True)
+@click.option("--delta", type=values.NUMBER, required=True)
 @click.option(
     "--noise-multiplier",
-    type=float,
+    type=values.NUMBER,
     default=2.0,
     show_default=True,
     help="2 is the edge of the flat region.",
 )
 @click.option(
     "--steps",
-    callback=values.separated(int, "whole numbers: 250,500"),
+    callback=values.separated(values.COUNT, "whole numbers: 250,500"),
     help="Numbers of steps to look at, T1,T2,... (default: 250 to 64000).",
 )
 def plan(
@@ -202,29 +202,34 @@ def plan(
 @click.option("--classes", required=True, help="Class names a,b,c, or their number.")
 @click.option("--split", help="Split of IMAGES to train on.")
 @click.option("--test-split", required=True, help="Split of IMAGES to measure on.")
-@click.option("--batch-size", type=int, required=True, help="B of the full run.")
 @click.option(
-    "--noise-multiplier", type=float, required=True, help="sigma of the full run."
+    "--batch-size", type=values.WHOLE, required=True, help="B of the full run."
 )
-@click.option("--steps", type=int, required=True)
+@click.option(
+    "--noise-multiplier",
+    type=values.NUMBER,
+    required=True,
+    help="sigma of the full run.",
+)
+@click.option("--steps", type=values.WHOLE, required=True)
 @click.option(
     "--factors",
-    callback=values.separated(float, "numbers: 4,8"),
+    callback=values.separated(values.NUMBER, "numbers: 4,8"),
     required=True,
     help="k1,k2,...: runs at B/k and sigma/k.",
 )
 @click.option(
     "--runs",
-    type=click.IntRange(min=1),
+    type=values.MANY,
     default=3,
     show_default=True,
     help="Seeds for each factor.",
 )
-@click.option("--learning-rate", type=float)
-@click.option("--views", type=int)
+@click.option("--learning-rate", type=values.NUMBER)
+@click.option("--views", type=values.WHOLE)
 @click.option("--augment", type=click.Choice(["crop", "rrc", "ours", "simclr"]))
-@click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--image-size", type=int)
+@click.option("--delta", type=values.NUMBER, default=1e-5, show_default=True)
+@click.option("--image-size", type=values.WHOLE)
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--json", "out", type=PATH, help="Write the runs and the prediction.")
 def simulate(

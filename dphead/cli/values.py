@@ -1,10 +1,12 @@
-"""What is typed becomes a value: numbers between commas, sizes, NAME=VALUE pairs.
+"""What is typed becomes a value: numbers, also between commas, sizes, NAME=VALUE pairs.
 
-Each is a click callback. A text that has no value is refused with what to write; what a
-value means is for the library to check.
+A text that has no value is refused with what to write. So is every number that is not
+finite or is beyond what any option means: all numbers of all commands are read by
+`Number`. What a value means is for the library to check.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +18,85 @@ BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
 MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
 ROLES = ("image", "label", "group", "split")
+LARGEST = 10**15  # of any number; chosen, as the largest that a setting may have
 
 
-def separated(kind: type, what: str) -> Any:
+class Number(click.ParamType):
+    """A number of a range; `infinite` admits inf besides."""
+
+    def __init__(
+        self, low: float = 0, high: float = LARGEST, *, infinite: bool = False
+    ) -> None:
+        self.low, self.high, self.infinite = low, high, infinite
+        self.name = "float"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the number. A usage error for another value."""
+        number = self.parsed(value)
+        inside = number is not None and self.low <= number <= self.high
+        # a number of thousands of digits is no inf
+        typed = "inf" in str(value).lower() and number == math.inf
+        if inside or (self.infinite and typed):
+            return number
+        return self.fail(f"write {self}, got {str(value)[:40]!r}.", param, ctx)
+
+    def __str__(self) -> str:
+        """Return what is to be written."""
+        what = "a whole number" if self.name == "integer" else "a number"
+        infinite = " or inf" if self.infinite else ""
+        return f"{what} from {self.low:g} to {self.high:g}{infinite}"
+
+    def parsed(self, value: Any) -> float | None:
+        """Return what a text says, or None if it is no number."""
+        try:
+            return None if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+
+class Whole(Number):
+    """A whole number of a range."""
+
+    def __init__(self, low: int = 0, high: int = LARGEST) -> None:
+        super().__init__(low, high)
+        self.name = "integer"
+
+    def parsed(self, value: Any) -> int | None:
+        """Return what a text says, or None if it is no whole number."""
+        try:
+            found = None if isinstance(value, bool) else int(value)
+        except (TypeError, ValueError, OverflowError):
+            return None
+        return found if isinstance(value, str) or found == value else None
+
+
+NUMBER = Number()
+WHOLE = Whole()
+COUNT = Whole(1)
+SEVERAL = 2**16  # of what takes time or memory each; chosen, not measured
+MANY = Whole(1, SEVERAL)
+
+
+def separated(kind: Number, what: str) -> Any:
     """A callback that reads numbers between commas. what: to be written instead."""
 
-    def read(_: Given, __: Given, text: str | None) -> tuple[Any, ...] | None:
+    def read(ctx: Given, option: Given, text: Any) -> tuple[Any, ...] | None:
+        if text is None:
+            return None
         try:
-            return (
-                None if text is None else tuple(kind(part) for part in text.split(","))
-            )
-        except ValueError as error:
-            raise click.BadParameter(f"write {what}") from error
+            parts = str(text).split(",")
+            return tuple(kind.convert(part, option, ctx) for part in parts)
+        except click.BadParameter as error:
+            raise click.BadParameter(f"write {what}; each is {kind}.") from error
 
     return read
 
 
 numbers_of_colours = separated(
-    float, "one number, or one for each colour: 0.5 or 0.48,0.46,0.41"
+    Number(-LARGEST), "one number, or one for each colour: 0.5 or 0.48,0.46,0.41"
 )
-whole_numbers = separated(int, "one whole number or several: 2 or 1,2")
+MOST_SCALES, MOST_ANGLES = 14, 64  # of ScatterNet: 2**14 pixels; angles chosen
+scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")
 
 
 def parts(_: Given, __: Given, text: str | None) -> tuple[str, ...]:

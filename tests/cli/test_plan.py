@@ -153,7 +153,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         dphead("plan", digits, "--n-rows", 1000)
     )
     for options, words in (
-        (("--epsilon", "inf"), "epsilons must be positive and finite"),
+        (("--epsilon", "inf"), "write numbers: 0.5,1,2; each is a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
         (("--draws", "0"), "--draws"),
         (("--plot", "curve.h5"), "a plot must be one of"),

@@ -3,6 +3,7 @@
 import click
 import pytest
 
+from benchmarks.faults.arguments import commands
 from dphead.cli import values
 
 
@@ -11,7 +12,7 @@ from dphead.cli import values
     [
         (values.numbers_of_colours, "0.48,0.46,0.41", (0.48, 0.46, 0.41)),
         (values.numbers_of_colours, None, None),
-        (values.whole_numbers, "1,2", (1, 2)),
+        (values.scales, "1,2", (1, 2)),
         (values.parts, "head.*,norm", ("head.*", "norm")),
         (values.parts, None, ()),
         (values.names, "a,b", ("a", "b")),
@@ -41,7 +42,7 @@ def test_a_text_becomes_its_value(read, text, value):
     "read, text, said",
     [
         (values.numbers_of_colours, "a", "one number, or one for each colour"),
-        (values.whole_numbers, "1.5", "one whole number or several"),
+        (values.scales, "1.5", "one whole number or several"),
         (values.image_size, "0", "N or H,W in pixels"),
         (values.image_size, "1,2,3", "N or H,W in pixels"),
         (values.map_shape, "3,8", "CHANNELS,H,W"),
@@ -57,3 +58,54 @@ def test_a_text_becomes_its_value(read, text, value):
 def test_a_text_without_a_value_is_refused_with_what_to_write(read, text, said):
     with pytest.raises(click.BadParameter, match=said):
         read(None, None, text)
+
+
+def numbers():
+    """(command, option) of every option that is a number, settings of methods too."""
+    for words, command in commands().items():
+        for option in command.get_params(click.Context(command)):
+            kinds = (click.types.IntParamType, click.types.FloatParamType)
+            if isinstance(option.type, (values.Number, *kinds)):
+                yield words, option
+
+
+def test_every_number_of_every_command_is_read_in_one_place():
+    found = list(numbers())
+    assert len(found) > 100
+    others = [(w, o.name) for w, o in found if not isinstance(o.type, values.Number)]
+    assert others == []
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", "1e30", "9" * 5000, "x", "", True])
+def test_no_option_takes_what_is_no_number_or_beyond_all_meaning(value):
+    for words, option in numbers():
+        with pytest.raises(click.BadParameter, match=r"write a (whole )?number from"):
+            option.type.convert(value, option, None)
+            raise AssertionError((words, option.name))
+
+
+def test_only_the_budget_of_a_fit_may_be_infinite():
+    taken = set()
+    for words, option in numbers():
+        try:
+            option.type.convert("inf", option, None)
+        except click.BadParameter:
+            continue
+        taken.add((words, option.name))
+    assert taken == {(name, "epsilon") for name in ("fit", "finetune", "account")}
+
+
+def test_a_number_is_what_was_typed_and_a_whole_one_is_never_rounded():
+    assert values.NUMBER.convert("1e-5", None, None) == 1e-5
+    assert values.WHOLE.convert("12", None, None) == 12
+    assert values.WHOLE.convert(12, None, None) == 12  # of --config
+    for value in ("1.5", 1.5, "-1"):
+        with pytest.raises(click.BadParameter, match="whole number from 0 to 1e"):
+            values.WHOLE.convert(value, None, None)
+
+
+@pytest.mark.parametrize("text", ["nan", "1,inf", "0.5,1e30", "1,", "x"])
+def test_numbers_between_commas_are_read_alike(text):
+    for read in (values.numbers_of_colours, values.scales):
+        with pytest.raises(click.BadParameter, match="write one"):
+            read(None, None, text)

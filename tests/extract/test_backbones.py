@@ -111,6 +111,11 @@ def test_transform_is_timms_with_the_given_values(weights):
         ({"model_args": {"num_classes": 9}}, "num_classes"),
         ({"model_args": {"num_classes": 7, "no_such": 1}}, "model arguments"),
         ({"mean": (1.0, 2.0)}, "1 or 3 values"),
+        ({"mean": (float("nan"),)}, "mean must be from"),
+        ({"std": (-1.0, 1.0, 1.0)}, "std must be from"),
+        ({"std": (1e30,)}, "std must be from"),
+        ({"scatter_j": (10**12,)}, "scatter_j must be from 1 to 14"),
+        ({"scatter_l": 100_000}, "scatter_l must be from 1 to 64"),
     ],
 )
 def test_bad_options_are_refused(weights, changes, message):
