@@ -122,7 +122,7 @@ def test_imported_rows_are_not_said_to_be_extracted_from_images(
 ):
     monkeypatch.chdir(tmp_path)
     x, y = rows()
-    np.savez("old.npz", features=x, labels=y)
+    np.savez("old.npz", features=x, labels=np.array(CLASSES)[y])
     np.savez("new.npz", features=x[:30])
     classes = ("--classes", ",".join(CLASSES))
     fitted("features", "import", "old.npz", "-o", "old.h5", *classes, *named)

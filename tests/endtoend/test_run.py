@@ -61,7 +61,7 @@ def source(folder, n=60, **columns):
     np.savez(
         folder / "images.npz",
         images=x.transpose(0, 2, 3, 1),
-        labels=y,
+        labels=np.array(["a", "b", "c"])[y],
         split=split,
         **columns,
     )
@@ -394,7 +394,10 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
 def test_images_without_splits_are_their_own_training_rows(tmp_path):
     x, y = images(60)
     for name in ("a", "b"):
-        np.savez(tmp_path / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=y)
+        labels = np.array(["a", "b", "c"])[y]
+        np.savez(
+            tmp_path / f"{name}.npz", images=x.transpose(0, 2, 3, 1), labels=labels
+        )
     alone = {"split": None, "test_split": None}
     chosen = options(tmp_path, "run", **alone)
     chosen = replace(chosen, features=tmp_path / "a.npz")
@@ -434,7 +437,7 @@ def command(tmp_path, *more, **columns):
         "-o",
         str(tmp_path / "run"),
         "--classes",
-        "3",
+        "a,b,c",
         "--split",
         "train",
     ]
@@ -523,8 +526,8 @@ def test_the_command_trains_a_timm_model_or_some_of_its_layers_from_public_weigh
     save_file(spec.build(7).state_dict(), tmp_path / "public.safetensors")
     more = ["--layers", layers] if layers else []
     arguments = (
-        f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes 3 --split train "
-        f"--model {model} --seed 1"
+        f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes a,b,c "
+        f"--split train --model {model} --seed 1"
     )
     more += (
         f"--weights {tmp_path / 'public.safetensors'} --ledger {tmp_path / 'l.sqlite'} "
