@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from dphead.analysis.ledger_place import located
 from dphead.cli import main
 from dphead.privacy.ledger import Ledger
 from dphead.runs.ledgers import default_ledger_path, ledger_home
@@ -155,3 +156,8 @@ def refused(done: Done) -> str:
     errors = [line for line in lines if line and line not in usage]
     assert len(errors) == 1 and errors[0].startswith("Error: "), done.err
     return errors[0]
+
+
+def ledger_path_of(run):
+    """The file of the ledger that a run's report names."""
+    return located(report_of(run)["ledger"]["path"], Path(run))

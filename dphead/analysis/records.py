@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dphead.analysis.ledger_place import located
 from dphead.analysis.profiles import (
     about_sum,
     total_rho,
@@ -361,7 +362,8 @@ def _recorded(
 def _ledger_fits(
     report: dict[str, Any], plan: Plan, given: str | Path | None, file: Path
 ) -> list[dict[str, Any]] | None:
-    path = Path(given or report["ledger"]["path"])
+    path = given or located(report["ledger"]["path"], file.parent)
+    path = Path(path)
     if not path.is_file():
         if given is not None:
             raise ValueError(f"a ledger must exist, got ledger={path}. Check the path.")

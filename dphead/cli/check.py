@@ -12,13 +12,14 @@ from dphead.cli.paths import check_there
 from dphead.cli.progress import shown
 
 
-def with_elsewhere(run: Any, ledger: Path | None) -> Any:
+def with_elsewhere(run: Any, folder: Path, ledger: Path | None) -> Any:
     """The run with the ledgers of this home that its own does not count."""
     from dataclasses import replace
 
+    from dphead.analysis.ledger_place import located
     from dphead.runs.ledgers import charged_elsewhere
 
-    own = (run.report["ledger"]["path"], *([ledger] if ledger else []))
+    own = (located(run.report["ledger"]["path"], folder), *([ledger] if ledger else []))
     found = charged_elsewhere(run.report["data"].get("dataset_id"), *own)
     return replace(run, elsewhere=tuple(map(str, found))) if found else run
 
@@ -65,9 +66,17 @@ def check(run: Path, ledger: Path | None, as_json: bool) -> None:
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
     from dphead.analysis.records import read_run
+    from dphead.runs.ledgers import ledger_holding
 
     with shown("computing epsilon again"):
-        finished = with_elsewhere(read_run(run, ledger), ledger)
+        finished = read_run(run, ledger)
+        if finished.fits is None:  # the run's folder was moved
+            said = finished.report
+            fit_id = said["ledger"]["fit_id"]
+            ledger = ledger_holding(said["data"].get("dataset_id"), fit_id)
+            finished = finished if ledger is None else read_run(run, ledger)
+        folder = run if run.is_dir() else run.parent
+        finished = with_elsewhere(finished, folder, ledger)
         findings = [*find(finished), *altered(run, finished.report)]
         remarks = notes(finished) + unknown_images(finished)
         total = list(filter(None, (spent_now(finished), finished.about_total())))

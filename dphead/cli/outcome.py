@@ -127,8 +127,12 @@ def guarantee(report: dict[str, Any]) -> str:
         tied(f"epsilon {g['epsilon']:.4g}"),
         tied(f"delta {g['delta']:g}"),
     ]
-    kept = report["ledger"]["path"] != IN_MEMORY
-    counted = "charged to the data set's ledger" if kept else "counted alone"
+    path, dataset_id = report["ledger"]["path"], report["data"]["dataset_id"]
+    counted = f"charged to the ledger {Path(path).name}"
+    if path == IN_MEMORY:
+        counted = "counted alone"
+    elif Path(path).name == f"{dataset_id}.sqlite":
+        counted = "charged to the data set's ledger"
     relation = tied(f"relation {g['neighboring_relation']}")
     return f"{', '.join(amount)} for {g['protected_unit']} ({relation}); {counted}"
 
@@ -150,7 +154,8 @@ def attack_limit(report: dict[str, Any], plan: Any) -> str:
     exact = ledger["total_accountant"] == "exact"
     total = (ledger["total_epsilon"], ledger["delta"])
     limits = tradeoff.limits_of_total(*total, plan.relation, exact=exact)
-    return tradeoff.detection(limits, f"all {n_fits} fits together", unit)
+    whose = "in this ledger" if ledger["elsewhere"] else "together"
+    return tradeoff.detection(limits, f"all {n_fits} fits {whose}", unit)
 
 
 def unprotected(report: dict[str, Any]) -> str:
@@ -249,10 +254,11 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
     fits = f"{ledger['fits']} fit{'s' if ledger['fits'] != 1 else ''}"
     spent = tied(f"epsilon {ledger['total_epsilon']:.4g}")
     why = about_sum(ledger["total_epsilon"], ledger.get("total_accountant"))
+    fits += " in this ledger alone" if ledger["elsewhere"] else " of this data set"
     if limit := ledger["budget"]:
         yield (
             f"{spent} of {limit['epsilon']:g} spent (delta {limit['delta']:g}) in "
-            f"{fits} of this data set"
+            f"{fits}"
         )
         if why:
             yield why
@@ -262,7 +268,7 @@ def budget(ledger: dict[str, Any], thing: str) -> Iterator[str]:
         if why:
             yield why
         return
-    yield f"{spent} spent (delta {ledger['delta']:g}) in {fits} of this data set"
+    yield f"{spent} spent (delta {ledger['delta']:g}) in {fits}"
     if why:
         yield why
     yield (

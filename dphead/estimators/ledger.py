@@ -31,7 +31,7 @@ def ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledg
 def in_other_ledgers(ledger: Ledger, dataset_id: str | None) -> str:
     """What to say of other ledgers with fits on the same images, or ""."""
     found = charged_elsewhere(dataset_id, ledger.path)
-    return " ".join(uncounted(one.fact) for one in found)
+    return " ".join(uncounted(one.fact()) for one in found)
 
 
 class LedgerMixin:

@@ -151,11 +151,8 @@ def beside_others(run: R) -> R:
             f"tuning='none' and {found[0].path}. Use the data set's own ledger, or say "
             "how settings were chosen."
         )
-    return replace(
-        run,
-        elsewhere=found,
-        warnings=run.warnings + [reports.uncounted(one.fact) for one in found],
-    )
+    uncounted = [reports.uncounted(one.fact(options.out)) for one in found]
+    return replace(run, elsewhere=found, warnings=run.warnings + uncounted)
 
 
 def check_new(out: Path) -> None:
@@ -399,7 +396,9 @@ def make_report(
             "grouped": source.grouped,
         },
         tuning=options.tuning or ("NOT ACCOUNTED" if run.elsewhere else tuning),
-        elsewhere=[one.fact for one in run.elsewhere],
+        beside=reports.Beside(
+            options.out, [one.fact(options.out) for one in run.elsewhere]
+        ),
         warnings=run.warnings,
         tested=tested,
         words=trained.words,

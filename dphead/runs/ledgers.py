@@ -13,43 +13,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dphead.analysis.ledger_place import ledger_home, named
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger_file import HeldLedger
 from extract.index import ImageIndex, Overlap
 
 IN_MEMORY = ":memory:"  # a ledger that counts nothing but one run
-
-
-def ledger_home() -> Path:
-    """$DPHEAD_HOME, else $XDG_DATA_HOME/dphead, else ~/.local/share/dphead.
-
-    LedgerError where that is relative: each folder would have ledgers of its own, and
-    none would count the fits of another.
-    """
-    home = os.environ.get("HOME", _home_of_user())
-    for variable, value, below in (
-        ("DPHEAD_HOME", os.environ.get("DPHEAD_HOME"), ""),
-        ("XDG_DATA_HOME", os.environ.get("XDG_DATA_HOME"), "dphead"),
-        ("HOME", home, ".local/share/dphead"),
-    ):
-        if not value and variable != "HOME":
-            continue
-        if not Path(value or "").is_absolute():
-            raise LedgerError(
-                f"{variable} must be an absolute path, got {variable}={value!r}: "
-                "ledgers would follow the folder that you stand in. Correct it, or "
-                "name a --ledger."
-            )
-        return Path(value or "") / below
-    raise AssertionError("unreachable")
-
-
-def _home_of_user() -> str:
-    """Of a user without $HOME; "" if the system knows none."""
-    try:
-        return str(Path.home())
-    except RuntimeError:
-        return ""
 
 
 def default_ledger_path(dataset_id: str) -> Path:
@@ -112,13 +81,13 @@ class Elsewhere:
     budget: dict[str, float] | None
     overlap: Overlap | None = None
 
-    @property
-    def fact(self) -> dict[str, object]:
-        """What a report may say of it: no image decides any of this but by making the
-        overlap notable.
+    def fact(self, folder: Path | None = None) -> dict[str, object]:
+        """What the report in `folder` may say of it: no image decides any of this but
+        by making the overlap notable.
         """
         whose = "the same data set" if self.overlap is None else "some of the images"
-        return {"path": self.path, "fits": self.fits, "of": whose}
+        path = self.path if folder is None else named(self.path, folder)
+        return {"path": path, "fits": self.fits, "of": whose}
 
     def __str__(self) -> str:
         """All that is known of it, for the data holder."""
@@ -245,6 +214,17 @@ def has_home() -> bool:
         return ledger_home().is_absolute()
     except LedgerError:
         return False
+
+
+def ledger_holding(dataset_id: str | None, fit_id: str) -> Path | None:
+    """Return the ledger of a data set, known in this home, that holds a fit."""
+    if dataset_id is None or not has_home():
+        return None
+    for path in (str(default_ledger_path(dataset_id)), *noted_ledgers(dataset_id)):
+        with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
+            if book.holds(fit_id):
+                return Path(path)
+    return None
 
 
 def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | None]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead import __version__
+from dphead.analysis.ledger_place import named
 from dphead.analysis.profiles import (
     about_sum,
     all_profiles,
@@ -210,6 +211,17 @@ class Tested(NamedTuple):
     origin: str | None
 
 
+class Beside(NamedTuple):
+    """What a report lies beside.
+
+    folder: the report's, where paths of ledgers begin; None leaves them whole.
+    elsewhere: `Elsewhere.fact` of each ledger that the run's own does not count.
+    """
+
+    folder: Path | None = None
+    elsewhere: Sequence[dict[str, Any]] = ()
+
+
 NOT_TESTED = Tested(None, None, None)
 
 
@@ -234,18 +246,17 @@ def build(
     warnings: list[str],
     tested: Tested = NOT_TESTED,
     words: Words = HEAD,
-    elsewhere: Sequence[dict[str, Any]] = (),
+    beside: Beside | None = None,
 ) -> dict[str, Any]:
     """The whole report.
 
-    tested: kept only if the test rows are public. elsewhere: `Elsewhere.fact` of each
-    ledger that this one does not count.
+    tested: kept only if the test rows are public.
     """
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
     thing = thing_of(data.get("extraction"))
     g = guarantee(result.plan, result.private_noise, thing)
-    ledger = _of_ledger(result, elsewhere)
+    ledger = _of_ledger(result, beside or Beside())
     return {
         "schema": SCHEMA,
         "dphead": __version__,
@@ -277,15 +288,13 @@ def build(
     }
 
 
-def _of_ledger(
-    result: FitResult, elsewhere: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
     """What the ledger that was charged holds, and which it does not count."""
     budget = result.ledger.budget()
     delta = budget["delta"] if budget else result.plan.delta
-    spent = result.ledger.spent(delta)
+    spent, path = result.ledger.spent(delta), result.ledger.path
     return {
-        "path": result.ledger.path,
+        "path": path if beside.folder is None else named(path, beside.folder),
         "fit_id": result.fit_id,
         "fits": len(result.ledger.fits()),
         "total_epsilon": spent.epsilon,
@@ -293,7 +302,7 @@ def _of_ledger(
         "total_accountant": spent.accountant,
         "delta": delta,
         "budget": budget,
-        "elsewhere": list(elsewhere),
+        "elsewhere": list(beside.elsewhere),
     }
 
 

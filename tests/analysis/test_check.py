@@ -6,7 +6,14 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import OF_IMAGES, features_file, fitted, ledger_of, report_of
+from commands import (
+    OF_IMAGES,
+    features_file,
+    fitted,
+    ledger_of,
+    ledger_path_of,
+    report_of,
+)
 from safetensors.numpy import load_file, save_file
 
 from dphead.analysis import records
@@ -55,7 +62,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path):
-    return shutil.copytree(made / "run", tmp_path / "run")
+    """A copy beside the ledger, whose path begins at the run's folder."""
+    return shutil.copytree(made / "run", made / tmp_path.name)
 
 
 def change(run, **parts):
@@ -538,7 +546,7 @@ def test_a_changed_file_is_refused_wherever_it_was_changed(run, name):
 def test_a_damaged_ledger_is_no_witness(run):
     import sqlite3
 
-    path = report_of(run)["ledger"]["path"]
+    path = ledger_path_of(run)
     book = sqlite3.connect(path)
     book.execute("DROP TRIGGER fits_update")
     book.execute("UPDATE fits SET description = 'another'")

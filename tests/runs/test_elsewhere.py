@@ -14,6 +14,7 @@ from commands import (
     dphead,
     features_file,
     fitted,
+    ledger_path_of,
     refused,
     report_of,
 )
@@ -66,7 +67,12 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     assert "tuning must not be none" in said
     assert charges() == 1
     assert not fresh.exists()
-    report = fit(features, tmp_path / "two", "--ledger", fresh)
+    done = fitted("fit", features, "-o", tmp_path / "two", *FIT, "--ledger", fresh)
+    said, report = " ".join(done.out.split()), report_of(tmp_path / "two")
+    assert "charged to the ledger fresh.sqlite" in said
+    assert "1 fit in this ledger alone" in said and "of this data set" not in said
+    card = (tmp_path / "two/report.html").read_text()
+    assert "One ledger counts all fits" not in card
     own = first["ledger"]["path"]
     assert report["tuning"] == "NOT ACCOUNTED"
     assert report["ledger"]["elsewhere"] == [
@@ -78,7 +84,8 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     # what the run says of other ledgers came from the images, without noise
     assert "leaves the run, but for the list of other ledgers" in report["statement"]
     assert "no other number that depends on them leaves the run." in first["statement"]
-    assert own in findings(tmp_path / "two")[FINDING]
+    theirs = str(ledger_path_of(tmp_path / "one"))
+    assert theirs in findings(tmp_path / "two")[FINDING]
     # and the first fit's total leaves out the second
     assert str(fresh) in findings(tmp_path / "one")[FINDING]
 
@@ -99,7 +106,10 @@ def test_a_ledger_that_is_gone_is_named(features, tmp_path):
     gone.unlink()
     report = fit(features, tmp_path / "two")
     assert report["tuning"] == "NOT ACCOUNTED"
-    assert f"{gone} is gone or cannot be read, and may hold fits" in report["statement"]
+    assert (
+        "../gone.sqlite is gone or cannot be read, and may hold fits"
+        in report["statement"]
+    )
     assert "gone or unreadable" in findings(tmp_path / "two")[FINDING]
 
 
@@ -165,7 +175,7 @@ def test_a_report_does_not_count_images_that_are_shared(features, tmp_path):
     fit(features, tmp_path / "one")
     for count in (40, 60, 123):
         sharing(features, other, count)
-        facts = [e.fact for e in charged_elsewhere(id_of(other), ":memory:")]
+        facts = [e.fact() for e in charged_elsewhere(id_of(other), ":memory:")]
         assert len(facts) == 1
         texts.add(json.dumps(facts))
     assert len(texts) == 1

@@ -1,11 +1,19 @@
 """Where ledgers live: never below a folder that one stands in."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import dphead, features_file, fitted, refused, report_of
+from commands import (
+    dphead,
+    features_file,
+    fitted,
+    ledger_path_of,
+    refused,
+    report_of,
+)
 
-from dphead.privacy.ledger import LedgerError
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.runs import ledgers
 
 LS = ("--method", "dp-ls", "--backend", "numpy")
@@ -59,5 +67,29 @@ def test_a_ledger_is_the_same_file_after_a_cd(tmp_path, monkeypatch):
     assert ledgers.open_ledger(":memory:").path == ":memory:"
     features = features_file(tmp_path / "f.h5")
     fitted("fit", features, "-o", "run", *LS, "--ledger", "mine.sqlite")
-    path = report_of(tmp_path / "run")["ledger"]["path"]
-    assert path == str(tmp_path / "mine.sqlite")
+    assert report_of(tmp_path / "run")["ledger"]["path"] == "../mine.sqlite"
+    monkeypatch.chdir("/")
+    assert ledger_path_of(tmp_path / "run").samefile(tmp_path / "mine.sqlite")
+
+
+def test_no_file_of_a_run_holds_an_absolute_path(tmp_path, monkeypatch):
+    """A folder's name may be a user's. What was typed is in run.toml alone."""
+    secret = tmp_path / "secret"
+    monkeypatch.setenv("HOME", str(secret))
+    features = features_file(tmp_path / "f.h5")
+    starts = []
+    for ledger in (None, tmp_path / "b.sqlite", secret / "c.sqlite"):
+        given = () if ledger is None else ("--ledger", ledger)
+        run = tmp_path / f"run{len(starts)}"
+        fitted("fit", features, "-o", run, *LS, *given)
+        for name in ("report.json", "report.html", "ledger.json", "head.json"):
+            text = (run / name).read_text()
+            assert str(tmp_path) not in text and "secret" not in text
+        with closing(Ledger(ledger_path_of(run), read_only=True)) as book:
+            assert book.holds(report_of(run)["ledger"]["fit_id"])
+        starts.append(report_of(run)["ledger"]["path"][:3])
+    assert starts == ["$DP", "../", "~/c"]
+    # a run that is moved does not lose a ledger that its home knows
+    moved = (tmp_path / "run1").rename(tmp_path / "secret" / "run1")
+    said = " ".join(dphead("check", moved).out.split())
+    assert "recomputed" in said and "not reachable" not in said

@@ -60,7 +60,10 @@ def unit(report: dict[str, Any]) -> Iterator[Hazard]:
     else:
         how = f"One group with all its {thing}s; {g['group_cap']} of each count"
     yield Hazard("A unit that is less than a person", STATED, how)
-    if ledger["budget"] is not None:
+    if ledger["elsewhere"]:
+        how = "Other ledgers hold fits, or may, that this run's ledger does not count"
+        yield Hazard("Several releases of the same data", OPEN, how)
+    elif ledger["budget"] is not None:
         how = "One ledger counts all fits; a limit was fixed before the first"
         yield Hazard("Several releases of the same data", MET, how)
     elif ledger["path"] == ":memory:":

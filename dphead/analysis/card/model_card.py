@@ -102,10 +102,13 @@ def _about(report: dict[str, Any], network: str | None) -> str:
 
 def _budget(report: dict[str, Any]) -> str:
     ledger = report["ledger"]
+    others = "in one of several ledgers: " if ledger["elsewhere"] else ""
     if ledger["budget"] is None:
-        return f"plain sum ε = {number(ledger['total_epsilon'])}; no limit was fixed"
+        total = number(ledger["total_epsilon"])
+        return f"{others}plain sum ε = {total}; no limit was fixed"
     limit = number(ledger["budget"]["epsilon"])
-    return f"at most ε = {limit}, δ = {ledger['budget']['delta']:g}, fixed beforehand"
+    delta = f"δ = {ledger['budget']['delta']:g}"
+    return f"{others}at most ε = {limit}, {delta}, fixed beforehand"
 
 
 def _dumped(data: dict[str, Any]) -> str:

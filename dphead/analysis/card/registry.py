@@ -128,7 +128,8 @@ def _details(report: dict[str, Any], limits: list[Limits]) -> str:
             "which is exact; epsilon and rho follow from it. "
         )
     total = ""
-    if ledger["budget"] is not None and math.isfinite(ledger["total_epsilon"]):
+    alone = ledger["budget"] is not None and not ledger["elsewhere"]
+    if alone and math.isfinite(ledger["total_epsilon"]):
         budget = ledger["budget"]
         total = (
             f" All fits on the same {thing_in(report)}s stay within epsilon = "

@@ -1,0 +1,67 @@
+"""Where ledgers lie, and how a report that may be published names them."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from dphead.privacy.ledger_file import IN_MEMORY, LedgerError
+
+HOME = "$DPHEAD_HOME"  # the home of ledgers, whatever variable says where it is
+
+
+def ledger_home() -> Path:
+    """$DPHEAD_HOME, else $XDG_DATA_HOME/dphead, else ~/.local/share/dphead.
+
+    LedgerError where that is relative: each folder would have ledgers of its own, and
+    none would count the fits of another.
+    """
+    home = os.environ.get("HOME", _home_of_user())
+    for variable, value, below in (
+        ("DPHEAD_HOME", os.environ.get("DPHEAD_HOME"), ""),
+        ("XDG_DATA_HOME", os.environ.get("XDG_DATA_HOME"), "dphead"),
+        ("HOME", home, ".local/share/dphead"),
+    ):
+        if not value and variable != "HOME":
+            continue
+        if not Path(value or "").is_absolute():
+            raise LedgerError(
+                f"{variable} must be an absolute path, got {variable}={value!r}: "
+                "ledgers would follow the folder that you stand in. Correct it, or "
+                "name a --ledger."
+            )
+        return Path(value or "") / below
+    raise AssertionError("unreachable")
+
+
+def _home_of_user() -> str:
+    """Of a user without $HOME; "" if the system knows none."""
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return ""
+
+
+def named(path: str, folder: Path) -> str:
+    """Return how a report in `folder` names a ledger: by no absolute path.
+
+    A folder's name may be a user's. The path begins at the home of ledgers, at the
+    user's own, or at the report.
+    """
+    if path == IN_MEMORY:
+        return path
+    starts = {"~": os.path.expanduser("~")}
+    with suppress(LedgerError):  # without a home the ledger was named
+        starts = {HOME: str(ledger_home()), **starts}
+    for name, start in starts.items():
+        inside = os.path.relpath(path, os.path.realpath(start))
+        if not inside.startswith(os.pardir):
+            return f"{name}/{inside}"
+    return os.path.relpath(path, os.path.realpath(folder))
+
+
+def located(name: str, folder: Path) -> Path:
+    """Return the path of a ledger that a report in `folder` names."""
+    if name.startswith(f"{HOME}/"):
+        return ledger_home() / name.removeprefix(f"{HOME}/")
+    name = os.path.expanduser(name)
+    return Path(os.path.normpath(os.path.join(os.path.realpath(folder), name)))
