@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from dphead.__main__ import Interrupted, about_charge, handle_signals
 
-SECONDS = 120  # in which a command that was not struck must end
-PATIENCE = 10  # seconds in which a command must end or have said something
+SECONDS = 600  # in which a command that was not struck must end
+PATIENCE = 30  # seconds in which a command must end or have said something
 ROOM = 4 << 30  # bytes of memory that a command may take beyond its libraries
 TRIES_A_PROCESS = 400  # what commands leave in a process must not add up
 FORKS = multiprocessing.get_context("forkserver")

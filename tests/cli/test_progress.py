@@ -6,7 +6,7 @@ import os
 import pty
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
 
@@ -19,43 +19,54 @@ progress.SHOWN_AFTER = 0.2
 progress.LINE_EVERY = 0.2
 with progress.shown("reading rows") as told:
     told(3, 7, "fits")
-    time.sleep(0.7)
+    while told.bar is None or told.bar.tasks[0].fields["counted"] != "3/7":
+        time.sleep(0.01)
+    told.bar.refresh()
     told.say("said above the bar")
-    time.sleep(0.3)
 print("done")
 """
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(progress, "SHOWN_AFTER", 0.05)
-    monkeypatch.setattr(progress, "LINE_EVERY", 60)
+def spoken(monkeypatch):
+    """Set when a line was made, at once and then no other, as of 0.2 seconds."""
+    made = threading.Event()
+    real = progress.Progress.line
+
+    def line(self, _):
+        made.set()
+        return real(self, 0.2)
+
+    monkeypatch.setattr(progress.Progress, "line", line)
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 3600)
+    return made
 
 
-def test_what_takes_less_than_two_seconds_shows_nothing(capsys):
+def test_what_takes_less_than_two_seconds_shows_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 3600)
     with progress.shown("reading rows") as told:
         told(1, 2, "fits")
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_pipe_gets_plain_lines_of_what_was_told(quick, capsys):
-    with progress.shown("reading rows") as told:
-        told(3, 7, "fits")
-        time.sleep(0.5)
-    assert capsys.readouterr() == ("", "fits 3 of 7 (0 s)\n")
+def test_a_pipe_gets_plain_lines_of_what_was_told(spoken, capsys):
+    with progress.shown("reading rows"):
+        assert spoken.wait(600)
+    assert capsys.readouterr() == ("", "reading rows (0 s)\n")
 
 
 @pytest.mark.parametrize("name", progress.RANKS)
-def test_one_of_many_processes_speaks(quick, capsys, monkeypatch, name):
-    for rank, lines in (("0", 1), ("1", 0)):
+def test_one_of_many_processes_speaks(spoken, capsys, monkeypatch, name):
+    monkeypatch.setenv(name, "0")
+    with progress.shown("reading rows"):
+        assert spoken.wait(600)
+    assert capsys.readouterr().err.count("\n") == 1
+    spoken.clear()
+    for rank, first in (("1", True), ("0", False)):
         monkeypatch.setenv(name, rank)
-        with progress.shown("reading rows") as told:
-            told(3, 7, "fits")
-            time.sleep(0.3)
-        assert capsys.readouterr().err.count("\n") == lines
-    monkeypatch.delenv(name)
-    with progress.shown("reading rows", first=False):
-        time.sleep(0.3)
+        with progress.shown("reading rows", first=first):
+            assert not spoken.wait(0.2)  # nothing could set it
     assert capsys.readouterr().err == ""
 
 
@@ -68,10 +79,12 @@ def test_what_is_not_counted_has_no_number():
     assert told.line(9.9) == "charging (10 s)"
 
 
-def test_an_error_ends_the_progress(quick, capsys):
+def test_an_error_ends_the_progress(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 3600)
+    before = threading.active_count()
     with pytest.raises(ValueError, match="bad"), progress.shown("reading rows"):
         raise ValueError("bad")
-    time.sleep(0.2)
+    assert threading.active_count() == before
     assert capsys.readouterr().err == ""
 
 
@@ -95,7 +108,7 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
         if not part:
             break
         seen += part
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=600)
     os.close(ours)
     assert out == b"said above the bar\ndone\n"
     assert b"fits" in seen and b"3/7" in seen

@@ -604,7 +604,7 @@ def torchrun(folder, out):
         if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     }
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300
+        command, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     # one process speaks
@@ -624,7 +624,7 @@ def forked(folder, world):
     for process in running:
         process.start()
     for process in running:
-        process.join(timeout=200)
+        process.join(timeout=600)
     assert [process.exitcode for process in running] == [0] * world
 
 

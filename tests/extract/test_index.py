@@ -140,7 +140,7 @@ def test_networks_that_are_begun_together_have_one_data_set(index):
     for process in running:
         process.start()
     start.set()
-    ids = {found.get(timeout=60) for _ in running}
+    ids = {found.get(timeout=600) for _ in running}
     for process in running:
         process.join()
     assert len(ids) == 1

@@ -408,7 +408,7 @@ def test_torchrun_extracts_shards(copy):
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(
-        command, cwd=copy, env=environment, check=True, capture_output=True, timeout=300
+        command, cwd=copy, env=environment, check=True, capture_output=True, timeout=600
     )
     assert json.loads((copy / "run.h5.shards.json").read_text())["dataset_id"]
     join(paths(copy, "run.h5"), copy / "run.h5")

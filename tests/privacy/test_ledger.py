@@ -295,7 +295,7 @@ def test_concurrent_processes_cannot_exceed_the_budget(path):
     ledger = Ledger(path)
     ledger.set_budget(1.0, DELTA)
     started = [python(SPEND, path, sigma_for(1.0, 7), wait=False) for _ in range(4)]
-    done = [int(p.communicate(timeout=120)[0]) for p in started]
+    done = [int(p.communicate(timeout=600)[0]) for p in started]
     assert sum(done) == 7 == len(ledger.fits())
     assert accounting.epsilon(ledger.events(), DELTA) <= 1.0 * (1 + 1e-9)
 

@@ -303,7 +303,7 @@ def test_processes_and_forks_started_at_once_share_no_draw():
     All 5 x 12 of two equal: odds below 2^-500.
     """
     started = [python(SCRIPT, wait=False) for _ in range(2)]
-    lines = [line for p in started for line in p.communicate(timeout=120)[0].split()]
+    lines = [line for p in started for line in p.communicate(timeout=600)[0].split()]
     values = [np.frombuffer(bytes.fromhex(line)).reshape(5, 12) for line in lines]
     assert len(values) == 4
     vectors = np.concatenate(values)

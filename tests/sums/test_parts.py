@@ -62,7 +62,7 @@ class Threads:
         self._asks[process].put(ask)
 
     def receive(self, process, shape):
-        value = self._answers[process].get(timeout=30)
+        value = self._answers[process].get(timeout=600)
         if isinstance(value, Exception):
             raise value
         assert value.shape == shape
@@ -89,7 +89,7 @@ class _First:
         self._threads, self._asks, self._answers = threads, asks, answers
 
     def next(self):
-        return self._asks.get(timeout=30)
+        return self._asks.get(timeout=600)
 
     def answer(self, value):
         self._threads.sent.append(value)
@@ -125,7 +125,7 @@ def parts(x, y, count, groups=None, cap=None, change=lambda i, rows: rows):
     finally:
         threads.end()
         for t in running:
-            t.join(timeout=30)
+            t.join(timeout=600)
 
 
 def shared_release(
