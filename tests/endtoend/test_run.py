@@ -148,7 +148,7 @@ def test_an_interrupted_run_continues_under_its_charge(step, tmp_path):
     assert states == ["committed"] * 5
     a, b = (load_network(tmp_path / name)[1].average for name in ("whole", "run"))
     np.testing.assert_array_equal(a, b)
-    assert whole["report"]["guarantee"]["epsilon"] <= 4.0
+    assert whole["report"]["guarantee"]["nominal_epsilon"] <= 4.0
 
 
 def allocated(folder, out, **fit):
@@ -176,7 +176,7 @@ def test_a_run_with_allocation_uses_each_image_once_an_epoch(tmp_path, monkeypat
     assert (release["count"], release["epoch_steps"]) == (8, 4)
     assert (release["sampling_prob"], g["mu"]) == (1.0, None)
     event = GaussianEvent(1.5, count=8, epoch_steps=4)
-    assert g["epsilon"] == accounting.epsilon([event], 1e-3)
+    assert g["nominal_epsilon"] == accounting.epsilon([event], 1e-3)
     assert report["warnings"] == []
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Each row in one random step of an epoch" in page
