@@ -20,9 +20,9 @@ METHODS = {
 }
 CLASSES = ("a", "b", "c")
 SIDE = 6  # pixels
-# with settings that make every step quick: no noise is solved for, no engine is tried
+# with settings that make every step quick: no noise is solved for
 NETWORK = (
-    *("--model", "wrn-10-1", "--groups", "4", "--engine", "vmap", "--memory", "50MB"),
+    *("--model", "wrn-10-1", "--groups", "4", "--memory", "50MB"),
     *("--noise-multiplier", "3", "--batch-size", "10", "--accountant", "rdp"),
     *("--classes", "3", "--learning-rate", "0.5"),
 )

@@ -67,7 +67,7 @@ SECTIONS = {
         *("learning_rate", "optimizer", "momentum", "clip_norm", "weight_decay"),
         *("decoupled", "average", "ema_decay", "views", "augment"),
     ),
-    "Memory and devices": ("memory", "device", "bf16", "engine", "checkpoint"),
+    "Memory and devices": ("memory", "device", "bf16", "checkpoint"),
     "What is printed": ("verbose", "dry_run", "--help"),
 }
 
@@ -227,11 +227,6 @@ SECTIONS = {
     "--bf16",
     is_flag=True,
     help="Forward and backward in bfloat16; clipping and noise stay as they are.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["vmap", "layers", "ghost"]),
-    help="Default: the fastest, by trying.",
 )
 @click.option(
     "--checkpoint",

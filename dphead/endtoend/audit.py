@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.endtoend.gradients import Engine, ModelGradient
+from dphead.endtoend.gradients import ModelGradient
 from dphead.endtoend.models import ModelSpec
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.solver import NetworkDescent
@@ -68,7 +68,6 @@ def audited(
     shape: tuple[int, int, int],
     facts: PublicFacts,
     *,
-    engine: Engine = "vmap",
     groups: int = 16,
     **settings: Any,
 ) -> NetworkDescent:
@@ -90,5 +89,5 @@ def audited(
         )
     )
     own = {f.name: getattr(network.query, f.name) for f in fields(ModelGradient)}
-    query = AuditedGradient(**own, sums=TorchSums(network, engine=engine, chunk=16))
+    query = AuditedGradient(**own, sums=TorchSums(network, chunk=16))
     return NetworkDescent(query, network.start, **settings)

@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dphead.analysis.metrics import probabilities
-from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import ModelSpec, Scale, pixel_scale
 from dphead.endtoend.network import Network, NetworkSpec, TorchSums
 from dphead.endtoend.processes import usable_device
@@ -57,9 +56,8 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
     of pixels in [0, 1], public; None takes the model's own.
     ledger, preset, relation, nominal_n, random_state, allow_large_delta: as for
     `DPClassifier`. protect: "image" confirms that each image is protected for itself
-    alone although `fit` is given groups. engine: of the per-example gradients; None
-    takes the fastest by trying, so that a seeded fit repeats to the last bit only where
-    it is given. The rest: `dphead.endtoend.settings.Settings`.
+    alone although `fit` is given groups. The rest:
+    `dphead.endtoend.settings.Settings`.
 
     After `fit`: classes_, network_, weights_ (flat, averaged), privacy_ (`Privacy`) and
     ledger_ (`Ledger`).
@@ -100,7 +98,6 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
     memory: Annotated[int, MEMORY] = 2 << 30
     device: Annotated[str, Setting("cpu, cuda, cuda:1.")] = "cpu"
     bf16: Annotated[bool, Setting("Forward and backward in it.")] = False
-    engine: Annotated[Engine | None, Setting("Of gradients.")] = None
 
     def fit(
         self, X: Any, y: Any, groups: Any = None, **refused: Any
@@ -202,7 +199,7 @@ class DPFinetuneClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstim
         training = make_training(settings, target, facts, network)
         solver, plan = training.method.solver, training.plan
         batch = settings.batch_size or facts.n_rows
-        door = Door(TorchSums(network, self.memory, self.engine, batch=batch))
+        door = Door(TorchSums(network, self.memory, batch=batch))
         check_fit(door, solver, rows, plan, facts)
         return Planned(solver, plan, door)
 

@@ -2,7 +2,6 @@
 `release` is given.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +12,6 @@ from torch import Tensor, nn
 
 from dphead.endtoend.augment import AUGMENTATIONS, MOST_VIEWS, row_keys, views_of
 from dphead.endtoend.gradients import (
-    ENGINES,
-    Engine,
     ModelGradient,
     Part,
     PerExample,
@@ -211,7 +208,7 @@ class TorchSums:
     chunk takes a quarter (and 32 where there are as many), since the last chunk is
     filled up. chunk: rows as computed here by another process; None takes so many that
     torch rounds each alike, or on a CPU one, if a trial finds that its bits follow its
-    place. engine: None times the engines on random rows, once, and keeps the fastest.
+    place.
     """
 
     parallel = False
@@ -220,21 +217,14 @@ class TorchSums:
         self,
         network: Network,
         memory: int = 2 << 30,
-        engine: Engine | None = None,
         chunk: int | None = None,
         batch: int = MOST_ROWS,
     ) -> None:
         self.network = network
         most = chunk_rows(network, memory)
         wanted = min(batch, max(32, batch // 4))
-        if engine not in (None, *ENGINES):
-            raise ValueError(
-                f"engine must be one of {ENGINES}, got {engine=}. Leave it out."
-            )
-        with one_thread():  # engines are timed as they will run
-            tried = min(chunk or wanted, most, 32)
-            self.engine: Engine = engine or fastest(network, tried)
-            self._gradients = PerExample(network.model, self.engine, network.bf16)
+        with one_thread():
+            self._gradients = PerExample(network.model, network.bf16)
             with WholeVectors() as seen:
                 self._try()
             self.chunk = chunk or seen.rounded(wanted, most)
@@ -257,9 +247,8 @@ class TorchSums:
         except (ValueError, RuntimeError, NotImplementedError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
-                "the engine must give the model's per-example gradients, got "
-                f"engine={self.engine!r}, name={spec.model.name!r}: {reason} Leave the "
-                "engine out."
+                "the model must allow per-example gradients (torch.func), got "
+                f"name={spec.model.name!r}: {reason} Choose another model."
             ) from error
 
     def _places_are_equal(self) -> bool:
@@ -424,34 +413,3 @@ def chunk_rows(network: Network, memory: int) -> int:
     sizes = [p.numel() for _, p in trained(model)]
     row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
     return int(np.clip(memory // row, 1, max(1, MOST_ROWS // views)))
-
-
-def fastest(network: Network, chunk: int) -> Engine:
-    """The engine that takes least time for so many random rows, the best of two tries
-    after a first.
-    """
-    spec = network.spec
-    generator = torch.Generator().manual_seed(0)
-    shape = (chunk, max(1, spec.views), *spec.shape)
-    x = torch.rand(shape, generator=generator).to(network.device)
-    y = torch.zeros(chunk, dtype=torch.long, device=x.device)
-    times: dict[Engine, float] = {}
-    for engine in ENGINES:
-        gradients = PerExample(network.model, engine, network.bf16)
-        try:
-            for attempt in range(3):
-                start = time.perf_counter()
-                clipped(gradients.parts(x, y), y == 0, 1.0).cpu()
-                times[engine] = min(
-                    times.get(engine, np.inf) if attempt > 1 else np.inf,
-                    time.perf_counter() - start,
-                )
-        # a layer that this engine does not know
-        except (ValueError, RuntimeError, NotImplementedError):
-            times.pop(engine, None)
-    if not times:
-        raise ValueError(
-            "the model must allow per-example gradients, got "
-            f"name={spec.model.name!r}, which no engine can do."
-        )
-    return min(times, key=lambda e: times[e])

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dphead.endtoend.gradients import Engine
 from dphead.endtoend.models import Scale
 from dphead.endtoend.settings import Settings
 from dphead.runs.options import RunOptions
@@ -48,7 +47,6 @@ class FinetuneOptions(RunOptions):
     vote: int = 0
     device: str = "cpu"
     bf16: bool = False
-    engine: Engine | None = None
     checkpoint: int = 20
 
     def __post_init__(self) -> None:

@@ -93,7 +93,7 @@ def finetune(
     """Train and write model.safetensors, model.json, report.json, report.html and
     ledger.json.
 
-    Returns {"report", "test", "seconds", "engine"}, the first three as `fit_files`.
+    Returns {"report", "test", "seconds"}, as `fit_files`.
     Raises ValueError or OSError, before any budget is spent, for unusable input. An
     interrupted run continues under the same charge when the same command is given
     again. Under torchrun every process calls it; all but the first get None. begin: is
@@ -114,7 +114,7 @@ def finetune(
     )
     n_classes = len(data.source.class_names)
     facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
-    tell("trying ways to make the gradients")
+    tell("trying a row at every place of a chunk")
     sums = shared_sums(options, data, facts, rank)
     if rank:
         processes.serve(sums)
@@ -139,25 +139,21 @@ def finetune(
         "report": report,
         "test": None if measured is None else measured.metrics,
         "seconds": time.perf_counter() - start,
-        "engine": sums.engine,
     }
 
 
 def shared_sums(
     options: FinetuneOptions, data: Data, facts: PublicFacts, rank: int
 ) -> TorchSums:
-    """The network's sums on this process, with the engine and chunk that the first one
-    found best.
-    """
+    """Return the network's sums on this process, in the first one's chunks."""
     device = processes.local_device(options.device)
     network = Network(network_spec(options, data), device, options.bf16)
     if rank:
-        engine, chunk = processes.agreed(None)
-        return TorchSums(network, engine=engine, chunk=chunk)
+        return TorchSums(network, chunk=processes.agreed(None))
     memory = options.memory or DEFAULT_BYTES
     batch = options.settings.batch_size or facts.n_rows
-    sums = TorchSums(network, memory, options.engine, batch=batch)
-    processes.agreed((sums.engine, sums.chunk))
+    sums = TorchSums(network, memory, batch=batch)
+    processes.agreed(sums.chunk)
     return sums
 
 

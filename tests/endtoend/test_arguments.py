@@ -78,7 +78,6 @@ BAD = {
     "init_seed": ("x", "9" * 400),
     "memory": ("-1", "0GB", "infGB", "nanGB", "x", ""),
     "device": ("nothing", "cuda:99", "meta", ""),
-    "engine": ("nothing",),
     "checkpoint": ("0", "-1", "x"),
     "config": ("{file}", "{missing}"),
 }
@@ -93,7 +92,6 @@ FIXED = {
     "--steps": 1,
     "--delta": 1e-3,
     "--accountant": "rdp",
-    "--engine": "vmap",
     "--split": "train",
     "--classes": 3,
 }
@@ -172,7 +170,6 @@ WRONG = CLASSED | {
     "memory": (*WHOLE, None),
     "device": ("nothing", "", 1, True, None),
     "bf16": (*FLAG, None),
-    "engine": NAME,
 }
 WITH = {
     "nominal_n": {"relation": "add_remove"},
@@ -190,7 +187,6 @@ def test_a_parameter_that_cannot_be_is_refused_before_the_charge(name):
     x, y = images(60)
     right = {"model": "wrn-10-1", "groups": 4, "batch_size": 20, "steps": 1}
     right |= {"classes": [0, 1, 2], "delta": 1e-3, "accountant": "rdp"}
-    right |= {"engine": "vmap"}
     for wrong in WRONG[name]:
         book = Ledger()
         given = right | {"ledger": book} | WITH.get(name, {}) | {name: wrong}

@@ -99,7 +99,7 @@ def test_the_audited_sum_is_that_of_the_training():
     ask = ask_of(solver.query, asked.params, 1e-3)
     way = way_of(solver.query)
     network = solver.query.sums.network
-    training = TorchSums(network, engine="vmap", chunk=16)
+    training = TorchSums(network, chunk=16)
     own = ask_of(network.query, asked.params, 1e-3)
     total, wanted = np.zeros((2, solver.query.size), np.int64)
     for block in rows.blocks():

@@ -35,7 +35,7 @@ def classifier(**more):
 
 def test_it_learns_without_noise_and_says_that_it_is_not_private():
     x, y = data()
-    model = classifier(epsilon=np.inf, batch_size=60, steps=10, engine="vmap").fit(x, y)
+    model = classifier(epsilon=np.inf, batch_size=60, steps=10).fit(x, y)
     assert model.score(x, y) > 0.8
     assert not model.privacy_.private
     proba = model.predict_proba(x)
@@ -140,7 +140,6 @@ def test_a_private_number_of_rows_may_be_any(n):
         "nominal_n": 60,
         "epsilon": 8.0,
         "steps": 1,
-        "engine": "vmap",
     }
     model = classifier(**given).fit(x[:n], y[:n])
     assert model.privacy_.private
@@ -183,7 +182,7 @@ def test_under_add_remove_the_public_number_of_rows_stands_for_the_private_one(
             "nominal_n": 50,
             "ledger": ledger,
         }
-        settings |= {"engine": "vmap", "average": "last"}
+        settings |= {"average": "last"}
         model = classifier(**(settings | given)).fit(*(part[:n] for part in data()))
         p, (fit,) = model.privacy_, ledger.fits()
         assert p.n_rows == 50
@@ -210,7 +209,7 @@ def test_groups_are_not_protected_and_that_must_be_said():
     x, y = data()
     ledger = Ledger()
     people = np.arange(60) // 2
-    model = classifier(epsilon=3.0, steps=1, ledger=ledger, engine="vmap")
+    model = classifier(epsilon=3.0, steps=1, ledger=ledger)
     with pytest.raises(ValueError, match="protect='image'"):
         model.fit(x, y, groups=people)
     with pytest.raises(ValueError, match="must be one of image, got protect='group'"):
@@ -227,7 +226,7 @@ def test_groups_are_not_protected_and_that_must_be_said():
 @pytest.mark.parametrize("seed", [0, 1, np.int64(0)])
 def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
     x, y = data()
-    model = classifier(epsilon=3.0, random_state=seed, steps=2, engine="vmap")
+    model = classifier(epsilon=3.0, random_state=seed, steps=2)
     again = clone(model)
     np.testing.assert_array_equal(model.fit(x, y).weights_, again.fit(x, y).weights_)
     assert not model.privacy_.private
@@ -237,7 +236,7 @@ def test_a_clone_has_its_settings_and_a_seed_repeats_a_fit(seed):
 def test_a_clone_counts_in_the_same_ledger():
     x, y = data()
     ledger = Ledger()
-    twin = clone(classifier(epsilon=3.0, steps=1, ledger=ledger, engine="vmap"))
+    twin = clone(classifier(epsilon=3.0, steps=1, ledger=ledger))
     assert twin.ledger is ledger
     assert twin.fit(x, y).ledger_ is ledger
     assert len(ledger.fits()) == 1
@@ -245,29 +244,23 @@ def test_a_clone_counts_in_the_same_ledger():
 
 def test_a_pickled_network_opens_its_ledger_again(tmp_path):
     x, y = data()
-    model = classifier(
-        epsilon=3.0, steps=1, ledger=str(tmp_path / "l.sqlite"), engine="vmap"
-    ).fit(x, y)
+    model = classifier(epsilon=3.0, steps=1, ledger=str(tmp_path / "l.sqlite")).fit(
+        x, y
+    )
     twin = pickle.loads(pickle.dumps(model))
     assert twin.ledger_.fits() == model.ledger_.fits()
     np.testing.assert_array_equal(twin.predict(x), model.predict(x))
 
 
-@pytest.mark.parametrize(
-    ("engine", "message"),
-    [("ghosts", "engine must be one of"), ("layers", "the engine must give")],
-)
-def test_an_engine_that_cannot_do_the_model_is_refused_with_nothing_charged(
-    engine, message, monkeypatch
-):
-    def refuse(model):
-        raise ValueError("parameters in layers of their own")
+def test_a_model_without_gradients_a_row_is_refused_with_nothing_charged(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("an operation without a batching rule")
 
-    monkeypatch.setattr(gradients, "owners_of", refuse)
+    monkeypatch.setattr(gradients.PerExample, "parts", refuse)
     x, y = data()
     ledger = Ledger()
-    with pytest.raises(ValueError, match=message):
-        classifier(epsilon=3.0, ledger=ledger, engine=engine).fit(x, y)
+    with pytest.raises(ValueError, match="must allow per-example gradients"):
+        classifier(epsilon=3.0, ledger=ledger).fit(x, y)
     assert ledger.fits() == []
 
 

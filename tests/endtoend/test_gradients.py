@@ -1,4 +1,4 @@
-"""Per-example gradients of every engine against a loop over rows, and what the clipped
+"""Per-example gradients against a loop over rows, and what the clipped
 sum promises.
 """
 
@@ -15,11 +15,9 @@ from torch import nn
 from dphead.endtoend.architectures import WSConv2d
 from dphead.endtoend.gradients import (
     CLIP_INTEGERS,
-    ENGINES,
-    Ghost,
     ModelGradient,
+    Part,
     PerExample,
-    Stored,
     clipped,
     squared_norms,
 )
@@ -98,7 +96,6 @@ MODELS = {
     ),
     "wide resnet": lambda: ModelSpec("wrn-10-1", groups=4).build(CLASSES),
 }
-KNOWS_ALL = set(MODELS) - {"embedding of positions"}
 
 
 def problem(name, views=1, seed=0):
@@ -135,15 +132,10 @@ def real(total, clip_norm):
 
 
 @pytest.mark.parametrize("views", [1, 3])
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", MODELS)
-def test_every_engine_equals_a_loop_over_rows(name, engine, views):
+def test_gradients_equal_a_loop_over_rows(name, views):
     model, x, y = problem(name, views)
-    gradients = PerExample(model, engine)
-    if engine != "vmap" and name not in KNOWS_ALL:
-        with pytest.raises(ValueError, match="engine='vmap'"):
-            gradients.parts(x, y)
-        return
+    gradients = PerExample(model)
     rows = row_by_row(model, x, y)
     clip_norm = float(rows.norm(dim=1).median())  # some rows are clipped, some are not
     found = clipped(
@@ -160,41 +152,14 @@ def test_every_engine_equals_a_loop_over_rows(name, engine, views):
     )
 
 
-def test_ghost_norms_are_used_for_both_kinds_of_layer():
-    for name in ("linear", "few positions"):
-        model, x, y = problem(name)
-        assert any(isinstance(p, Ghost) for p in PerExample(model, "ghost").parts(x, y))
-
-
-@pytest.mark.parametrize("positions", [1, 4, 50])
-def test_a_ghost_norm_is_never_below_the_norm_even_where_positions_cancel(positions):
-    generator = torch.Generator().manual_seed(1)
-    a = torch.randn((6, positions, 3), generator=generator)
-    b = torch.randn((6, positions, 2), generator=generator)
-    if positions > 1:  # the second half undoes the first, but for its last bits
-        half = positions // 2
-        a[:, half : 2 * half] = a[:, :half]
-        b[:, half : 2 * half] = -b[:, :half] * (1 + 1e-7)
-    part = Ghost(a, b)
-    exact = torch.einsum("ktq,ktp->kqp", b.double(), a.double()).flatten(1)
-    assert bool((part.norm2() >= exact.norm(dim=1) ** 2 * (1 - 1e-12)).all())
-    one = torch.zeros(6, dtype=torch.float64)
-    one[2] = 2.0**30
-    # truncated
-    torch.testing.assert_close(
-        part.sum(one), 2.0**30 * exact[2], rtol=1e-10, atol=1 + 1e-6
-    )
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_rows_part_of_the_sum_is_whole_numbers_of_at_most_the_length(engine):
+def test_a_rows_part_of_the_sum_is_whole_numbers_of_at_most_the_length():
     """Hostile rows: large, tiny, infinite, nan.
 
     Checked in integers, as it is promised: no rounding is granted.
     """
     model, _, _ = problem("conv")
     hostile = [0.0, 1e-38, 1e-20, 1.0, 1e6, 1e18, 3e38, float("inf"), float("nan")]
-    gradients = PerExample(model, engine)
+    gradients = PerExample(model)
     longest = 0
     for size, clip_norm in product(hostile, (1e-6, 1e-3, 1.0, 1e6)):
         x = torch.full((1, 1, 3, 4, 4), size)
@@ -214,24 +179,16 @@ def test_a_rows_part_of_the_sum_is_whole_numbers_of_at_most_the_length(engine):
     seed=st.integers(0, 2**32 - 1),
     columns=st.sampled_from([1, 2, 3, 1000, 100_000]),
     exponent=st.floats(-30, 30),
-    ghost=st.booleans(),
 )
 def test_truncated_gradients_of_any_size_are_never_longer_than_the_length(
-    seed, columns, exponent, ghost
+    seed, columns, exponent
 ):
     """Each row by itself: its norm in whole numbers, without any tolerance."""
     rng = np.random.default_rng(seed)
     value = torch.from_numpy(
         (10.0**exponent * rng.standard_normal((2, columns))).astype(np.float32)
     )
-    part = (
-        Ghost(
-            torch.ones(2, 1, 1),
-            value[:, None, :],
-        )
-        if ghost
-        else Stored(value)
-    )
+    part = Part(value)
     for keep in ([True, False], [False, True]):
         total = clipped([part], torch.tensor(keep), 1e-3).numpy()
         whole = total.astype(np.int64)
@@ -249,11 +206,11 @@ def test_sums_of_rows_are_exact_in_any_order_and_grouping():
         )
         * torch.logspace(-9, 9, 64)[:, None]
     )
-    parts = [Stored(value)]
+    parts = [Part(value)]
     everyone = torch.ones(64, dtype=torch.bool)
     whole = clipped(parts, everyone, 1.0)
     order = torch.randperm(64, generator=generator)
-    assert torch.equal(clipped([Stored(value[order])], everyone, 1.0), whole)
+    assert torch.equal(clipped([Part(value[order])], everyone, 1.0), whole)
     each = [clipped(parts, torch.arange(64) == i, 1.0) for i in range(64)]
     assert torch.equal(torch.stack(each).sum(dim=0), whole)
 
@@ -265,7 +222,7 @@ def test_sums_beyond_24_bits_are_exact():
     value = torch.linspace(0.5, 2.0, 300)[:, None] * torch.tensor([[1.0, 0.3]])
     rows = [
         clipped(
-            [Stored(value)],
+            [Part(value)],
             torch.arange(300) == i,
             1.0,
         )
@@ -274,15 +231,12 @@ def test_sums_beyond_24_bits_are_exact():
     wanted = torch.stack(rows).to(torch.int64).sum(dim=0)
     assert int(wanted[0]) > 2**27
     assert torch.equal(
-        clipped([Stored(value)], torch.ones(300, dtype=torch.bool), 1.0).to(
-            torch.int64
-        ),
+        clipped([Part(value)], torch.ones(300, dtype=torch.bool), 1.0).to(torch.int64),
         wanted,
     )
 
 
-@pytest.mark.parametrize("ghost", [False, True])
-def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient(ghost):
+def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient():
     """Rounded, each would grow by almost a half, and the gradient by half the root of
     their number.
     """
@@ -293,25 +247,16 @@ def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient(ghost):
             continue
         seen += 1
         value = torch.ones(1, columns)
-        part = (
-            Ghost(
-                torch.ones(1, 1, 1),
-                value[:, None, :],
-            )
-            if ghost
-            else Stored(value)
-        )
+        part = Part(value)
         whole = clipped([part], torch.tensor([True]), 1.0).to(torch.int64)
         assert (0.99 * CLIP_INTEGERS) ** 2 <= int((whole**2).sum()) <= CLIP_INTEGERS**2
     assert seen > 3
 
 
 def test_a_gradient_whose_norm_was_too_small_adds_zero():
-    """Its whole numbers are compared with their length, whatever the engine said of its
-    norm.
-    """
+    """Its whole numbers are compared with their length, whatever was said of its norm."""
 
-    class Short(Stored):
+    class Short(Part):
         def norm2(self):
             return super().norm2() * torch.tensor([0.5, 1.0])
 
@@ -324,21 +269,11 @@ def test_a_gradient_whose_norm_was_too_small_adds_zero():
     ]
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        Stored,
-        lambda value: Ghost(
-            torch.ones(2, 1, 1),
-            value[:, None, :],
-        ),
-    ],
-)
-def test_rows_that_are_not_kept_or_not_finite_add_exactly_zero(part):
+def test_rows_that_are_not_kept_or_not_finite_add_exactly_zero():
     value = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])
-    found = clipped([part(value)], torch.tensor([True, True]), 10.0).tolist()
+    found = clipped([Part(value)], torch.tensor([True, True]), 10.0).tolist()
     assert found == [CLIP_INTEGERS // 10, 2 * (CLIP_INTEGERS - 1) // 10]
-    assert clipped([part(value)], torch.tensor([False, True]), 10.0).tolist() == [
+    assert clipped([Part(value)], torch.tensor([False, True]), 10.0).tolist() == [
         0.0,
         0.0,
     ]
@@ -350,7 +285,7 @@ def test_norms_are_float64():
     """
     value = torch.full((1, 2**20), 2.0**-14)
     value[0, 0] = 1.0
-    norm2 = squared_norms([Stored(value)])
+    norm2 = squared_norms([Part(value)])
     assert float(norm2) == 1 + (2**20 - 1) * 2.0**-28
 
 
@@ -364,18 +299,15 @@ def test_the_sensitivity_is_the_clip_norm_and_twice_it_under_replace_one(
     assert sensitivity(query, 0.3, relation) == pytest.approx(0.3 * factor)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["conv", "group norm", "wide resnet", "linear"])
-def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(
-    name, engine
-):
+def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(name):
     """AUDIT.md, item 5 of who is trusted, for networks.
 
     At each place of a chunk of 16, other rows random.
     """
     torch.manual_seed(3)
     model, x, y = problem(name)
-    gradients = PerExample(model, engine)
+    gradients = PerExample(model)
     rows = 16
     first = None
     for place in range(rows):
@@ -392,8 +324,8 @@ def test_a_rows_gradient_is_the_same_bits_at_every_place_and_beside_any_rows(
 
 def test_bf16_changes_the_products_and_keeps_float32_gradients():
     model, x, y = problem("conv")
-    exact = PerExample(model, "vmap")
-    rough = PerExample(model, "vmap", bf16=True)
+    exact = PerExample(model)
+    rough = PerExample(model, bf16=True)
     keep = torch.ones(ROWS, dtype=torch.bool)
     # none is clipped
     a, b = (clipped(g.parts(x, y), keep, 10.0) for g in (exact, rough))

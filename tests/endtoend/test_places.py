@@ -11,14 +11,11 @@ import pytest
 import torch
 from endtoend.core import images
 
-from dphead.endtoend import gradients
 from dphead.endtoend.augment import AUGMENTATIONS, views_of
 from dphead.endtoend.gradients import (
     CPU_FLOAT64_NUMBERS,
-    ENGINES,
-    Ghost,
+    Part,
     PerExample,
-    Stored,
     clipped,
     squared_norms,
 )
@@ -52,9 +49,7 @@ def alike(rows, *shape, seed=0):
 def test_a_norm_of_many_tensors_is_the_same_bits_at_every_place(tensors):
     for rows in range(17, 71):
         for seed in range(3):
-            parts = [
-                Stored(alike(rows, 7, seed=100 * seed + i)) for i in range(tensors)
-            ]
+            parts = [Part(alike(rows, 7, seed=100 * seed + i)) for i in range(tensors)]
             assert moved(squared_norms(parts)) == [], rows
 
 
@@ -63,7 +58,7 @@ def test_a_norm_of_many_pieces_is_the_same_bits_at_every_place(pieces):
     for rows in (17, 33, 70):
         columns = CPU_FLOAT64_NUMBERS // rows * pieces
         for seed in range(3):
-            part = Stored(alike(rows, columns, seed=seed))
+            part = Part(alike(rows, columns, seed=seed))
             assert len(part.columns) == pieces
             assert moved(part.norm2()) == [], rows
 
@@ -75,12 +70,7 @@ def test_a_norm_is_the_same_bits_at_every_place_whatever_the_order_of_the_memory
     """Rows innermost, as a transposed product leaves them."""
     for rows in CHUNKS:
         value = alike(rows, columns).T.contiguous().T
-        assert moved(Stored(value).norm2()) == [], rows
-        a, b = (
-            alike(rows, columns, size).permute(1, 2, 0).contiguous().permute(2, 0, 1)
-            for size in (3, 2)
-        )
-        assert moved(Ghost(a, b).norm2()) == [], rows
+        assert moved(Part(value).norm2()) == [], rows
 
 
 def test_a_row_whose_norm_is_near_a_whole_factor_adds_the_same_at_places_0_and_16():
@@ -89,7 +79,7 @@ def test_a_row_whose_norm_is_near_a_whole_factor_adds_the_same_at_places_0_and_1
     of a gradient of the clip norm.
     """
     parts = [
-        Stored(torch.full((18, size), entry))
+        Part(torch.full((18, size), entry))
         for size, entry in (
             (1, 0.44990894198417664),
             (5625, 1.0),
@@ -110,12 +100,11 @@ def network(name):
 
 
 @pytest.mark.parametrize("rows", [17, 33, 70])
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_networks_row_is_the_same_bits_at_every_place(name, engine, rows):
+def test_a_networks_row_is_the_same_bits_at_every_place(name, rows):
     """At all places at once, and at the last among other rows."""
     net = network(name)
-    gradients = PerExample(net.model, engine)
+    gradients = PerExample(net.model)
     channels, size, _ = NETWORKS[name]
     x = images(n=rows, size=size, channels=channels)[0]
     x = x.reshape(rows, -1).astype(np.float32)
@@ -126,7 +115,7 @@ def test_a_networks_row_is_the_same_bits_at_every_place(name, engine, rows):
     assert torch.equal(squared_norms(parts)[:1], squared_norms(others)[-1:])
     assert moved(squared_norms(parts)) == []
     for part, other in zip(parts, others, strict=True):
-        for value, one in zip(part.held, other.held, strict=True):
+        for value, one in zip(part.columns, other.columns, strict=True):
             assert moved(value) == []
             assert torch.equal(value[0], one[-1])
 
@@ -146,47 +135,31 @@ def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(
 ):
     """timm's small network with SiLU: 17 rows would not be alike."""
     net = Network(NetworkSpec(ModelSpec("test_nfnet", 3), (3, 20, 20), 10))
-    rows = TorchSums(net, engine="vmap", batch=batch).chunk
+    rows = TorchSums(net, batch=batch).chunk
     assert min(batch, 75) <= rows < 75 + VECTOR
-    gradients = PerExample(net.model, "vmap")
+    gradients = PerExample(net.model)
     y = torch.zeros(rows, dtype=torch.long)
     for seed in range(3):
         image = images(n=1, size=20, channels=3, seed=seed)[0]
         x = image.reshape(1, -1).astype(np.float32)
         same = np.repeat(x, rows, axis=0)
         for part in gradients.parts(net.spec.inputs(same, 0), y):
-            assert all(moved(value) == [] for value in part.held)
+            assert all(moved(value) == [] for value in part.columns)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_rows_whose_bits_follow_their_place_go_alone(engine, monkeypatch):
+def test_rows_whose_bits_follow_their_place_go_alone(monkeypatch):
     parts_of = PerExample.parts
 
     def placed(self, inputs, labels):
         parts = parts_of(self, inputs, labels)
-        moved = Stored(1e-6 * torch.arange(len(labels))[:, None])
+        moved = Part(1e-6 * torch.arange(len(labels))[:, None])
         return [*parts[:-1], moved]
 
     net = network("tb21-mnist")
-    assert TorchSums(net, engine=engine, batch=40).chunk == 32
+    assert TorchSums(net, batch=40).chunk == 32
     monkeypatch.setattr(PerExample, "parts", placed)
-    assert TorchSums(net, engine=engine, batch=40).chunk == 1
-    assert TorchSums(net, engine=engine, batch=40, chunk=32).chunk == 32
-
-
-def test_rows_go_alone_whose_ghost_products_follow_their_place(monkeypatch):
-    """Inputs, output gradients and norms are alike: a last bit of products is not."""
-    made = gradients._products
-
-    def placed(a, b):
-        for i, product in enumerate(made(a, b)):
-            one = torch.tensor(torch.inf, dtype=product.dtype)
-            yield torch.nextafter(product, one) if i % 2 else product
-
-    net = network("tb21-mnist")
-    monkeypatch.setattr(gradients, "_products", placed)
-    assert TorchSums(net, engine="ghost", batch=40).chunk == 1
-    assert TorchSums(net, engine="layers", batch=40).chunk == 32
+    assert TorchSums(net, batch=40).chunk == 1
+    assert TorchSums(net, batch=40, chunk=32).chunk == 32
 
 
 def test_rows_go_alone_whose_bits_follow_their_place_at_other_weights(monkeypatch):
@@ -202,10 +175,10 @@ def test_rows_go_alone_whose_bits_follow_their_place_at_other_weights(monkeypatc
 
     def placed(self, inputs, labels):
         parts = parts_of(self, inputs, labels)
-        moved = Stored(1e-6 * torch.arange(len(labels))[:, None])
+        moved = Part(1e-6 * torch.arange(len(labels))[:, None])
         return parts if at_start else [*parts[:-1], moved]
 
     monkeypatch.setattr(PerExample, "set", noted)
     monkeypatch.setattr(PerExample, "parts", placed)
-    assert TorchSums(net, engine="layers", batch=40).chunk == 1
+    assert TorchSums(net, batch=40).chunk == 1
     assert at_start  # and the network has its own weights again

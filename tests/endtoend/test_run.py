@@ -86,7 +86,6 @@ def options(folder, out, **fit):
         settings=SETTINGS,
         classes=Classes(["a", "b", "c"]),
         groups=4,
-        engine="vmap",
         checkpoint=2,
     )
 
@@ -328,7 +327,6 @@ def test_maps_of_a_features_file_with_private_normalisation(tmp_path):
         accountant="rdp",
         settings=settings,
         shape=(81, 7, 7),
-        engine="ghost",
     )
     finetune(options)
     report = json.loads((tmp_path / "run" / "report.json").read_text())
@@ -451,9 +449,7 @@ def command(tmp_path, *more, **columns):
         "--ledger",
         str(tmp_path / "l.sqlite"),
     ]
-    return CliRunner().invoke(
-        cli, [*fixed, "--accountant", "rdp", "--engine", "vmap", *more]
-    )
+    return CliRunner().invoke(cli, [*fixed, "--accountant", "rdp", *more])
 
 
 def test_the_command_prints_the_plan_and_solves_for_what_is_left_out(tmp_path):
@@ -530,8 +526,7 @@ def test_the_command_trains_a_timm_model_or_some_of_its_layers_from_public_weigh
         f"--split train --model {model} --seed 1"
     )
     more += (
-        f"--weights {tmp_path / 'public.safetensors'} --ledger {tmp_path / 'l.sqlite'} "
-        "--engine vmap"
+        f"--weights {tmp_path / 'public.safetensors'} --ledger {tmp_path / 'l.sqlite'}"
     ).split()
     fixed = (
         "--image-size 32 --batch-size 20 --steps 2 --delta 1e-3 --accountant rdp "
@@ -576,8 +571,6 @@ def torchrun(folder, out):
         str(folder / out),
         "--ledger",
         str(folder / "ledger2.sqlite"),
-        "--engine",
-        "vmap",
     ]
     more += " --augment crop --views 2"
     launch = [

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
     write_features(
         folder / "other.h5", maps, labels, class_names=NAMES, backbone="another"
     )
-    fixed = {"epsilon": np.inf, "classes": Classes(NAMES), "engine": "vmap"}
+    fixed = {"epsilon": np.inf, "classes": Classes(NAMES)}
     small = Settings(
         "wrn-10-1", batch_size=60, steps=6, learning_rate=0.5, average="last"
     )
@@ -252,7 +252,6 @@ def test_a_vote_without_views_is_refused_before_the_charge(folder, tmp_path):
         classes=Classes(NAMES),
         groups=4,
         vote=2,
-        engine="vmap",
         same_data_as=folder / "maps.h5",
     )
     with pytest.raises(ValueError, match="trained on views"):
@@ -273,7 +272,6 @@ def test_check_finds_nothing_in_a_private_run(folder, tmp_path, monkeypatch):
         settings=Settings("wrn-10-1", batch_size=20, steps=2),
         classes=Classes(NAMES),
         groups=4,
-        engine="vmap",
     )
     finetune(options)
     done = dphead("check", tmp_path / "run")

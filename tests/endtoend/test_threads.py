@@ -24,7 +24,7 @@ from dphead.sums.reference import Ask
 
 ROOT = Path(__file__).parents[2]
 THREADS = (2, 3)
-# on two threads the last rows of these chunks had other bits, with every engine, where
+# on two threads the last rows of these chunks had other bits where
 # the last layer is ten columns wide, and not where it is three
 CHUNKS = (5, 10)
 CLASSES = 10
@@ -59,7 +59,7 @@ def tried():
     for threads in THREADS:
         torch.set_num_threads(threads)
         for chunk in CHUNKS:
-            sums = TorchSums(network, engine="layers", chunk=chunk)
+            sums = TorchSums(network, chunk=chunk)
             far = np.abs(total(sums, x, y) - total(sums, x[1:], y[1:])).max()
             known = {"threads": threads, "chunk": chunk}
             found.append(known | {"places": places_that_move(sums, x), "far": int(far)})

@@ -85,7 +85,7 @@ def one_release(
         plan_hash="",
     )
     params = StepParams(RowTransform(), network.start.astype(np.float32), step)
-    sums = TorchSums(network, engine="vmap", chunk=chunk)
+    sums = TorchSums(network, chunk=chunk)
     rows = ImageRows(x, y)
     return release(
         network.query,
@@ -121,13 +121,12 @@ def in_units(released, clip_norm=1.0):
     return whole
 
 
-@pytest.mark.parametrize("engine", ["vmap", "layers", "ghost"])
-def test_rows_summed_together_or_one_by_one_give_the_same_integers(engine):
+def test_rows_summed_together_or_one_by_one_give_the_same_integers():
     """Chunks of one size: the order of rows, the batch around them and the padding
     change nothing at all.
     """
     network, (x, y) = tiny(views=2, augment="crop"), images(n=24)
-    sums = TorchSums(network, engine=engine, chunk=8)
+    sums = TorchSums(network, chunk=8)
 
     def total(order, keep=slice(None)):
         rows = x.reshape(24, -1).astype(np.float32)[order]
@@ -195,10 +194,9 @@ def test_a_row_without_a_class_counts_zero(label):
     np.testing.assert_allclose(in_units(found, 0.1), expected, rtol=0, atol=16)
 
 
-@pytest.mark.parametrize("engine", ["vmap", "layers", "ghost"])
-def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near(engine):
+def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near():
     network, (x, y) = tiny(), images()
-    sums = TorchSums(network, engine=engine, chunk=16)
+    sums = TorchSums(network, chunk=16)
 
     def total(x, y, clip_norm):
         return sum(
@@ -248,7 +246,7 @@ def own_statistics(network, x, y, sample, clip_norm=0.1):
     """The part of the sum that each row of `sample` has, beside the others of it: a
     dict by content.
     """
-    sums = TorchSums(network, engine="vmap", chunk=8)
+    sums = TorchSums(network, chunk=8)
     params = StepParams(RowTransform(), network.start.astype(np.float32), 3)
     found = {}
     for block in ImageRows(x, y).blocks(sample):
@@ -341,7 +339,7 @@ def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports()
         return original(indices)
 
     rows.blocks = watched
-    summer = Door(TorchSums(network, engine="vmap", chunk=20))
+    summer = Door(TorchSums(network, chunk=20))
     result = fit_head(solver, rows, public, plan, Run(ledger=ledger, summer=summer))
     assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
     assert result.plan.epsilon_spent() <= 2.0
@@ -353,7 +351,7 @@ def test_a_budget_refuses_what_exceeds_it():
     solver, public, plan = training(network)
     ledger = Ledger()
     ledger.set_budget(1.0, 1e-3)
-    run = Run(ledger=ledger, summer=Door(TorchSums(network, engine="vmap", chunk=20)))
+    run = Run(ledger=ledger, summer=Door(TorchSums(network, chunk=20)))
     with pytest.raises(LedgerError, match="budget"):
         fit_head(solver, ImageRows(x, y), public, plan, run)
 
@@ -398,7 +396,7 @@ def test_the_steps_are_those_of_the_paper():
         "ema_decay": 0.15,
     }
     solver, public, plan = training(network, epsilon=float("inf"), **options)
-    run = Run(summer=Door(TorchSums(network, engine="vmap")))
+    run = Run(summer=Door(TorchSums(network)))
     result = fit_head(solver, ImageRows(x, y), public, plan, run)
     weights, average = reference(network, x, y, 3, 0.5, 0.9, 0.15)
     # a few of a million parts, thrice
@@ -420,7 +418,7 @@ def test_adamw_decays_the_weights_apart_from_the_gradient():
         solver, public, plan = training(
             network, epsilon=float("inf"), decoupled=decoupled, **settings
         )
-        run = Run(noise=NoiseSource(0), summer=Door(TorchSums(network, engine="vmap")))
+        run = Run(noise=NoiseSource(0), summer=Door(TorchSums(network)))
         ends[decoupled] = fit_head(solver, ImageRows(x, y), public, plan, run).head
     step = ends[True].weights - network.start + 0.01 * 0.5 * network.start
     # Adam's first step is the rate, by sign
@@ -446,7 +444,7 @@ def test_a_training_resumes_from_its_checkpoint_and_releases_nothing_twice(
         charged = charged or reserve(
             solver, plan, ledger, seed=seed, store=tmp_path / "releases"
         )
-        sums = TorchSums(network, engine="vmap", chunk=16)
+        sums = TorchSums(network, chunk=16)
         how = Run(
             charged=charged, noise=NoiseSource(seed), summer=Door(sums), done=done
         )
@@ -515,7 +513,7 @@ def test_another_networks_query_is_refused():
             spec,
             ledger=charged,
             noise=NoiseSource(),
-            summer=Door(TorchSums(network, engine="vmap", chunk=8)),
+            summer=Door(TorchSums(network, chunk=8)),
         )
 
 
@@ -534,10 +532,10 @@ def test_each_release_is_of_the_parameters_that_it_was_asked_at():
     def total(sums, params):
         return block_total(sums, block, keep, params)
 
-    one = TorchSums(network, engine="vmap", chunk=8)
+    one = TorchSums(network, chunk=8)
     found = [total(one, params) for params in steps]
     for value, params in zip(found, steps, strict=True):
-        alone = total(TorchSums(network, engine="vmap", chunk=8), params)
+        alone = total(TorchSums(network, chunk=8), params)
         np.testing.assert_array_equal(value, alone)
     assert (
         np.linalg.norm(found[1] - found[0]) > 1e3 < np.linalg.norm(found[2] - found[1])
