@@ -59,6 +59,8 @@ BAD = {
     "nominal_n": ("100", "x"),
     "accountant": ("nothing", "zcdp"),
     "classes": ("a,a", "a,", "0", "999999999", "9" * 400, "@{missing}"),
+    "bits": ("0", "17", "x"),
+    "intensity": ("1,0", "nan,1", "0", "x"),
     "image_size": ("0", "-1", "99999", "9" * 400),
     "shape": ("1,2", "0,0,0", "-3,-8,8", "x"),
     "mean": ("nan", "inf", "1e300", "1,2", "x", "nan,0,0"),
