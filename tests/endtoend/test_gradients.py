@@ -254,7 +254,7 @@ def test_equal_entries_just_above_a_half_do_not_lengthen_a_gradient():
 
 
 def test_a_gradient_whose_norm_was_too_small_adds_zero():
-    """Its whole numbers are compared with their length, whatever was said of its norm."""
+    """Its whole numbers are compared with their length, whatever its norm was."""
 
     class Short(Part):
         def norm2(self):
