@@ -102,8 +102,11 @@ that ± is over the noise of that fit alone), and is **not** private at the ε o
 column. The second line draws trials at random from the same square and has
 the ε of its column, choice included (the number of trials is geometric with mean 50;
 Koskela, Redberg, Wang 2024; no second fit on all rows). Seeds 0 to 2 draw 4, 35 and 13
-trials. Seeds 3 and 4 would draw 199 and 238 and were not run; more trials choose better
-in expectation, so the second line is of the shorter searches. The third has no search.
+trials; seed 1 was not run for dp-fc. Seeds 3 and 4 would draw 199 and 238 and were not
+run; more trials choose better in expectation, so the second line is of the shorter
+searches. The third has no search. The rows of dp-ls and dp-newton are of an earlier
+square: their ridge was searched in [1e-8, 1e8] of the mean matrix, where FC23 adds it
+to a sum over n rows, so that its square lies n times lower. They were not run again.
 Test accuracy in %."""
 LAST = """TB21's Figure 10 on CIFAR-10, ScatterNet with group norm (27 groups), δ =
 1e-5: the best of the settings tried, on a held-out fifth of the training rows, one
