@@ -4,8 +4,9 @@ and TAN23's Figures 2 and 3.
 
 from pathlib import Path
 
+from benchmarks.iteration import figure9
 from benchmarks.store import RESULTS
-from dphead.analysis.plots import figure9, tradeoff_plot
+from dphead.analysis.plots import tradeoff_plot
 from dphead.analysis.tan_plot import draw
 from dphead.privacy.accounting import GaussianEvent
 

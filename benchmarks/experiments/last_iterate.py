@@ -4,7 +4,7 @@ ScatterNet.
 The solver is noisy gradient descent of which only the last iterate leaves (Feldman,
 Mironov, Talwar, Thakurta 2018): rows are brought to the unit sphere, the batches are
 fixed and public, there is no momentum, and the step is at most 2 / beta. Its guarantee
-(`dphead.analysis.iteration`) is replace-one, holds for 99 % of the rows, as in the
+(`benchmarks.iteration`) is replace-one, holds for 99 % of the rows, as in the
 paper's footnote 12, and is no sum of releases, so that a ledger cannot hold it: this is
 a comparison, and no method of dphead. Accuracy is that of a held-out fifth of the
 training rows, the best of a few settings for both, as the figure has it. `python -m
@@ -21,9 +21,9 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import features, runner
 from benchmarks.fused import residual_of
+from benchmarks.iteration import iteration_epsilon, iteration_noise
 from benchmarks.jobs import Job
 from benchmarks.store import RESULTS, append, provenance, read
-from dphead.analysis.iteration import iteration_epsilon, iteration_noise
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows
 

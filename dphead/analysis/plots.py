@@ -1,4 +1,4 @@
-"""The trade-off curve of a composition, and TB21's Figure 9.
+"""The trade-off curve of a composition, and accuracy against epsilon.
 
 matplotlib (extra `[plots]`) may be imported inside functions alone.
 """
@@ -9,20 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from dphead.analysis.iteration import iteration_epsilon, iteration_noise
 from dphead.analysis.tradeoff import (
     PLACES,
     REPORTED_RATES,
     is_replaced,
     true_positive_rates,
 )
-from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.atomic_write import write_atomically
 
-# told apart by most colour-blind readers
+# told apart by most color-blind readers
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"
-FIGURE9_EPSILONS = tuple(np.geomspace(0.1, 100, 25))
 
 
 def tradeoff_plot(
@@ -82,52 +79,6 @@ def tradeoff_plot(
     place = PLACES[is_replaced(relation)]
     figure.suptitle(f"{title} (an unused row {place})".lstrip(), fontsize=11)
     save_figure(figure, path)
-
-
-def figure9(
-    path: str | Path,
-    epsilons: Sequence[float] = FIGURE9_EPSILONS,
-    batch_size: int = 512,
-    n_rows: int = 50_000,
-    epochs: int = 10,
-    delta: float = 1e-5,
-) -> dict[str, list[float]]:
-    """Draw TB21's Figure 9 to `path`; returns the noise multipliers, one list a curve,
-    and "epsilon".
-
-    Noise that `epochs` epochs need for (epsilon, delta): DP-SGD by RDP, as the paper
-    counts it, and privacy amplification by iteration for 99 % of the rows (footnote
-    12). A batch of more than 1 % of the rows cannot be left out, so at the paper's own
-    sizes (98 batches) the latter holds for every row. Noise is over the clip norm C
-    (zero-out) and over the Lipschitz bound L (replace-one: a row moves a sum by 2 L).
-    Raises as `tradeoff_plot`.
-    """
-    batches = -(-n_rows // batch_size)
-    steps = round(epochs * n_rows / batch_size)
-    event = [GaussianEvent(1.0, batch_size / n_rows, steps)]
-    covered = iteration_epsilon(1.0, batches, epochs, delta).covered
-    rows = "every row" if covered == 1 else f"{100 * covered:.3g} % of rows"
-    noise = {
-        "DP-SGD": [calibrate(event, e, delta, accountant="rdp") for e in epsilons],
-        f"amplification by iteration, {rows}": [
-            iteration_noise(e, batches, epochs, delta) for e in epsilons
-        ],
-    }
-    figure, (axes,) = new_figure(path, 1, (6.4, 4.4))
-    for (name, sigmas), color in zip(noise.items(), (BLUE, ORANGE), strict=True):
-        axes.loglog(epsilons, sigmas, color=color, label=name)
-    axes.set(
-        xlabel="ε", ylabel="noise multiplier σ", xlim=(min(epsilons), max(epsilons))
-    )
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.legend(frameon=False)
-    axes.set_title(
-        f"{epochs} epochs, batches of {batch_size} of {n_rows:,} rows, δ = {delta:g}",
-        fontsize=11,
-    )
-    save_figure(figure, path)
-    return {"epsilon": [float(e) for e in epsilons], **noise}
 
 
 def accuracy_plot(

@@ -1,7 +1,7 @@
 """What may be asked of the private rows: one class a statistic, all of it in integers.
 
 Each says how far one row can move its sum; proofs/sensitivity.md has the table and the
-proofs, and the symbols are those of `query`. `dphead.analysis.definitions` says the
+proofs, and the symbols are those of `query`. `tests/definitions.py` says the
 same one row at a time in real numbers, to be read against the papers.
 """
 

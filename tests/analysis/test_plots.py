@@ -9,10 +9,9 @@ import pytest
 
 from benchmarks.accounting import TB21_CIFAR10
 from dphead.analysis import plots
-from dphead.analysis.iteration import iteration_epsilon
 from dphead.analysis.tradeoff import REPORTED_RATES, gaussian_tradeoff
 from dphead.planning.calibration import epsilon_by
-from dphead.privacy.accounting import GaussianEvent, epsilon
+from dphead.privacy.accounting import GaussianEvent
 
 pytest.importorskip("matplotlib")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -75,35 +74,6 @@ def test_sampled_batches_and_other_formats(tmp_path, ending):
         tmp_path / f"curve.{ending}", [GaussianEvent(2.0, 0.1, 3)], "add_remove"
     )
     assert (tmp_path / f"curve.{ending}").stat().st_size > 1000
-
-
-def test_figure_9_has_the_noise_that_meets_each_epsilon(tmp_path, figures):
-    """TB21: below epsilon = 40 DP-SGD needs less noise, above it more. 98 batches: 1 %
-    of the rows is no whole one.
-    """
-    noise = plots.figure9(tmp_path / "figure9.png", [3.0, 50.0])
-    ours = noise["DP-SGD"]
-    theirs = noise["amplification by iteration, every row"]
-    assert ours[0] < theirs[0]
-    assert ours[1] > theirs[1]
-    assert noise["epsilon"] == [3.0, 50.0]
-    for i, eps in enumerate(noise["epsilon"]):
-        events = [GaussianEvent(ours[i], 512 / 50_000, 977)]
-        assert epsilon(events, 1e-5, accountant="rdp") == pytest.approx(eps, rel=1e-5)
-        found = iteration_epsilon(theirs[i], 98, 10, 1e-5)
-        assert found.epsilon == pytest.approx(eps, rel=1e-5)
-        assert found.covered == 1
-    drawn = [list(line.get_ydata()) for line in figures[0].axes[0].lines]
-    assert drawn == [ours, theirs]
-
-
-def test_figure_9_names_the_rows_that_are_covered(tmp_path, monkeypatch):
-    # DP-SGD's noise is not looked at
-    monkeypatch.setattr(plots, "calibrate", lambda *_, **__: 1.0)
-    noise = plots.figure9(
-        tmp_path / "figure9.svg", [30.0, 40.0], batch_size=100, n_rows=20_000, epochs=1
-    )
-    assert list(noise)[2] == "amplification by iteration, 99 % of rows"
 
 
 def test_the_stored_curve_is_tb21s_row():

@@ -19,6 +19,7 @@ import mpmath
 import numpy as np
 import pytest
 from core import integer_sum, reserve, sensitivity, spec_of, toy
+from definitions import per_example
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from fits import plan_and_fit
@@ -26,7 +27,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dphead.runs.loop
-from dphead.analysis.definitions import per_example
 from dphead.analysis.records import fit_events
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy import accounting

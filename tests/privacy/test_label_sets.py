@@ -16,10 +16,10 @@ from core import (
     sensitivity,
     toy,
 )
+from definitions import per_example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphead.analysis.definitions import per_example
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.ledger import Ledger

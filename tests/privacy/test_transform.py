@@ -283,7 +283,7 @@ def test_the_transform_is_its_definition(kind):
     """To 2**-20 of the largest entry at each of the two places where entries are
     rounded.
     """
-    from dphead.analysis.definitions import transformed_row
+    from definitions import transformed_row
 
     rng = np.random.default_rng(1)
     x = (rng.standard_normal((50, 9)) * 10.0 ** rng.integers(-5, 6, (50, 1))).astype(

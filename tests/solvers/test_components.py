@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from definitions import per_example
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
 
-from dphead.analysis.definitions import per_example
 from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.rows.arrays import ArrayRows

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from dphead.analysis.definitions import predictions
+from definitions import predictions
 
 
 def test_a_loss_that_is_not_defined_predicts_nothing():
