@@ -119,15 +119,12 @@ def budget(which: Path, epsilon: float, delta: float) -> None:
     book = _open(which, write=True)
     fix_budget(book, epsilon, delta)
     limit = f"epsilon {epsilon:g} at delta {delta:g}"
-    text = (
-        f"{tied(limit)}, for all fits that this ledger counts together; it is never "
-        "exceeded"
-    )
-    beside = "the ledger has no data set yet: its first fit sets it"
+    text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
+    beside = "The ledger has no data set yet: its first fit sets it."
     if book.meta("dataset_id"):
         beside = (
-            "fits of the same images in other ledgers are refused from now on, where "
-            "they run under this home (DPHEAD_HOME) and from files or images"
+            "Under this home (DPHEAD_HOME), fits of the same images in another ledger "
+            "are refused from now on."
         )
     click.echo(section("Budget", [text, beside]))
     click.echo(section("Ledger", [str(book.path)]))
