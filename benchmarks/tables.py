@@ -63,6 +63,7 @@ TITLES = HEADS | {
     "scatternet": "`auto` on ScatterNet features",
     "papers": "`auto` beside the papers' heads",
     "audit": "Audit",
+    "defects": "Defects that an audit catches",
     "peers": "A step beside other libraries",
     "scale": "DP-LS's sums against the number of rows",
     "tuning": "FC23's search, counted and not",

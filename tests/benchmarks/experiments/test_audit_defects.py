@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.experiments import audit_defects
+from benchmarks.store import read
 
 NAMES = [d.name for d in audit_defects.DEFECTS]
 # as few fits as show each of these with odds of 1 - 1e-6
@@ -30,3 +31,27 @@ def test_a_mechanism_without_privacy_fails(name):
     found = audit_defects.audited(defect, 60)
     assert not found["passed"]
     assert any(law["name"].startswith(FEW[name]) for law in found["laws"]["failed"])
+
+
+def test_every_stored_defect_is_caught_or_named():
+    rows = {r["defect"]: r for r in read(audit_defects.OUT)}
+    assert set(rows) == set(NAMES)
+    assert len(rows) >= 25
+    for defect in audit_defects.DEFECTS:
+        row = rows[defect.name]
+        assert row["fits"] == audit_defects.FITS
+        assert row["caught"] or row["needs"] > row["fits"], defect.name
+    assert sum(r["caught"] for r in rows.values()) >= 25
+
+
+def test_sound_methods_are_seldom_flagged():
+    """Stored counts: above five expected alarms of the level no more than three times
+    as many, which has odds below 1e-3.
+    """
+    rows = read(audit_defects.SOUND_OUT)
+    assert {r["name"] for r in rows} == set(audit_defects.SOUND)
+    audits = sum(r["audits"] for r in rows)
+    for level in audit_defects.LEVELS:
+        alarms = sum(r["alarms"][str(level)] for r in rows)
+        assert alarms <= max(5, 3 * level * audits)
+    assert not any(r["failed"] for r in rows)
