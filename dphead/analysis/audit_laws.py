@@ -118,6 +118,7 @@ class NoiseRecord:
         if self.entries > MOST_WATCHED:
             self.watched = self._block()
         self.sums, self.squares = np.zeros((2, self.entries))
+        self._random = np.random.default_rng(0)
 
     def _block(self) -> np.ndarray:
         """Choose the crossings of some places of each axis, so that entries of one row
@@ -147,7 +148,9 @@ class NoiseRecord:
             # rounding of sums without noise is far below this
             gap = np.abs(noise - np.swapaxes(noise, -1, -2)).max()
             self.asymmetric += int(gap > 1e-6)
-        own = noise.ravel()[self.places] * self.scale
+        # rounding to integers is undone, or a draw of exactly 0 would have p = 0
+        spread = self._random.uniform(-0.5, 0.5, self.entries) / self.sd_units
+        own = (noise.ravel()[self.places] + spread) * self.scale
         self.sums += own
         self.squares += own * own
         self.lengths.append(float(own @ own))

@@ -23,7 +23,15 @@ from dphead.analysis.audit_laws import (
 SD_UNITS = 1e6
 
 
-def drawn(change=None, shape=(3, 2), symmetric=False, fits=150, releases=2, seed=0):
+def drawn(
+    change=None,
+    shape=(3, 2),
+    symmetric=False,
+    fits=150,
+    releases=2,
+    seed=0,
+    units=SD_UNITS,
+):
     """The findings of draws of a fixed seed, by name. change(z, i): of release i."""
     rng = np.random.default_rng(seed)
     evidence = Evidence(10)
@@ -35,7 +43,7 @@ def drawn(change=None, shape=(3, 2), symmetric=False, fits=150, releases=2, seed
                 z = (z + np.swapaxes(z, -1, -2)) / 2
             if change is not None:
                 z = change(z, i)
-            record = NoiseRecord("a", shape, symmetric, SD_UNITS)
+            record = NoiseRecord("a", shape, symmetric, units)
             evidence.add(("a", "b"), record, z, float(z.ravel()[0]), fit % 2 == 1)
     return evidence, evidence.findings()
 
@@ -120,6 +128,12 @@ def test_noise_that_comes_again_is_found():
     # 600 draws of 5,000 seeds: 36 pairs are expected
     found = broken(drawn(of_another_fit)[1])
     assert found == {"repeated noise"}
+
+
+def test_rounded_noise_is_no_false_alarm():
+    """A deviation of 30 units, of which one draw in 75 is exactly 0."""
+    _, found = drawn(lambda z, i: np.rint(30 * z) / 30, (1, 1), fits=200, units=30.0)
+    assert not broken(found, 1e-4)
 
 
 def test_every_entry_of_a_large_sum_is_judged():
