@@ -23,6 +23,7 @@ from extract.classes import (
 from extract.errors import ExtractError
 from extract.image_source import Source
 from extract.images import PixelRange, UnreadableImage, to_uint8
+from extract.tables import ROLES, Columns
 
 _IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
 # codes of IDX's third byte (yann.lecun.com/exdb/mnist)
@@ -245,7 +246,7 @@ def open_npz(
     path: Path, classes: Classes, split: str, pixels: PixelRange
 ) -> Source | None:
     """Arrays `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split`, `group`
-    (n,); None if this is no .npz.
+    (n,), each named in the singular or the plural; None if this is no .npz.
     """
     if path.suffix != ".npz":
         return None
@@ -273,13 +274,10 @@ def open_npz(
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
     stored, images = images, _eight_bit(images, pixels)
-    names = possible_splits("split" in data)
+    roles = Columns().roles(list(data), path)
+    columns = {role: data[name] for role, name in roles.items()}
+    names = possible_splits("split" in columns)
     check_found(split, names, path)
-    columns = {
-        role: data[key]
-        for role, key in (("label", "labels"), ("split", "split"), ("group", "group"))
-        if key in data
-    }
     if split != "all":
         codes = split_codes(columns.pop("split"), len(images), names)
         keep = codes == names.index(split)
@@ -293,7 +291,8 @@ def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays that a source may have, of those in an .npz."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            names = [n for n in ("images", "labels", "split", "group") if n in file]
+            said = [name for role in ROLES for name in (role, f"{role}s")]
+            names = [name for name in ("images", *said) if name in file]
             for info in file.zip.infolist():
                 check_unpacked(info.file_size, info.compress_size, path)
             return {name: file[name] for name in names}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,9 @@ def read_column(values: Any) -> np.ndarray:
     """An array of the column: as it is where it has a dtype of numpy's, else of its
     items as objects, each read alone.
 
-    None for an item that is masked or that cannot be read. An array of several
-    dimensions stays one; FormatError for a table of another library.
+    None for an item that is masked or that cannot be read; a text of pyarrow's that is
+    no UTF-8 is its bytes. An array of several dimensions stays one; FormatError for a
+    table of another library.
     """
     dtype = getattr(values, "dtype", None)
     if isinstance(values, np.ma.MaskedArray) and not values.dtype.names:
@@ -114,7 +116,20 @@ def _item(held: Any, row: int, arrow: bool) -> Any:
         return held[row].as_py() if arrow else held[row]
     # whatever a library says of an item, such as a text that is no UTF-8
     except Exception:
-        return None
+        return _stored_bytes(held, row)
+
+
+def _stored_bytes(held: Any, row: int) -> bytes | None:
+    """Return the bytes of one of pyarrow's texts, None for any other item.
+
+    A text that is no UTF-8 names a class or a group like any other.
+    """
+    with suppress(Exception):
+        # pandas' own column of pyarrow's texts
+        held = held.__arrow_array__() if hasattr(held, "__arrow_array__") else held
+        item = held[row]
+        return getattr(item, "value", item).as_buffer().to_pybytes()
+    return None
 
 
 def is_missing(item: Any) -> bool:

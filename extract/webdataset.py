@@ -35,13 +35,14 @@ MAX_TEXT_BYTES = 1 << 20  # of a .cls or .json member; chosen, not measured
 @dataclass
 class Sample:
     """What was found under one key: an image's member and its bytes, the text of .cls,
-    the fields of .json.
+    the fields of .json, and whether there is a .json without any.
     """
 
     image: str | None = None
     size: int = -1
     label: str = ""
     fields: dict[str, Any] | None = None
+    is_unread: bool = False
 
 
 def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> Source:
@@ -49,8 +50,10 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
 
     Rows are in the archives' order; a sample without an image is an unreadable row. Its
     label is the text of .cls, a class's name. columns: which fields of .json are label,
-    group and split; those that are not named are not looked at. Raises ExtractError for
-    two images of one key, and for what `listing` refuses.
+    group and split; those that are not named are not looked at. Where a group is, a
+    sample whose .json cannot be read has no class: it may be anybody's. Raises
+    ExtractError for two images of one key, for a field that no sample has, and for what
+    `listing` refuses.
     """
     tars = sorted(path.glob("*.tar*")) if path.is_dir() else [path]
     if not tars:
@@ -62,16 +65,26 @@ def open_samples(path: Path, classes: Classes, split: str, columns: Columns) -> 
     fields = {role: name for role, name in named.items() if name is not None}
     rows: list[Row] = []
     images = {}
+    present: set[str] = set()
     left_out = Counter({"files that are no archives": _n_others(path, tars)})
     for tar in tars:
         for key, sample in _samples(tar, left_out).items():
             name = f"{tar.name}:{key}"
             values = sample.fields or {}
+            present.update(values)
             said = {role: values.get(field) for role, field in fields.items()}
             label = said.get("label", sample.label)
+            if "group" in fields and sample.is_unread:
+                label = None
             others = (said.get("split"), said.get("group"))
             rows.append((name, sample.size, label, *others))
             images[name] = (tar, sample.image)
+    for role, field in fields.items():
+        if field not in present:
+            raise ExtractError(
+                f"the field of a {role} must be in some sample's .json, got {field!r} "
+                f"in none of {str(path)!r}. Correct its name."
+            )
     reader = _Members()
     source = listed(
         "webdataset",
@@ -132,7 +145,8 @@ def _take(
         sample.label = _text(archive, info, path).strip()
     elif ending == "json":
         twice = sample.fields is not None
-        sample.fields = _parsed(_text(archive, info, path))
+        parsed = _parsed(_text(archive, info, path))
+        sample.fields, sample.is_unread = parsed or {}, parsed is None
     else:
         return False
     if twice:
@@ -150,15 +164,15 @@ def _text(archive: tarfile.TarFile, info: Any, path: Path) -> str:
             f"bytes={info.size} in {str(path)!r}. Pack the samples again."
         )
     file = archive.extractfile(info)
-    return "" if file is None else file.read().decode("utf-8", "surrogateescape")
+    return "" if file is None else file.read().decode("utf-8-sig", "surrogateescape")
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parsed(text: str) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return None
+    return value if isinstance(value, dict) else None
 
 
 class _Members:

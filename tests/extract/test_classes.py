@@ -124,11 +124,14 @@ def images_manifest(folder):
     return listed(folder / "t.csv")
 
 
-def images_npz(folder):
-    images = np.zeros((N, 8, 8), np.uint8)
-    named = {"labels": texts(LABEL), "group": texts(GROUP), "split": texts(SPLIT)}
-    np.savez(folder / "t.npz", images=images, **named)
-    return listed(folder / "t.npz")
+def images_npz(*roles):
+    def read(folder):
+        images = np.zeros((N, 8, 8), np.uint8)
+        named = dict(zip(roles, map(texts, (LABEL, GROUP, SPLIT)), strict=True))
+        np.savez(folder / "t.npz", images=images, **named)
+        return listed(folder / "t.npz")
+
+    return read
 
 
 def images_dataset(kind, header=None):
@@ -180,7 +183,8 @@ READERS = {
     "npz": embeddings_npz,
     "npy": embeddings_npy,
     "manifest": images_manifest,
-    "npz of images": images_npz,
+    "npz of images": images_npz("labels", "group", "split"),
+    "npz of images, other names": images_npz("label", "groups", "splits"),
     "Hugging Face": images_dataset("numbers"),
     "Hugging Face, texts": images_dataset("texts"),
     "Hugging Face, names in the header": images_dataset("numbers", CLASSES),

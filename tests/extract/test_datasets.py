@@ -272,6 +272,30 @@ def test_samples_of_tars_are_rows(tmp_path):
     assert plain.group is None and plain.split_names == ["all"]
 
 
+def test_a_sample_that_cannot_say_whose_it_is_has_no_class(tmp_path):
+    broken = [b"{", b"[]", b'{"patient": 1,}', b'{"patient": ' + b"7" * 5000 + b"}"]
+    said = [*broken, b"{}", b"\xef\xbb\xbf" + fields(patient="p1")]
+    members = {}
+    for i, text in enumerate(said):
+        members |= {f"{i}.png": png(i), f"{i}.cls": b"dog", f"{i}.json": text}
+    pack(tmp_path / "s.tar", members)
+    columns = Columns(group="patient")
+    source = open_source(tmp_path, Classes(NAMES), "all", "webdataset", columns)
+    assert source.labels.tolist() == [-1, -1, -1, -1, 1, 1]
+    assert source.group is not None
+    assert source.group.tolist() == group_ids(["", "", "", "", "", "p1"], 6).tolist()
+    plain = open_source(tmp_path, Classes(NAMES), layout="webdataset")
+    assert plain.labels.tolist() == [1] * 6
+
+
+@pytest.mark.parametrize("role", ["label", "group", "split"])
+def test_a_field_that_no_sample_has_is_refused(role, tmp_path):
+    pack(tmp_path / "s.tar", {"1.png": png(1), "1.json": fields(patient="p")})
+    columns = Columns(**{role: "patinet"})
+    with pytest.raises(ExtractError, match=f"field of a {role} .*'patinet' in none"):
+        open_source(tmp_path, Classes(NAMES), "all", "webdataset", columns)
+
+
 @pytest.mark.parametrize(
     ("members", "said"),
     [

@@ -6,6 +6,7 @@ from collections import deque
 import numpy as np
 import pytest
 
+from extract.columnar import plain
 from extract.errors import FormatError
 from extract.format import group_ids
 from extract.items import declared_dtype, is_missing, read_column
@@ -303,7 +304,7 @@ def test_texts_of_numpy_are_read_one_by_one():
     assert group_ids(texts, 3)[2] == -1
 
 
-def test_an_item_that_cannot_be_read_is_none():
+def test_a_text_that_is_no_utf8_is_its_bytes_and_what_cannot_be_read_is_none():
     """Bytes that are no UTF-8 among pyarrow's texts; a date beyond Python's."""
     pa = pytest.importorskip("pyarrow")
     pandas = pytest.importorskip("pandas")
@@ -318,13 +319,18 @@ def test_an_item_that_cannot_be_read_is_none():
         3,
         [None, ends, pa.py_buffer(b"a\xffb")],
     )
-    held = pandas.Series(pandas.arrays.ArrowExtensionArray(texts))
     for column in (
         texts,
         pa.chunked_array([texts]),
-        held,
+        texts.dictionary_encode(),
+        pandas.Series(pandas.arrays.ArrowExtensionArray(texts)),
+        pandas.Series(pandas.arrays.ArrowStringArray(pa.chunked_array([texts]))),
     ):
-        assert read_column(column).tolist() == ["a", None, "b"]
+        assert read_column(column).tolist() == ["a", b"\xff", "b"]
+        # one patient, not a row on its own: as in a list of bytes and in Parquet
+        ids = group_ids(column, 3).tolist()
+        assert ids == group_ids([b"a", b"\xff", b"b"], 3).tolist()
+        assert ids == group_ids(plain(texts), 3).tolist()
     dates = pa.array(
         [1, 2**30],
         pa.int32(),
