@@ -73,7 +73,8 @@ class Classes:
         elif text.strip().isdecimal():
             names = _numbered(text.strip())
         else:
-            names = [name.strip() for name in text.split(",")]
+            names = text.split(",")
+        names = [name_of(name) or "" for name in names]
         if not names or "" in names or len(set(names)) != len(names):
             raise ExtractError(
                 f"class names must be distinct and not empty, got --classes={text!r}. "

@@ -13,6 +13,7 @@ import re
 import sys
 from contextlib import suppress
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -145,15 +146,17 @@ def is_missing(item: Any) -> bool:
 def name_of(item: Any) -> str | None:
     """Return the text that names one label, split or group; None for a missing item.
 
-    Equal numbers have one name, whatever holds them: 1, 1.0 and True are "1". White
-    space around a text does not count, and an empty text is a missing item. No code of
-    the item's own runs. Raises FormatError for what is neither a text nor a number.
+    Equal numbers have one name, whatever holds them: 1, 1.0 and True are "1". Texts of
+    the same characters have one name, whether an accent is part of a letter or follows
+    it (NFC). White space around a text does not count, and an empty text is a missing
+    item. No code of the item's own runs. Raises FormatError for what is neither a text
+    nor a number.
     """
     kind = type(item)
     if issubclass(kind, bytes):
         item, kind = bytes.decode(item, "utf-8", "surrogateescape"), str
     if issubclass(kind, str):
-        return str.__str__(item).strip() or None
+        return normalize("NFC", str.__str__(item)).strip() or None
     if is_missing(item):
         return None
     if kind in _FLOATS:

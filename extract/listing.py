@@ -30,6 +30,7 @@ from extract.classes import (
 from extract.errors import ExtractError
 from extract.image_source import Source
 from extract.layout import EXAMPLES, Layout
+from extract.tables import check_columns
 
 # endings of the formats that Pillow decodes and that images are shared in
 SUFFIXES = (
@@ -249,7 +250,7 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
             reader = csv.DictReader(lines(file), strict=True)
             header = [str(name).strip() for name in reader.fieldnames or []]
             reader.fieldnames = header
-            records = list(reader)
+            records = [(reader.line_num, record) for record in reader]
     except (OSError, ValueError, csv.Error) as error:
         undecoded = isinstance(error, UnicodeDecodeError)
         where = f", line={undecoded_line(path)}" if undecoded else ""
@@ -263,8 +264,9 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
             "a manifest must have the columns path, label and optionally split, "
             f"group, got columns={header}. Rename them."
         )
+    check_columns([], header, path)
     root, rows = path.parent, []
-    for line, record in enumerate(records, 2):
+    for line, record in records:
         values = {
             key: (record.get(key) or "").strip()
             for key in ("path", "label", "split", "group")
@@ -273,11 +275,12 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
         if (
             not values["path"]
             or None in record
+            or None in record.values()
             or any({"\n", "\r"} & set(v) for v in values.values())
         ):
             raise ExtractError(
-                f"each line of a manifest must name an image, got line={line}. Correct "
-                "that line."
+                "each line of a manifest must name an image and have as many cells as "
+                f"its header, got line={line}. Correct that line."
             )
         file = root / values["path"]
         size = file.stat().st_size if is_plain(file) else -1

@@ -42,26 +42,39 @@ class Columns:
     width: int | None = None
 
     def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
-        """The column of each role that there is. ExtractError for a named one that is
-        missing.
+        """Return the column of each role that there is.
+
+        Raises ExtractError for a named column that is missing, and where more than one
+        column, or one of another case, could have a role that none was named for.
         """
         found = {}
         for role in ROLES:
             wanted = getattr(self, role)
             if wanted is not None:
                 check_columns([wanted], names, path)
-            likely = [name for name in (role, f"{role}s") if name in names]
-            if wanted is not None or likely:
-                found[role] = wanted or likely[0]
+                found[role] = wanted
+                continue
+            alike = [name for name in names if _is_called(name, role)]
+            if len(alike) > 1 or set(alike) - {role, f"{role}s"}:
+                raise ExtractError(
+                    f"the column of {role}s must be clear, got {alike} in "
+                    f"{str(path)!r}. Name it by --{role} (of a data set of images: "
+                    f"--column {role}=NAME), or rename them."
+                )
+            if alike:
+                found[role] = alike[0]
         return found
 
     def of_features(self, names: Sequence[str], path: Path) -> list[str]:
-        """The columns of features, in the order in which they are named, then the
-        file's.
+        """Return the columns of features as they are named, then in the file's order.
+
+        Raises ExtractError where none is named and one is likely to be none: a label,
+        group or split of another name than the chosen one, or the index of a frame.
         """
         others = set(self.roles(names, path).values())
         rest = [name for name in names if name not in others]
         if not self.features:
+            _check_rest(rest, path)
             return rest
         exact = [pattern for pattern in self.features if not set("*?[") & set(pattern)]
         check_columns(exact, rest, path)
@@ -72,6 +85,21 @@ class Columns:
             if name == pattern or fnmatchcase(name, pattern)
         )
         return list(found)
+
+
+def _is_called(name: str, role: str) -> bool:
+    return name.strip().lower() in (role, f"{role}s")
+
+
+def _check_rest(names: Sequence[str], path: Path) -> None:
+    for name in names:
+        index = not name.strip() or name.startswith(("__index_level_", "Unnamed: "))
+        if index or any(_is_called(name, role) for role in ROLES):
+            raise ExtractError(
+                "columns that are not named must be features, got "
+                f"{name!r} in {str(path)!r}. Name the features by --features, or "
+                "write the table without its index and that column."
+            )
 
 
 def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
@@ -185,6 +213,7 @@ def _one_array(path: Path) -> StoredArray:
 def _delimited(path: Path, columns: Columns, comma: str) -> Table:
     with _text(path) as file:
         names = [name.strip() for name in next(_records(file, comma, path), [])]
+    _check_header(names, path)
     check_columns([], names, path)
     roles, features = columns.roles(names, path), columns.of_features(names, path)
     if not features:
@@ -212,6 +241,17 @@ def _delimited(path: Path, columns: Columns, comma: str) -> Table:
     return Table(
         kind, len(features), dtype, tuple(features), (path,), tuple(roles), read
     )
+
+
+def _check_header(names: Sequence[str], path: Path) -> None:
+    """Raise ExtractError where the first line is a row: numbers that do not count."""
+    numbers = np.array([_number(name) for name in names])
+    counted = (numbers % 1 == 0).all() and (np.diff(numbers) > 0).all()
+    if len(names) and np.isfinite(numbers).all() and not counted:
+        raise ExtractError(
+            "the first line of a table must name its columns, got the numbers "
+            f"{list(names)[:4]} in {str(path)!r}. Write a line of names above it."
+        )
 
 
 def _numbers(record: list[str], at: list[int]) -> list[float]:

@@ -686,6 +686,19 @@ def test_a_quote_in_a_line_of_a_manifest_takes_no_other_line(tmp_path, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("path,label,label\n1.png,cat,dog\n", "'label' twice"),
+        ("path,label,group\n\n1.png,cat\n", "got line=3"),
+    ],
+)
+def test_a_manifest_says_each_thing_of_a_row_once(tmp_path, text, said):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(ExtractError, match=said):
+        open_source(tmp_path / "a.csv", Classes.parse("cat,dog"))
+
+
+@pytest.mark.parametrize(
     "name", ["../x.png", "a/../../x.png", "/etc/x.png", "C:/x.png", "..\\x.png"]
 )
 def test_paths_outside_a_zip_are_refused(tmp_path, name):

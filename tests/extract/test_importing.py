@@ -514,6 +514,12 @@ def test_a_member_that_unpacks_to_less_or_more_than_it_says_is_refused(tmp_path)
         ("a,b\nx,y\n,\n", "one row at least must be of finite numbers"),
         ("a,split\n1,night\n", "a split must be one of"),
         ("a,label\n1,horse\n", "label='horse'"),
+        ("0.1,0.2\n0.3,0.4\n", "first line of a table must name"),
+        ("2,1\n3,4\n", "first line of a table must name"),
+        (",a\n0,1\n", "got '' in"),
+        ("Unnamed: 0,a\n0,1\n", "got 'Unnamed: 0' in"),
+        ("a,Label\n1,0\n", r"column of labels must be clear, got \['Label'\]"),
+        ("a,group,GROUPS\n1,0,1\n", r"got \['group', 'GROUPS'\]"),
     ],
 )
 def test_unusable_tables_are_refused_in_a_line(tmp_path, text, said):
@@ -522,6 +528,25 @@ def test_unusable_tables_are_refused_in_a_line(tmp_path, text, said):
     with pytest.raises(ExtractError, match=said):
         imported(path)
     assert [p.name for p in tmp_path.iterdir()] == ["f.csv"]
+
+
+def test_columns_counted_by_numbers_have_names(tmp_path):
+    (tmp_path / "f.csv").write_text("0,1,2\n5,6,7\n")
+    assert imported(tmp_path / "f.csv")["features"].tolist() == [[5, 6, 7]]
+
+
+def test_another_column_of_labels_and_an_index_are_no_features(tmp_path):
+    """As a feature they would give the class away, or the order of the rows."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [0.5, 1], "kind": ["cat", "dog"], "label": [0, 1]})
+    frame.to_parquet(tmp_path / "f.parquet", index=False)
+    with pytest.raises(ExtractError, match="got 'label' in"):
+        imported(tmp_path / "f.parquet", Columns(label="kind"))
+    got = imported(tmp_path / "f.parquet", Columns(("a",), label="kind"))
+    assert got["features"].tolist() == [[0.5], [1]]
+    frame[["a"]].set_axis([7, 3]).to_parquet(tmp_path / "g.parquet")
+    with pytest.raises(ExtractError, match="got '__index_level_0__' in"):
+        imported(tmp_path / "g.parquet")
 
 
 def test_a_byte_that_is_no_utf8_is_named_by_its_line(tmp_path):
