@@ -114,7 +114,7 @@ def check_alone(
 
     own: the ledger to be charged. budget: of that ledger, or None. A data set has the
     budgets of every ledger that this home knows for it, and for data sets that share
-    its images.
+    its images. Of one that is gone or cannot be read it is not known: it may hold fits.
     """
     for other in _others(dataset_id, own):
         if other.budget is not None:
@@ -126,11 +126,14 @@ def check_alone(
                 "data set with the same images, extract them with --dataset-id of "
                 "that one."
             )
-        if budget is not None and other.fits:
+        if budget is not None and other.fits != 0:
+            whose = other.overlap.dataset_id if other.overlap else dataset_id
             raise LedgerError(
                 f"a budget must count every fit on the same images, got {other} "
-                f"beside ledger={str(own)!r}. Nothing was charged: use a ledger "
-                "without a budget, and add up."
+                f"beside ledger={str(own)!r}. Nothing was charged or fixed: use a "
+                "ledger without a budget, and add up. If a ledger that is gone was "
+                "moved here, or never held a fit, remove its line from "
+                f"{_notes(whose)}."
             )
 
 
@@ -162,14 +165,7 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
         ledger.set_budget(epsilon, delta)
         return
     with _held_home():
-        check_alone(dataset_id, ledger.path, None)
-        for other in charged_elsewhere(dataset_id, ledger.path):
-            raise LedgerError(
-                f"a budget must count every fit on the same images, got {other} beside "
-                f"ledger={ledger.path!r}. Keep their record without a budget. If a "
-                "ledger that is gone never held a fit, remove its line from "
-                f"{_notes(dataset_id)}."
-            )
+        check_alone(dataset_id, ledger.path, {"epsilon": epsilon, "delta": delta})
         note_ledger(ledger.path, dataset_id)
         ledger.set_budget(epsilon, delta)
 

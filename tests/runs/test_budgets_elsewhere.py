@@ -76,6 +76,19 @@ def test_a_budget_that_the_home_did_not_know_refuses_what_it_would_not_count(
     assert book.fits() == []
 
 
+def test_a_budget_takes_no_fit_beside_a_ledger_that_is_gone(features, tmp_path):
+    """It may hold fits, also where the budget was fixed without a look at it."""
+    other = tmp_path / "other.sqlite"
+    assert fit(features, tmp_path / "one", "--ledger", other).code == 0
+    other.unlink()
+    book = Ledger(tmp_path / "book.sqlite")
+    book.set_budget(1.0, 1e-5)
+    said = refused(fit(features, tmp_path / "two", "--ledger", book.path))
+    assert "must count every fit" in said and "gone or unreadable" in said
+    assert book.fits() == []
+    assert fit(features, tmp_path / "three").code == 0
+
+
 @pytest.mark.parametrize("shared", [120, 20])
 def test_other_data_sets_with_the_images_keep_the_budget_too(
     features, tmp_path, shared
