@@ -141,7 +141,8 @@ def attack_limit(report: dict[str, Any], plan: Any) -> str:
     """Return the limit on a membership-inference attack, rounded up.
 
     It is of all fits of the data set together where the ledger has several: an attacker
-    sees all that was published.
+    sees all that was published. A plain sum holds only where no fit was chosen by the
+    results of another, so with a budget the limit is the budget's.
     """
     from dphead.analysis import tradeoff
 
@@ -152,10 +153,14 @@ def attack_limit(report: dict[str, Any], plan: Any) -> str:
         what = "network" if is_network(report) else "head"
         return tradeoff.detection(limits, f"this {what}", unit)
     exact = ledger["total_accountant"] == "exact"
-    total = (ledger["total_epsilon"], ledger["delta"])
-    limits = tradeoff.limits_of_total(*total, plan.relation, exact=exact)
     whose = "in this ledger" if ledger["elsewhere"] else "together"
-    return tradeoff.detection(limits, f"all {n_fits} fits {whose}", unit)
+    what = f"all {n_fits} fits {whose}, none chosen by the results of another,"
+    total = (ledger["total_epsilon"], ledger["delta"])
+    if limit := ledger["budget"]:
+        what = f"all fits {whose} that the budget of epsilon {limit['epsilon']:g} takes"
+        total = (limit["epsilon"], limit["delta"])
+    limits = tradeoff.limits_of_total(*total, plan.relation, exact=exact)
+    return tradeoff.detection(limits, what, unit)
 
 
 def unprotected(report: dict[str, Any]) -> str:

@@ -24,8 +24,12 @@ from commands import (
 )
 from features import edited
 
+from dphead.analysis.rounding import percent_up
+from dphead.analysis.tradeoff import detection_limits
 from dphead.cli.outcome import next_commands
 from dphead.planning import presets
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.accounting import GaussianEvent
 from dphead.runs.head_file import load_head
 from dphead.runs.ledgers import ledger_home
 from extract.format import open_features, write_features
@@ -323,6 +327,25 @@ def test_a_fit_prints_six_sections_at_80_columns_and_nothing_else(
     ):
         assert part in text, part
     assert "\x1b" not in done.out + done.err
+
+
+@pytest.mark.parametrize("budget", [None, 3.0])
+def test_the_limit_of_several_fits_is_the_budgets_or_says_what_it_assumes(
+    features, tmp_path, budget
+):
+    """A plain sum of fits that were chosen by earlier results is no guarantee."""
+    mu = 2**0.5 * mu_from_epsilon(1.0, 1e-5)
+    taken = "all 2 fits together, none chosen by the results of another,"
+    if budget:
+        fitted("ledger", "budget", features, "--epsilon", budget, "--delta", 1e-5)
+        mu = mu_from_epsilon(budget, 1e-5)
+        taken = "all fits together that the budget of epsilon 3 takes"
+    fitted("fit", features, "-o", tmp_path / "one", *LS)
+    done = fitted("fit", features, "-o", tmp_path / "two", *LS)
+    text = " ".join(done.out.split())
+    assert f"a membership-inference attack on {taken} detects at most" in text
+    replaced = detection_limits([GaussianEvent(1 / mu)], "zero_out")[True]
+    assert f"{percent_up(replaced)} if an unused row has another" in text
 
 
 def test_details_are_printed_with_v(features, run):
