@@ -1,8 +1,8 @@
-"""Rounded Gaussian noise from a cryptographic generator, keyed anew for each release.
+"""Draw rounded Gaussian noise from a cryptographic generator, keyed for each release.
 
-One independent draw per coordinate, step and release: none may be used twice. ChaCha20
-(the `randomgen` package) gets 256 bits from the operating system for every release, so
-nothing is shared between releases, processes or forks and no generator state can be
+Each coordinate, step and release gets one independent draw. No draw may be used twice.
+ChaCha20 (the `randomgen` package) gets 256 bits from the operating system for every
+generator. So releases, processes and forks share nothing, and no generator state can be
 repeated or guessed.
 """
 
@@ -17,13 +17,19 @@ from dphead.privacy.normal import rounded_gaussian, symmetric_rounded_gaussian
 
 
 class NoiseSource:
-    """Gives each release its own generators.
+    """Give each release its own random generators.
 
-    seed: None for a guarantee. An integer makes every draw reproducible, for tests:
-    then there is no privacy, and `private` is False, which every report states.
+    Parameters
+    ----------
+    seed : int or None, default None
+        None draws keys from the operating system, as a guarantee requires. An integer
+        makes every draw reproducible, for tests. Then there is no privacy: `private` is
+        False, and every report states it.
 
-    Guarantee: with seed=None each call of `generator` returns a stream keyed by 256
-    fresh bits of OS entropy.
+    Guarantee
+    ---------
+    With `seed=None`, each call of `generator` returns a stream keyed by 256 fresh bits
+    of operating-system entropy.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -31,16 +37,29 @@ class NoiseSource:
 
     @property
     def private(self) -> bool:
-        """Whether the draws are secret."""
+        """Return whether the draws are secret."""
         return self.seed is None
 
     def generator(self, sequence: int, purpose: str) -> np.random.Generator:
-        """A fresh generator for release number `sequence` and `purpose` ("noise" or
-        "sample").
+        """Return a fresh generator for one release and one purpose.
 
-        Guarantee: seeded draws depend on (seed, sequence, purpose) alone, so a resumed
-        seeded run repeats them and no two releases of a fit share any; unseeded draws
-        never repeat.
+        Parameters
+        ----------
+        sequence : int
+            Number of the release in its fit.
+        purpose : {"noise", "sample"}
+            What the draws are used for.
+
+        Returns
+        -------
+        numpy.random.Generator
+            A ChaCha20 stream.
+
+        Guarantee
+        ---------
+        Seeded draws depend on (seed, sequence, purpose) alone. So a resumed seeded run
+        repeats them, and no two releases of a fit share any. Unseeded draws never
+        repeat.
         """
         if self.seed is None:
             key = secrets.token_bytes(32)
@@ -55,11 +74,27 @@ class NoiseSource:
 def rounded_noise(
     generator: np.random.Generator, shape: tuple[int, ...], sd: float, symmetric: bool
 ) -> np.ndarray:
-    """Independent draws of round(N(0, sd**2)), int64; of round(sd (Z + Zᵀ)/2) if
-    symmetric.
+    """Return independent draws of Gaussian noise, rounded to integers.
 
-    Guarantee: proofs/noise.md; the symmetric form is post-processing of the whole d x d
-    mechanism.
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+        Source of uniform bits.
+    shape : tuple of int
+        Shape of the sum. If `symmetric`, it ends in two equal lengths.
+    sd : float
+        Standard deviation before rounding, in integer units of the sum.
+    symmetric : bool
+        Whether the sum is a symmetric matrix, or a stack of them.
+
+    Returns
+    -------
+    ndarray of int64
+        Draws of round(N(0, sd**2)). If `symmetric`, draws of round(sd (Z + Zᵀ)/2).
+
+    Guarantee
+    ---------
+    proofs/noise.md. The symmetric form is post-processing of the whole d x d mechanism.
     """
     draw = symmetric_rounded_gaussian if symmetric else rounded_gaussian
     return draw(generator, shape, sd)

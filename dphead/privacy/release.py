@@ -1,9 +1,9 @@
-"""`release`: charge, sample, sum, add noise, commit.
+"""Provide `release`, the only function that may return sums over private rows.
 
-Nothing else may hand out private sums.
+It charges, samples, sums, adds noise and commits, in this order.
 
-The noise, the sample and the event that the accountant sees are all computed from one
-`ReleaseSpec`, so the guarantee cannot differ from what ran.
+One `ReleaseSpec` determines the noise, the sample and the event that the accountant
+sees. So the reported guarantee cannot differ from what ran.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ from dphead.privacy.query import Params, Query, check_whole, root
 from dphead.privacy.reserved import FitLedger
 from dphead.privacy.sampling import poisson_sample
 
-MAX_SUM = 2**62  # sums stay below it in int64 (proofs/exactness.md)
+MAX_SUM = 2**62  # sums stay below it, so int64 holds them (proofs/exactness.md)
 
 
 def release(
@@ -38,15 +38,52 @@ def release(
     noise: NoiseSource,
     summer: Summer,
 ) -> Released:
-    """Charge, sample, sum integers, add rounded noise once, commit, return.
+    """Charge one release, sum the rows, add rounded noise once, commit and return.
 
-    Guarantee: the returned value is a Gaussian mechanism (on a Poisson sample where
-    sampling_prob < 1, on an epoch's random share where epoch_steps > 1) of the query's
-    integer sum, with sd >= noise_multiplier times its sensitivity, rounded to integers
-    afterwards. The charge is durable before the summer is asked, and the noisy value is
-    durable, where the ledger stores values, before it is returned. ValueError, before
-    anything is read, for what was not planned, and for noise from a seed unless the
-    spec, and so the charge, says that it is not private.
+    Parameters
+    ----------
+    query : Query
+        The statistic. It must be the planned one (`spec.query`).
+    params : Params
+        Public numbers and earlier releases that the statistic may use.
+    rows : Rows
+        The private rows.
+    spec : ReleaseSpec
+        What was decided before any row was read.
+    ledger : FitLedger
+        The reserved releases of this fit.
+    noise : NoiseSource
+        Source of the sample and of the noise.
+    summer : Summer
+        What adds the integer vectors of the rows.
+
+    Returns
+    -------
+    Released
+        The noisy sum in real units (float64), and its standard deviation before
+        rounding. If an earlier run committed this release, that run's value.
+
+    Raises
+    ------
+    ValueError
+        Before any row is read: if the query or the rows are not the planned ones. If
+        the noise has a seed but `spec`, and so the charge, says that the release is
+        private. If there is no noise and the ledger stores values. If the noise or the
+        sum would leave the range of the integers.
+    LedgerError
+        If the release is not the next reserved one, or cannot be begun or committed.
+    TypeError
+        If the summer returns another type or shape, which is a defect.
+
+    Guarantee
+    ---------
+    The returned value is a Gaussian mechanism of the query's integer sum, rounded to
+    integers afterwards. The noise's standard deviation is at least `noise_multiplier`
+    times the sensitivity (which one: `noise_scale`). The mechanism runs on a Poisson
+    sample if `sampling_prob` < 1, and on an epoch's random share if `epoch_steps` > 1.
+
+    The charge is durable before the summer is called. If the ledger stores values, the
+    noisy value is durable before it is returned.
     """
     _check_planned(query, rows, spec)
     if spec.private and not noise.private:
@@ -75,7 +112,7 @@ def release(
     request = SumRequest(query, params, rows, spec, spec.clip_norm, indices)
     if np.isfinite(spec.clip_norm):
         request = replace(request, following=_following(ledger))
-    else:  # no noise, hence no secret to keep
+    else:  # without noise there is no privacy to lose by reading the norms
         clip_norm = query.no_clip(summer.largest_norm(request), params)
         request = replace(request, clip_norm=max(clip_norm, 1e-100))
         unit = query.unit(request.clip_norm, transform.append)
@@ -96,11 +133,37 @@ def release(
 
 
 def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, float]:
-    """(unit of the sum, standard deviation of its noise in these units).
+    """Return the unit of the integer sum and the standard deviation of its noise.
 
-    Guarantee: the deviation is not below noise_multiplier times the relation's own
-    sensitivity for full batches; for Poisson batches times the zero-out one, because
-    their accountant handles replace-one itself (proofs/poisson.md).
+    Parameters
+    ----------
+    query : Query
+        The statistic.
+    spec : ReleaseSpec
+        The planned release.
+    append : float
+        The constant appended to each row; 0 for none.
+
+    Returns
+    -------
+    unit : float
+        The real number that an integer of the sum stands for. It is 1 if `clip_norm` is
+        infinite: `release` then finds a clip norm, without privacy.
+    sd : float
+        Standard deviation of the noise before rounding, in these units; 0 without
+        noise.
+
+    Raises
+    ------
+    ValueError
+        If `sd` is outside 2**-3 to 2**44, or if a sum could reach 2**62.
+
+    Guarantee
+    ---------
+    For full batches, `sd` is at least `noise_multiplier` times the sensitivity under
+    the spec's neighboring relation. For Poisson batches it is at least
+    `noise_multiplier` times the zero-out sensitivity, because their accountant handles
+    replace-one itself (proofs/poisson.md).
     """
     if spec.noise_multiplier == 0:
         known = np.isfinite(spec.clip_norm)  # else `release` finds a clip norm
@@ -110,12 +173,13 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
     check_whole("squared_sensitivity", squared, 1)
     product = spec.noise_multiplier * root(squared)
     sd = float(np.nextafter(product, np.inf))
-    if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:  # twice: off a diagonal it is halved
+    # Off the diagonal of a symmetric sum, sd is divided by sqrt(2): twice leaves room.
+    if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:
         raise ValueError(
             "noise must be of 2**-3 to 2**44 units of the sum, got noise_multiplier="
             f"{spec.noise_multiplier} and {sd=} units. Choose another budget."
         )
-    # Under add_remove n is private: room for 2**30 rows.
+    # Under add_remove n is private: the limit must not depend on it.
     n = 2**30 if spec.relation == "add_remove" else spec.n_rows
     if n * query.most() > MAX_SUM:
         raise ValueError(
@@ -125,7 +189,7 @@ def noise_scale(query: Query, spec: ReleaseSpec, append: float) -> tuple[float, 
 
 
 def _check_planned(query: Query, rows: Rows, spec: ReleaseSpec) -> None:
-    """ValueError unless the query and the rows are those of the plan."""
+    """Raise ValueError unless the query and the rows are those of the plan."""
     if query.name != spec.query:
         raise ValueError(
             f"the query must be the planned one, got query={query.name}. "
@@ -146,7 +210,7 @@ def _check_planned(query: Query, rows: Rows, spec: ReleaseSpec) -> None:
 def _sampled(
     rows: Rows, spec: ReleaseSpec, noise: NoiseSource, sequence: int
 ) -> np.ndarray | None:
-    """Increasing slots of the Poisson sample, or None for the full batch."""
+    """Return the increasing slots of the Poisson sample, or None for a full batch."""
     if spec.sampling_prob == 1:
         return None
     generator = noise.generator(sequence, "sample")
@@ -157,6 +221,6 @@ def _sampled(
 
 
 def _following(ledger: FitLedger) -> ReleaseSpec | None:
-    """The release reserved next."""
+    """Return the release that is reserved next, or None after the last."""
     reserved = ledger.following()
     return None if reserved is None else ReleaseSpec(**reserved)

@@ -1,24 +1,44 @@
-"""Which rows take part in a release: all, so many of a group, a Poisson sample, or
-those that an epoch's random allocation gives it.
+"""Choose the rows that take part in a release.
 
-A sample is secret: neither it nor its size may be stored or handed out.
+These are all rows, at most a number per group, a Poisson sample, or the rows that an
+epoch's random allocation assigns to the release.
+
+A sample is secret: neither the sample nor its size may be stored or returned to a user.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-NO_GROUP = -1  # as a features file has it
+NO_GROUP = -1  # the value that a features file stores for a row without a group
 
 
 def poisson_sample(
     n_rows: int, sampling_prob: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Indices of a Poisson sample, increasing, int64: each row is in it independently
-    with probability sampling_prob, rounded down to 53 bits.
+    """Return the increasing slots of a Poisson sample.
 
-    Guarantee: one 53-bit uniform per row slot, drawn from a fresh cryptographic stream;
-    the sample's size is whatever it is (0 included), is secret, and is never stored. No
+    Each row is in the sample independently, with probability `sampling_prob` rounded
+    down to 53 bits.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of row slots.
+    sampling_prob : float
+        Sampling rate, in (0, 1].
+    generator : numpy.random.Generator
+        A fresh cryptographic stream (`NoiseSource.generator`).
+
+    Returns
+    -------
+    ndarray of int64
+        Slots in the sample; possibly none.
+
+    Guarantee
+    ---------
+    Each row slot gets one 53-bit uniform number from the generator. The size of the
+    sample is whatever the draws give, 0 included. It is secret and is never stored. No
     row is dropped to fit a batch.
     """
     most = np.floor(sampling_prob * 2.0**53) / 2.0**53  # uniforms have 53 bits
@@ -26,10 +46,27 @@ def poisson_sample(
 
 
 def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.ndarray:
-    """(n_rows,) int64: for each row one of `steps` steps, uniform and independent.
+    """Assign each row to one of `steps` steps, uniformly and independently.
 
-    Guarantee: exactly uniform for uniform bits: of the 2**64 numbers so many as are
-    left over by a division into `steps` equal parts are drawn again.
+    Parameters
+    ----------
+    n_rows : int
+        Number of row slots.
+    steps : int
+        Steps of the epoch, at least 1.
+    generator : numpy.random.Generator
+        A fresh cryptographic stream.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_rows,)
+        The step of each row, from 0.
+
+    Guarantee
+    ---------
+    The assignment is exactly uniform if the generator's bits are uniform. The 2**64
+    numbers do not always divide into `steps` equal parts: the numbers left over are
+    drawn again.
     """
     left_over = np.uint64(2**64 % steps)
     found = np.zeros(n_rows, np.uint64)
@@ -43,23 +80,42 @@ def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.
 
 @dataclass
 class Allocation:
-    """Which step of the current epoch uses which rows. Memory of one fit's process.
+    """Hold in memory which step of the current epoch uses which rows.
 
-    It must not be stored, copied or drawn a second time in an epoch: a row could be
-    used twice, for which nobody is charged (proofs/allocation.md).
+    One fit's process holds it. It must not be stored, copied or drawn a second time in
+    an epoch: a row could then be used twice, which is not charged
+    (proofs/allocation.md).
     """
 
     _steps: np.ndarray | None = field(default=None, repr=False)
-    _next: int = 0  # the step that may be taken of it
+    _next: int = 0  # the only step that may use `_steps`
 
     def rows(
         self, step: int, steps: int, n_rows: int, generator: np.random.Generator
     ) -> np.ndarray:
-        """Increasing slots of the rows of a step of an epoch, int64.
+        """Return the increasing slots of the rows that one step of an epoch uses.
 
-        Guarantee: rows are drawn for step 0 alone. Of any later step the rows are those
-        of that draw if this process released all steps between, and none otherwise: so
-        an epoch uses a row once at most, whoever goes on with it.
+        Parameters
+        ----------
+        step : int
+            Step of the epoch, from 0.
+        steps : int
+            Steps of the epoch.
+        n_rows : int
+            Number of row slots.
+        generator : numpy.random.Generator
+            A fresh cryptographic stream. Only step 0 draws from it.
+
+        Returns
+        -------
+        ndarray of int64
+            Slots of the step's rows.
+
+        Guarantee
+        ---------
+        Rows are assigned to steps at step 0 only. A later step gets its rows of that
+        assignment if this process released all steps in between, and no rows otherwise.
+        So an epoch uses a row at most once, whichever process continues it.
         """
         if step == 0:
             self._steps = random_steps(n_rows, steps, generator)
@@ -71,17 +127,34 @@ class Allocation:
         return np.flatnonzero(self._steps == step)
 
     def released(self, step: int) -> None:
-        """That step's release is committed: the next one may be taken."""
+        """Record that `step` is committed: the next step may use its rows."""
         self._next = step + 1
 
 
 def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
-    """(n,) bool: the first `cap` rows of each group.
+    """Return which rows are among the first `cap` rows of their group.
 
-    groups: (n,) ids; NO_GROUP (-1), which no group has, is a row on its own.
+    Parameters
+    ----------
+    groups : ndarray of int, shape (n,)
+        Group id of each row. A row with NO_GROUP (-1) belongs to no group and is kept.
+    cap : int
+        The most rows that a group keeps, at least 1.
 
-    Guarantee: at most `cap` rows of a group are kept, and which of them depends on that
-    group's slots alone.
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        True for the rows that are kept.
+
+    Raises
+    ------
+    ValueError
+        If `cap` is below 1 or not whole.
+
+    Guarantee
+    ---------
+    At most `cap` rows of a group are kept. Which of them depends on that group's slots
+    alone.
     """
     if cap < 1 or cap != int(cap):
         raise ValueError(
@@ -90,7 +163,7 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
         )
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
-    first = np.searchsorted(ordered, ordered)  # of its group
+    first = np.searchsorted(ordered, ordered)  # position of the group's first row
     rank = np.arange(len(groups)) - first
     kept = np.empty(len(groups), bool)
     kept[order] = (rank < cap) | (ordered == NO_GROUP)
