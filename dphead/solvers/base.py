@@ -1,5 +1,6 @@
-"""The protocol between a solver and the one loop in `dphead.runs.loop`: plan, ask, be
-told, return a head.
+"""Define the protocol between a solver and the loop in `dphead.runs.loop`.
+
+A solver plans its releases, asks for each one, receives its value, and returns a head.
 """
 
 from collections.abc import Generator
@@ -15,14 +16,21 @@ from dphead.solvers.head import LinearHead
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What a solver knows before anything is released.
+    """Hold the public numbers that a solver knows before the first release.
 
-    n_rows: public n, or nominal_n under add/remove.
-
-    mu: a row's share of one full-batch sum over the noise, if that sum took the whole
-    budget (`Plan.budgeted` sets it); inf without privacy.
-
-    group_cap: how many rows a protected unit has at most (`Plan.budgeted` too).
+    Parameters
+    ----------
+    n_rows : int
+        Public number of rows n, or `nominal_n` under add/remove.
+    n_features : int
+        Number of features of a row.
+    n_classes : int
+        Number of classes.
+    mu : float, default inf
+        GDP parameter μ: the sensitivity to one row over the noise of one full-batch sum
+        that takes the whole budget. `Target.budgeted` sets it. inf means no privacy.
+    group_cap : int, default 1
+        Largest number of rows that one protected unit has. `Target.budgeted` sets it.
     """
 
     n_rows: int
@@ -33,17 +41,32 @@ class PublicFacts:
 
     def __post_init__(self) -> None:
         for name in ("n_rows", "n_features", "n_classes", "group_cap"):
-            whole = index(getattr(self, name))  # numpy's integers come round: Python's
+            # numpy integers overflow and wrap, Python integers do not
+            whole = index(getattr(self, name))
             object.__setattr__(self, name, whole)  # the class is frozen
 
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """One release that a solver will ask for.
+    """Describe one release that a solver will ask for.
 
-    weight: its share of the budget: noise_multiplier is proportional to 1/sqrt(weight),
-    so that mu² is split by weight when every batch is full. noise_multiplier: given
-    instead of a weight, it is fixed and not calibrated. epoch_steps: as `ReleaseSpec`.
+    Parameters
+    ----------
+    label : str
+        Name of the release. Each `Ask` repeats it.
+    query : Query
+        Statistic to release.
+    clip_norm : float
+        Clip norm of what the statistic clips.
+    weight : float, default 1
+        Relative share of the budget. The noise multiplier is proportional to
+        1/sqrt(weight), so μ² is split by weight when every batch is full.
+    sampling_prob : float, default 1
+        Sampling rate of Poisson batches; 1 is the full batch.
+    noise_multiplier : float, optional
+        Fixed noise multiplier. It replaces `weight` and is not calibrated.
+    epoch_steps : int, default 1
+        As in `ReleaseSpec`.
     """
 
     label: str
@@ -57,9 +80,19 @@ class PlannedRelease:
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """The next planned release, and what its statistic depends on.
+    """Request the next planned release.
 
-    source: of which rows, where a fit has several networks' features of the same ones.
+    Parameters
+    ----------
+    label : str
+        Label of the planned release.
+    query : Query
+        Statistic to release.
+    params : Params
+        Public numbers and earlier releases that the statistic depends on.
+    source : int, default 0
+        Index of the feature source, if a fit has features of the same rows from several
+        backbones.
     """
 
     label: str
@@ -70,10 +103,14 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What was released.
+    """Hold the released value that answers an `Ask`.
 
-    value: float64; noise_sd: standard deviation of each entry's noise (0 without
-    privacy).
+    Parameters
+    ----------
+    value : ndarray of float64
+        Noisy sum, in the shape of the query.
+    noise_sd : float
+        Standard deviation of the noise of each entry; 0 without privacy.
     """
 
     value: np.ndarray
@@ -84,18 +121,19 @@ Steps = Generator[Ask, Answer, LinearHead]
 
 
 class Solver(Protocol):
-    """plan: every release, before any data.
+    """Define what a solver provides: a name, a plan, and a generator of requests.
 
-    solve: a generator that yields each `Ask` in that order.
+    `plan` lists every release before any data is read. `solve` yields one `Ask` for
+    each planned release, in the same order, and returns the head.
     """
 
     @property
     def name(self) -> str:
-        """What the ledger and the report call it."""
+        """Return the solver's name in the ledger and the report."""
         ...
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The releases, in order."""
+        """Return the planned releases, in order."""
         ...
 
     def solve(self, facts: PublicFacts) -> Steps:
@@ -103,14 +141,19 @@ class Solver(Protocol):
         ...
 
 
-# float64 arrays that a solver holds at once, at most: chosen, and tests hold the bound
-WEIGHT_ARRAYS = 8  # of the weights' shape: iterates, their mean, moments, gradients
-GRAM_ARRAYS = 6  # of a Gram matrix's: as many as `ErrorBars` makes
+# Upper bounds on the float64 arrays that a solver holds at once: chosen, not measured.
+# Tests hold solvers to them.
+# arrays of the weights' shape: iterates, their mean, moments, gradients
+WEIGHT_ARRAYS = 8
+# arrays of the Gram matrix's shape: as many as `ErrorBars` makes
+GRAM_ARRAYS = 6
 
 
 def solving_bytes(facts: PublicFacts, by_gram: bool) -> int:
-    """Bytes that the solvers of this folder work in: weights and their copies, and with
-    a Gram matrix its factors, or its eigenvectors.
+    """Return an upper bound on the memory of this package's solvers, in bytes.
+
+    The bound counts copies of the weights. With `by_gram`, it also counts the Gram
+    matrix with its factors or eigenvectors.
     """
     width = facts.n_features + 1
     weights = WEIGHT_ARRAYS * width * facts.n_classes

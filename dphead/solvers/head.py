@@ -1,4 +1,8 @@
-"""A linear head, the rows that it scores, and its intercept's row of weights."""
+"""Define the linear head, the rows that it scores, and the handling of its intercept.
+
+A solver works on weights with one more row if a constant is appended to each row. That
+last row, times the constant, is the intercept.
+"""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,8 +15,9 @@ from dphead.privacy.transform import RowTransform, transformed
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
-    """The accuracy expected on new data of the same kind, with a 90 % interval, from
-    private releases alone.
+    """Hold the expected accuracy on new data of the same kind, with a 90 % interval.
+
+    The estimate uses private releases alone. `low` and `high` are the interval's ends.
     """
 
     accuracy: float
@@ -22,11 +27,19 @@ class AccuracyEstimate:
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """The accuracy expected on each class, and of the class where it is least.
+    """Hold the expected accuracy on each class, and on the weakest class.
 
-    worst: of the class at position `weakest`, the least of noisy numbers, which is
-    below the true least on average. Its interval holds the least accuracy of any class
-    with 90 %, whichever class that is: it is wider than that of `each` there.
+    Parameters
+    ----------
+    each : tuple of AccuracyEstimate
+        One estimate for each class.
+    weakest : int
+        Position of the class with the lowest estimate.
+    worst : AccuracyEstimate
+        Estimate for the class at `weakest`. The accuracy is the lowest of several noisy
+        numbers, so on average it is below the true lowest accuracy. The interval holds
+        the lowest accuracy of any class with 90 %, whichever class that is. It is
+        therefore wider than the interval in `each`.
     """
 
     each: tuple[AccuracyEstimate, ...]
@@ -36,8 +49,10 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which of several networks' features a head is of, and what a small head on each
-    was expected to get right, from private releases alone.
+    """Hold the chosen backbone and the expected accuracy of each trial.
+
+    Both come from private releases alone. `chosen` is the position of the backbone.
+    `trials` has the expected accuracy of a small head on each backbone's features.
     """
 
     chosen: int
@@ -45,27 +60,47 @@ class Selection:
 
 
 class StandardErrors(Protocol):
-    """How far the noise moves weights: `solvers.error_bars.ErrorBars`."""
+    """Define how standard errors of the weights are read (`error_bars.ErrorBars`)."""
 
     def std(self, rows: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
-        """Standard errors (k, c) of rows (k, width) @ weights @ classes (m, c)."""
+        """Return standard errors (k, c) of rows @ weights @ classes.
+
+        rows is (k, width), classes is (m, c) for m classes.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class LinearHead:
-    """scores = transform(x) @ weights + intercept.
+    """Score rows linearly: scores = transform(x) @ weights + intercept.
 
-    feature_clip: rows that are longer after the transform are shortened to it, as in
-    training; None for a head that was trained on whole rows (`prediction_clip`).
-    weights: (n_features, n_classes); intercept: (n_classes,).
+    Parameters
+    ----------
+    weights : ndarray of shape (n_features, n_classes)
+        Weights for transformed rows.
+    intercept : ndarray of shape (n_classes,)
+        Intercept of each class.
+    transform : RowTransform
+        Transform of rows before scoring, as in training.
+    loss : {"softmax", "sigmoid", "squared"}, default "softmax"
+        Loss that decides how scores become probabilities. Scores of "squared" are not
+        calibrated.
+    estimate : AccuracyEstimate, optional
+        Accuracy that the solver expects, or None if it did not ask for counts.
+    error_bars : StandardErrors, optional
+        Standard errors of the weights due to the noise.
+    class_accuracy : ClassAccuracy, optional
+        Expected accuracy on each class.
+    selection : Selection, optional
+        Choice of these features among those of several backbones.
+    feature_clip : float, optional
+        Norm to which longer rows are shortened after the transform, as in training.
+        None for a head that was trained on rows without a clip (`prediction_clip`).
 
-    loss: how scores become probabilities ("softmax", "sigmoid", or "squared", whose
-    scores are not calibrated). ValueError for another.
-    estimate: what the solver expects of the head, or None if it did not ask.
-    error_bars: how far the noise moves it, or None.
-    class_accuracy: what is expected of each class, or None.
-    selection: how its features were chosen among several networks', or None.
+    Raises
+    ------
+    ValueError
+        If `loss` is unknown.
     """
 
     weights: np.ndarray
@@ -83,10 +118,24 @@ class LinearHead:
             raise unknown(self.loss)
 
     def scores(self, x: np.ndarray, block: int = 4096) -> np.ndarray:
-        """Return scores (n, n_classes) float64 of rows x (n, n_features).
+        """Return the scores of rows for every class.
 
-        A row that training masks has the score NaN for every class. Raises ValueError
-        for rows of another width.
+        Parameters
+        ----------
+        x : ndarray of shape (n, n_features)
+            Rows before the transform.
+        block : int, default 4096
+            Number of rows that are scored at a time.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes), float64
+            Scores. A row that training masks has the score NaN for every class.
+
+        Raises
+        ------
+        ValueError
+            If the rows have another width than the head.
         """
         out = np.empty((len(x), self.weights.shape[1]))
         for i in range(0, len(x), block):
@@ -97,12 +146,26 @@ class LinearHead:
     def scores_std(
         self, x: np.ndarray, classes: np.ndarray | None = None, block: int = 4096
     ) -> np.ndarray:
-        """Standard errors (n, c) of scores @ classes due to the privacy noise.
+        """Return the standard errors of scores @ classes due to the privacy noise.
 
-        classes: (n_classes, c), None for each. A row that training masks has NaN.
+        Parameters
+        ----------
+        x : ndarray of shape (n, n_features)
+            Rows before the transform.
+        classes : ndarray of shape (n_classes, c), optional
+            Combinations of classes. None means each class by itself.
+        block : int, default 4096
+            Number of rows that are handled at a time.
 
-        Raises ValueError for a head without `error_bars`, as all do that did not ask
-        for them.
+        Returns
+        -------
+        ndarray of shape (n, c)
+            Standard errors. A row that training masks has NaN.
+
+        Raises
+        ------
+        ValueError
+            If the head has no `error_bars`: only a fit that asks for them saves them.
         """
         errors, append = self._asked_for(), self.transform.append
         out = np.empty(
@@ -119,8 +182,16 @@ class LinearHead:
     def weights_std(
         self, classes: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Standard errors of (weights @ classes, intercept @ classes): (n_features, c)
-        and (c,). As `scores_std`.
+        """Return the standard errors of weights @ classes and intercept @ classes.
+
+        Parameters and errors are those of `scores_std`.
+
+        Returns
+        -------
+        weights : ndarray of shape (n_features, c)
+            Standard errors of the weights.
+        intercept : ndarray of shape (c,)
+            Standard errors of the intercept.
         """
         append = self.transform.append
         return split_intercept(
@@ -136,7 +207,7 @@ class LinearHead:
             )
         rows = float_rows(self.transform, x)
         if self.feature_clip is not None:
-            # float64 holds the square of any row of float32
+            # float64 holds the square of any float32 number, so no norm overflows
             length = np.linalg.norm(rows, axis=1, keepdims=True)
             rows *= self.feature_clip / np.maximum(length, self.feature_clip)
         return rows
@@ -151,13 +222,28 @@ class LinearHead:
 
 
 def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
-    """Return rows x (k, n_features) as training sees them, float64, before any clip.
+    """Return rows as training sees them before any clip, without the appended constant.
 
-    Training and prediction share `privacy.transform.transformed`: rows of any scale
-    that float32 holds keep their direction. The appended constant is left out. A row
-    that training masks is NaN: it is not finite, in itself or in float32.
+    Parameters
+    ----------
+    transform : RowTransform
+        Transform of the head.
+    x : ndarray of shape (k, n_features)
+        Rows before the transform.
+
+    Returns
+    -------
+    ndarray of shape (k, n_features), float64
+        Transformed rows. A row that training masks is NaN: it is not finite, as given
+        or in float32.
+
+    Notes
+    -----
+    Training and prediction share `privacy.transform.transformed`. Rows of any scale
+    that float32 holds keep their direction.
     """
-    with np.errstate(all="ignore"):  # numbers beyond float32, and signalling NaNs
+    # numbers beyond float32 and signaling NaNs would warn
+    with np.errstate(all="ignore"):
         rows = transformed(transform, np.asarray(x, np.float32))
         values = rows.integers * rows.scale[:, None]
     values[~rows.finite] = np.nan
@@ -167,10 +253,16 @@ def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
 def prediction_clip(
     feature_clip: float, row_norm: float | None, mu: float
 ) -> float | None:
-    """Return the clip of a head's rows, or None where no row is longer.
+    """Return the clip norm of a head's rows, or None if no row is clipped.
 
-    row_norm: the length of rows after the transform, None if it is their own. mu: of
-    the budget; without noise nothing is clipped.
+    Parameters
+    ----------
+    feature_clip : float
+        Clip norm in training.
+    row_norm : float or None
+        Norm of every row after the transform; None if rows keep their own norms.
+    mu : float
+        μ of the budget. Without noise (inf) no row is clipped.
     """
     longest = np.inf if row_norm is None else row_norm
     return feature_clip if feature_clip < longest and np.isfinite(mu) else None
@@ -179,8 +271,9 @@ def prediction_clip(
 def split_intercept(
     weights: np.ndarray, append: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(weights, intercept) of a (width, n_classes) solution whose last row multiplies
-    the appended constant.
+    """Split a (width, n_classes) solution into (weights, intercept).
+
+    The solution's last row multiplies the appended constant, if there is one.
     """
     if append:
         return weights[:-1], weights[-1] * append
@@ -188,8 +281,9 @@ def split_intercept(
 
 
 def join_intercept(head: LinearHead) -> np.ndarray:
-    """(width, n_classes): the inverse of `split_intercept`, for a query that scores
-    rows.
+    """Return weights (width, n_classes) that hold the intercept as their last row.
+
+    This is the inverse of `split_intercept`, for queries that score rows.
     """
     append = head.transform.append
     return (
@@ -198,8 +292,9 @@ def join_intercept(head: LinearHead) -> np.ndarray:
 
 
 def center_classes(value: np.ndarray) -> np.ndarray:
-    """Project class scores on I - 11ᵀ/m: only differences between classes reach the
-    argmax.
+    """Subtract each row's mean over the classes: project scores on I - 11ᵀ/m.
+
+    Only differences between classes affect the argmax.
     """
     return value - value.mean(axis=-1, keepdims=True)
 
@@ -207,9 +302,10 @@ def center_classes(value: np.ndarray) -> np.ndarray:
 def zero_weights(
     transform: RowTransform, sizes: tuple[int, int], initial_bias: float = 0.0
 ) -> np.ndarray:
-    """(width, n_classes) weights that score initial_bias for every row and class.
+    """Return weights that score initial_bias for every row and class.
 
-    sizes: (n_features, n_classes).
+    sizes is (n_features, n_classes), and the weights are (width, n_classes). Without an
+    appended constant, every score is 0.
     """
     n_features, n_classes = sizes
     weights = np.zeros((transform.width(n_features), n_classes))
@@ -224,7 +320,7 @@ def head_of(
     loss: Loss,
     feature_clip: float | None = None,
 ) -> LinearHead:
-    """The head of a (width, n_classes) solution."""
+    """Return the head of a (width, n_classes) solution."""
     coefficients, intercept = split_intercept(weights, transform.append)
     return LinearHead(
         coefficients, intercept, transform, loss, feature_clip=feature_clip
