@@ -1,8 +1,8 @@
-"""`dphead check`: what the guarantee of a finished run does not cover.
+"""Report what the guarantee of a finished run does not cover (`dphead check`).
 
-Each check reads what the run recorded (`dphead.analysis.records`); none may read a
-private row. A run without findings can still hide what left no record: a network tuned
-on the same rows, several rows of one person, a deleted ledger.
+Each check reads only what the run recorded (`dphead.analysis.records`), never a private
+row. A run without findings can still hide what left no record: a backbone tuned on the
+same rows, several rows of one person, a deleted ledger.
 """
 
 import math
@@ -16,7 +16,8 @@ from dphead.analysis.sealed import as_written
 from dphead.planning.plan import large_delta
 
 DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
-# judged here, whatever extraction can do
+# Normalizations that use one row alone. Listed here, not imported from `extract`: the
+# check must not follow a kind that extraction adds.
 ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
 PUBLIC_MEANS = (
     (0.485, 0.456, 0.406),
@@ -28,7 +29,7 @@ RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json", "run.toml"}
 RUN_FILES |= {
     f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
 }
-# made of report.json, and held against it by `card.kept`
+# computed from report.json; `analysis.card.kept` compares them with it
 DERIVED = {"report.html", "README.md", "registry.yaml"}
 RUN_FILES |= DERIVED
 PRIVATE_METRICS = (
@@ -41,7 +42,7 @@ PRIVATE_METRICS = (
     "calibration",
 )
 
-# what may hold accuracies, and the releases that these come from
+# report entries that may hold accuracies, and the noisy release that each comes from
 RELEASED = {
     "expected_accuracy": "CorrectCounts",
     "selection": "CorrectCounts",
@@ -51,8 +52,18 @@ RELEASED = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that the guarantee does not cover: its name, what was found, why it
-    matters, what to do.
+    """Describe one thing that the guarantee does not cover.
+
+    Attributes
+    ----------
+    name : str
+        Short name of the check.
+    what : str
+        What was found in the run.
+    why : str
+        Why it matters.
+    todo : str
+        What the user should do.
     """
 
     name: str
@@ -62,15 +73,29 @@ class Finding:
 
 
 def check(run: Run) -> list[Finding]:
-    """Everything that the guarantee of `run` does not cover; empty if nothing was
-    found.
+    """Return everything that the guarantee of `run` does not cover.
+
+    Parameters
+    ----------
+    run : Run
+        A finished run, as `read_run` returns it.
+
+    Returns
+    -------
+    list of Finding
+        Findings in the order of CHECKS; empty if nothing was found.
+
+    Raises
+    ------
+    ValueError
+        If the run's records do not have the form that dphead writes.
     """
     with as_written("a run", "its report"):
         return [finding for one in CHECKS for finding in one(run)]
 
 
 def no_privacy(run: Run) -> Iterator[Finding]:
-    """Epsilon is infinite: noise and clipping were off."""
+    """Find a run with infinite epsilon: noise and clipping were off."""
     if math.isinf(run.report["guarantee"]["target_epsilon"]):
         what, why = (
             "epsilon is infinite, so this head is not private",
@@ -82,7 +107,7 @@ def no_privacy(run: Run) -> Iterator[Finding]:
 
 
 def fixed_seed(run: Run) -> Iterator[Finding]:
-    """The noise can be drawn again by whoever knows the seed."""
+    """Find noise from a fixed seed: whoever knows the seed can draw it again."""
     if run.report["guarantee"]["seeded"]:
         why = "Whoever knows the seed can subtract the noise"
         yield Finding(
@@ -94,7 +119,10 @@ def fixed_seed(run: Run) -> Iterator[Finding]:
 
 
 def delta_too_large(run: Run) -> Iterator[Finding]:
-    """Delta is at or above 1/n, or 1/groups where groups are protected."""
+    """Find a delta at or above 1/n, the number of rows.
+
+    The number of groups is private and at most n: a delta below 1/n is below 1/groups.
+    """
     g, n_rows = run.report["guarantee"], run.report["data"]["n_rows"]
     if text := large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]):
         meets = "row at random meets" if g["group_cap"] is None else "group may meet"
@@ -105,9 +133,7 @@ def delta_too_large(run: Run) -> Iterator[Finding]:
 
 
 def unaccounted_tuning(run: Run) -> Iterator[Finding]:
-    """Nobody said how the settings were chosen, or what was said does not show in the
-    ledger.
-    """
+    """Find tuning that is not declared, or that the ledger does not show."""
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
     why = "A choice among runs on the same rows is one more function of these rows"
     if tuning == "NOT ACCOUNTED":
@@ -130,7 +156,7 @@ def unaccounted_tuning(run: Run) -> Iterator[Finding]:
 
 
 def inferred_classes(run: Run) -> Iterator[Finding]:
-    """The classes were not declared public."""
+    """Find classes that were not declared public."""
     declared = run.report["data"].get("classes_declared")
     if declared not in DECLARED:
         what = (
@@ -144,7 +170,7 @@ def inferred_classes(run: Run) -> Iterator[Finding]:
 
 
 def unprotected_groups(run: Run) -> Iterator[Finding]:
-    """The source says whose an image is, and only images were protected."""
+    """Find a source with groups where only single rows were protected."""
     g = run.report["guarantee"]
     unprotected = run.report["data"].get("grouped") and g["group_cap"] is None
     thing = thing_in(run.report)
@@ -158,7 +184,7 @@ def unprotected_groups(run: Run) -> Iterator[Finding]:
 
 
 def preprocessing(run: Run) -> Iterator[Finding]:
-    """The features may depend on other rows than their own."""
+    """Find features that may depend on rows other than their own."""
     facts: dict[str, Any] | None = run.report["data"].get("extraction") or (
         run.head or {}
     ).get("extraction")
@@ -216,7 +242,7 @@ def preprocessing(run: Run) -> Iterator[Finding]:
 
 
 def selection_on_test_rows(run: Run) -> Iterator[Finding]:
-    """The test rows may have chosen the settings."""
+    """Find test rows that may have chosen the settings."""
     if (
         run.report.get("test_is") is not None
         and run.report["tuning"] == "NOT ACCOUNTED"
@@ -238,7 +264,7 @@ def selection_on_test_rows(run: Run) -> Iterator[Finding]:
 
 
 def private_metrics(run: Run) -> Iterator[Finding]:
-    """Exact functions of private rows in the report or in the run folder."""
+    """Find exact functions of private rows in the report or in the run folder."""
     name, why = (
         "private metrics stored",
         "They are exact functions of private rows, without noise",
@@ -280,9 +306,9 @@ def private_metrics(run: Run) -> Iterator[Finding]:
 
 
 def only_this_fit(run: Run) -> Iterator[Finding]:
-    """No ledger counts the other fits.
+    """Find a fit whose ledger cannot count the other fits on the same rows.
 
-    Images have no dataset id: their training names its ledger.
+    A run on images (`finetune`) has no dataset id: it always names its ledger.
     """
     named = str(run.report["method"]["name"]).startswith("finetune ") or run.report[
         "data"
@@ -298,7 +324,7 @@ def only_this_fit(run: Run) -> Iterator[Finding]:
 
 
 def unrecorded(run: Run) -> Iterator[Finding]:
-    """The ledger was deleted, replaced or set back."""
+    """Find a ledger that was deleted, replaced or set back to an older state."""
     if run.fits is None:
         return
     ledger = run.report["ledger"]
@@ -326,7 +352,7 @@ def unrecorded(run: Run) -> Iterator[Finding]:
 
 
 def fits_elsewhere(run: Run) -> Iterator[Finding]:
-    """Other ledgers hold fits on the same images."""
+    """Find fits on the same images in other ledgers."""
     for where in run.elsewhere:
         yield Finding(
             "fits in another ledger",
@@ -338,7 +364,7 @@ def fits_elsewhere(run: Run) -> Iterator[Finding]:
 
 
 def notes(run: Run) -> list[str]:
-    """What a reader should know besides, and what could not be checked."""
+    """Return notes for the reader: later fits, and what could not be checked."""
     ledger, found = run.report["ledger"], []
     if run.fits is None:
         found.append(
@@ -377,7 +403,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
 
 
 def _metric_keys(value: Any, path: str = "") -> Iterator[str]:
-    """Names of entries that only an exact look at rows can give."""
+    """Yield the paths of entries that only exact functions of rows can fill."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if any(word in key for word in PRIVATE_METRICS):

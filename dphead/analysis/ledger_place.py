@@ -1,4 +1,4 @@
-"""Where ledgers lie, and how a report that may be published names them."""
+"""Locate ledgers, and name them in reports that may be published."""
 
 import os
 from contextlib import suppress
@@ -6,14 +6,17 @@ from pathlib import Path
 
 from dphead.privacy.ledger_file import IN_MEMORY, LedgerError
 
-HOME = "$DPHEAD_HOME"  # the home of ledgers, whatever variable says where it is
+HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, whichever variable sets it
 
 
 def ledger_home() -> Path:
-    """$DPHEAD_HOME, else $XDG_DATA_HOME/dphead, else ~/.local/share/dphead.
+    """Return $DPHEAD_HOME, else $XDG_DATA_HOME/dphead, else ~/.local/share/dphead.
 
-    LedgerError where that is relative: each folder would have ledgers of its own, and
-    none would count the fits of another.
+    Raises
+    ------
+    LedgerError
+        If that path is relative. Each working folder would then have its own ledgers,
+        and none would count the fits of another.
     """
     home = os.environ.get("HOME", _home_of_user())
     for variable, value, below in (
@@ -34,7 +37,7 @@ def ledger_home() -> Path:
 
 
 def _home_of_user() -> str:
-    """Of a user without $HOME; "" if the system knows none."""
+    """Return the user's home folder when $HOME is not set; "" if the system knows none."""
     try:
         return str(Path.home())
     except RuntimeError:
@@ -42,10 +45,10 @@ def _home_of_user() -> str:
 
 
 def named(path: str, folder: Path) -> str:
-    """Return how a report in `folder` names a ledger: by no absolute path.
+    """Return how a report in `folder` names a ledger: never by an absolute path.
 
-    A folder's name may be a user's. The path begins at the home of ledgers, at the
-    user's own, or at the report.
+    An absolute path may contain a user's name. The path starts at the home of ledgers,
+    at the user's home, or at the report's folder.
     """
     if path == IN_MEMORY:
         return path

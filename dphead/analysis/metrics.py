@@ -1,9 +1,7 @@
-"""How good a head is on labelled rows: accuracy, top-k, worst class, calibration.
+"""Measure a head on labeled rows: accuracy, top-k, worst class, calibration.
 
-Plain numpy.
-
-Every figure is an exact function of the rows it was measured on and is not covered by a
-head's guarantee.
+It needs only numpy. Every figure is an exact function of the rows it was measured on: a
+head's guarantee does not cover it.
 """
 
 from typing import Any
@@ -14,9 +12,17 @@ from dphead.privacy.predictions import Loss, unknown
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
-    """(accuracy, its binomial standard error sqrt(p (1-p) / n)).
+    """Return the accuracy p and its binomial standard error sqrt(p (1 - p) / n).
 
-    labels, predicted: (n,) class positions.
+    Parameters
+    ----------
+    labels, predicted : (n,) int
+        Class positions.
+
+    Returns
+    -------
+    (float, float)
+        Accuracy and standard error, both in [0, 1].
     """
     correct = _same_length(labels, predicted) == predicted
     p = float(correct.mean())
@@ -37,11 +43,28 @@ def predicted_classes(scores: np.ndarray) -> np.ndarray:
 
 
 def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
-    """Share of rows whose class is among the k highest scores; classes that tie with
-    the label count against it.
+    """Return the share of rows whose label is among the k highest scores.
 
-    labels: (n,) positions; scores: (n, n_classes). Equal scores thus cannot look like a
-        success.
+    Classes that tie with the label count against it, so equal scores are no success.
+
+    Parameters
+    ----------
+    labels : (n,) int
+        Class positions.
+    scores : (n, n_classes) float
+        The head's scores. A row with a score that is not finite counts as wrong.
+    k : int
+        From 1 to n_classes.
+
+    Returns
+    -------
+    float
+        Share of rows in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `k` or a label is out of range.
     """
     labels = _positions(labels, scores)
     if not 1 <= k <= scores.shape[1]:
@@ -57,8 +80,26 @@ def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
 def per_class_accuracy(
     labels: np.ndarray, predicted: np.ndarray, n_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(accuracy (n_classes,), nan for a class without rows; number of rows
-    (n_classes,)).
+    """Return each class's accuracy and number of rows.
+
+    Parameters
+    ----------
+    labels, predicted : (n,) int
+        Class positions; a prediction of -1 is wrong.
+    n_classes : int
+        Number of classes.
+
+    Returns
+    -------
+    (n_classes,) float
+        Accuracy of each class; NaN for a class without rows.
+    (n_classes,) int
+        Number of rows of each class.
+
+    Raises
+    ------
+    ValueError
+        If a label is out of range.
     """
     labels = _same_length(labels, predicted)
     if labels.min() < 0 or labels.max() >= n_classes:
@@ -71,8 +112,13 @@ def per_class_accuracy(
 def worst_class(
     labels: np.ndarray, predicted: np.ndarray, n_classes: int
 ) -> tuple[int, float, int]:
-    """(class, its accuracy, its number of rows) of the class with the lowest accuracy;
-    the first of equals.
+    """Return the class with the lowest accuracy, the first of equals.
+
+    Returns
+    -------
+    (int, float, int)
+        The class, its accuracy and its number of rows. Classes without rows are
+        skipped.
     """
     each, rows = per_class_accuracy(labels, predicted, n_classes)
     worst = int(np.nanargmin(each))
@@ -82,12 +128,25 @@ def worst_class(
 def expected_calibration_error(
     labels: np.ndarray, probabilities: np.ndarray, bins: int = 15
 ) -> float:
-    """Mean |confidence - accuracy| over equal-width bins of the top probability [Guo et
-    al. 2017, eq. 3].
+    """Return the mean |confidence - accuracy| over equal-width bins of the confidence.
 
-    Bins count by their rows. labels: (n,); probabilities: (n, n_classes). A bin is open
-    below and closed above. Rows without a class have no confidence and are left out;
-    NaN if there is no other.
+    Parameters
+    ----------
+    labels : (n,) int
+        Class positions.
+    probabilities : (n, n_classes) float
+        Class probabilities. Rows with a value that is not finite are left out.
+    bins : int, default 15
+        Number of bins. A bin is open below and closed above, and counts by its rows.
+
+    Returns
+    -------
+    float
+        The error in [0, 1]; NaN if every row was left out.
+
+    References
+    ----------
+    Guo et al. 2017, equation 3. The confidence is a row's highest probability.
     """
     labels = _positions(labels, probabilities)
     known = classified(probabilities)
@@ -104,15 +163,31 @@ def expected_calibration_error(
 
 
 def probabilities(scores: np.ndarray, loss: Loss = "softmax") -> np.ndarray:
-    """Class probabilities (n, n_classes) float64 from a head's scores; `loss` is
-    `LinearHead.loss`.
+    """Return class probabilities from a head's scores.
 
-    "softmax": the model's own probabilities. "sigmoid": each class's sigmoid, divided
-    by their sum; two classes are combined as one logit (s₁ - s₀)/2, so that the order
-    of rows is that of the scores. "squared": the softmax of scores that are no
-    log-odds, right in order and not calibrated. ValueError for another.
+    Parameters
+    ----------
+    scores : (n, n_classes) float
+        The head's scores.
+    loss : str, default "softmax"
+        `LinearHead.loss`: "softmax", "sigmoid" or "squared".
 
-    A row without a class has NaN for every class.
+    Returns
+    -------
+    (n, n_classes) float64
+        Probabilities that add to 1 in each row; NaN for a row without a class.
+
+    Raises
+    ------
+    ValueError
+        If the loss is unknown.
+
+    Notes
+    -----
+    For "softmax" these are the model's own probabilities. For "sigmoid" each class's
+    sigmoid is divided by their sum; two classes are combined as one logit (s₁ - s₀)/2,
+    so that rows keep the order of the scores. For "squared" it is the softmax of scores
+    that are no log-odds: the order is right, but the values are not calibrated.
     """
     z = np.where(classified(scores)[:, None], scores, np.nan).astype(np.float64)
     if loss == "sigmoid":
@@ -127,15 +202,28 @@ def probabilities(scores: np.ndarray, loss: Loss = "softmax") -> np.ndarray:
 def evaluate_scores(
     scores: np.ndarray, labels: np.ndarray, loss: Loss = "softmax"
 ) -> dict[str, Any]:
-    """Every metric of a report.
+    """Return every metric that a report holds.
 
-    scores: (n, n_classes); labels: (n,) positions in 0..n_classes-1; loss: the head's.
+    Parameters
+    ----------
+    scores : (n, n_classes) float
+        The head's scores. A row with a score that is not finite counts as wrong.
+    labels : (n,) int
+        Class positions in 0..n_classes-1.
+    loss : str, default "softmax"
+        `LinearHead.loss`.
 
-    A row without a class counts as wrong.
+    Returns
+    -------
+    dict
+        n, n_without_class, accuracy, accuracy_se, top5 (None for five classes or
+        fewer), worst_class (its position), worst_class_accuracy, worst_class_n,
+        per_class_accuracy, per_class_n, calibration_error.
 
-    Keys: n, n_without_class, accuracy, accuracy_se, top5 (None for five classes or
-    fewer), worst_class (its position), worst_class_accuracy, worst_class_n,
-    per_class_accuracy, per_class_n, calibration_error.
+    Raises
+    ------
+    ValueError
+        If there are no rows, or a label is out of range.
     """
     n_classes = scores.shape[1]
     labels = _positions(labels, scores)

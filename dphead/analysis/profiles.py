@@ -1,6 +1,6 @@
-"""Named accountants: the same releases, as each paper would have counted them.
+"""Count the same releases as each paper would have counted them.
 
-For comparison: no charge may be taken from here.
+These named accountants are for comparison only: no charge may come from here.
 """
 
 import math
@@ -18,7 +18,7 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-# The orders of Opacus, which TB21 and TAN23 used, and of TensorFlow Privacy (later
+# RDP orders of Opacus, which TB21 and TAN23 used, and of TensorFlow Privacy (later
 # dp_accounting), which De22 used.
 _TENTHS = tuple(1 + x / 10 for x in range(1, 100))
 OPACUS_ORDERS = (*_TENTHS, *range(12, 64))
@@ -66,7 +66,7 @@ PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
 
 
 class Outcome(NamedTuple):
-    """`epsilon` under one profile, or None and the `reason` why it does not apply."""
+    """Hold `epsilon` under one profile, or None and the `reason` it does not apply."""
 
     epsilon: float | None
     reason: str
@@ -75,9 +75,28 @@ class Outcome(NamedTuple):
 def profile_epsilon(
     name: str, events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
 ) -> Outcome:
-    """Epsilon of `events` under the profile `name` (a key of PROFILES).
+    """Return the epsilon of `events` under one profile.
 
-    ValueError for an unknown name.
+    Parameters
+    ----------
+    name : str
+        A key of PROFILES.
+    events : sequence of GaussianEvent
+        The releases.
+    delta : float
+        The delta at which epsilon is given.
+    relation : str, default "zero_out"
+        The neighboring relation of the releases.
+
+    Returns
+    -------
+    Outcome
+        Epsilon, or None with the reason if the profile does not apply.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or `delta` or `relation` is invalid.
     """
     if name not in PROFILES:
         raise ValueError(
@@ -87,7 +106,7 @@ def profile_epsilon(
     accountant, orders, _ = PROFILES[name]
     sampled = total_mu(events) is None
     if accountant == "pld" and not sampled:
-        accountant = "exact"  # what a grid comes close to, and takes a second to load
+        accountant = "exact"  # the grid only approximates it, and takes 1 s to load
     if sampled and accountant in ("exact", "zcdp"):
         return Outcome(None, "some batches are sampled; it counts full batches only")
     if sampled and relation == "replace_one" and accountant.startswith("rdp"):
@@ -131,16 +150,14 @@ def profile_epsilon(
 def all_outcomes(
     events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
 ) -> dict[str, Outcome]:
-    """Every profile with its epsilon or the reason for none, in the order of
-    PROFILES.
-    """
+    """Return every profile's epsilon, or the reason for none, in the order of PROFILES."""
     return {name: profile_epsilon(name, events, delta, relation) for name in PROFILES}
 
 
 def all_profiles(
     events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
 ) -> dict[str, float | None]:
-    """Every profile's epsilon; None where it does not apply."""
+    """Return every profile's epsilon; None where the profile does not apply."""
     return {
         name: outcome.epsilon
         for name, outcome in all_outcomes(events, delta, relation).items()
@@ -148,18 +165,33 @@ def all_profiles(
 
 
 def total_rho(events: Sequence[GaussianEvent]) -> float | None:
-    """zCDP parameter mu**2 / 2 of the composition, exact; None if a batch is sampled.
+    """Return the zCDP parameter rho = mu² / 2 of the composition.
 
-    Source: Bun, Steinke 2016, Proposition 1.6.
+    It is exact. It is None if a batch is sampled.
+
+    References
+    ----------
+    Bun, Steinke 2016, Proposition 1.6.
     """
     mu = total_mu(events)
     return None if mu is None else mu * mu / 2
 
 
 def about_sum(total: float, accountant: str | None) -> str:
-    """Say why what a ledger spent is above a run's own epsilon; "" where it is not.
+    """Explain why a ledger's total may be above a run's own epsilon, or return "".
 
-    accountant: of the total (`ledger.spent`); None in a report that does not name it.
+    Parameters
+    ----------
+    total : float
+        Epsilon that the ledger has spent.
+    accountant : str or None
+        The accountant of that total (`ledger.spent`); None if a report does not name
+        it.
+
+    Returns
+    -------
+    str
+        The explanation if `accountant` is "rdp" and `total` is finite, else "".
     """
     if accountant != "rdp" or not math.isfinite(total):
         return ""
@@ -170,11 +202,11 @@ def about_sum(total: float, accountant: str | None) -> str:
 
 
 class Shuffled(NamedTuple):
-    """Guarantee of shuffled batches, and what the papers print in its place."""
+    """Hold the guarantee of shuffled batches, and the number that papers print instead."""
 
     epsilon: float
     mu: float
-    # a convention, not a guarantee: the sampler that ran is not Poisson's
+    # a convention, not a guarantee: the batches that ran were not Poisson samples
     poisson_convention: float | None
 
 
@@ -187,15 +219,45 @@ def shuffled_epsilon(
     sampling_prob: float | None = None,
     steps: int | None = None,
 ) -> Shuffled:
-    """Epsilon when rows are shuffled into batches: a row meets one release an epoch, mu
-    = sqrt(epochs) / sigma.
+    """Return epsilon for rows that are shuffled into batches.
 
-    noise_multiplier is over the clip norm C; under replace_one a row moves its batch by
-    2C. `extra_events` are full batches over the relation's own sensitivity. With
-    `sampling_prob` and `steps` the Poisson number is given too.
-    ValueError under add_remove, where one row moves every later batch. Source: Dong,
-    Roth, Su 2022 (parallel, then sequential composition of Gaussian mechanisms); the
-    order of the rows may be known, so nothing is amplified.
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise standard deviation over the clip norm C.
+    epochs : int
+        Passes over the rows. A row meets one release in each epoch.
+    delta : float
+        The delta at which epsilon is given.
+    relation : str, default "zero_out"
+        "zero_out", or "replace_one", where a row moves the sum of its batch by up to
+        2C.
+    extra_events : sequence of GaussianEvent
+        Full batches, with noise over the relation's own sensitivity. Default: none.
+    sampling_prob, steps : float and int, optional
+        If both are given, also return the epsilon of Poisson batches.
+
+    Returns
+    -------
+    Shuffled
+        Epsilon, mu, and the Poisson number or None.
+
+    Raises
+    ------
+    ValueError
+        Under add_remove, where one row moves every later batch; for a negative number
+        of epochs, noise that is not positive, or extra events that are not full
+        batches.
+
+    Notes
+    -----
+    mu = sqrt(epochs) / noise_multiplier (twice that under replace_one), by parallel,
+    then sequential composition of Gaussian mechanisms. The order of the rows may be
+    known, so no amplification is claimed.
+
+    References
+    ----------
+    Dong, Roth, Su 2022.
     """
     if relation not in RELATIONS or relation == "add_remove":
         raise ValueError(

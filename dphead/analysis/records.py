@@ -1,4 +1,4 @@
-"""A finished run, read back: report, head and ledger, refused where they disagree."""
+"""Read a finished run back, and refuse it if its report, head and ledger disagree."""
 
 import hashlib
 import json
@@ -23,8 +23,8 @@ from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, Spent, spent
 
-SCHEMA = 1  # of the reports that are read here
-FIELDS: dict[str, Any] = {  # what a check needs of a report, with its type
+SCHEMA = 1  # the report schema that this module reads
+FIELDS: dict[str, Any] = {  # the report entries that a check needs, with their types
     "statement": str,
     "tuning": str,
     "guarantee.private": bool,
@@ -44,7 +44,7 @@ FIELDS: dict[str, Any] = {  # what a check needs of a report, with its type
     "ledger.delta": float,
     "ledger.total_epsilon": float,
 }
-DIGESTS = {  # of files in a run folder, in the report's provenance
+DIGESTS = {  # file in the run folder: key of its digest in the report's provenance
     "head.safetensors": "tensors_sha256",
     "model.safetensors": "tensors_sha256",
     "run.toml": "config_sha256",
@@ -53,15 +53,25 @@ DIGESTS = {  # of files in a run folder, in the report's provenance
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left.
+    """Hold everything that a finished run left.
 
-    head: head.json, or None; tensors: names in head.safetensors; files: names in the
-    run folder.
-
-    fits: all fits of the ledger, oldest first, or None where the ledger cannot be
-        reached.
-    elsewhere: ledgers that it does not count, each a text: what the report says of
-        them, unless `dphead check` looked.
+    Attributes
+    ----------
+    report : dict
+        The contents of report.json.
+    plan : Plan
+        The plan that the report's releases describe.
+    head : dict or None
+        The contents of head.json, or None if there is no head.
+    tensors : frozenset of str
+        Names of the tensors in head.safetensors.
+    files : tuple of str
+        Names of the files in the run folder; empty if only a report was read.
+    fits : list of dict or None
+        All fits of the ledger, oldest first, or None if the ledger cannot be reached.
+    elsewhere : tuple of str
+        Descriptions of ledgers that the run's own ledger does not count. They come from
+        the report, unless `dphead check` looked for such ledgers itself.
     """
 
     report: dict[str, Any]
@@ -74,25 +84,38 @@ class Run:
 
     @cached_property
     def spent_now(self) -> Spent:
-        """What the ledger spent by now; by the report's time if it is out of reach."""
+        """Return what the ledger has spent by now, or the report's total without it."""
         ledger = self.report["ledger"]
         if self.fits is None:
             return Spent(ledger["total_epsilon"], ledger.get("total_accountant"))
         return spent_in(self.fits, self.report)
 
     def about_total(self) -> str:
-        """Say why `spent_now` is above the run's own epsilon (`about_sum`)."""
+        """Explain why `spent_now` is above the run's own epsilon (`about_sum`)."""
         return about_sum(*self.spent_now)
 
 
 def read_run(path: str | Path, ledger: str | Path | None = None) -> Run:
     """Read a run folder or a report.json.
 
-    ledger: where the ledger is now, if it was moved.
+    Parameters
+    ----------
+    path : str or Path
+        The run folder, or the report alone.
+    ledger : str or Path, optional
+        Where the ledger is now, if it was moved. Default: the path in the report.
 
-    Raises ValueError for what is no report of a known schema, and for a report that
-    contradicts its own releases, the head or copy of the ledger beside it, or the
-    ledger: one of them was changed.
+    Returns
+    -------
+    Run
+        The run's records.
+
+    Raises
+    ------
+    ValueError
+        If the file is not a report of the known schema. Also if the report contradicts
+        its own releases, the ledger, or the head or ledger copy beside it: one was
+        changed.
     """
     path = Path(path)
     folder = path if path.is_dir() else None
@@ -108,7 +131,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
             f"a report must have schema {SCHEMA}, got schema={report.get('schema')!r} "
             f"in {file}. Check the path."
         )
-    # not data: a class may be "inf"
+    # not in `data`: a class may be named "inf"
     report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}
     _check_fields(report, file)
     plan = plan_of(report, file)
@@ -150,9 +173,9 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Run:
 
 
 def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
-    """Hold the weights and the options beside a report against its digests.
+    """Raise ValueError unless the weights and options have the report's digests.
 
-    A report without a digest of weights is of before there were any.
+    A report without a digest of the weights is older than these digests.
     """
     stated = report.get("provenance") or {}
     for name, key in DIGESTS.items():
@@ -166,13 +189,13 @@ def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
 
 
 def fit_events(fits: Sequence[dict[str, Any]]) -> list[GaussianEvent]:
-    """What the accountant sees of fits of a ledger."""
+    """Return the events that the accountant counts for fits of a ledger."""
     specs = (ReleaseSpec(**_spec(r)) for f in fits for r in f["releases"])
     return accounting.together(spec.event() for spec in specs)
 
 
 def spent_in(fits: Sequence[dict[str, Any]], report: dict[str, Any]) -> Spent:
-    """Return what these fits of a report's ledger spent, as the ledger counts."""
+    """Return what these fits of a report's ledger spent, counted as the ledger does."""
     ledger = report["ledger"]
     relation = report["guarantee"]["neighboring_relation"]
     events, budget = fit_events(fits), ledger.get("budget")
@@ -180,18 +203,19 @@ def spent_in(fits: Sequence[dict[str, Any]], report: dict[str, Any]) -> Spent:
 
 
 def _spec(release: dict[str, Any]) -> dict[str, Any]:
-    """A ledger's release without its sequence number and state."""
+    """Return a ledger's release without its sequence number and state."""
     return {k: v for k, v in release.items() if k not in ("sequence", "state")}
 
 
 def _copied(file: Path) -> list[dict[str, Any]]:
-    """The fits of a copy of the ledger."""
+    """Return the fits in a copy of the ledger."""
     return _restored(read_json(file, "ledger copy")).get("fits", [])
 
 
 def _trained(folder: Path | None) -> tuple[dict[str, Any] | None, frozenset[str]]:
-    """head.json, and the names of its tensors; a network is only held against its
-    digests, as they are. None and no names without a head.
+    """Return head.json and the names of its tensors; None and no names without a head.
+
+    A trained network (`model.json`) is only compared with its own digests.
     """
     if folder is None:
         return None, frozenset()
@@ -206,7 +230,7 @@ def _trained(folder: Path | None) -> tuple[dict[str, Any] | None, frozenset[str]
 
 
 def _restored(value: Any) -> Any:
-    """The report's numbers: JSON has no infinity, so it is stored as text."""
+    """Turn "inf", "-inf" and "nan" back into numbers: JSON has none of them."""
     if isinstance(value, dict):
         return {k: _restored(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -236,7 +260,10 @@ def _check_fields(report: dict[str, Any], file: Path) -> None:
 
 
 def plan_of(report: dict[str, Any], file: Path) -> Plan:
-    """The plan that the report's releases describe."""
+    """Return the plan that the report's releases describe.
+
+    Raises ValueError if the releases are not those of a fit.
+    """
     g = report["guarantee"]
     try:
         specs = []
@@ -262,9 +289,9 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
 
 
 def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
-    """The printed guarantee must follow from the releases.
+    """Raise ValueError unless the printed guarantee follows from the releases.
 
-    PLD repeats itself to rounding: 1e-6 is far above it.
+    PLD accounting repeats itself up to rounding: the tolerance 1e-6 is far above it.
     """
     g = report["guarantee"]
     if not plan.specs or {s.relation for s in plan.specs} != {plan.relation}:
@@ -307,7 +334,7 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
 
 
 def _check_statement(report: dict[str, Any], plan: Plan, unit: str, file: Path) -> None:
-    """The paragraph must have the unit, epsilon and delta of the numbers beside it."""
+    """Raise ValueError unless the statement has the report's unit, epsilon and delta."""
     g = report["guarantee"]
     named = "one row" if plan.group_cap is None else unit
     if g["private"] and f"Protected unit: {named}" not in report["statement"]:
@@ -330,7 +357,10 @@ def _check_statement(report: dict[str, Any], plan: Plan, unit: str, file: Path) 
 
 
 def _unit(report: dict[str, Any], plan: Plan) -> str:
-    """Whom the releases protect; older reports call every row an image."""
+    """Return the unit of privacy of the releases.
+
+    Older reports call every row an image.
+    """
     rows = thing_of(report["data"].get("extraction"))
     known = [protected_unit(plan.group_cap, thing) for thing in (rows, "image")]
     found = report["guarantee"]["protected_unit"]
@@ -340,8 +370,9 @@ def _unit(report: dict[str, Any], plan: Plan) -> str:
 def _recorded(
     report: dict[str, Any], plan: Plan, fits: list[dict[str, Any]], file: Path
 ) -> dict[str, Any] | None:
-    """The run's own fit among `fits`, or None; ValueError if its releases are not the
-    report's.
+    """Return the run's own fit among `fits`, or None if it is missing.
+
+    Raises ValueError if the fit's releases are not the report's.
     """
     (fit,) = [f for f in fits if f["fit_id"] == report["ledger"]["fit_id"]] or [None]
     if fit is None:

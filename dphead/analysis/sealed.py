@@ -1,5 +1,6 @@
-"""What a run leaves on disk, under digests: JSON, and tensors beside it. What is read
-is as it was written, or refused; nothing is pickled.
+"""Write and read a run's files under digests: JSON, and tensors beside it.
+
+A file is read as it was written, or refused. Nothing is pickled.
 """
 
 import hashlib
@@ -14,13 +15,14 @@ import numpy as np
 from dphead.privacy.atomic_write import write_atomically
 from extract.bounds import is_plain, read_text
 
-RECORD_BYTES = 1 << 30  # of a JSON record; chosen, not measured
-FORMAT = 1  # of what is written here
-DIGESTS = ("tensors_sha256", "sha256")  # of NAME.safetensors, and of NAME.json's rest
+RECORD_BYTES = 1 << 30  # largest JSON record that is read; chosen, not measured
+FORMAT = 1  # format number that `write_sealed` writes
+# digest of NAME.safetensors, and of all other entries of NAME.json
+DIGESTS = ("tensors_sha256", "sha256")
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Write JSON data durably, whole or not at all, with a digest of it."""
+    """Write JSON data with its digest; after a crash the file is whole or unchanged."""
     facts = json.loads(json.dumps(facts, allow_nan=False))
     facts["sha256"] = _digest(facts)
     text = json.dumps(facts, indent=2, sort_keys=True) + "\n"
@@ -28,10 +30,24 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The data of `write_json`, with its digest where it has one.
+    """Return the data that `write_json` wrote, after checking its digest.
 
-    ValueError if the file is no JSON object, or not under its digest; files of before
-    there were digests have none.
+    Parameters
+    ----------
+    path : Path
+        The file.
+    what : str
+        Name of the record for errors, such as "report".
+
+    Returns
+    -------
+    dict
+        The data. Files without a digest are older than the digests, and accepted.
+
+    Raises
+    ------
+    ValueError
+        If the file is not a JSON object, or does not match its digest.
     """
     try:
         facts = json.loads(read_text(path, RECORD_BYTES))
@@ -57,8 +73,12 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 def write_sealed(
     folder: Path, name: str, tensors: dict[str, np.ndarray], facts: dict[str, Any]
 ) -> str:
-    """Write NAME.safetensors and NAME.json, durably, with digests of both; returns that
-    of the former.
+    """Write NAME.safetensors and NAME.json with digests of both.
+
+    Returns
+    -------
+    str
+        SHA-256 digest of NAME.safetensors.
     """
     from safetensors.numpy import save
 
@@ -74,9 +94,12 @@ def write_sealed(
 def read_sealed(
     folder: Path, name: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The tensors and facts of `write_sealed`.
+    """Return the tensors and facts that `write_sealed` wrote.
 
-    ValueError if they are not there, of another format, or not under their digests.
+    Raises
+    ------
+    ValueError
+        If the files are missing, of another format, or do not match their digests.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -113,7 +136,7 @@ def read_sealed(
 
 
 def missing(folder: Path, name: str, error: Exception) -> ValueError:
-    """That a folder does not hold what `write_sealed` writes."""
+    """Return the error that a folder lacks the files that `write_sealed` writes."""
     return ValueError(
         f"a run folder must hold {name}.json and {name}.safetensors, got path={folder} "
         f"({error!r}). {'Fit' if name == 'head' else 'Train'} first."
@@ -122,8 +145,9 @@ def missing(folder: Path, name: str, error: Exception) -> ValueError:
 
 @contextmanager
 def as_written(what: str, where: object) -> Iterator[None]:
-    """ValueError, in one line, for what records of another form lead their reader to: a
-    key that is not there, a list for a number.
+    """Turn errors from records of another form into a ValueError of one line.
+
+    Such a record lacks a key, or has a list in place of a number.
     """
     try:
         yield

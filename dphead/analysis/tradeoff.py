@@ -1,8 +1,7 @@
-"""What any membership-inference attack is limited to: trade-off curves, true-positive
-rates, advantage.
+"""Bound membership-inference attacks: trade-off curves, true-positive rates, advantage.
 
-An attack decides whether a row was used for training. If it was not, either another row
-has its place (`replaced`), or its place is empty. Each limit says which of the two.
+An attack decides whether a row was used for training. If it was not, another row has
+its place (`replaced`), or its place is empty. Each limit says which case it assumes.
 """
 
 import math
@@ -23,16 +22,30 @@ from dphead.privacy.accounting import (
 
 # false positive rates at which `dphead account` prints the limit on true positives
 REPORTED_RATES = (0.001, 0.01, 0.1)
-# the one of them that is taken where one number has to say it; chosen
+# the rate to use where a report has room for one number; a choice
 FALSE_POSITIVE_RATE = 0.01
-# what becomes of a row that is not used, by whether it is replaced
+# what happens to the place of an unused row, by whether it is replaced
 PLACES = {True: "has another in its place", False: "leaves its place empty"}
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
-    """Least false negative rate at each false positive rate, Phi(Phi^-1(1 - fpr) - mu).
+    """Return the least false-negative rate of a mu-GDP mechanism at each rate.
 
-    Source: Dong, Roth, Su 2022, equation 6.
+    Parameters
+    ----------
+    mu : float
+        Parameter of Gaussian differential privacy, at least 0.
+    fpr : array of float
+        False-positive rates in [0, 1].
+
+    Returns
+    -------
+    array of float
+        Phi(Phi^-1(1 - fpr) - mu).
+
+    References
+    ----------
+    Dong, Roth, Su 2022, equation 6.
     """
     return (
         ndtr(-ndtri(np.asarray(fpr, float)) - mu)
@@ -42,10 +55,30 @@ def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarra
 
 
 def delta_from_mu(mu: float, epsilon: float) -> float:
-    """Delta of a mu-GDP mechanism at `epsilon` (Balle, Wang 2018, Theorem 8; Dong,
-    Roth, Su 2022, Corollary 1).
+    """Return the delta of a mu-GDP mechanism at `epsilon`.
 
-    Guarantee: never below the true value; above it by rounding only.
+    It is never below the true value, and above it by rounding only.
+
+    Parameters
+    ----------
+    mu : float
+        Parameter of Gaussian differential privacy, at least 0; may be infinite.
+    epsilon : float
+        At least 0; may be infinite.
+
+    Returns
+    -------
+    float
+        Delta in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `mu` or `epsilon` is negative.
+
+    References
+    ----------
+    Balle, Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 1.
     """
     require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
     require(mu >= 0, "mu must be at least 0", "mu", mu)
@@ -59,11 +92,27 @@ def delta_curve(
     epsilons: np.ndarray | Sequence[float],
     relation: str = "zero_out",
 ) -> np.ndarray:
-    """Return delta at each epsilon of at least 0.
+    """Return the delta of a composition at each epsilon.
 
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        The releases.
+    epsilons : array of float
+        Values of at least 0.
+    relation : str, default "zero_out"
+        The neighboring relation of the releases.
+
+    Returns
+    -------
+    array of float
+        Delta at each epsilon.
+
+    Notes
+    -----
     It is exact for full batches, and otherwise from privacy loss distributions. For
-    allocated rows it is the less of theirs and of each row in one full batch an epoch,
-    as in `accounting.epsilon`.
+    allocated rows it is the smaller of two bounds, as in `accounting.epsilon`: theirs,
+    and that of each row in one full batch an epoch.
     """
     mu = total_mu(events)
     if mu is not None:
@@ -88,12 +137,32 @@ def tradeoff(
     relation: str = "zero_out",
     points: int = 2000,
 ) -> np.ndarray:
-    """Least false negative rate of any attack on the composition, at each false
-    positive rate.
+    """Return a lower bound on the false-negative rate of any attack on the composition.
 
-    Exact for full batches; else the supremum over `points` epsilons of max(0, 1 - delta
-    - e^eps fpr, e^-eps (1 - delta - fpr)), a lower bound on the curve. Source: Dong,
-    Roth, Su 2022, Propositions 3 and 6.
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        The releases that the attacker sees.
+    fpr : array of float
+        False-positive rates in [0, 1].
+    relation : str, default "zero_out"
+        The neighboring relation of the releases.
+    points : int, default 2000
+        Number of epsilons for batches that are not full.
+
+    Returns
+    -------
+    array of float
+        False-negative rates, one for each rate.
+
+    Notes
+    -----
+    It is the exact curve for full batches. Otherwise it is the supremum over `points`
+    epsilons of max(0, 1 - delta - e^eps fpr, e^-eps (1 - delta - fpr)).
+
+    References
+    ----------
+    Dong, Roth, Su 2022, Propositions 3 and 6.
     """
     return _tradeoff_function(events, relation, points)(np.asarray(fpr, float))
 
@@ -122,10 +191,10 @@ def _tradeoff_function(
 
 
 def is_replaced(relation: str) -> bool:
-    """Return whether an unused row is taken to have another in its place by default.
+    """Return whether an unused row has another row in its place by default.
 
-    It is where the number of rows is public, as readers then assume. Where the number
-    is private, an unused row is missing.
+    If the number of rows is public, readers assume that another row takes the place. If
+    the number is private (add_remove), an unused row is missing.
     """
     return relation != "add_remove"
 
@@ -148,8 +217,8 @@ def true_positive_rates(
     relation : str
         The neighboring relation of the releases.
     replaced : bool, optional
-        Whether an unused row has another in its place, or its place is empty.
-        Default: `is_replaced(relation)`.
+        Whether an unused row has another in its place, or its place is empty. Default:
+        `is_replaced(relation)`.
 
     Returns
     -------
@@ -163,9 +232,9 @@ def true_positive_rates(
 
     Notes
     -----
-    Under zero_out and add_remove, one row in the place of another is two steps: one
-    row leaves, one comes. A mechanism with trade-off curve f has then
-    1 - (1 - f)(1 - f), which is G_{2 mu} for G_mu.
+    Under zero_out and add_remove, replacing one row by another takes two steps: one row
+    leaves, one comes. A mechanism with trade-off curve f then has the curve
+    f(1 - f(x)), which is G_{2 mu} for f = G_mu.
 
     References
     ----------
@@ -199,7 +268,10 @@ def comparisons(relation: str) -> list[bool]:
 def detection_limits(
     events: Sequence[GaussianEvent], relation: str
 ) -> dict[bool, float]:
-    """Return the limits at FALSE_POSITIVE_RATE by comparison, the default first."""
+    """Return the true-positive limit at FALSE_POSITIVE_RATE for each comparison.
+
+    The keys are the values of `comparisons`, the default first.
+    """
     rates = [FALSE_POSITIVE_RATE]
     return {
         replaced: float(
@@ -212,10 +284,22 @@ def detection_limits(
 def limits_of_total(
     epsilon: float, delta: float, relation: str, *, exact: bool
 ) -> dict[bool, float]:
-    """Return limits as `detection_limits` from the total of several fits.
+    """Return the limits of `detection_limits` from the total of several fits.
 
-    exact: whether the total is that of full batches, which are mu-GDP together.
-    Otherwise the curve is that of (epsilon, delta)-differential privacy alone.
+    Parameters
+    ----------
+    epsilon, delta : float
+        The total of the fits.
+    relation : str
+        The neighboring relation of all fits.
+    exact : bool
+        Whether the total is that of full batches, which are mu-GDP together. Otherwise
+        the curve is that of (epsilon, delta)-differential privacy alone.
+
+    Returns
+    -------
+    dict
+        Upper limit in [0, 1] for each value of `comparisons`, the default first.
     """
     if exact and math.isfinite(epsilon):
         mu = mu_from_epsilon(epsilon, delta)
@@ -236,8 +320,14 @@ def limits_of_total(
 def detection(limits: dict[bool, float], what: str, unit: str) -> str:
     """Return a sentence with the limits of `detection_limits`, rounded up.
 
-    what: is attacked, such as "this head". unit: a row's or group's name, such as
-    "image".
+    Parameters
+    ----------
+    limits : dict
+        Result of `detection_limits` or `limits_of_total`.
+    what : str
+        What is attacked, such as "this head".
+    unit : str
+        Name of a row or group, such as "image".
     """
     shares = [
         f"{percent_up(limit)} if an unused {unit} {PLACES[replaced]}"
@@ -256,11 +346,27 @@ def max_advantage(
     *,
     replaced: bool = False,
 ) -> float:
-    """Return the largest true minus false positive rate of any attack.
+    """Return the largest true-positive minus false-positive rate of any attack.
 
-    It is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. replaced: as for
-    `true_positive_rates`. Two steps add up to at most twice the advantage of one, and
-    for mu-GDP exactly to that of 2 mu.
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        The releases that the attacker sees.
+    relation : str, default "zero_out"
+        The neighboring relation of the releases.
+    replaced : bool, default False
+        As for `true_positive_rates`.
+
+    Returns
+    -------
+    float
+        Upper limit on the advantage, in [0, 1].
+
+    Notes
+    -----
+    The advantage is delta at epsilon 0: 2 Phi(mu/2) - 1 for mu-GDP. If an unused row is
+    replaced, the two steps give exactly the advantage of 2 mu for mu-GDP, and otherwise
+    at most twice that of one step.
     """
     mu = total_mu(events)
     if not replaced or relation == "replace_one":
@@ -271,16 +377,36 @@ def max_advantage(
 
 
 def advantage_bound(epsilon: float, delta: float) -> float:
-    """Largest advantage under (epsilon, delta)-DP alone, (e^eps - 1 + 2 delta) / (e^eps
-    + 1); De22's Table 9.
+    """Return the largest advantage that (epsilon, delta)-DP alone allows.
 
-    Source: Kairouz, Oh, Viswanath 2015. `max_advantage` is tighter when the releases
-        are known.
+    It is (e^eps - 1 + 2 delta) / (e^eps + 1). `max_advantage` is tighter if the
+    releases are known.
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+    delta : float
+        In [0, 1].
+
+    Returns
+    -------
+    float
+        The advantage in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `epsilon` or `delta` is out of range.
+
+    References
+    ----------
+    Kairouz, Oh, Viswanath 2015; De22, Table 9.
     """
     if not (epsilon >= 0 and 0 <= delta <= 1):
         raise ValueError(
             f"epsilon must be at least 0 and delta in [0, 1], got {epsilon=}, "
             f"{delta=}. Correct them."
         )
-    low = math.exp(-epsilon)  # e^eps may overflow
+    low = math.exp(-epsilon)  # e^eps may overflow, e^-eps cannot
     return (-math.expm1(-epsilon) + 2 * delta * low) / (1 + low)
