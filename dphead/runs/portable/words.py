@@ -26,7 +26,9 @@ from head import load_model  # needs timm and safetensors, not dphead
 
 model, prepare, classes = load_model("{folder}")
 image = prepare("picture.png")
-print(classes[model(image[None]).argmax()])
+scores = model(image[None])[0]
+# a row that is not finite has no class
+print(classes[scores.argmax()] if scores.isfinite().all() else None)
 """
 ONNX_IMAGES = """
 import json
@@ -40,7 +42,9 @@ from prepare import prepare  # needs numpy and Pillow
 session = onnxruntime.InferenceSession("{folder}/model.onnx")
 images = prepare("picture.png", "{folder}")[None]
 scores, probabilities, best = session.run(None, {{"images": images}})
-print(json.load(open("{folder}/guarantee.json"))["class_names"][best[0]])
+classes = json.load(open("{folder}/guarantee.json"))["class_names"]
+# -1: a row that is not finite has no class
+print([classes[k] if k >= 0 else None for k in best])
 """
 ONNX_FEATURES = """
 import json
