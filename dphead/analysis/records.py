@@ -406,7 +406,7 @@ def _ledger_fits(
             f"a ledger must be undamaged to be held against, got {problems[0]} in "
             f"{path}. Put back a copy that holds all its fits."
         )
-    fits, theirs = book.fits(), book.meta("dataset_id")
+    fits, theirs, budget = book.fits(), book.meta("dataset_id"), book.budget()
     book.close()
     own = report["data"].get("dataset_id")
     if own is not None and theirs not in (None, own):
@@ -414,6 +414,9 @@ def _ledger_fits(
             f"the ledger must be this data set's, got dataset_id={theirs} in {path}. "
             f"The run's is {own}."
         )
+    said = report["ledger"].get("budget")
+    if said != budget:
+        raise _changed(file, "ledger.budget", said, f"the ledger has {budget}")
     then = fits[: report["ledger"]["fits"]]
     if (
         _recorded(report, plan, then, file) is not None

@@ -400,6 +400,11 @@ def smaller_total(report):
     report["ledger"]["total_epsilon"] /= 2
 
 
+def a_budget(report):
+    """A limit that nobody fixed, which card and registry would name."""
+    report["ledger"]["budget"] = {"epsilon": 3.0, "delta": 1e-5, "order": 8.0}
+
+
 def other_fit(report):
     report["ledger"]["fit_id"] = "0" * 32
 
@@ -453,6 +458,7 @@ CHANGES = [
     no_rho,
     other_relation,
     smaller_total,
+    a_budget,
     other_fit,
     other_classes,
     other_text,

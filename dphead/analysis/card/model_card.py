@@ -69,10 +69,10 @@ def metadata(report: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "library_name": "dphead",
         "pipeline_tag": task,
-        "tags": ["differential-privacy", "image-classification"],
+        "tags": ["differential-privacy"] if report["guarantee"]["private"] else [],
     }
-    if thing != "image":  # of what the rows are made only people know
-        found["tags"] = ["differential-privacy"]
+    if thing == "image":  # of what other rows are made only people know
+        found["tags"].append("image-classification")
     backbone = str((report["data"]["extraction"] or {}).get("backbone"))
     if backbone.startswith("hf-hub:"):
         found["base_model"] = backbone.removeprefix("hf-hub:")

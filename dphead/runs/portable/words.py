@@ -113,19 +113,22 @@ def readme(trained: TrainedHead, takes: str, code: str) -> str:
     more = (
         f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
     )
+    private = trained.guarantee["private"]
+    how = " trained with differential privacy" if private else ", NOT PRIVATE"
+    kept = (
+        " The guarantee is of the training data, not of what you classify. Whatever is "
+        "done with this head keeps it; training it further on the same data is not "
+        "covered."
+    )
     parts = [
-        "# A classifier head trained with differential privacy",
+        f"# A classifier head{how}",
         _filled(f"It takes {in_words(trained, takes)}. Classes: {shown}{more}."),
         "From the folder above this one:",
         textwrap.indent(code, "    "),
         *([_filled(DECODER)] if made_of_images(trained.facts["extraction"]) else []),
         "## The guarantee",
         _filled(trained.guarantee["statement"]),
-        _filled(
-            "`guarantee.json` holds the same as data. The guarantee is of the training "
-            "data, not of what you classify. Whatever is done with this head keeps it; "
-            "training it further on the same data is not covered."
-        ),
+        _filled(f"`guarantee.json` holds the same as data.{kept if private else ''}"),
     ]
     return "\n\n".join(parts) + "\n"
 
