@@ -1,6 +1,7 @@
-"""`auto`: a head with nothing to choose.
+"""Implement `auto`: a head with no hyperparameters to set.
 
-Steps, step size and scaling follow from public numbers and the budget.
+The number of steps, the step size and the scaling follow from public numbers and the
+budget. `auto_rules` has the rules.
 """
 
 import math
@@ -81,17 +82,33 @@ DESCENT_OF_RULE = Setting("What no rule sets.", source="`auto_rules`", settable=
 
 @dataclass(frozen=True)
 class Auto:
-    """Full-batch gradient descent that sets itself, and a count of the training rows
-    that its head gets right.
+    """Run full-batch gradient descent that sets itself, then count correct rows.
 
-    The step size is the one at which noise alone moves each weight by `move` over the
-    whole descent (`rate`). Smaller steps leave signal behind; beyond, noise grows
-    faster than signal. Features are scaled by a noisy standardisation where n·mu is at
-    least twice their number and they turn out to differ in size. The centre has more
-    than `centering.share` where rows are few (`center_share`). Steps are longer where
-    classes turn out to lie far apart (`Lengthening`), unless `move` is given or there
-    is a prior. Its numbers: `auto_rules`. Fields beside those that are options are for
-    measuring what each part is worth (benchmarks/results/ablation).
+    Parameters
+    ----------
+    estimate : bool, default True
+        Spend 1 to 3 % of the budget (μ²) on the expected accuracy.
+    per_class_share : float, default 0
+        Fraction of the budget (μ²) spent on the expected accuracy of each class.
+    prior : PublicPrior, optional
+        Public head to start from.
+
+    Notes
+    -----
+    - Step size: noise alone moves each weight by `move` over the whole descent
+    (`rate`).
+      Smaller steps lose signal. With larger steps, noise grows faster than signal.
+    - Steps are longer if classes turn out to lie far apart (`Lengthening`), unless
+      `move` or `prior` is given.
+    - Features are scaled by a noisy standardization if n·μ is at least twice their
+      number and they turn out to differ in size.
+    - The mean used for centering gets more than `centering.share` if there are few rows
+      (`center_share`).
+    - Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
+      no `steps`, `move` or `prior` is given.
+
+    The other fields exist to measure what each part is worth
+    (benchmarks/results/ablation).
     """
 
     estimate: Annotated[bool, ESTIMATE] = True
@@ -109,8 +126,9 @@ class Auto:
         check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, the feature squares if rows are scaled, the gradients, and
-        the counts.
+        """Return the centering releases, the gradients, and the counts.
+
+        The centering releases include the feature squares if features may be scaled.
         """
         if self._preconditioned(facts):
             return self._without_noise(facts).plan(facts)
@@ -128,7 +146,7 @@ class Auto:
         return releases
 
     def solve(self, facts: PublicFacts) -> Steps:
-        """Descend, then count."""
+        """Take the gradient steps, then ask for the counts of correct rows."""
         if self._preconditioned(facts):
             return (yield from self._without_noise(facts).solve(facts))
         descent = self.descent_for(facts)
@@ -146,15 +164,16 @@ class Auto:
         return head
 
     def _preconditioned(self, facts: PublicFacts) -> bool:
-        """Whether there is no noise, nothing else was asked for, and a Gram matrix is
-        at hand.
-        """
+        """Return whether this fit uses DP-FC: no noise, few features, no overrides."""
         asked = self.steps or self.move or self.prior
         narrow = facts.n_features < WIDEST_UNNOISED_GRAM
         return _exact(facts) and narrow and not asked
 
     def _without_noise(self, facts: PublicFacts) -> DPFC:
-        """DP-FC stops early in directions of little variance, and needs few steps."""
+        """Return the DP-FC solver for fits without noise.
+
+        It stops early in directions of little variance, and needs few steps.
+        """
         return DPFC(
             steps=UNNOISED_STEPS,
             ridge=UNNOISED_RIDGE,
@@ -173,7 +192,7 @@ class Auto:
         return centering
 
     def descent_for(self, facts: PublicFacts) -> GradientDescent:
-        """The descent, for public sizes and a budget."""
+        """Return the gradient descent for these public sizes and this budget."""
         centering = self._centering(facts)
         if _exact(facts):
             return replace(
@@ -205,15 +224,17 @@ class Auto:
         )
 
     def _count_share(self, facts: PublicFacts) -> float:
-        """Nothing without privacy: the rows' own count would then be published, and far
-        above new rows' accuracy.
+        """Return the share of μ² for the count of correct rows; 0 without privacy.
+
+        Without noise, the exact count of training rows would be published. It would
+        also be far above the accuracy on new rows.
         """
         if not self.estimate or _exact(facts):
             return 0.0
         return count_share(facts) if self.counted is None else self.counted
 
     def _class_share(self, facts: PublicFacts) -> float:
-        """Nothing without privacy, as `_count_share`."""
+        """Return the share of μ² for the counts of each class; 0 without privacy."""
         return 0.0 if _exact(facts) else self.per_class_share
 
     def _counts_share(self, facts: PublicFacts) -> float:
@@ -221,24 +242,38 @@ class Auto:
 
 
 def _exact(facts: PublicFacts) -> bool:
-    """Whether sums carry no noise."""
+    """Return whether sums carry no noise."""
     return math.isinf(facts.mu)
 
 
 class Lengthening:
-    """Longer steps for a descent from zero where classes turn out to lie far apart,
-    from its first gradients alone.
+    """Lengthen the steps of a descent from zero if classes lie far apart.
 
-    At zero weights, n_classes - 1 times the squared norm of the mean clipped gradient
-    over the clip norm is, for classes of equal size, the share of the rows' variance
-    that lies between classes, and is divided by the decimal logarithm of n_classes,
-    since finer cells of the same rows hold more of it. Gradients are averaged until its
-    noise is down to SHARE_SD; before that, the share is what is likely of any data
-    (LIKELY_SHARE), corrected by what was seen, each by its precision. So steps are
-    somewhat longer while nothing is known: where noise hides the classes to the end,
-    that gained or cost nothing. LENGTHEN_FROM_SHARE and more of it lengthens the steps
-    that follow in proportion, up to LENGTHEN_AT_MOST: where classes' scores are further
-    apart, noise may move them by more.
+    The first released gradients decide; nothing else is released for it.
+
+    Parameters
+    ----------
+    facts : PublicFacts
+        Public sizes.
+    descent : GradientDescent
+        Descent with the learning rate to lengthen.
+
+    Notes
+    -----
+    Let s be the squared norm of the mean clipped gradient over the clip norm, at zero
+    weights. For classes of equal size, (n_classes - 1) s is the share of the rows'
+    variance that lies between classes. It is divided by the decimal logarithm of
+    n_classes, because finer classes of the same rows hold more of the variance.
+
+    Gradients are averaged until the noise of this share is at most SHARE_SD. Until
+    then, the share is a precision-weighted average of the observed share and of
+    LIKELY_SHARE, which is likely of any data. So steps are somewhat longer while
+    nothing is known. If noise hides the classes to the end, this gained or cost
+    nothing.
+
+    A share above LENGTHEN_FROM_SHARE lengthens the steps in proportion, up to
+    LENGTHEN_AT_MOST and to the longest step LONGEST_STEP. If classes' scores are
+    further apart, noise may move the scores by more.
     """
 
     def __init__(self, facts: PublicFacts, descent: GradientDescent) -> None:
@@ -246,19 +281,24 @@ class Lengthening:
         self._most = min(LENGTHEN_AT_MOST, longest / descent.learning_rate)
         self._factor = 1.0
         self._n_features = facts.n_features
-        # a squared norm's share of the variance
+        # factor from a squared norm to a share of the variance
         self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
         self._known = False
         self._seen = 0
         self._sum = np.zeros(())
 
     def __call__(self, gradient: np.ndarray, noise_sd: float) -> float:
-        """The factor for this step.
+        """Return the factor on the learning rate for this step.
 
-        gradient: (width, n_classes) mean gradient over the clip norm, with its noise.
+        Parameters
+        ----------
+        gradient : ndarray of shape (width, n_classes)
+            Noisy mean gradient over the clip norm.
+        noise_sd : float
+            Standard deviation of the noise of each entry.
         """
         if not self._known:
-            # without the intercept's, which holds classes' sizes
+            # without the intercept's row, which depends on the classes' sizes
             rows = gradient[: self._n_features]
             self._sum = self._sum + rows
             self._seen += 1

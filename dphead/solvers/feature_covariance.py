@@ -1,4 +1,4 @@
-"""DP-FC: gradient steps preconditioned by one noisy Gram matrix."""
+"""Implement DP-FC: gradient steps preconditioned by one noisy Gram matrix."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
@@ -30,8 +30,9 @@ from dphead.solvers.settings import (
     check_settings,
 )
 
-# η at which each loss falls without noise and clipping, as its Hessian is at most the
-# Gram matrix over this [Böhning 1992 for softmax; sigmoid's slope is at most 1/4]
+# Largest η at which each loss decreases at every step without noise and clipping: its
+# Hessian is at most the Gram matrix divided by this number [Böhning 1992 for softmax;
+# the sigmoid's slope is at most 1/4].
 MONOTONE_STEP = {"softmax": 2.0, "sigmoid": 4.0, "squared": 1.0}
 BOHNING = "None: Böhning 1992's bound, by the loss"
 GRAM_INTERCEPT = Setting(
@@ -42,13 +43,32 @@ GRAM_INTERCEPT = Setting(
 
 @dataclass(frozen=True)
 class DPFC:
-    """Gradient steps preconditioned by the noisy Gram matrix: W ← W - η (G̃/n + λ)⁻¹
-    g̃/n [FC23 Algorithm 4].
+    """Take gradient steps preconditioned by the noisy Gram matrix.
 
-    learning_rate: η; None is the largest step that Böhning's bound makes monotone
-    without noise and clipping (MONOTONE_STEP). ridge: λ. gram_share: FC23 gives every
-    release the same noise. gram_intercept: False keeps the constant in the gradients
-    alone, so that the Gram matrix has the noise of the features (FC23).
+    Parameters
+    ----------
+    steps : int, default 10
+        Number of gradient steps.
+    learning_rate : float, optional
+        Step length η. None uses `MONOTONE_STEP`: the largest step for which Böhning's
+        bound gives a monotone descent without noise and clipping.
+    ridge : float, optional
+        λ, in units of the mean Gram matrix. None sets it from the noise alone.
+    gram_share : float or None, default 0.15
+        Fraction of the budget (μ²) spent on the Gram matrix, beside the gradients. None
+        gives every release the same noise, as FC23 does.
+    gram_intercept : bool, default True
+        Whether the Gram matrix includes the appended constant. False keeps the constant
+        in the gradients alone, so that the Gram matrix has the noise of the features
+        alone (FC23).
+
+    Notes
+    -----
+    One step is W ← W - η (G̃/n + λ)⁻¹ g̃/n.
+
+    References
+    ----------
+    FC23, Algorithm 4.
     """
 
     steps: Annotated[int, STEPS.default_from("FC23 Tables 2-4: 1, 10 or 100")] = 10
@@ -68,9 +88,7 @@ class DPFC:
         check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, the Gram matrix, and `steps`
-        gradients.
-        """
+        """Return the centering releases, the Gram matrix, and `steps` gradients."""
         joined = self.intercept if self.gram_intercept else 0.0
         check_clip(facts, joined, self.feature_clip, self.centering.norm)
         check_intercept(facts, self.intercept, self.centering.norm)
@@ -85,7 +103,7 @@ class DPFC:
         return [*self.centering.plan(facts, 1.0), gram, *[gradient] * self.steps]
 
     def solve(self, facts: PublicFacts) -> Steps:
-        """Release the Gram matrix once, then descend."""
+        """Release the Gram matrix once, then take the gradient steps."""
         transform = yield from self.centering.solve(facts, self.intercept)
         gram = yield from self._gram(facts, transform)
         query = Gradient(facts.n_classes, self.loss)
@@ -104,10 +122,10 @@ class DPFC:
     def _gram(
         self, facts: PublicFacts, transform: RowTransform
     ) -> Generator[Ask, Answer, Answer]:
-        """Release the Gram matrix, and border it by a constant that is not in it.
+        """Release the Gram matrix, and add a row and column for a constant left out.
 
-        The border needs no release: the constant's square, clipped as rows are, is
-        public, and its products with the features are taken to be zero.
+        This border needs no release. The square of the constant, clipped as rows are,
+        is public. The products of the constant with the features are set to zero.
         """
         clip = self.feature_clip if np.isfinite(facts.mu) else np.inf
         query, constant = Gram(facts.n_classes), transform.append

@@ -1,4 +1,4 @@
-"""Heads trained by noisy clipped gradients: DP-SGD and DP-Adam."""
+"""Train heads by noisy clipped gradients: DP-SGD and DP-Adam."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,12 +57,22 @@ PRIOR = Setting("Where the descent starts.", source=OFF, settable=False)
 
 @dataclass(frozen=True)
 class GradientDescent:
-    """DP-SGD with momentum, or DP-Adam, on full or Poisson batches [FC23 Algorithm 1;
-    TB21 Algorithm 1; De22].
+    """Run DP-SGD with momentum, or DP-Adam, on full or Poisson batches.
 
-    learning_rate multiplies the mean clipped gradient (the sum over the expected batch
-    size), also divided by the clip norm if `normalize`. average: "ema" has De22's
-    warm-up, min(ema_decay, (1+t)/(10+t)). prior: None starts at zero.
+    Parameters
+    ----------
+    learning_rate : float, default 8.0
+        Factor on the mean clipped gradient: the noisy sum over the expected batch size.
+        With `normalize`, this mean is also divided by the clip norm.
+    average : {"last", "mean", "ema"}, default "last"
+        Iterate to return. "ema" is the moving average with De22's warm-up: its decay at
+        step t is min(ema_decay, (1 + t)/(10 + t)).
+    prior : PublicPrior, optional
+        Public head to start from. None starts at `initial_bias` for every class.
+
+    References
+    ----------
+    FC23, Algorithm 1. TB21, Algorithm 1. De22.
     """
 
     optimizer: Annotated[Optimizer, OPTIMIZER] = "sgd"
@@ -87,12 +97,14 @@ class GradientDescent:
 
     @property
     def name(self) -> str:
-        """dp-sgd or dp-adam."""
+        """Return "dp-sgd" or "dp-adam"."""
         return f"dp-{self.optimizer}"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, and `steps` gradients of equal
-        noise.
+        """Return the centering releases and `steps` gradients of equal noise.
+
+        Raises ValueError if the intercept is too large for the rows, or if the prior
+        has another shape than the head.
         """
         check_intercept(facts, self.intercept, self.centering.norm)
         if self.prior is not None:
@@ -107,7 +119,7 @@ class GradientDescent:
         ]
 
     def _decay(self, t: int) -> float:
-        """Of the average at step t: De22's warm-up, or what makes it the mean."""
+        """Return the decay of the average at step t: De22's warm-up, or the mean's."""
         if self.average == "ema":
             return min(self.ema_decay, (1 + t) / (10 + t))
         return t / (t + 1)
@@ -117,10 +129,15 @@ class GradientDescent:
         facts: PublicFacts,
         lengthen: Callable[[np.ndarray, float], float] | None = None,
     ) -> Steps:
-        """Descend, and return the chosen iterate.
+        """Take the gradient steps, and return the head of the chosen iterate.
 
-        lengthen: from the mean gradient (width, n_classes) and its noise's deviation, a
-            factor on the learning rate.
+        Parameters
+        ----------
+        facts : PublicFacts
+            Public sizes and budget.
+        lengthen : callable, optional
+            Function that returns a factor on the learning rate. It gets the scaled mean
+            gradient (width, n_classes) and the standard deviation of its noise.
         """
         transform = yield from self.centering.solve(facts, self.intercept)
         query = Gradient(facts.n_classes, self.loss)
@@ -146,12 +163,16 @@ class GradientDescent:
         return head_of(final, transform, self.loss)
 
 
-# beside the root of the second moment, far below any noisy one; chosen
+# Added to the root of the second moment: far below any noisy root. Chosen, not
+# measured.
 ADAM_EPSILON = 1e-12
 
 
 class OptimizerSettings(Protocol):
-    """optimizer: "sgd" or "adam"; momentum is Adam's beta1."""
+    """Define the settings that `Moments` reads.
+
+    `optimizer` is "sgd" or "adam"; `momentum` is Adam's beta1.
+    """
 
     @property
     def optimizer(self) -> str: ...
@@ -162,13 +183,13 @@ class OptimizerSettings(Protocol):
 
 
 class Moments:
-    """Momentum buffers of one run."""
+    """Hold the momentum buffers of one run."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.first, self.second, self.t = np.zeros(shape), np.zeros(shape), 0
 
     def direction(self, solver: OptimizerSettings, gradient: np.ndarray) -> np.ndarray:
-        """The step's direction for a noisy mean gradient."""
+        """Update the buffers with a noisy mean gradient, and return the direction."""
         self.t += 1
         if solver.optimizer == "sgd":
             self.first = solver.momentum * self.first + gradient

@@ -1,4 +1,4 @@
-"""DP-LS: least squares from noisy sufficient statistics."""
+"""Implement DP-LS: least squares from noisy sufficient statistics."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -42,7 +42,8 @@ GRAM_SHARE = Setting(
     "`gram_share`, a rule without data: results/ablation",
     option=True,
 )
-# where class Gram matrices are released too; trials on training rows, not stored
+# gram_share if class Gram matrices are released too: trials on training rows, not
+# stored
 SHARE_BESIDE_CLASS_GRAMS = 0.35
 CLASS_GRAMS = Setting(
     "Release per-class Gram matrices too.", source=TRIALS, option=True
@@ -60,17 +61,39 @@ ERROR_BARS = Setting("Save how far noise moves each weight.", source=OFF, option
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """θ_j = [Ã_j + αG̃ + λI]⁻¹ b̃_j [FC23 Algorithm 3].
+    """Solve the normal equations of noisy Gram matrices and noisy class sums.
 
-    class_grams: release the per-class Gram matrices Ã_j too, as FC23 does; without them
-    (the default: for many classes they cost a third of the budget for little) W = (G̃ +
-    λI)⁻¹ S̃, classes centred. alpha: weight of G̃ beside Ã_j. gram_share: "rule" is
-    `gram_share.gram_share`, or 0.35 with class_grams. ridge: λ; "stein" sets it from
-    what was released (`SpectralRidge`). error_bars: keep what the head's standard
-    errors due to the noise are made from (`ErrorBars`). This and "stein" need at most
-    4,096 columns and no class_grams. shrink: in place of G̃ stands what is left when
-    the noise's part is taken out of its spectrum (`shrunk_weights`); without effect
-    with class_grams, error_bars, "stein" or more than 4,096 columns.
+    Parameters
+    ----------
+    ridge : float, "stein" or None, default None
+        λ, in units of the mean Gram matrix. None sets it from the noise alone. "stein"
+        sets it from the released sums (`SpectralRidge`).
+    gram_share : float, "rule" or None, default "rule"
+        Fraction of the budget (μ²) spent on the Gram matrix. "rule" uses
+        `gram_share.gram_share`, or 0.35 with `class_grams`. None gives every release
+        the same noise.
+    class_grams : bool, default False
+        Release the per-class Gram matrices Ã_j too, as FC23 does. For many classes they
+        cost a third of the budget and gain little.
+    alpha : float, default 1.0
+        Weight of G̃ beside Ã_j, with `class_grams`.
+    error_bars : bool, default False
+        Keep what is needed for the head's standard errors due to the noise
+        (`ErrorBars`).
+    shrink : bool, default True
+        Replace G̃ by a matrix with the noise's part taken out of its spectrum
+        (`shrunk_weights`). It has no effect with `class_grams`, `error_bars`, "stein"
+        or more than 4,096 columns.
+
+    Notes
+    -----
+    With `class_grams`, θ_j = [Ã_j + αG̃ + λI]⁻¹ b̃_j for each class j. Without,
+    W = (G̃ + λI)⁻¹ S̃ with the class sums centred over the classes. "stein" and
+    `error_bars` need at most 4,096 columns and no `class_grams`; `plan` refuses others.
+
+    References
+    ----------
+    FC23, Algorithm 3.
     """
 
     ridge: Annotated[float | Literal["stein"] | None, RIDGE] = None
@@ -88,8 +111,10 @@ class LeastSquares:
         check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, G, S, and the class Gram matrices if
-        asked for.
+        """Return the centering releases, G, S, and the class Gram matrices if set.
+
+        Raises ValueError if "stein" or `error_bars` does not apply, or if the intercept
+        or the clip norm does not fit the rows.
         """
         width = facts.n_features + (1 if self.intercept else 0)
         if (self.ridge == "stein" or self.error_bars) and (
@@ -143,7 +168,7 @@ class LeastSquares:
                     gram.value, gram.noise_sd, sums.value, sums.noise_sd, ridge, floor
                 )
         coefficients, intercept = split_intercept(weights, transform.append)
-        clip = None  # without a constant no clip changes the order of scores
+        clip = None  # without a constant, no clip changes the order of a row's scores
         if self.intercept:
             norm = self.centering.norm
             clip = prediction_clip(self.feature_clip, norm, facts.mu)
@@ -159,9 +184,7 @@ class LeastSquares:
     def _shared(
         self, facts: PublicFacts, gram: Answer, sums: Answer
     ) -> tuple[np.ndarray, float, float]:
-        """(weights, λ, the floor of the spectrum) of one Gram matrix for all
-        classes.
-        """
+        """Return (weights, λ, floor of the spectrum) from one Gram matrix."""
         narrow = len(gram.value) <= WIDEST_SHRUNK
         if self.shrink and narrow and self.ridge != "stein" and not self.error_bars:
             ridge = shrunk_ridge(facts, gram.noise_sd, self.ridge)

@@ -1,4 +1,4 @@
-"""DP-Newton: one-vs-rest logistic regression by noisy Newton steps."""
+"""Implement DP-Newton: one-vs-rest logistic regression by noisy Newton steps."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -31,10 +31,24 @@ HESSIAN_SHARE = Setting("The Hessians' share of mu².", SHARE, TRIALS)
 
 @dataclass(frozen=True)
 class Newton:
-    """θ_j ← θ_j - η (H̃_j + λ)⁻¹ g̃_j for each class j, features clipped, sigmoid loss
-    [FC23 Algorithm 2].
+    """Take noisy Newton steps on the sigmoid loss of each class, with clipped features.
 
-    ridge: λ, in units of the mean Hessian. learning_rate: η.
+    Parameters
+    ----------
+    learning_rate : float, default 1.0
+        Step length η.
+    ridge : float, optional
+        λ, in units of the mean Hessian. None sets it from the noise alone.
+    hessian_share : float, default 0.2
+        Fraction of the budget (μ²) spent on the Hessians, beside the gradients.
+
+    Notes
+    -----
+    One step is θ_j ← θ_j - η (H̃_j + λ)⁻¹ g̃_j for each class j.
+
+    References
+    ----------
+    FC23, Algorithm 2.
     """
 
     steps: Annotated[int, STEPS.default_from(TRIALS)] = 1
@@ -51,9 +65,7 @@ class Newton:
         check_settings(self)
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The feature mean, if rows are centred, then a gradient and m Hessians a
-        step.
-        """
+        """Return the centering releases, then a gradient and m Hessians per step."""
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         gradient, hessians = self._queries(facts)
         share = self.hessian_share / self.steps
@@ -66,7 +78,7 @@ class Newton:
         return [*self.centering.plan(facts, 1.0), *step * self.steps]
 
     def solve(self, facts: PublicFacts) -> Steps:
-        """Take the steps, class by class."""
+        """Take the Newton steps, class by class, and return the head."""
         gradient, hessians = self._queries(facts)
         transform = yield from self.centering.solve(facts, self.intercept)
         sizes = facts.n_features, facts.n_classes
