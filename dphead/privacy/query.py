@@ -1,12 +1,16 @@
-"""What every statistic of the private rows is: a sum over rows, in integers.
+"""Define the form of every statistic of private rows: an integer sum over rows.
 
-A row's part in it is an outer product of two integer vectors, l qᵀ, or a weighted
-square w q qᵀ. A class of `Query` (`statistics` has them) gives what one integer stands
-for (`unit`), how far one row can move the sum, in these units (`squared_sensitivity`, a
-whole number), and the vectors (`factors`).
+Each row contributes an outer product l qᵀ of two integer vectors, or a weighted square
+w q qᵀ. A subclass of `Query` (see `statistics`) defines three things:
 
-Symbols: x a row after its transform, y its class or its set of classes, R or C the clip
-norm, b the appended constant, q the row's integers, l its residual's.
+- `unit`: the real number that one integer of the sum stands for.
+- `squared_sensitivity`: how far one row can move the sum, in these units, as a whole
+  number.
+- `factors`: the integer vectors of each row.
+
+Symbols: x is a row after its transform. y is its class or its set of classes. R or C is
+the clip norm and b the appended constant. rho is sqrt(R**2 + b**2). q holds the row's
+integers and l those of its residual.
 """
 
 from dataclasses import dataclass, field
@@ -27,10 +31,15 @@ from dphead.privacy.transform import (
 
 @dataclass(frozen=True, eq=False)
 class Params:
-    """What the statistic may depend on besides the row: public numbers and releases.
+    """Hold the public numbers and earlier releases that a statistic may use.
 
-    weights: (width, n_classes), where width counts the appended constant; None for
-    statistics that need no head.
+    Parameters
+    ----------
+    transform : RowTransform
+        The map applied to each row before the clip. The default changes nothing.
+    weights : ndarray of shape (width, n_classes), or None, default None
+        Weights of the head, where width counts the appended constant. None for
+        statistics that need no head.
     """
 
     transform: RowTransform = field(default_factory=RowTransform)
@@ -38,8 +47,10 @@ class Params:
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
-    """ValueError unless a number is Python's own int: those of numpy come round, and a
-    sensitivity made of them could be too small.
+    """Raise ValueError unless `value` is a Python int of at least `least`.
+
+    NumPy integers are refused: they wrap around, so a sensitivity made of them could be
+    too small.
     """
     if type(value) is not int or value < least:
         raise ValueError(
@@ -50,14 +61,28 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 @dataclass(frozen=True)
 class Query:
-    """A sum over rows.
+    """Describe one statistic: a sum over rows, in integers.
 
-    n_classes: the number of public classes. A row whose label is outside
-    0..n_classes - 1 counts zero. kind: "outer" for l qᵀ, "gram" for w q qᵀ. clips: what
-    the clip norm bounds. single: square of how far a row that goes or comes can move
-    the integer sum, in L2; replaced: how many times as much where another is put in its
-    place. takes_sets: whether that holds of a row with any set of classes too; other
-    queries refuse label sets.
+    Parameters
+    ----------
+    n_classes : int
+        Number of public classes. A row with a label outside 0..n_classes - 1 counts
+        zero.
+
+    Attributes
+    ----------
+    kind : {"outer", "gram"}
+        Whether a row contributes l qᵀ or w q qᵀ.
+    clips : {"features", "rows", "nothing"}
+        What the clip norm bounds.
+    single : int
+        Squared L2 distance by which one row that is zeroed out, added or removed can
+        move the integer sum.
+    replaced : int
+        Factor on `single` for a row that replaces another.
+    takes_sets : bool
+        Whether these bounds also hold for a row with any set of classes. Other queries
+        refuse label sets.
     """
 
     n_classes: int
@@ -72,62 +97,89 @@ class Query:
 
     @property
     def symmetric(self) -> bool:
-        """Whether the sum is a symmetric matrix (or one a class), and its noise too."""
+        """Return whether the sum, and so its noise, is made of symmetric matrices."""
         return self.kind == "gram"
 
     @property
     def name(self) -> str:
-        """The query's name and settings, as the ledger records it."""
+        """Return the query's name and settings, as the ledger records them."""
         return repr(self)
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """Shape of the sum, for rows of `width` columns after the transform."""
+        """Return the shape of the sum for transformed rows of `width` columns."""
         return (width, self.n_classes)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """The real number that an integer of the sum stands for."""
+        """Return the real number that one integer of the sum stands for."""
         raise NotImplementedError
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """Square of how far one row can move the integer sum, in L2.
+        """Return the squared L2 distance by which one row can move the integer sum.
 
-        Guarantee: proofs/sensitivity.md, for "zero_out", "add_remove", "replace_one".
+        Parameters
+        ----------
+        relation : {"zero_out", "add_remove", "replace_one"}
+            The neighboring relation.
+        clip_norm : float
+            R or C, as `clips` says.
+        append : float, default 0.0
+            The constant b that is appended to each row.
+
+        Returns
+        -------
+        int
+            The squared sensitivity, in units of the sum.
+
+        Guarantee
+        ---------
+        proofs/sensitivity.md, for each of the three relations.
         """
         return self.single * (self.replaced if relation == "replace_one" else 1)
 
     def most(self) -> int:
-        """Largest size of an entry that one row adds."""
+        """Return the largest absolute value that a row adds to an entry of the sum."""
         raise NotImplementedError
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """A clip norm that clips no row of this norm, for fits without noise."""
+        """Return a clip norm that clips no row of this norm, for fits without noise."""
         return largest_norm
 
     def rows(
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
-        """The integers of rows x (k, n_features) float32."""
+        """Return the integers of rows x (k, n_features) float32."""
         if self.clips == "features":
             return clipped_rows(transform, x, clip_norm)
         return direction_rows(transform, x)
 
     def factors(self, xp: Any, chunk: "Chunk") -> tuple[Array, Array]:
-        """Integer vectors of each row.
+        """Return the integer vectors of each row.
 
-        "outer": (left (k, p), right (k, q)), one of them zero where not keep. "gram":
-        (rows (k, width), weights (k, m)), (k, 1) of zeros and ones for one matrix.
+        For "outer": left (k, p) and right (k, q). One of them is zero in rows where
+        `chunk.keep` is False. For "gram": the rows (k, width) and their weights (k, m),
+        which are zeros and ones of shape (k, 1) for a single matrix.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Rows in work, as integers.
+    """Hold the rows that are being summed, as integers.
 
-    y: as of `Block`. keep: (k,), False for rows that count zero. weights: of `Params`,
-    rounded.
+    Parameters
+    ----------
+    rows : IntegerRows
+        The rows after transform and clip.
+    y : array
+        Labels, as in `Block`.
+    keep : array of bool, shape (k,)
+        False for rows that count zero.
+    weights : IntegerWeights or None
+        The weights of `Params`, rounded.
+    clip_norm : float
+        R or C.
     """
 
     rows: IntegerRows
@@ -137,10 +189,10 @@ class Chunk:
     clip_norm: float
 
     def scores(self, xp: Any) -> tuple[Array, Array]:
-        """Scores (k, n_classes), whole numbers, and what one of them stands for (k, 1).
+        """Return the integer scores (k, n_classes), and the unit of each row (k, 1).
 
-        Below 2**30, in float64, which holds each partial sum exactly: the order of the
-        additions is nothing.
+        Scores are below 2**30. float64 holds each partial sum exactly, so the order of
+        the additions does not matter.
         """
         assert self.weights is not None
         q = self.rows.q.astype(xp.float64)
@@ -151,15 +203,18 @@ class Chunk:
 
 
 def counting(query: Query, rows: IntegerRows, y: Array, used: Array) -> Array:
-    """(k,) bool: slots in use whose row is finite and `labelled`."""
+    """Return (k,) bool: which slots in use have a finite row that is `labelled`."""
     return used & (rows.scale > 0) & labelled(query, y)
 
 
 def labelled(query: Query, y: Array) -> Array:
-    """(k,) bool: rows that have a class, or a label set, which may be empty.
+    """Return (k,) bool: which rows have a class, or a label set, which may be empty.
 
-    ValueError, by the shape of y alone, for label sets where the query's bound is of
-    one class a row, and for those of another number of classes.
+    Raises
+    ------
+    ValueError
+        By the shape of `y` alone: if the rows have label sets but the query's bound is
+        for one class per row, or if the sets are of another number of classes.
     """
     if y.ndim == 1:
         return (y >= 0) & (y < query.n_classes)
@@ -173,21 +228,24 @@ def labelled(query: Query, y: Array) -> Array:
 
 
 def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
-    """(k, n_classes) int64."""
+    """Return each row's class as (k, n_classes) zeros and ones, int64.
+
+    A row where `keep` is False is all zeros.
+    """
     classes = xp.arange(n_classes)
     same = y.astype(xp.int64)[:, None] == classes[None, :]
     return (same & keep[:, None]).astype(xp.int64)
 
 
 def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
-    """(k, n_classes) int64: what a row's predictions are to be, in rows that count."""
+    """Return the targets of predictions, in rows that count: (k, n_classes) int64."""
     if chunk.y.ndim == 1:
         return one_hot(xp, chunk.y, chunk.keep, n_classes)
     return chunk.y.astype(xp.int64)
 
 
 def root(squared: int) -> float:
-    """The square root of a whole number, as a float64 that is not below it."""
+    """Return the square root of a whole number, as a float64 that is not below it."""
     value = sqrt(squared)
     while Fraction(value) ** 2 < squared:
         value = nextafter(value, inf)

@@ -1,8 +1,9 @@
-"""What may be asked of the private rows: one class a statistic, all of it in integers.
+"""Define the statistics that may be summed over private rows, one class each.
 
-Each says how far one row can move its sum; proofs/sensitivity.md has the table and the
-proofs, and the symbols are those of `query`. `tests/definitions.py` says the
-same one row at a time in real numbers, to be read against the papers.
+Each class states how far one row can move its sum. All sums are of integers.
+proofs/sensitivity.md has the table and the proofs. Symbols are those of `query`.
+`tests/definitions.py` defines the same statistics one row at a time in real numbers, to
+be read against the papers.
 """
 
 from dataclasses import dataclass
@@ -31,22 +32,36 @@ from dphead.privacy.transform import (
     within,
 )
 
-# Grids: what stands for one, as in `predictions`; each was chosen, not measured.
-MOMENT_RADIUS = 2**20  # longest vector of channel moments
-COUNT_SCALE = 2**10  # a counted row: the grid is then fine beside any noise
-HESSIAN_SCALE = 2**6  # the largest weight p (1 - p) of a Hessian, 1/4
+# Grids: the integer that stands for 1, as in `predictions`. Each was chosen, not
+# measured.
+MOMENT_RADIUS = 2**20  # for the longest vector of channel moments
+COUNT_SCALE = 2**10  # for one counted row: the grid is then fine beside any noise
+HESSIAN_SCALE = 2**6  # for the largest weight p (1 - p) of a Hessian, 1/4
 
 
 @dataclass(frozen=True)
 class Gradient(Query):
-    """Gradient of a linear head's loss, shape (width, n_classes).
+    """Sum the gradients of a linear head's loss, shape (width, n_classes).
 
-    clip = "rows": the row's gradient r xᵀ is clipped to C by its norm ||r|| ||x|| [FC23
-    Algorithms 1, 4; TB21; De22]. clip = "features": x is clipped to R instead and the
-    loss bounds the residual r [FC23 Algorithm 2].
+    Parameters
+    ----------
+    n_classes : int
+        Number of public classes.
+    loss : {"softmax", "sigmoid", "squared"}, default "softmax"
+        The training loss. Only "sigmoid" takes label sets.
+    clip : {"rows", "features"}, default "rows"
+        "rows" clips a row's gradient r xᵀ to C by its norm ||r|| ||x|| [FC23 Algorithms
+        1, 4; TB21; De22]. "features" clips x to R instead, and the loss bounds the
+        residual r [FC23 Algorithm 2]. A squared loss has no such bound.
+
+    Raises
+    ------
+    ValueError
+        If `clip` or `loss` is unknown, or for "features" with a squared loss.
     """
 
-    # C; features clipped: sqrt(2) rho for softmax, sqrt(m) rho for m sigmoids
+    # In real numbers: C. With features clipped: sqrt(2) rho for softmax, sqrt(m) rho
+    # for m sigmoids.
     single: ClassVar[int] = RADIUS**4
     replaced: ClassVar[int] = 2**2
     loss: Loss = "softmax"
@@ -68,26 +83,26 @@ class Gradient(Query):
 
     @property
     def clips(self) -> str:  # type: ignore[override]
-        """What `clip_norm` bounds."""
+        """Return what `clip_norm` bounds."""
         return self.clip
 
     @property
     def takes_sets(self) -> bool:  # type: ignore[override]
-        """A sigmoid's prediction is of its class alone."""
+        """Return whether the loss is sigmoid: it predicts each class on its own."""
         return self.loss == "sigmoid"
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """C / RADIUS**2; features clipped: a row's unit times a residual's."""
+        """Return C / RADIUS**2; for clipped features, row unit times residual unit."""
         if self.clip == "rows":
             return clip_norm / RADIUS**2
         return clipped_step(clip_norm, append) * self.longest_residual() / RADIUS
 
     def most(self) -> int:
-        """A product of two entries."""
+        """Return the largest product of two entries."""
         return RADIUS**2
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """The largest norm of a residual times that of a row."""
+        """Return the largest norm of a gradient; for clipped features, of a row."""
         if self.clip == "features":
             return largest_norm
         append = params.transform.append
@@ -99,7 +114,10 @@ class Gradient(Query):
         return residual * whole
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """The rows, and their residuals times min(1, C / (||r|| ||x||))."""
+        """Return the rows, and their residuals times min(1, C / (||r|| ||x||)).
+
+        For clipped features, residuals are scaled by the loss's own bound instead.
+        """
         z, rate = chunk.scores(xp)
         p = probabilities(xp, z, rate, self.loss)
         r = p - PROBABILITY_SCALE * targets(xp, chunk, self.n_classes)
@@ -117,8 +135,10 @@ class Gradient(Query):
         return chunk.rows.q, shortened(xp, r, factor)
 
     def longest_residual(self) -> float:
-        """Largest norm of a residual whose loss bounds it; of a squared loss, where
-        all weights are zero. ValueError for a loss that is not defined here.
+        """Return the largest norm of a residual that the loss bounds.
+
+        For a squared loss, the value holds only if all weights are zero. Raises
+        ValueError for a loss that is not defined here.
         """
         if self.loss == "softmax":
             return float(np.sqrt(2.0))
@@ -129,7 +149,7 @@ class Gradient(Query):
 
 @dataclass(frozen=True)
 class Gram(Query):
-    """The Gram matrix: sum of x xᵀ, rows clipped to R [FC23 Algorithms 3 and 4]."""
+    """Sum x xᵀ (the Gram matrix), rows clipped to R [FC23 Algorithms 3 and 4]."""
 
     kind: ClassVar[Literal["outer", "gram"]] = "gram"
     single: ClassVar[int] = RADIUS**4  # rho²
@@ -137,67 +157,75 @@ class Gram(Query):
     takes_sets: ClassVar[bool] = True  # no label is in it
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(width, width)."""
+        """Return (width, width)."""
         return (width, width)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """A row's unit, squared."""
+        """Return the square of a row's unit."""
         return clipped_step(clip_norm, append) ** 2
 
     def most(self) -> int:
-        """A square of an entry."""
+        """Return the largest square of an entry."""
         return RADIUS**2
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """The rows, all of weight one."""
+        """Return the rows, each with weight 1 if it counts and 0 if not."""
         return chunk.rows.q, chunk.keep[:, None].astype(xp.int64)
 
 
 @dataclass(frozen=True)
 class ClassGrams(Gram):
-    """Gram matrices of each class, (n_classes, width, width) [FC23 Algorithm 3].
+    """Sum x xᵀ for each class, shape (n_classes, width, width) [FC23 Algorithm 3].
 
-    One label a row: the sensitivity is the Gram matrix's.
+    Each row has one label, so the sensitivity is that of the Gram matrix.
     """
 
     takes_sets: ClassVar[bool] = False
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(n_classes, width, width)."""
+        """Return (n_classes, width, width)."""
         return (self.n_classes, width, width)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """The rows, and their class as weights of zero and one."""
+        """Return the rows, and their classes as weights of zero and one."""
         classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
         return chunk.rows.q, classes
 
 
 @dataclass(frozen=True)
 class SigmoidHessians(ClassGrams):
-    """Hessians of n_classes one-vs-rest logistic losses [FC23 Algorithm 2].
+    """Sum the Hessians of n_classes one-vs-rest logistic losses [FC23 Algorithm 2].
 
-    The sum of p (1 - p) x xᵀ for each class, all classes jointly.
+    The Hessian of a class is the sum of p (1 - p) x xᵀ. The sensitivity is that of all
+    classes together.
     """
 
     takes_sets: ClassVar[bool] = True  # no label is in it
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """That of a Gram matrix whose largest weight is 1/4."""
+        """Return the unit of a Gram matrix with a largest weight of 1/4."""
         return super().unit(clip_norm, append) / (4 * HESSIAN_SCALE)
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """sqrt(m) rho² / 4; replaced sqrt(2 m) rho² / 4 (claim H)."""
+        """Return the square of sqrt(m) rho² / 4; replace-one: of sqrt(2 m) rho² / 4.
+
+        m is the number of classes. The value is in units of the sum. The proof is claim
+        H of proofs/sensitivity.md.
+        """
         single = super().squared_sensitivity(relation, clip_norm, append)
         return self.n_classes * HESSIAN_SCALE**2 * single
 
     def most(self) -> int:
-        """A square of an entry, weighted."""
+        """Return the largest weighted square of an entry."""
         return HESSIAN_SCALE * RADIUS**2
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """The rows, and weights 4 p (1 - p) of HESSIAN_SCALE (k, n_classes)."""
+        """Return the rows, and weights 4 p (1 - p) in parts of HESSIAN_SCALE.
+
+        The weights are of shape (k, n_classes).
+        """
         z, rate = chunk.scores(xp)
         p = probabilities(xp, z, rate, "sigmoid")
         part = (p * (PROBABILITY_SCALE - p)).astype(xp.float64)
@@ -211,75 +239,77 @@ class SigmoidHessians(ClassGrams):
 
 @dataclass(frozen=True)
 class ClassSums(Query):
-    """Class sums: sum of x e_yᵀ, (width, n_classes) [FC23 Algorithm 3's b]."""
+    """Sum x e_yᵀ (the class sums), shape (width, n_classes) [FC23 Algorithm 3's b]."""
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """A row's unit."""
+        """Return a row's unit."""
         return clipped_step(clip_norm, append)
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """rho (one label a row); replaced max(2 R, sqrt(2) rho)."""
+        """Return the square of rho, or of max(2 R, sqrt(2) rho) under replace-one.
+
+        The value is in units of the sum. Each row has one label.
+        """
         if relation != "replace_one":
             return RADIUS**2
         bound, _ = clipped_bound(clip_norm, append)
         return max(4 * bound, 2 * RADIUS**2)
 
     def most(self) -> int:
-        """An entry."""
+        """Return the largest entry of a row."""
         return RADIUS
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """The rows, and their classes."""
+        """Return the rows, and their classes."""
         classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
         return chunk.rows.q, classes
 
 
 @dataclass(frozen=True)
 class ClassCounts(Query):
-    """Number of rows of each class, shape (n_classes, 1)."""
+    """Count the rows of each class, shape (n_classes, 1)."""
 
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "nothing"
     single: ClassVar[int] = COUNT_SCALE**2  # one row
     replaced: ClassVar[int] = 2  # of two classes
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(n_classes, 1)."""
+        """Return (n_classes, 1)."""
         return (self.n_classes, 1)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """A part of a row."""
+        """Return the part of a row that one integer stands for."""
         return 1 / COUNT_SCALE
 
     def most(self) -> int:
-        """One row."""
+        """Return what one row counts."""
         return COUNT_SCALE
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """The classes, and one row each."""
+        """Return the classes, and one count for each row."""
         classes = one_hot(xp, chunk.y, chunk.keep, self.n_classes)
         return classes, _counted(xp, chunk.keep)
 
 
 @dataclass(frozen=True)
 class CorrectCounts(ClassCounts):
-    """Numbers of rows that the weights give their own class, and that they do not,
-    shape (2, 1).
+    """Count the rows classified correctly by the weights, and the others, shape (2, 1).
 
     Rows are not clipped. A tie is not correct. Each row that counts is in one of the
-    two, so that their sum is the number of rows that count, and a row that comes or
-    goes moves them by no more than it would move one of them; one that is replaced can
-    move both.
+    two numbers, so their sum is the number of rows that count. One row that is added or
+    removed changes only one of them. One row that is replaced can change both.
     """
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(2, 1)."""
+        """Return (2, 1)."""
         return (2, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """One of two, by whether the row's own class has the highest score, and one row
-        each.
+        """Return which of the two numbers each row is in, and one count for each row.
+
+        A row is correct if its own class has the highest score, above all others.
         """
         z, _ = chunk.scores(xp)
         own = one_hot(xp, chunk.y, chunk.keep, self.n_classes) > 0
@@ -291,46 +321,57 @@ class CorrectCounts(ClassCounts):
 
 @dataclass(frozen=True)
 class ClassCorrectCounts(CorrectCounts):
-    """`CorrectCounts` of the rows of each class, shape (n_classes, 2).
+    """Count `CorrectCounts` for the rows of each class, shape (n_classes, 2).
 
-    Each row that counts is in one entry: of its own class, correct or not.
+    Each row that counts is in one entry: that of its own class, correct or not.
     """
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(n_classes, 2)."""
+        """Return (n_classes, 2)."""
         return (self.n_classes, 2)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """The classes, and one row each in one of two columns."""
+        """Return the classes, and one count for each row in one of two columns."""
         columns, row = super().factors(xp, chunk)
         return one_hot(xp, chunk.y, chunk.keep, self.n_classes), columns * row
 
 
 @dataclass(frozen=True)
 class RowCounts(ClassCounts):
-    """Number of rows that count, shape (1, 1), whatever their classes.
+    """Count the rows that count, whatever their classes, shape (1, 1).
 
-    Where a row is put in the place of one, both count and the sum stays, or one does.
+    Under replace-one, the number changes by at most 1.
     """
 
     replaced: ClassVar[int] = 1
-    takes_sets: ClassVar[bool] = True  # a row counts once, of however many classes
+    takes_sets: ClassVar[bool] = True  # a row counts once, however many classes it has
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(1, 1)."""
+        """Return (1, 1)."""
         return (1, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """One, and one row each."""
+        """Return one, and one count for each row."""
         return chunk.keep[:, None].astype(xp.int64), _counted(xp, chunk.keep)
 
 
 @dataclass(frozen=True)
 class ChannelMoment(Query):
-    """Means of a row's channels (power 1), or of their squares (2), clipped to C.
+    """Sum the means of each row's channels, or of their squares, clipped to C.
 
-    [TB21 Algorithm 2]. A row is n_channels blocks of equal length (channel-major).
-    n_channels = 0 means that every feature is its own channel.
+    Parameters
+    ----------
+    n_classes : int
+        Number of public classes.
+    power : {1, 2}, default 1
+        1 for means, 2 for means of squares.
+    n_channels : int, default 0
+        A row is `n_channels` blocks of equal length (channel-major). 0 means that every
+        feature is its own channel.
+
+    References
+    ----------
+    [TB21 Algorithm 2].
     """
 
     power: Literal[1, 2] = 1
@@ -349,32 +390,40 @@ class ChannelMoment(Query):
             )
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(n_channels, 1)."""
+        """Return (n_channels, 1)."""
         return (self.n_channels or width, 1)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """A part of C."""
+        """Return the part of C that one integer stands for."""
         return clip_norm / MOMENT_RADIUS
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """C; replaced 2 C, or sqrt(2) C for squares, which are not negative."""
+        """Return the square of C; replace-one: of 2 C, or of sqrt(2) C for squares.
+
+        Squares are not negative, which gives their smaller bound. The value is in units
+        of the sum.
+        """
         replaced = 4 if self.power == 1 else 2
         return MOMENT_RADIUS**2 * (replaced if relation == "replace_one" else 1)
 
     def most(self) -> int:
-        """An entry."""
+        """Return the largest entry."""
         return MOMENT_RADIUS
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Means are no longer than the row, and mean squares than its square."""
+        """Return `largest_norm` to the power of the moments.
+
+        The means of a row are no longer than the row, and its mean squares no longer
+        than its squared norm.
+        """
         return largest_norm**self.power
 
     def rows(
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
-        """The moments on a grid: sums of integers, divided and clipped."""
+        """Return the moments on a grid: sums of integers, divided and clipped."""
         if transform.append:
             raise ValueError(
                 "moments are of the features alone, got a transform with "
@@ -390,7 +439,7 @@ class ChannelMoment(Query):
             one = power * (channels / x.shape[1])
             largest = np.maximum(np.abs(sums).max(axis=1), 1.0)
             share = sums / largest[:, None]  # within [-1, 1]: no square overflows
-            share = np.rint(share * 2.0**20)  # whole numbers, whose squares add exactly
+            share = np.rint(share * 2.0**20)  # whole numbers: their squares add exactly
             squared = (share.astype(np.int64) ** 2).sum(axis=1)
             norm = np.sqrt(squared)
             size = one * largest / 2.0**20
@@ -404,7 +453,7 @@ class ChannelMoment(Query):
         return IntegerRows(q, np.where(usable, 1.0, 0.0))
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """The moments of rows that count."""
+        """Return the moments of the rows that count."""
         return chunk.rows.q, chunk.keep[:, None].astype(xp.int64)
 
 
