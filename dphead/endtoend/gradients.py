@@ -1,9 +1,10 @@
-"""The clipped sum of a network's per-example gradients: a query of `dphead.privacy`,
-whose block sum runs in torch.
+"""Sum a network's per-example gradients, each clipped to the clip norm.
 
-This module is trusted: privacy/proofs/finetune.md says why one row moves the sum by at
-most the clip norm. A row's gradient is float32 and a function of that row alone; norms
-and clip factors are float64.
+The sum is a statistic of `dphead.privacy` that torch computes.
+
+This module is trusted: privacy/proofs/finetune.md proves that one row moves the sum by
+at most the clip norm. A row's gradient is float32 and a function of that row alone.
+Norms and clip factors are float64.
 Each row's clipped gradient becomes integers, so sums over rows are exact. Sampling,
 noise and the charge are in `dphead.privacy.release` and nowhere else.
 """
@@ -21,22 +22,34 @@ from dphead.endtoend.models import loss_of, trained
 from dphead.privacy.query import Query
 from extract.vectors import are_alike
 
-# numbers that are float64 at a time; chosen, not measured
+# How many numbers are converted to float64 at a time. Chosen, not measured.
 CPU_FLOAT64_NUMBERS = 2**18
 GPU_FLOAT64_NUMBERS = 2**24
 # Bounds (proofs/finetune.md).
-CLIP_INTEGERS = 2**20  # integers of a gradient of the clip norm
+CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
 
 
 @dataclass(frozen=True)
 class ModelGradient(Query):
-    """Gradient (size,) of a network's cross entropy, each row's clipped to C [De22
-    equation 4].
+    """Describe the sum of a network's cross-entropy gradients, each clipped to norm C.
 
-    size: number of trained parameters. model, augment: what they are, in words. views:
-        the augmentation multiplicity
-    K: a row's gradient is the mean over K views of it, taken before the clip; 0 takes
-        the row as it is.
+    Parameters
+    ----------
+    n_classes : int
+        Number of public classes.
+    size : int
+        Number of trained parameters. The sum has shape (size,).
+    model : str
+        The network, in words. The ledger records it.
+    views : int, default 0
+        Augmentation multiplicity K. A row's gradient is the mean over K views of the
+        row, taken before the clip. 0 uses the row without augmentation.
+    augment : str, default "none"
+        The augmentation, in words.
+
+    References
+    ----------
+    [De22] equation 4.
     """
 
     size: int
@@ -46,35 +59,40 @@ class ModelGradient(Query):
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """A part of C."""
+        """Return the real number that one integer stands for: C / CLIP_INTEGERS."""
         return clip_norm / CLIP_INTEGERS
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """C; replaced 2 C."""
+        """Return the squared sensitivity, in units²: C², or (2 C)² for replace-one."""
         return CLIP_INTEGERS**2 * (4 if relation == "replace_one" else 1)
 
     def most(self) -> int:
-        """An entry."""
+        """Return the largest absolute value of an entry that one row adds."""
         return CLIP_INTEGERS
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(size,)."""
+        """Return the shape of the sum, (size,)."""
         return (self.size,)
 
     def factors(self, *_: Any, **__: Any) -> Any:
-        """Networks need a block sum in torch."""
+        """Raise NotImplementedError: these gradients are summed in torch."""
         raise NotImplementedError(
             "the gradient of a network is summed by TorchSums. Pass it to `release`."
         )
 
 
 class Part:
-    """One parameter's gradients, a row each: value (k, ...) float32.
+    """Hold one parameter's per-example gradients.
 
-    They become float64 some columns at a time, in the cache. Rows are the outermost
-    dimension of the memory: torch adds each row in one order then, at every place.
+    The columns become float64 a few at a time, so that they fit the cache. Rows are the
+    outermost dimension of the memory: torch then adds every row in the same order.
+
+    Parameters
+    ----------
+    value : Tensor of shape (k, ...)
+        The gradients of k rows. They are stored as float32.
     """
 
     def __init__(self, value: Tensor) -> None:
@@ -83,11 +101,14 @@ class Part:
         self.columns = value.split(max(1, most // len(value)), dim=1)
 
     def is_alike(self) -> bool:
-        """Return whether all rows have the same bits: for one row at every place."""
+        """Return whether all rows have the same bits.
+
+        A trial asks this with one row in every slot.
+        """
         return all(map(are_alike, self.columns))
 
     def norm2(self) -> Tensor:
-        """Return squared norms (k,) float64, from which the clip factor is made."""
+        """Return squared norms (k,) float64, from which the clip factor is computed."""
         return added(part.double().square().sum(dim=1) for part in self.columns)
 
     def sum(self, factor: Tensor) -> Tensor:
@@ -99,26 +120,41 @@ class Part:
         return torch.cat([part.sum(dim=0) for part in self._whole(factor)])
 
     def squared(self, factor: Tensor) -> Tensor:
-        """Return squared norms (k,) of what `sum` adds.
+        """Return squared norms (k,) of the whole numbers that `sum` adds.
 
         They are sums of whole numbers, exact up to 2**53 and never rounded below.
         """
         return added(part.square().sum(dim=1) for part in self._whole(factor))
 
     def _whole(self, factor: Tensor) -> Iterator[Tensor]:
-        """Whole numbers (k, columns), some columns at a time."""
+        """Yield the whole numbers (k, columns) that `sum` adds, in pieces."""
         used = factor[:, None] > 0  # nan * 0 is not 0
         for part in self.columns:
             yield torch.trunc(torch.where(used, part, 0.0).double() * factor[:, None])
 
 
 def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
-    """The sum (size,) over rows of min(1, C / norm) times the gradient, whole numbers
-    of C / CLIP_INTEGERS.
+    """Return the sum (size,) over rows of min(1, C / norm) times the gradient.
 
-    Rows not kept or not finite add 0. A gradient is brought to CLIP_INTEGERS - 1 and
-    truncated towards zero. A row whose whole numbers are longer than CLIP_INTEGERS
-    after all adds 0.
+    Parameters
+    ----------
+    parts : list of Part
+        Each parameter's gradients of the same k rows.
+    keep : Tensor of shape (k,), bool
+        False for rows that add 0.
+    clip_norm : float
+        The clip norm C.
+
+    Returns
+    -------
+    Tensor of shape (size,), float64
+        Whole numbers, in units of C / CLIP_INTEGERS.
+
+    Notes
+    -----
+    Rows that are not kept or not finite add 0. A clipped gradient is scaled to norm
+    CLIP_INTEGERS - 1 and truncated towards zero. If rounding still leaves a row's whole
+    numbers with a norm above CLIP_INTEGERS, that row adds 0.
     """
     norm2 = squared_norms(parts)
     factor = (CLIP_INTEGERS - 1) / norm2.sqrt().clamp(min=clip_norm)
@@ -129,22 +165,29 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
 
 
 def squared_norms(parts: list[Part]) -> Tensor:
-    """(k,) float64, of rows' whole gradients."""
+    """Return the squared norms (k,) float64 of the rows' whole gradients."""
     return added(part.norm2() for part in parts)
 
 
 def added(vectors: Iterable[Tensor]) -> Tensor:
-    """Sum (k,) of vectors (k,), one after another.
+    """Return the sum (k,) of vectors (k,), added one after another.
 
-    One sum over a stack of them takes the last rows of 17 and more in another order.
+    One sum over a stack of 17 or more vectors adds the last rows in another order.
     """
     return reduce(torch.add, vectors)
 
 
 class PerExample:
-    """Per-example gradients of `model`, by torch.func.
+    """Compute the per-example gradients of `model` by torch.func.
 
-    `set` gives it weights; `parts` its rows. bf16: whether products are bfloat16.
+    Call `set` to give the model weights, then `parts` for each chunk of rows.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network.
+    bf16 : bool, default False
+        Whether products are computed in bfloat16.
     """
 
     def __init__(self, model: nn.Module, bf16: bool = False) -> None:
@@ -152,7 +195,7 @@ class PerExample:
         self.names = [name for name, _ in trained(model)]
 
     def set(self, weights: Tensor) -> None:
-        """Give the trained parameters the values of a flat vector (size,)."""
+        """Set the trained parameters to the values of a flat vector (size,)."""
         start = 0
         with torch.no_grad():
             for _, p in trained(self.model):
@@ -160,9 +203,19 @@ class PerExample:
                 start += p.numel()
 
     def parts(self, x: Tensor, y: Tensor) -> list[Part]:
-        """Gradients of the rows' mean losses over their views.
+        """Return each parameter's gradients of the rows' mean losses over their views.
 
-        x: (k, views, channels, h, w) float32; y: (k,).
+        Parameters
+        ----------
+        x : Tensor of shape (k, views, channels, h, w), float32
+            The views of k rows.
+        y : Tensor of shape (k,)
+            The classes.
+
+        Returns
+        -------
+        list of Part
+            One entry for each trained parameter, in the order of `trained`.
         """
         weights = {name: p.detach() for name, p in trained(self.model)}
 

@@ -1,6 +1,4 @@
-"""From rows to a network's scores and clipped gradient sums: the block sum that
-`release` is given.
-"""
+"""Compute a network's scores, and the clipped gradient sums that `release` asks for."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -34,31 +32,62 @@ from dphead.sums.reference import Ask
 from extract.threads import one_thread
 from extract.vectors import WholeVectors, are_alike
 
-MOST_ROWS = 256  # of a chunk: more were no faster on a CPU; tried, no row is stored
-# standard deviation of weights at which places are tried, beside the start: chosen, as
-# far as some steps of noise lead
+MOST_ROWS = 256  # per chunk: more were no faster on a CPU (tried; figures not kept)
+# Standard deviation of the noise added to the initial weights for a second comparison
+# of slots. Chosen: about as far as some steps of noise lead.
 TRIED_BESIDE = 0.05
-# numbers that go through the network at a time: 682 images of 3 x 32 x 32; chosen
+# Numbers that go through the network at a time: 682 images of 3 x 32 x 32. Chosen.
 SCORED_NUMBERS = 2**21
 
 
 @dataclass(frozen=True)
 class StepParams(Params):
-    """`weights`: the flat parameters (size,) float32. step: whose views are taken."""
+    """Give the public values that a step's gradients depend on.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (size,), float32
+        The flat trained parameters.
+    step : int, default 0
+        The step, which determines the views.
+    """
 
     step: int = 0
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A network and what it is fed: everything that decides the statistic of a row, all
-    of it public.
+    """Describe a network and its inputs.
 
-    shape: (channels, h, w) of an image. pixels: rows are 8-bit images, divided by 255,
-    augmented, (x - mean) / std, numbers for all channels or one each; otherwise rows
-    are feature maps, taken as the release's transform left them.
-    views: De22's augmentation multiplicity K, 0 for none; augment: "none", "crop",
-    "rrc", "ours" or "simclr".
+    These are all the facts, besides the row, weights and step, that determine a row's
+    statistic. All of them are public.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The network.
+    shape : tuple of int
+        (channels, h, w) of an image.
+    n_classes : int
+        Number of public classes.
+    pixels : bool, default True
+        True for 8-bit images: they are divided by 255, augmented, then standardized as
+        (x - mean) / std. False for feature maps: they are used as the release's
+        transform returns them.
+    mean, std : float or tuple of float, default 0.5 and 0.25
+        One number for all channels, or one for each.
+    views : int, default 0
+        De22's augmentation multiplicity K; 0 for none.
+    augment : str, default "none"
+        "none", "crop", "rrc", "ours" or "simclr".
+    seed : int, default 0
+        Seed of the views.
+
+    Raises
+    ------
+    ValueError
+        If `augment` is unknown, `views` and `augment` do not belong together, or
+        feature maps are to be augmented.
     """
 
     model: ModelSpec
@@ -89,9 +118,7 @@ class NetworkSpec:
             )
 
     def check_vote(self, vote: int) -> None:
-        """ValueError for a vote of the views of a network that has none, or of so many
-        that there cannot be.
-        """
+        """Raise ValueError if `vote` is out of range, or views are not used."""
         if not 0 <= vote <= MOST_VIEWS:
             raise ValueError(
                 f"a vote must be of 0 to {MOST_VIEWS} views, got {vote=}. Correct it."
@@ -103,7 +130,7 @@ class NetworkSpec:
             )
 
     def query(self, model: nn.Module) -> ModelGradient:
-        """What is released at each step."""
+        """Return the statistic that each step releases."""
         words = (
             f"{self.model.name} {self.model.norm} groups={self.model.groups} "
             f"ws={self.model.standardise}"
@@ -118,10 +145,24 @@ class NetworkSpec:
         step: int,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """(k, views, channels, h, w) on `device` of rows x (k, channels h w) float32.
+        """Return the network's inputs for the rows x of a step.
 
-        A row's views follow its own numbers, never its place: under add_remove, and in
-        a sample, the place of a row tells of others.
+        A row's views depend on its own numbers, never on its slot. Under add/remove,
+        and in a sample, a row's slot depends on other rows.
+
+        Parameters
+        ----------
+        x : ndarray of shape (k, channels h w), float32
+            The rows.
+        step : int
+            The step, which determines the views.
+        device : torch.device or str, default "cpu"
+            Where the inputs are needed.
+
+        Returns
+        -------
+        Tensor of shape (k, views, channels, h, w)
+            The views of each row; one view without augmentation.
         """
         images = torch.from_numpy(x).to(device).reshape(-1, *self.shape)
         if not self.pixels:
@@ -136,9 +177,28 @@ class NetworkSpec:
 
 
 class Network:
-    """A network on a device.
+    """Hold a network on a device.
 
-    weights: flat, from the model's own initial ones (`start`).
+    Parameters
+    ----------
+    spec : NetworkSpec
+        The network and its inputs.
+    device : str, default "cpu"
+        Where it runs.
+    bf16 : bool, default False
+        Whether products of the gradients are computed in bfloat16.
+
+    Attributes
+    ----------
+    query : ModelGradient
+        The statistic that each step releases.
+    start : ndarray of shape (size,), float64
+        The model's own initial weights, flat.
+
+    Raises
+    ------
+    ValueError
+        If the model does not take images of this shape, or mixes rows.
     """
 
     def __init__(
@@ -148,7 +208,7 @@ class Network:
         self.model = spec.model.build(spec.n_classes).to(self.device)
         try:
             refuse_moving(self.model, spec.shape, self.device)
-        # what timm and torch say of a wrong size
+        # timm and torch raise these for a wrong image size
         except (AssertionError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
@@ -160,12 +220,26 @@ class Network:
         self.start = flat(self.model).double().cpu().numpy()
 
     def scores(self, weights: np.ndarray, x: np.ndarray, vote: int = 0) -> np.ndarray:
-        """Scores (n, n_classes) float32 of rows x (n, ...).
+        """Return the scores of rows.
 
-        vote: number of augmented views that vote [TAN23 4.2].
+        Parameters
+        ----------
+        weights : ndarray of shape (size,)
+            The flat trained parameters.
+        x : ndarray of shape (n, ...)
+            The rows.
+        vote : int, default 0
+            Number of augmented views that vote; 0 scores the row without augmentation.
 
-        The scores of a vote are the shares of the views, plus a thousandth of their
-        mean probabilities to break ties.
+        Returns
+        -------
+        ndarray of shape (n, n_classes), float32
+            With `vote`, the fraction of views that choose each class, plus a thousandth
+            of their mean probability to break ties.
+
+        References
+        ----------
+        [TAN23] section 4.2.
         """
         self.spec.check_vote(vote)
         PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
@@ -190,25 +264,36 @@ class Network:
 
 
 def _votes(scores: Tensor) -> Tensor:
-    """(k, n_classes) shares of the views (k, views, n_classes) that choose each
-    class.
-    """
+    """Return the votes (k, n_classes) of views' scores (k, views, n_classes)."""
     choices = torch.nn.functional.one_hot(scores.argmax(dim=2), scores.shape[2]).float()
     return choices.mean(dim=1) + 1e-3 * scores.softmax(dim=2).mean(dim=1)
 
 
 class TorchSums:
-    """The `BlockSum` of a network: chunks of a fixed number of rows, whatever the
-    sample holds, on one thread of the CPU.
+    """Sum a network's clipped gradients (the `BlockSum` of a network).
 
-    Several threads divide a chunk's work at places that need not be between rows: the
-    same row then has other bits at another place of the chunk.
+    Rows go through the network in chunks of a fixed size, whatever the sample holds. On
+    the CPU one thread works. Several threads can divide a chunk in the middle of a row:
+    the same row then has other bits in another slot of the chunk.
 
-    memory: bytes that a chunk may take; batch: rows expected of a pass, of which a
-    chunk takes a quarter (and 32 where there are as many), since the last chunk is
-    filled up. chunk: rows as computed here by another process; None takes so many that
-    torch rounds each alike, or on a CPU one, if a trial finds that its bits follow its
-    place.
+    Parameters
+    ----------
+    network : Network
+        The network.
+    memory : int, default 2 GiB
+        Bytes that a chunk may use.
+    chunk : int, optional
+        Rows per chunk, as computed here by another process. None chooses a size at
+        which torch rounds each row alike. On a CPU, None chooses 1 if a trial finds
+        that a row's bits depend on its slot.
+    batch : int, default MOST_ROWS
+        Expected rows per pass. A chunk holds a quarter of them, because the last chunk
+        is padded. It holds 32 (all, if fewer) where a quarter is less.
+
+    Raises
+    ------
+    ValueError
+        If the model does not allow per-example gradients.
     """
 
     parallel = False
@@ -230,12 +315,13 @@ class TorchSums:
             self.chunk = chunk or seen.rounded(wanted, most)
             if chunk is None and not self._places_are_equal():
                 self.chunk = 1
-        self._params: StepParams | None = None  # those that the network has
+        self._params: StepParams | None = None  # those set in the network now
         self._heads = CpuSums()
 
     def _try(self) -> None:
-        """ValueError unless a row of zeros has a gradient: to be found before a
-        charge.
+        """Raise ValueError unless a row of zeros has a gradient.
+
+        Called before any charge, so that an unusable model spends nothing.
         """
         spec = self.network.spec
         device = self.network.device
@@ -252,10 +338,11 @@ class TorchSums:
             ) from error
 
     def _places_are_equal(self) -> bool:
-        """Whether one random row has the same gradient and norm, bit by bit, at every
-        place of a chunk, at the start and at weights beside it: at the start a head of
-        zeros hides what lies below it. Not asked on a GPU, where one row at a time
-        would take days.
+        """Return whether one random row has the same bits in every slot of a chunk.
+
+        Compared are the gradient and its norm, at the initial weights and at weights
+        near them: at the initial weights a head of zeros hides the layers below it. A
+        GPU is not compared (True): the alternative, one row at a time, would take days.
         """
         spec = self.network.spec
         device = self.network.device
@@ -279,17 +366,18 @@ class TorchSums:
         return equal
 
     def is_compared(self, query: Query) -> bool:
-        """Heads' queries are; a network's rows have no second way that gives the same
-        bits.
+        """Return whether a second computation can check the sum: not for a network.
+
+        No second way to compute a network's gradients gives the same bits.
         """
         return not isinstance(query, ModelGradient)
 
     def rows(self, ask: Ask, block: Block) -> Any:
-        """The block itself, for a network."""
+        """Return the rows that `add` takes: for a network, the block itself."""
         return self._heads.rows(ask, block) if self.is_compared(ask.query) else block
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """Norms (k,) of what is clipped."""
+        """Return the norms (k,) of what is clipped, 0 where not finite."""
         if self.is_compared(ask.query):
             return self._heads.norms(ask, block)
         self._take(ask)
@@ -305,7 +393,7 @@ class TorchSums:
     def add(
         self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
-        """Add the rows' clipped gradients to `out` (size,) int64."""
+        """Add the clipped gradients of the `used` rows to `out` (size,) int64."""
         if self.is_compared(ask.query):
             return self._heads.add(ask, rows, y, used, out)
         self._take(ask)
@@ -318,22 +406,20 @@ class TorchSums:
         return out
 
     def _added(self, ask: Ask, part: Block, used: np.ndarray) -> np.ndarray:
-        """What a chunk's rows add to the sum: (size,) int64."""
+        """Return what a chunk's rows add to the sum: (size,) int64."""
         parts, keep = self._parts(ask, part, used)
         counted = torch.from_numpy(keep).to(self.network.device)
         return clipped(parts, counted, ask.clip_norm).cpu().numpy().astype(np.int64)
 
     def _take(self, ask: Ask) -> None:
-        """Give the network the weights that are asked at."""
+        """Set the network to the weights of the request."""
         params, weights = own_step(self.network, ask)
         if params is not self._params:
             self._gradients.set(torch.from_numpy(weights).to(self.network.device))
             self._params = params
 
     def _chunks(self, ask: Ask, block: Block) -> Iterator[Block]:
-        """The block's rows transformed, `chunk` at a time; missing ones are filled up
-        with zeros.
-        """
+        """Yield the block's transformed rows in chunks, the last padded with zeros."""
         x = network_rows(ask.params.transform, block.x)
         for i in range(0, len(x), self.chunk):
             part = slice(i, i + self.chunk)
@@ -346,7 +432,7 @@ class TorchSums:
     def _parts(
         self, ask: Ask, part: Block, used: np.ndarray
     ) -> tuple[list[Part], np.ndarray]:
-        """A chunk's gradients, and (chunk,) bool: its rows that count."""
+        """Return a chunk's gradients, and (chunk,) bool: the rows that count."""
         spec = self.network.spec
         device = self.network.device
         keep = (
@@ -364,7 +450,10 @@ class TorchSums:
 
 
 def own_step(network: Network, ask: Ask) -> tuple[StepParams, np.ndarray]:
-    """A step and its weights; ValueError unless it is one of this network's."""
+    """Return the request's step parameters and weights.
+
+    Raises ValueError unless the request is for this network's own gradient.
+    """
     params = ask.params
     if (
         ask.query != network.query
@@ -379,8 +468,10 @@ def own_step(network: Network, ask: Ask) -> tuple[StepParams, np.ndarray]:
 
 
 def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
-    """Rows (k, n_features) float32 as a network is fed; not finite where a row is
-    not.
+    """Return rows (k, n_features) float32 as the network takes them.
+
+    Without a transform they are `x` itself. A transformed row that is not finite is
+    NaN.
     """
     if not transform.unit_norm and transform.center is None and transform.scale is None:
         return x
@@ -390,11 +481,10 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
 
 
 def chunk_rows(network: Network, memory: int) -> int:
-    """Rows of a chunk that keep its gradients and activations within `memory` bytes (an
-    estimate, at least 1).
+    """Return how many rows a chunk may hold within `memory` bytes, at least 1.
 
-    A row has its gradients in float32, the largest of them a few times more, and three
-    floats and a half for each activation of each view.
+    The memory of a row is an estimate: twice its float32 gradients, four times the
+    largest of them, and three and a half floats for each activation of each view.
     """
     model = network.model
     views = max(1, network.spec.views)

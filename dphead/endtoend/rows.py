@@ -1,4 +1,7 @@
-"""8-bit images as private rows. What a row holds is read for that row alone."""
+"""Provide 8-bit images as private rows.
+
+A row's values affect that row alone.
+"""
 
 from collections.abc import Iterator
 
@@ -10,12 +13,29 @@ from dphead.rows.blocks import BLOCK_ROWS
 
 
 class ImageRows:
-    """Images (n, channels, h, w) uint8 in memory with labels (n,) int; a label that is
-    not a class counts zero.
+    """Hold images in memory as private rows. A label that is not a class counts zero.
 
-    n_features is the number of an image's pixels times channels; a network's statistic
-    has the size of its parameters, whatever it is. groups, group_cap: as in
-    `dphead.rows.arrays.ArrayRows`.
+    Parameters
+    ----------
+    images : ndarray of shape (n, channels, h, w), uint8
+        The images.
+    labels : ndarray of shape (n,), int
+        Their labels.
+    groups : ndarray, optional
+        As in `dphead.rows.arrays.ArrayRows`. Given together with `group_cap`.
+    group_cap : int, optional
+        As in `dphead.rows.arrays.ArrayRows`.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types differ from the above, or only one of `groups` and
+        `group_cap` is given.
+
+    Notes
+    -----
+    `n_features` is channels times pixels. A network's statistic does not depend on it:
+    that has the size of the network's parameters.
     """
 
     def __init__(
@@ -41,8 +61,8 @@ class ImageRows:
             )
         self.n_features = int(np.prod(images.shape[1:]))
         self._x = images.reshape(len(images), self.n_features)
-        # The labels, and what a group's cap leaves of them, are those that heads are
-        # fitted with.
+        # `ArrayRows` reads labels and applies the group cap, exactly as for heads. It
+        # needs features too: one column of zeros.
         slots = np.zeros((len(images), 1), np.float32)
         self._slots = ArrayRows(slots, labels, BLOCK_ROWS, groups, group_cap)
         self.n_rows, self.group_cap, self.within = (
@@ -54,8 +74,9 @@ class ImageRows:
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
     ) -> Iterator[Block]:
-        """Blocks that hold each image (or each of `indices`) once; the last is padded
-        with index -1.
+        """Yield blocks that hold each image (or each of `indices`) once.
+
+        The last block is padded with index -1.
         """
         for block in self._slots.blocks(indices):
             x = self._x[np.maximum(block.index, 0)].astype(np.float32)
