@@ -1,4 +1,5 @@
-"""How sums are added fast: integers, which give the same numbers in any order.
+"""Add integer statistics of rows fast, with the same result in any order.
 
-They have no noise: of private rows none may be stored, or leave but to `release`.
+These sums have no noise. Sums of private rows must not be stored, and only `release`
+may receive them.
 """

@@ -1,6 +1,6 @@
-"""What `release` is given: sums that are checked before and while they are used.
+"""Give `release` its sums, checked before the charge and during each pass.
 
-No sum may reach `release` by another way.
+`release` must get its sums through this module alone.
 """
 
 from collections.abc import Iterable
@@ -26,14 +26,25 @@ from dphead.sums.tuning import KNOWN_ANSWER_PRODUCTS
 
 
 class Door:
-    """A `Summer` for the releases of one fit.
+    """Compute verified sums for the releases of one fit: the `Summer` of `release`.
 
-    block_sum: how blocks are summed. next_sum: `KeptSums` for further fits on the same
-    rows. parts: None, or `SumOfParts` where the rows lie with several processes.
-    memory: bytes of integer rows to keep between passes, where the block sum has them.
-    Guarantee: for queries whose block sum `is_compared`, in each pass a secret run of
-    rows gives the reference's integers (`checked_sum`), and `check` tries rows made to
-    break the block sum before the charge.
+    Parameters
+    ----------
+    block_sum : BlockSum, optional
+        Summation backend for one block. The default is `ReferenceSums`.
+    next_sum : NextSum, optional
+        Sums that are kept for the next request. Use `KeptSums` for further fits on the
+        same rows.
+    parts : SumOfParts, optional
+        Way to sum if several processes hold the rows; None if this process holds all.
+    memory : int, default 0
+        Bytes of integer rows to keep between passes.
+
+    Guarantee
+    ---------
+    This holds for queries for which the block sum `is_compared`. Before the charge,
+    `check` tries rows that are made to break the block sum. In each pass, a secret run
+    of rows must give the reference's integers (`checked_sum`).
     """
 
     def __init__(
@@ -50,9 +61,15 @@ class Door:
         self._checked: set[tuple[Query, int]] = set()
 
     def check(self, queries: Iterable[Query], n_features: int) -> None:
-        """RuntimeError unless these queries' sums of hostile rows are the reference's.
+        """Compare these queries' sums of hostile rows with the reference.
 
-        To be called before anything is charged. What was tried is not tried again.
+        Call it before anything is charged. A query and width that passed are not tried
+        again.
+
+        Raises
+        ------
+        RuntimeError
+            If any integer differs from the reference.
         """
         compared = {(q, n_features) for q in queries if self.block_sum.is_compared(q)}
         untried = {q for q, _ in compared - self._checked}
@@ -60,7 +77,7 @@ class Door:
         self._checked |= compared
 
     def __call__(self, request: SumRequest) -> np.ndarray:
-        """The sum, int64, in units of the query."""
+        """Return the sum of the request: int64, in units of the query."""
 
         def total(query: Query) -> np.ndarray:
             ask = ask_of(query, request.params, request.clip_norm, request.rows)
@@ -72,7 +89,7 @@ class Door:
         return self.next_sum(request, total)
 
     def largest_norm(self, request: SumRequest) -> float:
-        """The largest norm of what is clipped, for fits without privacy."""
+        """Return the largest norm of what is clipped, for fits without privacy."""
         if self._parts is not None:
             return self._parts.largest_norm(request)
         ask = ask_of(request.query, request.params, request.clip_norm)
@@ -80,11 +97,25 @@ class Door:
 
 
 def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> None:
-    """RuntimeError unless the sums of hostile rows are the reference's.
+    """Compare the block sum's integers with the reference's on hostile rows.
 
-    They hold what has broken sums before: rows at the clip in one entry, tiny, huge and
-    not finite ones, labels outside the classes, padding, and a tail of a chunk.
-    Gradients that take label sets are tried with these too.
+    The rows contain what has broken sums before: rows with one entry at the clip norm,
+    tiny, huge and non-finite rows, labels outside the classes, padding, and a partial
+    last chunk. Gradients that take label sets are also tried with label sets.
+
+    Parameters
+    ----------
+    block_sum : BlockSum
+        Block sum to check.
+    queries : set of Query
+        Queries to try.
+    n_features : int
+        Number of features of the fit.
+
+    Raises
+    ------
+    RuntimeError
+        If any integer differs from the reference.
     """
     rng = np.random.default_rng(0)
     for query in sorted(queries, key=repr):
@@ -95,7 +126,8 @@ def known_answers(block_sum: BlockSum, queries: set[Query], n_features: int) -> 
             sets = _hostile_sets(rng, k, query.n_classes)
             blocks.append(replace(blocks[0], y=sets))
         center = rng.normal(size=n_features) / np.sqrt(n_features)
-        append = 0.0 if isinstance(query, ChannelMoment) else 0.3  # features alone
+        # channel moments refuse an appended constant
+        append = 0.0 if isinstance(query, ChannelMoment) else 0.3
         centered = RowTransform(True, center, None, append)
         for transform in (RowTransform(), centered):
             width = transform.width(n_features)
@@ -125,14 +157,14 @@ def _answer(way: BlockSum, ask: Ask, block: Block) -> np.ndarray:
 
 
 def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
-    """Rows (k, d), classes and others, and slots of which some are padding."""
+    """Return a block of k hostile rows, with invalid labels and padding slots."""
     quarter = k // 4
     half = k // 2
     x = rng.normal(size=(k, d)).astype(np.float32)
     x[:quarter] = 0
     places = np.arange(quarter)
     x[places, places % d] = 1
-    sizes = np.logspace(-38, 36, half - quarter)  # float32 has 1e-38 to 3e38
+    sizes = np.logspace(-38, 36, half - quarter)  # float32 reaches from 1e-38 to 3e38
     with np.errstate(under="ignore"):
         x[quarter:half] *= sizes[:, None]
     x[half] = np.nan
@@ -144,7 +176,7 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
 
 
 def _hostile_sets(rng: np.random.Generator, k: int, m: int) -> np.ndarray:
-    """Label sets (k, m) int8: of any size, none, all, and some that are no set."""
+    """Return label sets (k, m) int8: any size, empty, full, and some invalid ones."""
     sets = (rng.random((k, m)) < rng.random((k, 1))).astype(np.int8)
     sets[::5] = 0
     sets[1::5] = 1

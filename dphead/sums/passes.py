@@ -1,6 +1,7 @@
-"""One pass over rows: each slot once, on every core, integers in and integers out.
+"""Sum a statistic in one pass over the rows: each slot once, in integers.
 
-No sum may leave it whose slots were not counted, or whose secret run was not compared.
+A pass returns a sum only after its slots are counted. If the block sum `is_compared`, a
+pass also compares a secret run of rows with the reference first.
 """
 
 import os
@@ -29,14 +30,22 @@ NO_ROWS = KeptRows(0)
 
 @dataclass
 class SlotCount:
-    """How often each slot of a pass was used. wanted: (n_rows,) bool."""
+    """Count how often a pass used each slot.
+
+    Parameters
+    ----------
+    wanted : ndarray of bool, shape (n_rows,)
+        Slots that the pass must use.
+    seen : ndarray of int64, shape (n_rows,)
+        Number of uses of each slot.
+    """
 
     wanted: np.ndarray
     seen: np.ndarray
 
     @classmethod
     def of(cls, n_rows: int, indices: np.ndarray | None) -> "SlotCount":
-        """For all slots, or for those of `indices`."""
+        """Return a count for all slots, or for the slots `indices`."""
         wanted = np.ones(n_rows, bool)
         if indices is not None:
             wanted[:] = False
@@ -44,13 +53,13 @@ class SlotCount:
         return cls(wanted, np.zeros(n_rows, np.int64))
 
     def add(self, index: np.ndarray) -> np.ndarray:
-        """Count a block's slots; (k,) bool, those that are not padding."""
+        """Count a block's slots, and return (k,) bool: False for padding."""
         used = index >= 0
         np.add.at(self.seen, index if used.all() else index[used], 1)
         return used
 
     def check(self) -> None:
-        """RuntimeError unless each wanted slot was used once, and no other."""
+        """Raise RuntimeError unless each wanted slot was used once, and no other."""
         if not np.array_equal(self.seen, self.wanted.astype(np.int64)):
             raise RuntimeError(
                 "a pass must use each row slot exactly once. "
@@ -65,13 +74,39 @@ def checked_sum(
     block_sum: BlockSum,
     kept: KeptRows = NO_ROWS,
 ) -> np.ndarray:
-    """The sum over all slots, or over `indices`: int64 of the query's shape.
+    """Return the sum over all slots, or over `indices`.
 
-    kept: rows of earlier passes; features are read where they are not kept.
-    Guarantee: each slot counts once, or RuntimeError. What a run of rows that nobody
-    can foresee added to the sum is compared with the reference's integers, where the
-    block sum `is_compared`, and RuntimeError raised unless they are equal: whether a
-    fit stops tells of a defect and its rows, in one bit for each attempt.
+    Parameters
+    ----------
+    ask : Ask
+        What to sum.
+    rows : Rows
+        Private rows.
+    indices : ndarray of int or None
+        Slots of the sample; None sums all slots.
+    block_sum : BlockSum
+        Summation backend for one block.
+    kept : KeptRows
+        Integer rows of earlier passes. Features are read only for rows not kept.
+
+    Returns
+    -------
+    ndarray of int64
+        Sum in the query's shape.
+
+    Raises
+    ------
+    RuntimeError
+        If a slot is not used exactly once, or if the secret run's integers differ from
+        the reference's.
+
+    Guarantee
+    ---------
+    Each slot counts once, or the pass raises RuntimeError. If the block sum
+    `is_compared`, a run of rows that nobody can foresee is compared: its contribution
+    to the sum must equal the reference's integers, or the pass raises RuntimeError.
+    Whether a fit stops reveals something about a defect and its rows: one bit for each
+    attempt.
     """
     count = SlotCount.of(rows.n_rows, indices)
     exact = block_sum.is_compared(ask.query)
@@ -98,7 +133,8 @@ def checked_sum(
             for made, run in pieces:
                 out = block_sum.add(ask, made, block.y[run], used[run], out)
             return out
-        ((made, _),) = pieces  # it is not known, so it is one of the row source's
+        # a block with the secret slot is never taken from `kept`, so it is one piece
+        ((made, _),) = pieces
         return _add_checked(ask, block_sum, made, block, used, tested, out)
 
     def empty() -> np.ndarray:
@@ -106,7 +142,7 @@ def checked_sum(
 
     if block_sum.parallel:
         total = _on_every_core(add, checked(), empty)
-    else:  # these use every core, or a device, by themselves
+    else:  # such a block sum uses every core, or a device, by itself
         total = reduce(lambda out, item: add(item, out), checked(), empty())
     count.check()
     total = np.ascontiguousarray(total)
@@ -116,9 +152,10 @@ def checked_sum(
 
 
 def empty_sum(ask: Ask, n_features: int) -> np.ndarray:
-    """Zeros, int64, with columns in one piece where they are longer, as kernels want.
+    """Return int64 zeros in the shape and memory layout that the kernels expect.
 
-    Checks use it too: of another layout, another kernel would be checked.
+    Columns are contiguous if they are longer than rows. Checks use this function too:
+    with another layout, they would check another kernel.
     """
     shape = ask.shape(n_features)
     if ask.query.kind == "outer" and shape[0] > shape[-1]:
@@ -127,7 +164,7 @@ def empty_sum(ask: Ask, n_features: int) -> np.ndarray:
 
 
 def mirror(square: np.ndarray, strip: int = 192) -> None:
-    """Make matrices (..., d, d) symmetric from their upper triangles, in place."""
+    """Make matrices (..., d, d) symmetric in place, from their upper triangles."""
     d = square.shape[-1]
     for i in range(0, d, strip):
         own = slice(i, i + strip)
@@ -140,7 +177,7 @@ def mirror(square: np.ndarray, strip: int = 192) -> None:
 
 
 def part_of(rows: Any, run: slice) -> Any:
-    """A run of rows that a `BlockSum` made."""
+    """Return a run of the rows that a `BlockSum` made."""
     if isinstance(rows, IntegerRows):
         return IntegerRows(rows.q[run], rows.scale[run])
     return rows.part(run)
@@ -155,8 +192,10 @@ def _secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
 
 
 def _check_block(block: Block, n_features: int) -> None:
-    """TypeError unless a block's arrays are what they should be: one of a single column
-    would be added to all of them. A block that is known has no columns.
+    """Raise TypeError unless a block's arrays have the declared shapes and types.
+
+    Broadcasting would add a single column to all columns. A block of kept rows has no
+    columns.
     """
     k = len(block.index)
     labels = block.y.ndim <= 2 and block.y.shape[1:] != (1,)
@@ -171,7 +210,7 @@ def _check_block(block: Block, n_features: int) -> None:
 
 
 def _check_features(block: Block) -> None:
-    """RuntimeError unless the features of a block were read."""
+    """Raise RuntimeError unless the features of a block were read."""
     if block.x.shape[1] == 0:
         raise RuntimeError(
             "a block whose rows are not kept must have features, got "
@@ -188,11 +227,11 @@ def _add_checked(
     slot: int,
     out: Any,
 ) -> Any:
-    """`BlockSum.add`, where a run of rows holds the slot whose share is compared.
+    """Add a block that holds the secret slot, and compare the slot's run of rows.
 
-    That share is what the rows of a piece added, less what they add without the run; so
-    the sum that is used is compared. RuntimeError unless the reference adds the same
-    integers, and so does the run alone.
+    The run's share is the piece's contribution to the sum, less the contribution of the
+    piece without the run. So the check covers the sum that is used. Raises RuntimeError
+    unless this share, and the sum of the run alone, equal the reference's integers.
     """
     place = int(np.flatnonzero(block.index == slot)[0])
     first = place // CHECKED_PIECE_ROWS * CHECKED_PIECE_ROWS
@@ -213,7 +252,7 @@ def _add_checked(
         empty = empty_sum(ask, block.x.shape[1])
         without = block_sum.add(ask, part, y, others, empty)
         before += np.asarray(without)
-        del empty, without  # large sums are held three times here, not four
+        del empty, without  # so that memory holds three copies of a large sum, not four
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
         own_rows = part_of(made, run)
@@ -227,11 +266,11 @@ def _add_checked(
 def _compare(
     ask: Ask, name: str, found: list[np.ndarray], own: Block, used: np.ndarray
 ) -> None:
-    """RuntimeError unless all found is what the reference adds of these rows."""
+    """Raise RuntimeError unless every sum in `found` equals the reference's."""
     empty = empty_sum(ask, own.x.shape[1])
     rows = REFERENCE.rows(ask, own)
     wanted = REFERENCE.add(ask, rows, own.y, used, empty)
-    if ask.query.symmetric:  # below the diagonal nothing is promised
+    if ask.query.symmetric:  # entries below the diagonal are unspecified
         for total in (*found, wanted):
             square = total[..., : total.shape[-1], :]
             square[...] = np.triu(square)
@@ -242,11 +281,11 @@ def _compare(
         )
 
 
-_libraries = cache(ThreadpoolController)  # looking for BLAS libraries takes 3 ms
+_libraries = cache(ThreadpoolController)  # finding the BLAS libraries takes 3 ms
 
 
 def cores() -> int:
-    """Number of processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -257,9 +296,9 @@ def _on_every_core(
     items: Iterator[Any],
     empty: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """The sum of add(item, sum) over items: each core adds the next to a sum it owns.
+    """Return the sum over items: each thread adds the next item to a sum of its own.
 
-    Where sums are large, fewer cores have their own.
+    If sums are large, fewer threads run (MAX_SUM_COPY_BYTES).
     """
     sums = [empty()]
     n_cores = cores()
@@ -269,13 +308,13 @@ def _on_every_core(
     first = list(islice(items, 2))
     items = chain(first, items)
     several = len(first) > 1
-    del first  # or it would hold two blocks for the whole pass
+    del first  # otherwise it holds two blocks in memory for the whole pass
     blas = _libraries().limit(limits=n_cores // len(sums), user_api="blas")
     with blas, ExitStack() as stack:
         if not several:  # a thread takes longer to start than a block to sum
             return reduce(lambda out, item: add(item, out), items, sums[0])
 
-        free = deque(range(len(sums)))  # sums to which no thread adds
+        free = deque(range(len(sums)))  # sums that no thread is using
 
         def step(item: Any) -> None:
             k = free.popleft()
@@ -284,7 +323,8 @@ def _on_every_core(
             finally:
                 free.append(k)
 
-        # threads of this pass alone: those of an interrupted one could add to the next
+        # threads for this pass alone: threads of an interrupted pass could add to the
+        # next one
         workers = stack.enter_context(ThreadPoolExecutor(len(sums)))
         running: deque[Future[Any]] = deque()
         for item in items:

@@ -1,6 +1,6 @@
-"""Sums of integer statistics in plain int64: always right, and slow.
+"""Define the reference sums: integer statistics in plain int64, correct and slow.
 
-Everything else in this room must give the same numbers (`door`).
+Every other block sum in this package must give the same integers (`door`).
 """
 
 from collections.abc import Callable
@@ -18,10 +18,20 @@ from dphead.privacy.transform import IntegerRows, transformed
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """What is summed in one pass.
+    """Describe what one pass sums.
 
-    weights: those of params, rounded once. source: the rows, so that what is kept of
-    them serves no others.
+    Parameters
+    ----------
+    query : Query
+        Statistic to sum.
+    params : Params
+        Public numbers and earlier releases that the statistic depends on.
+    weights : IntegerWeights or None
+        Weights of `params`, rounded once.
+    clip_norm : float
+        Clip norm of what the statistic clips.
+    source : Rows, optional
+        Rows of the pass. Integer rows that are kept serve the same source only.
     """
 
     query: Query
@@ -31,14 +41,17 @@ class Ask:
     source: Rows | None = None
 
     def shape(self, n_features: int) -> tuple[int, ...]:
-        """Shape of the sum."""
+        """Return the shape of the sum."""
         return self.query.shape(self.params.transform.width(n_features))
 
 
 def ask_of(
     query: Query, params: Params, clip_norm: float, source: Rows | None = None
 ) -> Ask:
-    """With a head's weights rounded; a network's, which are flat, stay as they are."""
+    """Return the `Ask` of a pass, with the weights of a head rounded.
+
+    Flat weights, which are those of a whole network, stay as they are.
+    """
     weights = params.weights
     if weights is None or np.ndim(weights) == 1:
         return Ask(query, params, None, clip_norm, source)
@@ -46,58 +59,74 @@ def ask_of(
 
 
 class BlockSum(Protocol):
-    """How a block's rows are made and added.
+    """Define how a block's rows become integers, and how their statistics are added.
 
-    parallel: whether several cores may call it at a time.
+    `parallel` says whether several threads may call it at the same time.
     """
 
     parallel: bool
 
     def is_compared(self, query: Query) -> bool:
-        """Whether `door` compares it with the reference."""
+        """Return whether the query's sums are compared with the reference (`door`)."""
         ...
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """Norms (k,) of what is clipped, without a clip; 0 of what does not count."""
+        """Return norms (k,) of what is clipped, without a clip; 0 if not counted."""
         ...
 
     def rows(self, ask: Ask, block: Block) -> Any:
-        """The block's rows as `add` wants them: `IntegerRows`, or what has `part`."""
+        """Return the block's rows as `IntegerRows`, or as an object with `part`."""
         ...
 
     def add(
         self, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
-        """Add the statistics of rows whose slot is used to `out` and return it.
+        """Add the statistics of rows in used slots to `out`, and return the sum.
 
-        Of a symmetric sum only the upper triangle is promised.
+        Parameters
+        ----------
+        ask : Ask
+            What to sum.
+        rows : IntegerRows or object with `part`
+            Rows that `rows` made of one block, or a run of them.
+        y : ndarray of shape (k,) or (k, n_classes)
+            Labels or label sets, as in `Block`.
+        used : ndarray of bool, shape (k,)
+            False for padding.
+        out : array
+            Sum so far.
+
+        Returns
+        -------
+        array
+            Sum with these rows. Only the upper triangle of a symmetric sum is defined.
         """
         ...
 
 
 class GramAndSums(Gram):
-    """G above Sᵀ, the transposed class sums: the sums of two releases in one pass.
+    """Sum the Gram matrix G and the class sums S of two releases in one pass.
 
-    It is never released; `Gram` and `ClassSums` are.
+    The sum is G stacked on Sᵀ. It is never released as one: `Gram` and `ClassSums` are.
     """
 
     takes_sets = False
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """(width + n_classes, width)."""
+        """Return (width + n_classes, width)."""
         return (width + self.n_classes, width)
 
     def squared_sensitivity(
         self, relation: str, clip_norm: float, append: float = 0.0
     ) -> int:
-        """None."""
+        """Raise NotImplementedError: this sum is never released."""
         raise NotImplementedError("the two sums of one pass are released apart")
 
 
 def add_both(
     way: BlockSum, ask: Ask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
 ) -> Any:
-    """Add the two sums of `GramAndSums`, each as it is added alone."""
+    """Add the two sums of `GramAndSums`, each in the way that it is added alone."""
     width = out.shape[1]
     gram = replace(ask, query=Gram(ask.query.n_classes))
     sums = replace(ask, query=ClassSums(ask.query.n_classes))
@@ -107,20 +136,20 @@ def add_both(
 
 
 class ReferenceSums:
-    """The definition: factors of each row, multiplied and added in int64."""
+    """Sum by the definition: multiply each row's factors and add them in int64."""
 
     parallel = True
 
     def is_compared(self, query: Query) -> bool:
-        """It is the reference."""
+        """Return False: this is the reference."""
         return False
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """Of transformed rows."""
+        """Return the norms of transformed rows."""
         return row_norms(ask.params, block)
 
     def rows(self, ask: Ask, block: Block) -> IntegerRows:
-        """The integers of the block's rows."""
+        """Return the block's rows as integers."""
         return ask.query.rows(ask.params.transform, block.x, ask.clip_norm)
 
     def add(
@@ -131,7 +160,7 @@ class ReferenceSums:
         used: np.ndarray,
         out: np.ndarray,
     ) -> np.ndarray:
-        """Add the statistics."""
+        """Add the statistics of rows in used slots to `out`."""
         if isinstance(ask.query, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
         left, right = factors(ask, rows, y, used)
@@ -139,7 +168,7 @@ class ReferenceSums:
 
 
 def row_norms(params: Params, block: Block) -> np.ndarray:
-    """(k,) of transformed rows, 0 of those that are not finite."""
+    """Return the norms (k,) of transformed rows; 0 for rows that are not finite."""
     rows = transformed(params.transform, block.x)
     return np.where(rows.finite, rows.norm(), 0.0)
 
@@ -147,7 +176,10 @@ def row_norms(params: Params, block: Block) -> np.ndarray:
 def largest_norm(
     ask: Ask, rows: Rows, indices: np.ndarray | None, block_sum: BlockSum
 ) -> float:
-    """The largest norm of what is clipped, 0 if there is none: without privacy only."""
+    """Return the largest norm of what is clipped, or 0 if there is none.
+
+    For fits without privacy only.
+    """
     largest = 0.0
     for block in rows.blocks(indices):
         norms = block_sum.norms(ask, block)[block.index >= 0]
@@ -156,9 +188,11 @@ def largest_norm(
 
 
 def rows_key(ask: Ask) -> tuple[Any, ...] | None:
-    """What the integers of rows depend on besides their slots; None to keep none.
+    """Return the key under which a pass keeps integer rows, or None to keep none.
 
-    The first two parts are compared by identity. A Gram matrix is asked for once.
+    The key holds everything that the integers depend on besides the slots. Its first
+    two parts are compared by identity. Rows of a Gram matrix are not kept, because a
+    fit asks for the matrix once.
     """
     query = ask.query
     if type(query).rows is not Query.rows or query.kind == "gram":
@@ -170,7 +204,7 @@ def rows_key(ask: Ask) -> tuple[Any, ...] | None:
 def factors(
     ask: Ask, rows: IntegerRows, y: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`Query.factors` of rows in slots that are used, by numpy."""
+    """Return `Query.factors` of rows in used slots, computed by numpy."""
     keep = counting(ask.query, rows, y, used)
     chunk = Chunk(rows, y, keep, ask.weights, ask.clip_norm)
     with np.errstate(all="ignore"):
@@ -184,17 +218,21 @@ def add_factors(
     out: np.ndarray,
     products: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Add outer products, or weighted squares. products(left, right) is leftᵀ right."""
+    """Add outer products or weighted squares of the factors to `out`.
+
+    products(left, right) must return leftᵀ right.
+    """
     if query.kind == "outer":
         out += products(left, right)
         return out
     squares = out[None] if out.ndim == 2 else out
-    for j in range(right.shape[1]):  # a class at a time, whatever its rows: no look
+    # every class takes the same steps, so the work does not depend on the rows' labels
+    for j in range(right.shape[1]):
         weighted = left * right[:, j : j + 1]
         squares[j] += products(weighted, left)
     return out
 
 
 def whole_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """leftᵀ right of whole numbers, in int64."""
+    """Return leftᵀ right of whole numbers, in int64."""
     return left.astype(np.int64).T @ right.astype(np.int64)
