@@ -1,4 +1,4 @@
-"""A fit from files to files: charge, loop, resume, report.
+"""Fit from files to files: charge, fit loop, resume, report.
 
-Nothing here may decide noise, or write a sum that has none.
+Nothing here may decide the noise, or write a sum without noise.
 """

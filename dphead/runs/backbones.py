@@ -1,8 +1,8 @@
-"""Several networks' features of the same images: what must hold before one fit may
-choose among them, and what its report says of the choice.
+"""Check that one fit may choose among several backbones, and report the choice.
 
-One image must be one slot of all files: else it would count more than once, and no
-charge would hold. What differs between files is private, and is not said.
+Each features file must hold the same images in the same slots. Otherwise one image
+counts more than once, and the charge is wrong. Differences between files are private:
+an error does not show them.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from dphead.solvers.base import Solver
 from dphead.solvers.head import LinearHead
 from extract.format import FeaturesFile
 
-# private columns that say whose row a slot is; features and their validity may differ
+# private columns that identify a slot's row; features and their validity may differ
 SAME = ("row_digest", "split", "group", "labels")
 
 
 def check_options(options: FitOptions) -> None:
-    """ValueError for what a choice among networks does not go with."""
+    """Raise ValueError for options that a choice among backbones does not allow."""
     if not options.backbones:
         return
     without = {
@@ -42,11 +42,16 @@ def check_options(options: FitOptions) -> None:
 
 
 def check_same_images(files: Sequence[tuple[FeaturesFile, list[str]]]) -> None:
-    """ValueError unless all files are of one data set's images, in the same order, with
-    the same classes, labels, splits and groups, each by another network.
+    """Raise ValueError unless all files hold the same images in the same order.
 
-    files: each with its public class names. Images are compared by their digests, which
-    files have in common that were extracted with --same-data-as.
+    They must also have the same classes, labels, splits and groups, each from another
+    backbone. Images are compared by their digests. Files share these if they were
+    extracted with --same-data-as.
+
+    Parameters
+    ----------
+    files : sequence of (FeaturesFile, list of str)
+        The files, each with its public class names.
     """
     first, classes = files[0]
     spaces = [file.feature_space for file, _ in files]
@@ -86,16 +91,16 @@ def _names(files: Sequence[tuple[FeaturesFile, list[str]]]) -> str:
 
 
 def selected(head: LinearHead) -> int:
-    """Which network's features a head is of."""
+    """Return the index of the backbone that a head uses."""
     return 0 if head.selection is None else head.selection.chosen
 
 
 def selection_of(
     sources: Sequence[Source], solver: Solver, head: LinearHead
 ) -> dict[str, Any] | None:
-    """What a report says of a choice, from its releases: None where there was none.
+    """Return what a report says of a choice among backbones, or None without a choice.
 
-    sources: of the networks, in the order of the solver's.
+    `sources` are those of the backbones, in the solver's order.
     """
     if head.selection is None or not isinstance(solver, BackboneSelection):
         return None

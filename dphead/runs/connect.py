@@ -1,8 +1,7 @@
-"""Where the processes of a run meet: which addresses they listen on, and what is said
-when they cannot.
+"""Connect the processes of a run: which address they listen on, what fails and why.
 
-jax neither encrypts nor authenticates: whoever reaches a port is in
-(docs/many-hosts.md). So nothing may listen on an address that was not named.
+jax neither encrypts nor authenticates: whoever reaches a port takes part
+(docs/many-hosts.md). So nothing may listen on an address that the user did not name.
 """
 
 import ctypes
@@ -17,8 +16,8 @@ from importlib.util import find_spec
 from typing import Any
 
 # Both chosen, not measured.
-LATER_SECONDS = 3600  # by which jax gives up after us: it would not name the address
-ANSWER_SECONDS = 5  # in which an address that is listened on takes a connection
+LATER_SECONDS = 3600  # jax gives up this much later: its error names no address
+ANSWER_SECONDS = 5  # a listening address accepts a connection within this time
 _ABORTED = (
     b"\nError: the processes of this run lost one another, or two have the same "
     b"--process-id; jax's lines above say which. What was charged stays charged: give "
@@ -28,10 +27,19 @@ _ABORTED = (
 
 @dataclass(frozen=True)
 class Place:
-    """This process among those of a run. coordinator: host:port of process 0.
+    """Give this process's place among those of a run.
 
-    "auto": what `jax.distributed` finds, from SLURM for one; then count and index may
-    be None. timeout: seconds in which all must have come.
+    Attributes
+    ----------
+    coordinator : str
+        host:port of process 0, or "auto" for what `jax.distributed` finds (from SLURM,
+        for example). With "auto", `count` and `index` may be None.
+    count : int or None
+        Number of processes.
+    index : int or None
+        This process, from 0 to count - 1.
+    timeout : float
+        Seconds within which all processes must have connected.
     """
 
     coordinator: str
@@ -60,17 +68,17 @@ class Place:
 
     @property
     def host(self) -> str:
-        """Of the coordinator, without its port."""
+        """Return the coordinator's host, without its port."""
         return self.coordinator.rpartition(":")[0].strip("[]")
 
     @property
     def local(self) -> bool:
-        """Whether all processes are on this host: then nothing listens beyond it."""
+        """Return whether all processes run on this host; then nothing listens beyond."""
         return self.host in ("127.0.0.1", "localhost", "::1")
 
 
 def require_jax(what: str) -> None:
-    """ValueError where jax is not installed, which one host needs for nothing else."""
+    """Raise ValueError if jax is not installed; `what` needs it."""
     if find_spec("jax") is None:
         raise ValueError(
             f"{what} needs jax, got none. Install it: pip install 'dphead[jax]'."
@@ -79,20 +87,37 @@ def require_jax(what: str) -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _say_aborted(_: int) -> None:
+    """Print why the process ends, then end it."""
     os.write(2, _ABORTED)
     os._exit(1)
 
 
 def explain_aborts(on: bool) -> None:
-    """Whether a line says why jaxlib, which knows no errors there, aborts a process."""
+    """Set whether a process that jaxlib aborts prints the reason first.
+
+    jaxlib raises no error there: it aborts the process.
+    """
     libc = ctypes.CDLL(None)
     libc.signal(signal.SIGABRT, _say_aborted if on else ctypes.c_void_p(0))
 
 
 def connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
-    """(jax's store, number of processes, index, address).
+    """Connect this process to the others of the run.
 
-    Ends this process if not all come in time. ValueError where process 0 cannot listen.
+    Returns
+    -------
+    (store, int, int, str)
+        jax's key-value store, the number of processes, this one's index, and the
+        address.
+
+    Raises
+    ------
+    ValueError
+        If process 0 cannot listen, or "auto" finds no coordinator.
+
+    Notes
+    -----
+    It ends this process if not all processes come in time.
     """
     require_jax("a fit on several processes")
     import jax
@@ -141,11 +166,11 @@ def connect(place: Place, only_cpu: bool) -> tuple[Any, int, int, str]:
 
 
 def _sum_on_loopback() -> None:
-    """Sums between processes of one host listen on loopback.
+    """Make sums between processes of one host listen on loopback.
 
-    gloo would take the address that the host's own name has.
+    gloo would otherwise take the address of the host's own name.
     """
-    from jax._src import distributed, xla_bridge  # none has a public name
+    from jax._src import distributed, xla_bridge  # neither has a public name
     from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 
     def make() -> Any:
@@ -159,7 +184,7 @@ def _sum_on_loopback() -> None:
 
 
 def check_free(address: str) -> None:
-    """ValueError unless process 0 can listen at host:port; jaxlib would crash."""
+    """Raise ValueError unless process 0 can listen at host:port; jaxlib would crash."""
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
@@ -177,6 +202,7 @@ def check_free(address: str) -> None:
 
 
 def _not_in_time(address: str, place: Place, count: int | None) -> None:
+    """End the process, and say why the others were not reached."""
     why = "not all have come, or two have the same --process-id"
     if not _answers(address):
         why = "process 0 does not answer there"
@@ -190,6 +216,7 @@ def _not_in_time(address: str, place: Place, count: int | None) -> None:
 
 
 def _answers(address: str) -> bool:
+    """Return whether host:port accepts a connection."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection(
@@ -201,8 +228,9 @@ def _answers(address: str) -> bool:
 
 
 def die(code: int, text: str) -> None:
-    """End the process at once: an orderly end of jax would wait for processes that are
-    gone.
+    """End the process at once with an exit code and a message.
+
+    An orderly end of jax would wait for processes that are gone.
     """
     # a progress bar may have hidden the cursor
     shown = "\x1b[?25h" if sys.stderr.isatty() else ""

@@ -1,8 +1,7 @@
-"""What every run has in common, of a head or of a network: the decisions before its
-charge, the charge, and the records in its folder. What a crash leaves:
-dphead/privacy/proofs/ledger.md.
+"""Do what heads and networks share: checks before the charge, the charge, the records.
 
-Nothing here sees a row; nothing may be written that was not released.
+What a crash leaves behind is in dphead/privacy/proofs/ledger.md. This module sees no
+row, and writes only what was released.
 """
 
 import fcntl
@@ -36,18 +35,31 @@ from dphead.runs.options import RunOptions
 from dphead.runs.provenance import commit
 from dphead.solvers.base import PublicFacts
 
-CHECKPOINT = "checkpoint.npz"  # of a network, in its run's folder
-SLACK_DISK = 64 << 20  # bytes beside the stored releases; chosen
+CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
+SLACK_DISK = 64 << 20  # bytes needed beside the stored releases; a choice
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a run says of its source in public.
+    """Hold what a run says of its source in public.
 
-    n_features: numbers of a row. dataset_id: None for images without one.
-    feature_space: what a row is made of, the same for all rows that a head may be asked
-    about. declared: who declared the classes public. extraction: how a row was made of
-    its image. grouped: whether the source says which rows belong together.
+    Attributes
+    ----------
+    n_features : int
+        Number of values in a row.
+    class_names : list of str
+        The public classes.
+    dataset_id : str or None
+        The data set's random id; None for images without one.
+    feature_space : str
+        What a row is made of. A head may only be used on rows of the same feature
+        space.
+    declared : str
+        Who declared the classes public (`files.classes_declared`).
+    extraction : dict
+        How a row was made from its image.
+    grouped : bool
+        Whether the source says which rows belong to one group.
     """
 
     n_features: int
@@ -61,11 +73,28 @@ class Source:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run before its charge: all that decides what will be released.
+    """Hold a run before its charge: all that decides what will be released.
 
-    name, settings: of the method, for the report. space: what a resumed run must find
-    again beside its plan. warnings: for the report. elsewhere: ledgers that its own
-    does not count (`beside_others`).
+    Attributes
+    ----------
+    options : RunOptions
+        The run's options.
+    source : Source
+        Public facts of the source.
+    facts : PublicFacts
+        The sizes that the plan was made with.
+    method : Method
+        The method and its solver.
+    plan : Plan
+        What will be released.
+    name, settings : str and dict
+        The method's name and settings, for the report.
+    space : str
+        What a resumed run must find again, beside its plan.
+    warnings : list of str
+        Warnings for the report.
+    elsewhere : list of Elsewhere
+        Ledgers that the run's own does not count (`beside_others`).
     """
 
     options: RunOptions
@@ -81,7 +110,7 @@ class Prepared:
 
     @property
     def announced(self) -> Plan:
-        """The plan as it will be charged: with a seed it is not private."""
+        """Return the plan as it will be charged: with a seed it is not private."""
         return (
             self.plan if self.options.seed is None else self.plan.marked(private=False)
         )
@@ -92,7 +121,7 @@ R = TypeVar("R", bound=Prepared)
 
 @dataclass(frozen=True)
 class Measured:
-    """Metrics on test rows, and where these are from (`files.test_origin`)."""
+    """Hold metrics on test rows, and where the rows are from (`files.test_origin`)."""
 
     metrics: dict[str, Any]
     origin: str
@@ -100,7 +129,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run wrote: what its statement calls it, and its tensors' digest."""
+    """Hold the words of the statement for what a run wrote, and its tensors' digest."""
 
     words: reports.Words
     sha256: str
@@ -109,7 +138,24 @@ class Trained:
 def public_facts(
     rows: Rows, n_classes: int, relation: str, nominal_n: int | None
 ) -> PublicFacts:
-    """n (public, or nominal under add_remove), n_features, n_classes, checked."""
+    """Return the checked public sizes: n, n_features and n_classes.
+
+    Parameters
+    ----------
+    rows : Rows
+        The training rows.
+    n_classes : int
+        Number of public classes.
+    relation : str
+        The neighboring relation.
+    nominal_n : int or None
+        The public number that stands for n under add_remove, where n is private.
+
+    Raises
+    ------
+    ValueError
+        If `nominal_n` is given under another relation, or missing under add_remove.
+    """
     if (relation == "add_remove") != (nominal_n is not None):
         raise ValueError(
             "nominal_n must be given exactly when relation is add_remove (n is then "
@@ -125,7 +171,10 @@ def public_facts(
 
 
 def check_delta(options: RunOptions, plan: Plan, facts: PublicFacts) -> list[str]:
-    """A delta at or above 1/n must be confirmed; then it is a warning in the report."""
+    """Return the warning for a delta at or above 1/n, which the options must confirm.
+
+    Raises ValueError if it is not confirmed.
+    """
     text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
     if text is not None and not options.allow_large_delta:
         raise ValueError(
@@ -135,15 +184,19 @@ def check_delta(options: RunOptions, plan: Plan, facts: PublicFacts) -> list[str
 
 
 def beside_others(run: R) -> R:
-    """The run with the ledgers that its own does not count, each a warning.
+    """Return the run with the ledgers that its own does not count, each as a warning.
 
-    ValueError where its settings are said to be no choice: other fits could be seen.
-    LedgerError as `check_alone`, unless it continues a fit, which may be charged.
+    Raises
+    ------
+    ValueError
+        If such ledgers exist and tuning is said to be "none": their fits could be seen.
+    LedgerError
+        As `check_alone`, unless the run continues a fit, which may be charged already.
     """
     options, dataset_id = run.options, run.source.dataset_id
     own = ledger_path(options.ledger, dataset_id)
     if interrupted(options.out) is None:
-        check_alone(dataset_id, own, None)  # no file is made; `charging` looks again
+        check_alone(dataset_id, own, None)  # makes no file; `charging` checks again
     found = charged_elsewhere(dataset_id, own)
     if found and options.tuning == "none":
         raise ValueError(
@@ -156,7 +209,10 @@ def beside_others(run: R) -> R:
 
 
 def check_new(out: Path) -> None:
-    """Refuse the folder of a finished run, which is tidied where it died before."""
+    """Raise ValueError if the folder holds a finished run.
+
+    If that run died before it tidied its folder, tidy it now.
+    """
     if (out / "report.json").exists():
         _tidy(out)
         raise ValueError(
@@ -166,8 +222,16 @@ def check_new(out: Path) -> None:
 
 
 def check_folder(out: Path, sizes: Iterable[int]) -> None:
-    """Refuse a finished run, an unwritable place, or too little space for stored
-    releases of so many numbers each.
+    """Check that a run can write its folder.
+
+    `sizes` are the numbers of values that each release stores.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds a finished run, or its place is a file.
+    OSError
+        If there is too little disk space, or the place cannot be written.
     """
     check_new(out)
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
@@ -191,15 +255,22 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Hold a run folder: from before it is looked at until its report is written.
+    """Hold a run folder's lock, from before it is read until its report is written.
 
-    The folder is made, and is gone again if the run leaves nothing in it. ValueError
-    where another process holds it, or has finished a run in it.
+    The folder is created, and removed again if the run leaves nothing in it.
+
+    Raises
+    ------
+    ValueError
+        If another process holds the folder, or has finished a run in it.
+    OSError
+        If the file system has no locks.
     """
     made = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     if made:
-        sync(out.parent)  # a charge whose folder is lost would be made again
+        # if a crash lost the folder, the same command would charge again
+        sync(out.parent)
     lock = _lock(out / "lock")
     try:
         check_new(out)
@@ -208,15 +279,15 @@ def locked(out: Path) -> Iterator[None]:
         (out / "lock").unlink(missing_ok=True)
         lock.close()
         if made:
-            with suppress(OSError):  # it holds a run, or another process came
+            with suppress(OSError):  # it holds a run, or another process uses it
                 out.rmdir()
 
 
 def _lock(path: Path) -> IO[str]:
-    """A locked file, or ValueError if another process has it.
+    """Return a locked file, or raise ValueError if another process holds the lock.
 
-    Who ends removes the file; so a lock counts if the file of that name is still the
-    one that was locked.
+    The holder removes the file when it ends. So a lock counts only if the file of that
+    name is still the file that was locked.
     """
     while True:
         lock = open(path, "w")  # noqa: SIM115 - held by the caller
@@ -244,7 +315,7 @@ def _lock(path: Path) -> IO[str]:
 
 @contextmanager
 def noted(options: RunOptions) -> Iterator[None]:
-    """Add a note to whatever ends a run: what it charged, and what is to be typed."""
+    """Add a note to any error that ends a run: what was charged, and what to type."""
     try:
         yield
     except BaseException as error:
@@ -274,15 +345,16 @@ def about_charge(options: RunOptions) -> str:
 
 
 def interrupted(out: Path) -> str | None:
-    """The id of the fit that this folder holds unfinished, or None."""
+    """Return the id of the unfinished fit in this folder, or None."""
     marker = _marker(out)
     return None if marker is None else marker["fit_id"]
 
 
 def resumed_at(out: Path, done: int) -> list[int]:
-    """How many releases were committed when this folder's run went on, each time.
+    """Return the numbers of committed releases at which this folder's run was resumed.
 
-    done: how many are now, which is noted for later runs.
+    `done` is the number committed now. It is noted for later runs and is part of the
+    result.
     """
     marker = _marker(out) or {}
     found = sorted({*marker.get("resumed", []), done})
@@ -305,16 +377,29 @@ def _marker(out: Path) -> dict[str, Any] | None:
 
 
 def charge(run: Prepared, ledger: Ledger) -> FitLedger:
-    """Reserve the plan, or continue the interrupted fit that the run's folder holds.
+    """Charge the plan, or continue the interrupted fit that the run's folder holds.
 
-    The fit's id is in the folder before it is in the ledger: a run that dies between
-    the two is charged when it goes on, and one that dies later is not charged again.
+    The fit's id is written to the folder before the ledger. A run that dies between the
+    two is charged when it continues. A run that dies later is not charged again.
+
+    Returns
+    -------
+    FitLedger
+        The charge.
+
+    Raises
+    ------
+    ValueError
+        If an interrupted fit is continued with an infinite epsilon.
+    LedgerError
+        If the ledger refuses the plan. Also if it lacks an interrupted fit that another
+        ledger may have charged.
     """
     out = run.options.out
     store = out / "releases" if run.plan.private else None
     marker = _marker(out)
     if store is None:
-        # exact sums must not reach the disk: there is nothing to resume from
+        # exact sums must not reach the disk, so there is nothing to resume from
         if marker is not None:
             raise ValueError(
                 "an interrupted fit continues with its own settings, got epsilon=inf "
@@ -351,10 +436,12 @@ def _reserved(
 
 
 def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
-    """LedgerError unless a fit that the ledger does not hold was never charged: it was
-    to be charged in this ledger, and nothing was released.
+    """Raise LedgerError unless a fit that the ledger does not hold was never charged.
+
+    It was not charged if its folder names this ledger and holds nothing that was
+    released.
     """
-    # a checkpoint is of releases that were forgotten
+    # a checkpoint follows from releases that are no longer stored
     released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
     if released or marker.get("ledger") != ledger.path:
         raise LedgerError(
@@ -371,7 +458,11 @@ def make_report(
     tuning: str,
     trained: Trained,
 ) -> dict[str, Any]:
-    """The report of a run. tuning: what it says where the options do not."""
+    """Return the report of a run.
+
+    `tuning` is what the report says of tuning if neither the options nor other ledgers
+    decide it.
+    """
     options, source, facts = run.options, run.source, run.facts
     tested = reports.NOT_TESTED
     if measured is not None:
@@ -416,8 +507,8 @@ def make_report(
 def write_records(options: RunOptions, report: dict[str, Any], ledger: Ledger) -> None:
     """Write run.toml, ledger.json, report.html and report.json, each durably.
 
-    The report is the last: a folder with a report is whole. The stored releases are
-    removed, since nothing needs them any more.
+    The report is written last: a folder with a report is complete. Then the stored
+    releases are removed, since a finished run does not need them.
     """
     out = options.out
     if options.config is not None:
@@ -429,7 +520,7 @@ def write_records(options: RunOptions, report: dict[str, Any], ledger: Ledger) -
 
 
 def _tidy(out: Path) -> None:
-    """Remove what only an unfinished run needs."""
+    """Remove the files that only an unfinished run needs."""
     shutil.rmtree(out / "releases", ignore_errors=True)
     for name in ("fit.json", CHECKPOINT, "lock"):
         (out / name).unlink(missing_ok=True)

@@ -1,5 +1,6 @@
-"""Features files beside heads: classes, rows to measure or predict on, and images made
-into the same features.
+"""Use features files and images with a head: classes, rows to measure or predict on.
+
+Images are turned into the head's own features first.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from extract.seal import HDF5, MAGIC
 
 
 def is_features_file(path: Path) -> bool:
-    """Whether a path is one, by its first bytes."""
+    """Return whether a path is a features file, by its first bytes."""
     if not path.is_file():
         return False
     with open(path, "rb") as file:
@@ -34,9 +35,15 @@ def is_features_file(path: Path) -> bool:
 
 
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
-    """The public classes: those of the file, or those given.
+    """Return the public classes: those of the file, or those given.
 
     They are never read off the labels.
+
+    Raises
+    ------
+    ValueError
+        If the given classes differ from the file's, or there are not two distinct
+        classes.
     """
     if file.class_names and given and list(given) != file.class_names:
         raise ValueError(
@@ -56,16 +63,18 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
 
 
 def classes_declared(file: FeaturesFile) -> str:
-    """Who declared the classes public: the file ("classes-flag", "folder-names-flag")
-    or the fit ("fit-flag").
+    """Return who declared the classes public.
+
+    It is the file ("classes-flag", "folder-names-flag") or the fit ("fit-flag").
     """
     declared = file.class_names and file.classes_public
     return file.attrs["classes_declared"] if declared else "fit-flag"
 
 
 def extraction(file: FeaturesFile) -> dict[str, Any]:
-    """What `dphead predict` needs to turn images into the same features, and `views` of
-    the training rows.
+    """Return what `dphead predict` needs to turn images into the same features.
+
+    "views" is the number of views of each training row.
     """
     keys = (
         "backbone",
@@ -81,9 +90,9 @@ def extraction(file: FeaturesFile) -> dict[str, Any]:
 def check_features(
     file: FeaturesFile, feature_space: str, n_features: int, own: str | None = None
 ) -> None:
-    """Raise ValueError unless a file's rows are of a head's feature space and width.
+    """Raise ValueError unless a file has a head's feature space and width.
 
-    own: the backbone of the head, for the error.
+    `own` is the head's backbone, named in the error.
     """
     theirs = f"{file.attrs['backbone']}, {file.n_features} columns"
     ours = f"{n_features} columns" if own is None else f"{own}, {n_features} columns"
@@ -97,8 +106,9 @@ def check_features(
 def check_labels(
     file: FeaturesFile, labels: np.ndarray, classes: list[str], path: Path
 ) -> None:
-    """ValueError unless rows to measure on have the head's classes, and at least one of
-    them a label.
+    """Raise ValueError unless rows to measure on have the head's classes and a label.
+
+    At least one row must have a label of these classes.
     """
     check_classes(file, classes)
     if not np.any((labels >= 0) & (labels < len(classes))):
@@ -109,11 +119,19 @@ def check_labels(
 
 
 def test_origin(same_data: bool, split: str, test_split: str) -> str:
-    """Whether test rows are "training rows", "another split" of their data, or "another
-    data set".
+    """Return where test rows come from.
 
-    split, test_split: of the data, "all" for those that have one alone or are taken
-        whole.
+    Parameters
+    ----------
+    same_data : bool
+        Whether training and test rows are of one data set.
+    split, test_split : str
+        Splits of the data. "all" if the data have one split alone or are taken whole.
+
+    Returns
+    -------
+    str
+        "training rows", "another split" or "another data set".
     """
     if not same_data:
         return "another data set"
@@ -122,9 +140,7 @@ def test_origin(same_data: bool, split: str, test_split: str) -> str:
 
 
 def check_public(origin: str, test_is: str) -> None:
-    """ValueError if figures on the training rows, exact functions of them, are to be
-    published.
-    """
+    """Raise ValueError if exact figures on the training rows would be published."""
     if test_is == "public" and origin == "training rows":
         raise ValueError(
             "test rows that are declared public must not be training rows, whose "
@@ -137,15 +153,17 @@ def check_public(origin: str, test_is: str) -> None:
 def evaluate(
     head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int
 ) -> dict[str, Any]:
-    """Metrics of a head on test rows whose label is one of the classes."""
+    """Return the metrics of a head on the test rows with a label among the classes."""
     x, y = test
     known = (y >= 0) & (y < n_classes)
     return evaluate_scores(head.scores(x)[known], y[known], head.loss)
 
 
 class NewRows(NamedTuple):
-    """Rows to predict or to measure on: x (n, n_features), NaN where training masks the
-    row, and y (n,) class positions.
+    """Hold rows to predict or to measure on.
+
+    x is (n, n_features), with NaN where training masks the row. y is (n,) class
+    positions.
     """
 
     x: np.ndarray
@@ -157,7 +175,10 @@ def new_rows(
     file: FeaturesFile,
     classes: list[str] | None = None,
 ) -> NewRows:
-    """Return the rows of an open file. classes: the head's, where rows are measured."""
+    """Return the rows of an open file.
+
+    `classes` are the head's, for rows that are measured: they must be the file's too.
+    """
     labels = rows.measured_labels()
     if classes is not None:
         check_labels(file, labels, classes, file.path)
@@ -167,11 +188,34 @@ def new_rows(
 def open_matching(
     run: Path, features: Path, split: str | None, labelled: bool = False
 ) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
-    """(head, its facts, x, y) of a run folder and a features file of the same feature
-    space, or ValueError.
+    """Open a run folder and a features file of the same feature space.
 
-    labelled: the rows are to be measured on, so they must also have labels of the
-        head's classes.
+    Parameters
+    ----------
+    run : Path
+        The run folder.
+    features : Path
+        The features file.
+    split : str or None
+        The split to read.
+    labelled : bool, default False
+        Whether the rows are measured. They must then have labels of the head's classes.
+
+    Returns
+    -------
+    LinearHead
+        The head.
+    dict
+        The head's facts.
+    (n, n_features) float
+        The rows' features.
+    (n,) int
+        The rows' class positions.
+
+    Raises
+    ------
+    ValueError
+        If the file does not match the head.
     """
     head, facts = load_head(run)
     rows, file = load_features(features, split, memory=0)
@@ -185,7 +229,7 @@ def open_matching(
 
 
 def check_layout(layout: str | None, path: Path) -> None:
-    """ValueError for a layout of folders where the rows are a features file's."""
+    """Raise ValueError for a folder layout if the rows come from a features file."""
     if layout is not None:
         raise ValueError(
             f"a layout says what folders of image files are, got {layout=} for {path}. "
@@ -194,8 +238,9 @@ def check_layout(layout: str | None, path: Path) -> None:
 
 
 def row_names(features: Path, split: str | None) -> list[str] | None:
-    """The private names of a split's rows, from the table that an extraction wrote
-    beside the file; None where it is not there.
+    """Return the private names of a split's rows, or None if their table is missing.
+
+    An extraction wrote the table beside the features file.
     """
     with open_features(features) as file:
         names = read_names(features, file.n_rows)
@@ -205,11 +250,22 @@ def row_names(features: Path, split: str | None) -> list[str] | None:
 
 @dataclass(frozen=True)
 class Images:
-    """Images for a head: their source, which of them, and what turns them into
-    features.
+    """Describe images for a head: their source, and how they become features.
 
-    labelled: whether labels are read, of the head's classes. weights: of the network,
-    where they are not the hub's.
+    Attributes
+    ----------
+    source : Path
+        Where the images are.
+    split : str or None
+        Which of them.
+    layout : str or None
+        How folders of image files are read.
+    labelled : bool
+        Whether labels of the head's classes are read.
+    weights : Path or None
+        The backbone's weights, if they are not the hub's.
+    device : str
+        Where the backbone runs.
     """
 
     source: Path
@@ -226,8 +282,19 @@ def extract_like(
     output: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Turn images into a features file with the network and settings that the head in
-    `run` belongs to.
+    """Turn images into a features file as the head in `run` needs it.
+
+    The backbone and its settings are those of the head's own features.
+
+    Returns
+    -------
+    Path
+        `output`.
+
+    Raises
+    ------
+    ValueError
+        If the images are missing, or the head does not record its extraction.
     """
     from extract.classes import Classes
     from extract.rowwise import RowNorm
@@ -263,8 +330,14 @@ def extract_like(
 
 
 def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
-    """`BackboneOptions` of the network and image transform that a head's `extraction`
-    records.
+    """Return the `BackboneOptions` of the backbone that an `extraction` records.
+
+    They include the image transform.
+
+    Raises
+    ------
+    ValueError
+        If the head's features were not extracted from images.
     """
     from extract.backbones import UNLEARNED, BackboneOptions
     from extract.images import PixelRange
@@ -289,7 +362,7 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
         own = {"weights": weights, "model_args": arguments}
         own |= {"crop_pct": t["crop_pct"], "image_size": tuple(t["input_size"][1:])}
     mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
-    # they were taken at their size, and must have it
+    # without interpolation the images were taken at their size, and must have it
     interpolation = t["interpolation"] or "none"
     return BackboneOptions(
         name,

@@ -1,6 +1,6 @@
-"""The fit of a head from files to files: what `dphead fit` does, as a function.
+"""Fit a head from a features file to a run folder (`dphead fit`).
 
-It is prepared, then led by the first process and served by the others, then written.
+A fit is prepared, then led by the first process and served by the others, then written.
 """
 
 import hashlib
@@ -73,10 +73,21 @@ Announce = Callable[[Plan, Method], None]
 
 @dataclass(frozen=True)
 class PreparedHead(Prepared):
-    """The fit of a head before its charge.
+    """Hold the fit of a head before its charge.
 
-    releases: as the solver asks for them. networks: a fit on each network's features,
-    in the order of the solver's sources, where it is to choose among several.
+    Attributes
+    ----------
+    options : FitOptions
+        The fit's options.
+    rows : FeaturesRows
+        The training rows.
+    file : FeaturesFile
+        The open features file.
+    releases : list of PlannedRelease
+        The releases in the order in which the solver asks for them.
+    networks : tuple of PreparedHead
+        One prepared fit for each backbone's features, in the order of the solver's
+        sources, if the fit chooses among several backbones; else empty.
     """
 
     options: FitOptions
@@ -87,7 +98,10 @@ class PreparedHead(Prepared):
 
 
 class TestRows(NamedTuple):
-    """Rows to measure on: x (n, n_features), y (n,); origin: `files.test_origin`."""
+    """Hold the rows to measure on.
+
+    x is (n, n_features), y is (n,), and origin is a value of `files.test_origin`.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -99,16 +113,37 @@ def fit_files(
     announce: Announce | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Fit a head and write the run folder: head.safetensors, head.json, report.json,
-    report.html, ledger.json.
+    """Fit a head and write its run folder.
 
-    Returns {"report", "test", "seconds", "head"}: test holds the test metrics, which
-    are for the data holder's eyes unless test_is is "public". Raises ValueError or
-    OSError, before any budget is spent, for unusable input.
-    A run that was interrupted after its charge continues under the same charge when the
-    same command is given again.
-    On many processes all call it; all get the head, and all but the first None for the
-    rest. An error on one of them ends all.
+    The folder holds head.safetensors, head.json, report.json, report.html and
+    ledger.json.
+
+    Parameters
+    ----------
+    options : FitOptions
+        What decides the fit.
+    announce : callable, optional
+        Called with the plan and the method before the charge.
+    progress : callable, optional
+        Called with (releases made, releases planned, label) after each release.
+
+    Returns
+    -------
+    dict
+        "report", "test", "seconds" and "head". "test" holds the test metrics: only the
+        data holder may see them, unless `test_is` is "public".
+
+    Raises
+    ------
+    ValueError, OSError
+        For unusable input, before any budget is spent.
+
+    Notes
+    -----
+    If a run was interrupted after its charge, the same command continues it under the
+    same charge. With several processes, each calls this function. All of them get the
+    head; all but the first get None for the rest. An error in one process ends all of
+    them.
     """
     if options.processes is None:
         return _fit_files(options, None, announce, progress)
@@ -150,9 +185,9 @@ def _fit_files(
 
 
 def open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
-    """The fit on the features file, or the one that chooses among several networks'.
+    """Prepare the fit on the features file, or the fit that chooses among several.
 
-    files: closes them.
+    `files` closes the features files that this function opens.
     """
     check_options(options)
     runs = []
@@ -164,15 +199,16 @@ def open_networks(options: FitOptions, files: ExitStack) -> PreparedHead:
 
 
 def among(runs: list[PreparedHead]) -> PreparedHead:
-    """One fit that chooses among networks: one plan, so one charge, for trials and
-    all.
+    """Prepare one fit that chooses among backbones.
+
+    It has one plan, and so one charge for the trials and the final fit together.
     """
     first, options = runs[0], runs[0].options
     check_same_images([(one.file, one.source.class_names) for one in runs])
     widths = tuple(one.facts.n_features for one in runs)
     facts = replace(first.facts, n_features=max(widths))
     method = first.method
-    assert isinstance(method.solver, Auto)  # `check_options`
+    assert isinstance(method.solver, Auto)  # `check_options` refused other methods
     solver = BackboneSelection(widths, method.solver)
     target = options.target(method.accountant, options.group_cap)
     plan = make_plan(solver, facts, **vars(target))
@@ -191,8 +227,9 @@ def among(runs: list[PreparedHead]) -> PreparedHead:
 def prepare(
     options: FitOptions, rows: FeaturesRows, file: FeaturesFile
 ) -> PreparedHead:
-    """All that decides what will be released, from options and public facts of the
-    file.
+    """Decide what will be released, from the options and public facts of the file.
+
+    Raises ValueError if the options do not fit the file.
     """
     check_views(file, options.relation)
     grouped = file.group is not None
@@ -235,7 +272,7 @@ def prepare(
 
 
 def serve(run: PreparedHead, group: Group) -> LinearHead:
-    """Sum this process's rows for the first one, until it sends the head."""
+    """Sum this process's rows for the first process until it sends the head."""
     own, sums, memory = own_rows(run, group)
     Door(sums).check((r.query for r in run.releases), run.facts.n_features)
     group.agree(agreed(run))
@@ -249,7 +286,7 @@ def lead(
     announce: Announce | None,
     progress: Progress | None,
 ) -> FitResult:
-    """Try what can fail, charge, and fit."""
+    """Try what can fail, then charge the plan, then fit."""
     facts, options = run.facts, run.options
     own, sums, memory = own_rows(run, group, n_test)
     if group is not None:
@@ -274,7 +311,7 @@ def lead(
 
 
 def stored_sizes(run: PreparedHead) -> list[int]:
-    """How many numbers each release stores for a resume."""
+    """Return how many numbers each release stores for a resume."""
     width = run.facts.n_features + 1
     return [int(np.prod(r.query.shape(width))) for r in run.releases]
 
@@ -282,7 +319,7 @@ def stored_sizes(run: PreparedHead) -> list[int]:
 def measure(
     run: PreparedHead, head: LinearHead, test: TestRows | None
 ) -> Measured | None:
-    """The head's metrics on the test rows."""
+    """Return the head's metrics on the test rows, or None without test rows."""
     if test is None:
         return None
     metrics = evaluate(head, (test.x, test.y), run.facts.n_classes)
@@ -292,7 +329,7 @@ def measure(
 def write(
     run: PreparedHead, result: FitResult, measured: Measured | None
 ) -> dict[str, Any]:
-    """Write the head, the report and the ledger's copy; returns the report."""
+    """Write the head, the report and the ledger's copy; return the report."""
     out, source = run.options.out, run.source
     facts = {
         "class_names": source.class_names,
@@ -311,8 +348,10 @@ def write(
 def own_rows(
     run: PreparedHead, group: Group | None, n_test: int = 0
 ) -> tuple[FeaturesRows, BlockSum, int]:
-    """This process's part of the rows, its block sum, and bytes of rows to keep, within
-    the bound on memory. n_test: test rows, in memory already.
+    """Return this process's part of the rows, its block sum, and room for kept rows.
+
+    The room is in bytes, within the bound on memory. `n_test` counts the test rows,
+    which are in memory already.
     """
     options = run.options
     index, count = (0, 1) if group is None else (group.index, group.count)
@@ -332,7 +371,10 @@ def own_rows(
 
 
 def agreed(run: PreparedHead) -> dict[str, str]:
-    """What must be equal on all processes of a run; of the features a digest."""
+    """Return the facts that all processes of a run must agree on.
+
+    The features are compared by their digest.
+    """
     file, options = run.file, run.options
     return software() | {
         "n_rows": str(run.rows.n_rows),
@@ -347,7 +389,7 @@ def agreed(run: PreparedHead) -> dict[str, str]:
 
 
 def open_test(run: PreparedHead) -> TestRows | None:
-    """The test rows, from --test or from another split of the same file, or None."""
+    """Return the test rows from --test or from another split of the same file, or None."""
     options, train = run.options, run.file
     if options.test is None and options.test_split is None:
         return None
@@ -366,11 +408,16 @@ def open_test(run: PreparedHead) -> TestRows | None:
 
 
 def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
-    """numpy, jax, reference, or auto: jax where it finds an accelerator; and bytes that
-    kept rows may take there.
+    """Return the block sum of a backend, and the bytes that kept rows may take there.
 
-    memory: what they may take on this host. On accelerators they take up to half of
-        what the devices have.
+    Parameters
+    ----------
+    backend : str
+        "numpy", "jax", "reference", or "auto": jax if it finds an accelerator, else
+        numpy.
+    memory : int
+        Bytes that kept rows may take on this host. On accelerators they may take half
+        of the devices' memory instead.
     """
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
     if backend == "reference":
@@ -393,8 +440,10 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
 
 
 def tuning(options: FitOptions, ledger: Ledger) -> str:
-    """Defaults, on data that no earlier fit has seen, leave nothing that could have
-    been tuned.
+    """Return what the report says of tuning if the options do not say it.
+
+    "none" needs default settings and a ledger with no other fit: then nothing could
+    have been tuned. Otherwise it is "NOT ACCOUNTED".
     """
     chosen = options.preset is not None or any(
         v is not None for v in options.settings.values()

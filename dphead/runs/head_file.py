@@ -1,4 +1,4 @@
-"""A head on disk: its tensors and facts under digests (`dphead.analysis.sealed`)."""
+"""Keep a head on disk: tensors and facts under digests (`dphead.analysis.sealed`)."""
 
 from pathlib import Path
 from typing import Any
@@ -7,18 +7,28 @@ from dphead.analysis.sealed import as_written, read_sealed, write_sealed
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
-# what is asked of a head's facts, with its type
+# the facts that a head must have, with their types
 FACTS = {"unit_norm": bool, "loss": str, "class_names": list, "feature_space": str}
 
 
 def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> str:
-    """Write a head, durably; returns the sha256 of its tensors' file.
+    """Write a head durably and return the SHA-256 of its tensors' file.
 
-    facts: JSON data kept beside it: class_names, feature_space, backbone, ... (all
-    public).
+    Parameters
+    ----------
+    folder : str or Path
+        Where to write head.safetensors and head.json.
+    head : LinearHead
+        The head. Of its error bars only the standard errors of the weights are written;
+        those of scores need the fitted head itself.
+    facts : dict
+        JSON data to keep beside it: class_names, feature_space, ... All of it is
+        public.
 
-    Of error bars, the weights' standard errors are written; those of scores need the
-    fitted head itself.
+    Returns
+    -------
+    str
+        The digest.
     """
     tensors = {"weights": head.weights, "intercept": head.intercept}
     if head.error_bars is not None:
@@ -37,8 +47,12 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> st
 
 
 def load_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
-    """Read a head and its facts. Raises ValueError if the folder does not hold one, or
-    one that was changed.
+    """Read a head and its facts.
+
+    Raises
+    ------
+    ValueError
+        If the folder does not hold a head, or the head was changed.
     """
     tensors, facts = read_sealed(Path(folder), "head")
     with as_written("a head", folder):

@@ -13,16 +13,16 @@ from typing import Any
 
 from dphead.runs.processes import REASON_READ_SECONDS
 
-POLL_SECONDS = 0.05  # between looks at whether a process has ended; chosen
+POLL_SECONDS = 0.05  # time between checks whether a process has ended; a choice
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
 def launch(count: int, command: list[str]) -> int:
-    """Run `command` as `count` processes of this host, each on its share of the cores,
-    and return their exit code.
+    """Run `command` as `count` processes of this host and return their exit code.
 
-    The first one's output is shown. If one ends with an error, the others are stopped,
-    and all if this process is killed.
+    Each process gets its share of the cores. Only the first one's output is shown. If
+    one ends with an error, the others are stopped. All are stopped if this process is
+    killed.
     """
     # open until the processes have ended
     said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
@@ -64,7 +64,7 @@ def _start(
         quiet: dict[str, Any] = {} if i == 0 else {"stdout": said[i], "stderr": said[i]}
         arguments = [*command, *place, "--process-id", str(i)]
         begin = partial(_begin, libc, os.getpid(), mine)
-        # a signal of the terminal reaches the launcher alone, which ends all
+        # own session: a signal from the terminal reaches the launcher, which ends all
         process = subprocess.Popen(
             arguments, preexec_fn=begin, start_new_session=True, **quiet
         )
@@ -72,9 +72,9 @@ def _start(
 
 
 def _begin(libc: Any, parent: int, cores: list[int]) -> None:
-    """In a new process, before its command: its cores, and its end with its parent's.
+    """Set a new process's cores, and make it end with its parent.
 
-    Killed alone, a parent would leave processes that hold private rows.
+    If the parent alone were killed, processes with private rows would stay.
     """
     os.sched_setaffinity(0, cores)
     libc.prctl(_DIES_WITH_PARENT, signal.SIGKILL)
@@ -83,9 +83,9 @@ def _begin(libc: Any, parent: int, cores: list[int]) -> None:
 
 
 def _failed(bad: int, running: list[subprocess.Popen[Any]], said: list[Any]) -> int:
-    """Wait for those that know why, say why where they do not; the exit code."""
+    """Wait for processes that know the reason, else print it; return the code."""
     count = len(running)
-    # those that know of it end by themselves, the first with a message
+    # processes that learn of it end by themselves, the first with a message
     _wait(running, 3 * REASON_READ_SECONDS)
     code = running[bad].returncode
     if code < 0:

@@ -1,7 +1,7 @@
-"""Where ledgers live: one file for each data set, named by its random public id; and
-where else fits on the same images were charged.
+"""Find a data set's ledger, and other ledgers that were charged for the same images.
 
-What the index of images knows is private: no count of it may reach a report.
+Each data set has one ledger file, named by its random public id. The contents of the
+image index are private: no count from it may reach a report.
 """
 
 import fcntl
@@ -18,13 +18,17 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger_file import HeldLedger
 from extract.index import ImageIndex, Overlap
 
-IN_MEMORY = ":memory:"  # a ledger that counts nothing but one run
+IN_MEMORY = ":memory:"  # a ledger that counts one run alone
 
 
 def default_ledger_path(dataset_id: str) -> Path:
-    """The ledger of a data set, for features of any backbone.
+    """Return the path of a data set's ledger, the same for features of any backbone.
 
-    Raises LedgerError for an id that is not a plain name.
+    Raises
+    ------
+    LedgerError
+        If the id has other characters than letters, digits, - and _, or the home is not
+        an absolute path.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
         raise LedgerError(
@@ -35,8 +39,10 @@ def default_ledger_path(dataset_id: str) -> Path:
 
 
 def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
-    """The ledger at `path`, absolute: what a run notes of it must not follow a cd. Else
-    the data set's default one, else ":memory:".
+    """Return the absolute path of the ledger that a run uses.
+
+    It is `path`, else the data set's default ledger, else ":memory:". A relative path
+    would change its meaning in another working folder.
     """
     if path is None:
         path = IN_MEMORY if dataset_id is None else default_ledger_path(dataset_id)
@@ -46,16 +52,26 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
 def open_ledger(
     path: str | Path | None = None, dataset_id: str | None = None
 ) -> Ledger:
-    """Open a ledger: the one at `path`, else the data set's default one, else one in
-    memory that counts a single fit.
+    """Open a run's ledger.
 
-    Raises LedgerError if the file is another data set's ledger, or none.
+    Parameters
+    ----------
+    path : str or Path, optional
+        The ledger's file. Default: the data set's default ledger, or, without a data
+        set, a ledger in memory that counts a single fit.
+    dataset_id : str, optional
+        The data set's id.
+
+    Raises
+    ------
+    LedgerError
+        If the file is another data set's ledger, or not a ledger.
     """
     return Ledger(ledger_path(path, dataset_id), dataset_id)
 
 
 def data_set_of(ledger: str | Path | None) -> str | None:
-    """The data set whose a ledger is; None where it is of none yet, or is not there."""
+    """Return the ledger's data set id, or None if it is not set or there is no file."""
     if ledger is None or not os.path.isfile(ledger):
         return None
     with closing(Ledger(ledger, read_only=True)) as book:
@@ -63,17 +79,25 @@ def data_set_of(ledger: str | Path | None) -> str | None:
 
 
 def image_index() -> ImageIndex:
-    """The private index of the images that were extracted under this home."""
+    """Return the private index of the images that were extracted under this home."""
     return ImageIndex(ledger_home() / "images")
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A ledger that a run's own does not count, for the same images.
+    """Describe a ledger that a run's own does not count, for the same images.
 
-    fits: None where it is gone or cannot be read. budget: as `Ledger.budget`. overlap:
-    of the images, where it is another data set's ledger; None where it is the same
-    one's.
+    Attributes
+    ----------
+    path : str
+        The ledger's file.
+    fits : int or None
+        Number of fits; None if the ledger is gone or cannot be read.
+    budget : dict or None
+        As `Ledger.budget`.
+    overlap : Overlap or None
+        The shared images if it is another data set's ledger; None for the same data
+        set.
     """
 
     path: str
@@ -82,15 +106,16 @@ class Elsewhere:
     overlap: Overlap | None = None
 
     def fact(self, folder: Path | None = None) -> dict[str, object]:
-        """What the report in `folder` may say of it: no image decides any of this but
-        by making the overlap notable.
+        """Return what the report in `folder` may say of this ledger.
+
+        Private images decide it in one way only: whether the overlap is notable.
         """
         whose = "the same data set" if self.overlap is None else "some of the images"
         path = self.path if folder is None else named(self.path, folder)
         return {"path": path, "fits": self.fits, "of": whose}
 
     def __str__(self) -> str:
-        """All that is known of it, for the data holder."""
+        """Return all that is known of the ledger, for the data holder only."""
         whose = "this data set"
         if (o := self.overlap) is not None:
             whose = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
@@ -101,8 +126,8 @@ class Elsewhere:
 def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """Return the ledgers other than a run's `own` that hold fits on its images.
 
-    One that is gone or cannot be read may hold some. [] without a data set's id, or
-    without a home.
+    A ledger that is gone or cannot be read may hold fits, so it is included. The list
+    is empty without a data set id or without a home.
     """
     return [one for one in _others(dataset_id, *own) if one.fits != 0]
 
@@ -110,11 +135,20 @@ def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewher
 def check_alone(
     dataset_id: str | None, own: str | Path, budget: Mapping[str, float] | None
 ) -> None:
-    """LedgerError unless one ledger counts all fits of a data set with a budget.
+    """Raise LedgerError unless one ledger counts all fits of a data set with a budget.
 
-    own: the ledger to be charged. budget: of that ledger, or None. A data set has the
-    budgets of every ledger that this home knows for it, and for data sets that share
-    its images. Of one that is gone or cannot be read it is not known: it may hold fits.
+    A data set has the budgets of all ledgers that this home knows for it, and for data
+    sets that share its images. The budget of a ledger that is gone or unreadable is
+    unknown: it may hold fits.
+
+    Parameters
+    ----------
+    dataset_id : str or None
+        The data set's id.
+    own : str or Path
+        The ledger to be charged.
+    budget : mapping or None
+        The budget of that ledger.
     """
     for other in _others(dataset_id, own):
         if other.budget is not None:
@@ -139,11 +173,11 @@ def check_alone(
 
 @contextmanager
 def charging(ledger: Ledger) -> Iterator[None]:
-    """Hold the home while a ledger is charged, after `check_alone`.
+    """Hold the home's lock while a ledger is charged, after `check_alone`.
 
-    The ledger is noted for its data set before the charge, and one process at a time is
-    between the check and the charge: no budget is fixed elsewhere meanwhile, as
-    `fix_budget` holds the home too.
+    The ledger is noted for its data set before the charge. One process at a time is
+    between the check and the charge, and `fix_budget` takes the same lock. So no budget
+    can be fixed elsewhere in between.
     """
     dataset_id = ledger.meta("dataset_id")
     if dataset_id is None or not has_home():
@@ -156,9 +190,13 @@ def charging(ledger: Ledger) -> Iterator[None]:
 
 
 def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
-    """Fix the budget of a ledger, unless fits that it does not count are known.
+    """Fix the budget of a ledger, unless fits are known that it does not count.
 
-    LedgerError too for a ledger that is gone or cannot be read: it may hold fits.
+    Raises
+    ------
+    LedgerError
+        If another ledger holds fits on the same images. A ledger that is gone or cannot
+        be read may hold fits, and is refused too.
     """
     dataset_id = ledger.meta("dataset_id")
     if dataset_id is None or not has_home():
@@ -172,7 +210,7 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
 
 @contextmanager
 def _held_home() -> Iterator[None]:
-    """Hold the lock of a home's ledgers, where the file system has locks."""
+    """Hold the lock of a home's ledgers, if the file system has locks."""
     lock = None
     with suppress(OSError):
         folder = ledger_home() / "ledgers"
@@ -187,8 +225,10 @@ def _held_home() -> Iterator[None]:
 
 
 def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
-    """Ledgers other than a run's `own` on the images of a data set: its default one,
-    those that were named for it, and those of data sets that hold the same images.
+    """Return the ledgers other than a run's `own` on the images of a data set.
+
+    These are its default ledger, ledgers that were noted for it, and ledgers of data
+    sets that hold the same images.
     """
     if dataset_id is None or not has_home():
         return []
@@ -198,14 +238,14 @@ def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
         for path in (default, *noted_ledgers(name)):
             if any(path == str(one) or _one_file(path, one) for one in own):
                 continue
-            # a default one that is not there was never made
+            # a default ledger that is missing was never made
             if path != default or os.path.lexists(path):
                 found.append(Elsewhere(path, *_held_by(path), overlap))
     return found
 
 
 def has_home() -> bool:
-    """Whether there is a place for ledgers and the index of images."""
+    """Return whether there is a place for ledgers and the index of images."""
     try:
         return ledger_home().is_absolute()
     except LedgerError:
@@ -213,7 +253,7 @@ def has_home() -> bool:
 
 
 def ledger_holding(dataset_id: str | None, fit_id: str) -> Path | None:
-    """Return the ledger of a data set, known in this home, that holds a fit."""
+    """Return the known ledger of a data set that holds a fit, or None."""
     if dataset_id is None or not has_home():
         return None
     for path in (str(default_ledger_path(dataset_id)), *noted_ledgers(dataset_id)):
@@ -224,7 +264,7 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> Path | None:
 
 
 def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | None]]:
-    """The data set itself, and those that hold more of its images than an accident."""
+    """Return the data set itself, and those that share notably many images with it."""
     images = index.images(dataset_id)
     others = index.overlaps(images, but=dataset_id) if len(images) else []
     return [(dataset_id, None), *((o.dataset_id, o) for o in others if o.notable)]
@@ -235,9 +275,10 @@ def _one_file(path: str, other: str | Path) -> bool:
 
 
 def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
-    """Fits and budget of a ledger; None where it is gone or cannot be read.
+    """Return the fits and budget of a ledger; None for both if it cannot be read.
 
-    HeldLedger while another process keeps it from being read.
+    A ledger that is gone cannot be read. Raises HeldLedger while another process keeps
+    the file from being read.
     """
     if not os.path.isfile(path):
         return None, None
@@ -255,7 +296,7 @@ def _notes(dataset_id: str) -> Path:
 
 
 def noted_ledgers(dataset_id: str) -> list[str]:
-    """Ledgers beside the default one that were opened for a data set here."""
+    """Return the ledgers, other than the default one, that were noted for a data set."""
     path = _notes(dataset_id)
     lines = path.read_text().splitlines() if path.exists() else []
     try:
@@ -268,20 +309,22 @@ def noted_ledgers(dataset_id: str) -> list[str]:
 
 
 def note_ledger(path: str, dataset_id: str) -> None:
-    """Remember in the home that a data set has a ledger elsewhere.
+    """Note in the home that a data set has another ledger than its default one.
 
-    Nothing where there is no home to write to: the ledger that was named counts.
+    Nothing is noted if the home cannot be written: the ledger that was named still
+    counts.
     """
     if not has_home():
         return
     own = os.path.realpath(default_ledger_path(dataset_id))
-    name = os.path.realpath(path)  # a link may be gone before its file
+    name = os.path.realpath(path)  # note the file: a link to it may be removed first
     if path == IN_MEMORY or name in (own, *noted_ledgers(dataset_id)):
         return
     with suppress(OSError):
         notes = _notes(dataset_id)
         notes.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(file, f"{json.dumps(name)}\n".encode())  # a line is written at once
+        # one write for the whole line, so that two processes cannot mix their lines
+        os.write(file, f"{json.dumps(name)}\n".encode())
         os.fsync(file)
         os.close(file)

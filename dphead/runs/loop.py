@@ -1,4 +1,7 @@
-"""The one loop: ask, release, tell. No solver may be told what was not released."""
+"""Run the fit loop: request, release, respond.
+
+A solver sees only released values.
+"""
 
 import math
 import time
@@ -24,7 +27,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Planned:
-    """What will be charged, and how its rows are summed: tried on hostile rows."""
+    """Hold what will be charged, and the verified sum that was tried on hostile rows."""
 
     solver: Solver
     plan: Plan
@@ -33,18 +36,27 @@ class Planned:
 
 @dataclass(frozen=True)
 class Run:
-    """How one fit is carried out; what it releases and at what price is its plan's.
+    """Say how one fit is carried out. The plan decides what it releases and spends.
 
-    ledger: the data set's ledger; None counts this fit alone, in memory.
-    charged: a fit of the plan that is already reserved (by `reserve`, or a resume), in
-        its own ledger; None reserves the plan in `ledger`, once the sums were tried.
-    noise: where noise and Poisson samples come from; the default is private.
-    summer: how rows are summed; None is this host's processor, with up to 2 GB of
-        integer rows kept between passes. One with `KeptSums` serves several fits
-        without centring on the same rows: further DP-LS fits read no row.
-    progress: is told (releases made, releases planned, label) after each release.
-    done: releases that an earlier run made and that the solver starts after, from its
-        own checkpoint.
+    Attributes
+    ----------
+    ledger : Ledger or None
+        The data set's ledger. None counts this fit alone, in memory.
+    charged : FitLedger or None
+        A charge for the plan that exists already (from `reserve` or a resume), in its
+        own ledger. None charges the plan in `ledger` after the sums were tried.
+    noise : NoiseSource
+        Where noise and Poisson samples come from; private by default.
+    summer : Door or None
+        The summation backend with its checks (the verified sum). None uses this host's
+        processor and keeps up to 2 GB of integer rows between passes. A `Door` with
+        `KeptSums` can serve several fits without centering on the same rows: DP-LS fits
+        after the first read no row.
+    progress : callable or None
+        Called with (releases made, releases planned, label) after each release.
+    done : int
+        Number of releases that an earlier run made. The solver starts after them, from
+        its own checkpoint.
     """
 
     ledger: Ledger | None = None
@@ -57,9 +69,9 @@ class Run:
 
 @dataclass(frozen=True)
 class FitResult:
-    """A head, the plan that was carried out, and how it went.
+    """Hold a head, the plan that was carried out, and how it went.
 
-    seconds: wall time of the releases and the solver.
+    `seconds` is the wall time of the releases and the solver, without the charge.
     """
 
     head: LinearHead
@@ -79,12 +91,39 @@ def fit_head(
 ) -> FitResult:
     """Charge the whole plan, then run the solver on released values.
 
-    rows: or several networks' features of the same rows, slot for slot, for a solver
-    that asks of several sources: that they are of the same is the caller's to hold.
-    facts, plan: the solver's, by `make_plan(solver, facts, ...)`. run: how; None is a
-    private fit, counted alone.
-    Raises ValueError before anything is read or charged when the ledger's budget does
-    not allow the plan, RuntimeError before the same when the sums are wrong.
+    Parameters
+    ----------
+    solver : Solver
+        The solver of the method.
+    rows : Rows or sequence of Rows
+        The training rows. A solver with several sources needs one entry for each
+        backbone, slot for slot. The caller must ensure that all sources hold the same
+        rows.
+    facts : PublicFacts
+        The public facts that the plan was made with.
+    plan : Plan
+        The plan from `make_plan(solver, facts, ...)`.
+    run : Run, optional
+        How the fit is carried out. Default: a private fit, counted alone.
+
+    Returns
+    -------
+    FitResult
+        The head and its charge.
+
+    Raises
+    ------
+    ValueError
+        If the rows do not have the planned sizes, or the ledger's budget does not allow
+        the plan. It is raised before rows are read or anything is charged.
+    RuntimeError
+        If the sums are wrong on hostile rows, before the charge; or if the solver's
+        requests do not follow its plan.
+
+    Notes
+    -----
+    With `run.charged` these checks before the charge are skipped. The caller must have
+    made them (`check_fit`).
     """
     run = run or Run()
     charged, noise = run.charged, run.noise
@@ -119,14 +158,15 @@ def fit_head(
 
 
 def facts_of(solver: Solver, facts: PublicFacts) -> list[PublicFacts]:
-    """The public facts of each source of rows that a solver asks of."""
+    """Return the public facts of each source of rows that a solver reads."""
     widths = getattr(solver, "widths", (facts.n_features,))
     return [replace(facts, n_features=width) for width in widths]
 
 
 def _next_ask(steps: Steps, answer: Answer | None, plan: Plan, i: int) -> Ask:
-    """What the solver asks for, told the answer to what it asked before (None: nothing
-    yet). RuntimeError unless that is the plan's release i.
+    """Send the solver the last answer (None at the start) and return its next request.
+
+    Raises RuntimeError unless that request is the plan's release i.
     """
     try:
         ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
@@ -140,7 +180,10 @@ def _next_ask(steps: Steps, answer: Answer | None, plan: Plan, i: int) -> Ask:
 
 
 def _head(steps: Steps, answer: Answer | None, n_releases: int) -> LinearHead:
-    """What the solver makes of the last answer. RuntimeError if it asks for more."""
+    """Send the solver the last answer and return its head.
+
+    Raises RuntimeError if the solver asks for more.
+    """
     try:
         ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
     except StopIteration as stop:
@@ -157,11 +200,17 @@ def _unplanned(ask: Ask, i: int) -> RuntimeError:
 def check_fit(
     door: Door, solver: Solver, rows: Rows, plan: Plan, facts: PublicFacts
 ) -> None:
-    """What a fit's rows and sums must meet before the charge.
+    """Check a fit's rows and sums before the charge.
 
-    ValueError unless the rows have the public sizes that were planned with; under
-    add_remove their number is private, and is not looked at. Then, for rows that hold
-    label sets, as `check_takes_sets`, and as `check_sums`.
+    Under add_remove the number of rows is private, and is not compared.
+
+    Raises
+    ------
+    ValueError
+        If the rows do not have the public sizes of the plan, or hold label sets that a
+        release cannot take (`check_takes_sets`).
+    RuntimeError
+        If the sums are wrong on hostile rows (`check_sums`).
     """
     n_rows = facts.n_rows if plan.relation == "add_remove" else rows.n_rows
     found = (n_rows, rows.n_features, rows.group_cap)
@@ -177,7 +226,7 @@ def check_fit(
 
 
 def check_takes_sets(solver: Solver, facts: PublicFacts) -> None:
-    """ValueError unless each release's statistic takes label sets."""
+    """Raise ValueError unless each release's statistic takes label sets."""
     for planned in solver.plan(facts):
         if not planned.query.takes_sets:
             raise ValueError(
@@ -188,8 +237,9 @@ def check_takes_sets(solver: Solver, facts: PublicFacts) -> None:
 
 
 def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
-    """How a fit's rows are summed on this host, tried on hostile rows: to be called
-    before the charge.
+    """Return this host's verified sum for a fit, tried on hostile rows.
+
+    Call it before the charge.
     """
     door = Door(CpuSums(), memory=DEFAULT_BYTES)
     check_sums(door, solver, plan, facts)
@@ -197,7 +247,7 @@ def door_for(solver: Solver, plan: Plan, facts: PublicFacts) -> Door:
 
 
 def check_sums(door: Door, solver: Solver, plan: Plan, facts: PublicFacts) -> None:
-    """RuntimeError unless the sums of the plan's queries are right on hostile rows."""
+    """Raise RuntimeError unless the plan's statistics are summed right on hostile rows."""
     door.check((r.query for r in solver.plan(plan.budgeted(facts))), facts.n_features)
 
 
@@ -212,10 +262,37 @@ def reserve(
     description: str | None = None,
     fit_id: str | None = None,
 ) -> FitLedger:
-    """Charge every release of the plan in the ledger, or raise `LedgerError` with
-    nothing charged. fit_id, store: as `Ledger.reserve`. A fit with a seed is charged as
-    not private, so that a ledger with a budget refuses it. So does a budget in another
-    ledger on the same images (`charging`).
+    """Charge every release of the plan in the ledger.
+
+    Parameters
+    ----------
+    solver : Solver
+        The solver of the plan.
+    plan : Plan
+        What is charged.
+    ledger : Ledger
+        The ledger to charge.
+    feature_space : str, default ""
+        What a row is made of. A resume must find the same.
+    seed : int, optional
+        A fit with a seed is charged as not private: a ledger with a budget refuses it.
+    store : Path, optional
+        As for `Ledger.reserve`.
+    description : str, optional
+        Text for the ledger. Default: the solver's name.
+    fit_id : str, optional
+        As for `Ledger.reserve`.
+
+    Returns
+    -------
+    FitLedger
+        The charge.
+
+    Raises
+    ------
+    LedgerError
+        If the ledger refuses the plan, or another ledger on the same images has a
+        budget (`charging`). Nothing is charged then.
     """
     charged = plan if seed is None else plan.marked(private=False)
     with charging(ledger):

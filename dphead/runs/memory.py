@@ -1,8 +1,7 @@
-"""What a fit may hold in memory under a bound, from public sizes alone, before anything
-is charged.
+"""Divide a fit's bound on memory, from public sizes alone, before any charge.
 
-Each room says what it holds: `rows.features.streaming_bytes`, `sums.memory` and
-`solvers.base.solving_bytes`. Here their answers are added and the rest is divided.
+Each module says what it holds: `rows.features.streaming_bytes`, `sums.memory` and
+`solvers.base.solving_bytes`. This module adds these numbers and divides the rest.
 """
 
 import os
@@ -16,26 +15,32 @@ from dphead.solvers.base import PlannedRelease, PublicFacts, solving_bytes
 from dphead.sums.memory import largest_sum_bytes, row_bytes, sum_bytes, work_bytes
 from dphead.sums.passes import cores
 
-DEFAULT_BYTES = 2 << 30  # of features and kept rows, without a bound; chosen
-# modules still to come (numba and what it compiles: 130 MB), threads and allocator
-# space; chosen, and tests hold the bound
+DEFAULT_BYTES = 2 << 30  # for features and kept rows without a bound; a choice
+# modules that load later (numba and its compiled code: 130 MB), threads and allocator
+# space; a choice, and tests check the bound
 LIBRARIES_BYTES = 192 << 20
-JAX_BYTES = 300 << 20  # its compiler and buffers; chosen
-# passes that read a file before it pays to load it; chosen, not measured
+JAX_BYTES = 300 << 20  # its compiler and buffers; a choice
+# with more passes than this, features are loaded; a choice, not measured
 PASSES_STREAMED = 2
-BYTES_A_ROW = 64  # bytes a row of labels, splits, groups, and counts of used slots
-TEST_SCORE_BYTES = 12  # a test row's score in float32, and float64 made of it; chosen
-SENT_COPIES = 4  # of a sum that travels between processes; chosen
+BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each row
+TEST_SCORE_BYTES = 12  # a score in float32, and its copy in float64; a choice
+SENT_COPIES = 4  # copies of a sum that is sent between processes; a choice
 MB = 10**6
-# what is needed is told to so much where n is private: 1.5 million rows of BYTES_A_ROW
+# When n is private, the reported requirement is rounded up to this: the BYTES_A_ROW of
+# 1.5 million rows.
 PRIVATE_N_STEP_BYTES = 100 * MB
 
 
 @dataclass(frozen=True)
 class Share:
-    """features: bytes of loaded features; 0 streams them.
+    """Hold how a fit's memory is divided.
 
-    kept: bytes of integer rows kept between passes.
+    Attributes
+    ----------
+    features : int
+        Bytes of loaded features; 0 streams them.
+    kept : int
+        Bytes of integer rows kept between passes.
     """
 
     features: int
@@ -53,13 +58,37 @@ def share(
     processes: int = 1,
     private_n: bool = False,
 ) -> Share:
-    """Divide `bound` bytes of this process's resident memory, or two gigabytes of rows
-    if there is no bound.
+    """Divide `bound` bytes of this process's memory, or 2 GiB of rows without a bound.
 
-    n_rows: rows that this process reads; n_test: rows to be measured on, already in
-    memory; processes: of the run.
-    ValueError that says how much is needed if even streaming does not fit, rounded up
-    to PRIVATE_N_STEP_BYTES with private_n.
+    Parameters
+    ----------
+    bound : int or None
+        Bytes of resident memory.
+    facts : PublicFacts
+        The public sizes.
+    releases : list of PlannedRelease
+        The releases of the fit.
+    n_rows : int
+        Number of rows that this process reads.
+    n_test : int, default 0
+        Number of rows to measure on, already in memory.
+    backend : str, default "numpy"
+        The summation backend.
+    processes : int, default 1
+        Number of processes of the run.
+    private_n : bool, default False
+        Whether the number of rows is private. The requirement in an error is then
+        rounded up to PRIVATE_N_STEP_BYTES.
+
+    Returns
+    -------
+    Share
+        Bytes for features and for kept rows.
+
+    Raises
+    ------
+    ValueError
+        If even streaming does not fit. It says how much memory is needed.
     """
     loaded = (
         4 * n_rows * facts.n_features
@@ -94,8 +123,9 @@ def share(
 
 
 def read_again(releases: list[PlannedRelease]) -> bool:
-    """Whether passes read features many times: integer rows serve neither a sample nor
-    a sum of squares.
+    """Return whether passes read features more than PASSES_STREAMED times.
+
+    Kept integer rows serve neither a sample nor a sum of squares.
     """
     return (
         sum(r.sampling_prob < 1 or r.query.kind == "gram" for r in releases)
@@ -104,8 +134,10 @@ def read_again(releases: list[PlannedRelease]) -> bool:
 
 
 def _divided(room: int, loaded: int, more: int) -> Share:
-    """Features if they are to be loaded and fit with what their larger blocks need
-    more; integer rows in the rest.
+    """Load features if they fit with their larger blocks; keep rows in the rest.
+
+    `loaded` are the bytes of features (0: not to be loaded), and `more` those that
+    their larger blocks need in addition.
     """
     if 0 < loaded <= room - more:
         return Share(loaded, min(room - loaded - more, DEFAULT_BYTES))
@@ -113,8 +145,9 @@ def _divided(room: int, loaded: int, more: int) -> Share:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds now (its peak where only that is
-    known).
+    """Return the bytes of memory that this process holds now.
+
+    It is the peak on systems that report only the peak.
     """
     try:
         with open("/proc/self/statm") as file:
@@ -125,7 +158,7 @@ def resident() -> int:
 
 
 def streaming(facts: PublicFacts) -> int:
-    """Bytes of blocks that are read, become integers, and are scored."""
+    """Return the bytes of blocks that are read, turned into integers, and scored."""
     threads = cores()
     rows = streamed_rows(facts.n_features)
     blocks = streaming_bytes(facts.n_features, threads)
@@ -134,9 +167,7 @@ def streaming(facts: PublicFacts) -> int:
 
 
 def sums(facts: PublicFacts, releases: list[PlannedRelease]) -> int:
-    """Bytes of the largest sum or of what a solver solves with, and of the matrices
-    that it keeps.
-    """
+    """Return the bytes of kept matrices, and of the largest sum or the solver's work."""
     width = facts.n_features + 1
     grams = {r.label: r.query for r in releases if r.query.kind == "gram"}
     kept = sum(sum_bytes(query, width) for query in grams.values())

@@ -1,4 +1,4 @@
-"""What decides a run, of a head or of a network: plain data, all of it public."""
+"""Hold what decides a run of a head or of a network: plain data, all of it public."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,22 +11,49 @@ from dphead.runs.connect import Place
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What heads and networks have in common: the source, the guarantee, the files.
+    """Hold the options that heads and networks share: source, guarantee, files.
 
-    features: a features file, or images. out: the run folder to write. delta: None
-    takes the preset's, else 1e-5. nominal_n:
-    replaces n under add_remove. accountant: None takes the method's own. split: of the
-    source; None takes its only one. test, test_split: rows to measure on, of another
-    source or of the same. test_is: "private" or "public". ledger: None is the data
-    set's own, ":memory:" counts this run alone (public images). seed: for tests.
-    protect: "image" confirms that each image is protected for itself alone although the
-    source has groups; None refuses such a source, unless groups are protected.
-    tuning: how the settings were chosen; None says "none" for the first head of a data
-    set if it uses defaults only, and "NOT ACCOUNTED" for anything else.
-    allow_large_delta: confirms a delta at or above 1/n.
-    memory: bytes that this process may hold; None streams features beyond 2 GB and
-    promises nothing.
-    config: the text of run.toml, which the run folder keeps; None keeps none.
+    Attributes
+    ----------
+    features : Path
+        A features file, or images.
+    out : Path
+        The run folder to write.
+    preset : str or None
+        The preset's name.
+    epsilon : float
+        The budget of the fit.
+    delta : float or None
+        None uses the preset's, else 1e-5.
+    relation : str
+        The neighboring relation.
+    nominal_n : int or None
+        Public number that replaces n under add_remove.
+    accountant : str or None
+        None uses the method's own.
+    split : str or None
+        Split of the source; None uses its only one.
+    test, test_split : Path and str, or None
+        Rows to measure on, from another source or from the same.
+    test_is : str
+        "private" or "public".
+    ledger : Path, str or None
+        None is the data set's own. ":memory:" counts this run alone (public images).
+    seed : int or None
+        For tests: a run with a seed is not private.
+    protect : str or None
+        "image" confirms that each image is protected on its own although the source has
+        groups. None refuses such a source, unless groups are protected.
+    tuning : str or None
+        How the settings were chosen. None says "none" for the first head of a data set
+        if it uses defaults only, and "NOT ACCOUNTED" otherwise.
+    allow_large_delta : bool
+        Confirms a delta at or above 1/n.
+    memory : int or None
+        Bytes that this process may hold. None streams features beyond 2 GB and sets no
+        bound.
+    config : str or None
+        Text of run.toml, which the run folder keeps; None keeps none.
     """
 
     features: Path
@@ -54,7 +81,10 @@ class RunOptions:
         object.__setattr__(self, "delta", found)  # the class is frozen
 
     def target(self, accountant: str, group_cap: int | None = None) -> Target:
-        """What the noise is calibrated for. accountant: where none was chosen."""
+        """Return what the noise is calibrated for.
+
+        `accountant` is used if the options name none.
+        """
         return Target(
             self.epsilon,
             presets.delta_of(self.preset, self.delta),
@@ -66,15 +96,26 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(RunOptions):
-    """Everything that decides the fit of a head.
+    """Hold everything that decides the fit of a head.
 
-    settings: the method's options; None values take its defaults. classes: public class
-    names if the file declares none. group_cap: protects groups of the file's group
-    column, of which the first so many rows count; None protects each row.
-    backbones: features files of the same images by other networks; the fit chooses
-    among all (`runs.backbones`).
-    backend: how rows are summed, for `block_sum`. processes: this one's place among
-    several, each of which reads its own part of the rows.
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    settings : dict
+        The method's options; None values use its defaults.
+    group_cap : int or None
+        Protects groups of the file's group column. Only the first `group_cap` rows of a
+        group count. None protects each row.
+    backbones : tuple of Path
+        Features files of the same images by other backbones. The fit chooses among all
+        of them (`runs.backbones`).
+    classes : tuple of str or None
+        Public class names, if the file declares none.
+    backend : str
+        The summation backend, as for `block_sum`.
+    processes : Place or None
+        This process's place among several; each reads its own part of the rows.
     """
 
     method: str = "auto"

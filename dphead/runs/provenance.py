@@ -1,4 +1,4 @@
-"""Which source made a run: a fact for its report. It decides nothing."""
+"""Record which source code made a run, for its report. It decides nothing."""
 
 import subprocess
 from pathlib import Path
@@ -8,8 +8,10 @@ PATIENCE = 5  # seconds for git; chosen, not measured
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """The commit that is checked out where dphead lies, with "-dirty" where its files
-    were changed; None where that is no checkout, as for an installed package.
+    """Return the checked-out commit of dphead, or None if it is not a git checkout.
+
+    The name ends with "-dirty" if files were changed. An installed package is not a
+    checkout.
     """
     if not (root / ".git").exists():
         return None

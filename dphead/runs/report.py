@@ -1,4 +1,4 @@
-"""`report.json` and the paragraph that states the guarantee.
+"""Build `report.json` and the paragraph that states the guarantee.
 
 The schema is in docs/report.md.
 """
@@ -23,8 +23,8 @@ from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.runs.loop import FitResult
 
-SCHEMA = 1  # of report.json: docs/report.md
-RELATION_MEANING = {  # unit: what is compared; thing: what a row is called
+SCHEMA = 1  # version of report.json's schema (docs/report.md)
+RELATION_MEANING = {  # {unit}: the unit of privacy; {thing}: what a row is called
     "zero_out": (
         "one {unit}'s contribution replaced by nothing, the number of {thing}s being "
         "public"
@@ -39,10 +39,18 @@ TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
 
 @dataclass(frozen=True)
 class Words:
-    """What a statement calls the thing that was trained, and what it was trained from.
+    """Hold the words of a statement for the trained object and its source.
 
-    public: beside class names and settings. private: what may not be published beside
-    timings and memory.
+    Attributes
+    ----------
+    name : str
+        What was trained, such as "head".
+    source : str
+        What it was trained from, such as "features file".
+    public : str
+        What is public beside class names and settings.
+    private : str
+        What may not be published, beside timings and memory.
     """
 
     name: str
@@ -58,12 +66,28 @@ NETWORK = Words("network", "source", "the initial weights", "images, row digests
 def guarantee(
     plan: Plan, private_noise: bool = True, thing: str = "image"
 ) -> dict[str, Any]:
-    """What a plan guarantees: epsilon, delta, mu, rho, relation, releases, the other
-    accountants' epsilon. thing: what a row is called.
+    """Return what a plan guarantees, as data for the report.
 
+    Parameters
+    ----------
+    plan : Plan
+        The plan that was carried out.
+    private_noise : bool, default True
+        False if the noise came from a seed.
+    thing : str, default "image"
+        What a row is called.
+
+    Returns
+    -------
+    dict
+        Epsilon, delta, mu, rho, relation, unit, releases, and epsilon under the other
+        accountants ("profiles").
+
+    Notes
+    -----
     mu and rho are None unless every release is a full-batch Gaussian. Without noise, or
-    with a seed (private_noise=False), private is False and epsilon is infinite;
-    nominal_epsilon is what the same plan guarantees without a seed.
+    with a seed, "private" is False and "epsilon" is infinite. "nominal_epsilon" is what
+    the same plan guarantees without a seed.
     """
     nominal = plan.epsilon_spent()
     plan = plan if private_noise else plan.marked(private=False)
@@ -88,12 +112,12 @@ def guarantee(
     }
 
 
-# what a statement says where other ledgers were found by their images
+# added to a statement if other ledgers were found through shared images
 SHARED = (
     ", but for the list of other ledgers and the warnings of them, which follow from "
     "the images that data sets share"
 )
-# and of test rows, by what these are
+# what a statement says of test rows, by `test_is`
 OF_TEST_ROWS = {
     "private": (
         " The test accuracy is an exact function of the test {thing}s and is not "
@@ -114,9 +138,24 @@ def statement(
     words: Words = HEAD,
     thing: str = "image",
 ) -> str:
-    """The guarantee as a paragraph for a reader who is not an engineer.
+    """Return the guarantee as a paragraph for a reader who is not an engineer.
 
-    thing: what a row is called.
+    Parameters
+    ----------
+    g : dict
+        The result of `guarantee`.
+    n_rows : int
+        Number of training rows, public unless the relation is add_remove.
+    ledger : dict
+        The report's "ledger".
+    seeded : bool
+        Whether the noise came from a seed.
+    test_is : str or None
+        "private", "public", or None without test rows.
+    words : Words
+        Names of the trained object and its source. Default: those of a head.
+    thing : str, default "image"
+        What a row is called.
     """
     if np.isinf(g["target_epsilon"]):
         return (
@@ -168,8 +207,9 @@ def statement(
 
 
 def _across_fits(ledger: dict[str, Any]) -> str:
-    """What holds for all fits of a ledger together: its budget, and not the sum so
-    far.
+    """Return the sentences about all fits of a ledger together.
+
+    Only a budget guarantees a total. The sum so far does not.
     """
     if ledger["path"] == ":memory:":
         return "Only this fit is counted: other fits from the same data add to it."
@@ -202,8 +242,9 @@ def _across_fits(ledger: dict[str, Any]) -> str:
 
 
 class Tested(NamedTuple):
-    """Metrics on test rows, whether these are "public" or "private", and where they are
-    from; all None where nothing was tested.
+    """Hold test metrics, whether the rows are "public" or "private", and their origin.
+
+    All three are None if nothing was tested.
     """
 
     metrics: dict[str, Any] | None
@@ -212,10 +253,14 @@ class Tested(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What a report lies beside.
+    """Hold what lies beside a report.
 
-    folder: the report's, where paths of ledgers begin; None leaves them whole.
-    elsewhere: `Elsewhere.fact` of each ledger that the run's own does not count.
+    Attributes
+    ----------
+    folder : Path or None
+        The report's folder, where the paths of ledgers begin. None keeps paths whole.
+    elsewhere : sequence of dict
+        `Elsewhere.fact` of each ledger that the run's own ledger does not count.
     """
 
     folder: Path | None = None
@@ -226,7 +271,10 @@ NOT_TESTED = Tested(None, None, None)
 
 
 def uncounted(elsewhere: dict[str, Any]) -> str:
-    """What to say of a ledger that a run's own does not count (`Elsewhere.fact`)."""
+    """Return a sentence about a ledger that the run's own does not count.
+
+    `elsewhere` is a result of `Elsewhere.fact`.
+    """
     fits = elsewhere["fits"]
     held = f"holds {fits} fit{'s' if fits != 1 else ''}"
     if fits is None:
@@ -248,9 +296,29 @@ def build(
     words: Words = HEAD,
     beside: Beside | None = None,
 ) -> dict[str, Any]:
-    """The whole report.
+    """Return the whole report as JSON data.
 
-    tested: kept only if the test rows are public.
+    Parameters
+    ----------
+    result : FitResult
+        The fit.
+    method, data : dict
+        The report's "method" and "data".
+    tuning : str
+        A value of TUNING.
+    warnings : list of str
+        Warnings for the reader.
+    tested : Tested
+        Test metrics, kept only if the test rows are public. Default: none.
+    words : Words
+        Names of the trained object and its source. Default: those of a head.
+    beside : Beside, optional
+        The report's folder and other ledgers. Default: none.
+
+    Raises
+    ------
+    ValueError
+        If `tuning` is invalid.
     """
     if tuning not in TUNING:
         raise ValueError(f"tuning must be one of {TUNING}, got {tuning=}. Choose one.")
@@ -279,7 +347,7 @@ def build(
         "class_accuracy": None
         if result.head.class_accuracy is None
         else asdict(result.head.class_accuracy),
-        "selection": None,  # a head's alone: `runs.fit` says what was chosen
+        "selection": None,  # `runs.fit` fills it in for a head
         "tuning": tuning,
         "warnings": warnings,
         "test": tested.metrics if tested.test_is == "public" else None,
@@ -289,7 +357,7 @@ def build(
 
 
 def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
-    """What the ledger that was charged holds, and which it does not count."""
+    """Return what the charged ledger holds, and which ledgers it does not count."""
     budget = result.ledger.budget()
     delta = budget["delta"] if budget else result.plan.delta
     spent, path = result.ledger.spent(delta), result.ledger.path
@@ -307,15 +375,16 @@ def _of_ledger(result: FitResult, beside: Beside) -> dict[str, Any]:
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write JSON with `inf` as a string, since JSON has none, under a digest.
+    """Write JSON under a digest, with `inf` as a string since JSON has none.
 
-    The file is on the disk when this returns, whole or not at all.
+    When this returns, the whole file is on the disk. After a crash it is whole or
+    missing.
     """
     write_json(path, plain(report))
 
 
 def plain(value: Any) -> Any:
-    """JSON data: numpy scalars as Python's, inf and nan as strings, arrays as lists."""
+    """Return JSON data: plain Python numbers, inf and nan as strings, arrays as lists."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):
