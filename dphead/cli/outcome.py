@@ -202,6 +202,8 @@ def accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[st
         else "for your eyes, not in the report"
     )
     yield f"{measured(test)} on {test['n']:,} test {things}: {scope}"
+    if report["test_rows"] == "training rows":
+        yield f"! some or all are training {things}: no accuracy on new ones"
     if none := test["n_without_class"]:
         yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
     if "vote_accuracy" in test:

@@ -32,6 +32,7 @@ from dphead.estimators.inputs import (
     from_file,
     is_path,
     refuse_weights,
+    unmasked,
 )
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
@@ -321,7 +322,7 @@ class DPClassifier(WatchedMixin, LedgerMixin, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if is_path(X):
             return self._file_scores(X, split, scores_of)[0]
-        (X,) = as_arrays(X)
+        (X,) = map(unmasked, as_arrays(X))
         finite = not self.__sklearn_tags__().input_tags.allow_nan
         x: Any = validate_data(self, X, reset=False, ensure_all_finite=finite)
         return (scores_of or self.head_.scores)(x)
@@ -372,6 +373,8 @@ def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -
     """Return scikit-learn's accuracy, with rows that are not known counted as wrong."""
     check_consistent_length(y, predicted, weight)
     weights = np.ones(len(known)) if weight is None else np.asarray(weight)
+    if not known.any():  # scikit-learn refuses weights that are all zero
+        return 0.0
     right = accuracy_score(y, predicted, normalize=False, sample_weight=weights * known)
     return float(right / weights.sum())
 

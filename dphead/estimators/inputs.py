@@ -18,7 +18,9 @@ from dphead.estimators.labels import (
     column,
     positions,
     require_same_kind,
+    told,
     unmatched_labels,
+    unread_rows,
 )
 from dphead.privacy.contract import Rows
 from dphead.rows.arrays import ArrayRows, declared_dtype, group_ids
@@ -132,7 +134,7 @@ def from_arrays(
         names,
         lambda: ArrayRows(x, positions(y, names), groups=groups, group_cap=cap),
         classes_seen=classes is None,
-        notice=lambda: unmatched_labels(y, names),
+        notice=lambda: told(unmatched_labels(y, names), unread_rows(x)),
     )
 
 
@@ -271,8 +273,8 @@ def _numbers(x: Any) -> Any:
     if any(d is None for d in dtypes):
         x = _listed(x)
         dtypes = [x.dtype]
-    if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "biuf":
-        x = np.ma.filled(x.astype(np.result_type(x, np.float16)), np.nan)
+    if isinstance(x, np.ma.MaskedArray):
+        x = unmasked(x)
         dtypes = [x.dtype]
     wrong = [d for d in dtypes if getattr(d, "kind", "O") not in "biuf"]
     if any(getattr(d, "kind", "O") == "c" for d in wrong):
@@ -287,6 +289,13 @@ def _numbers(x: Any) -> Any:
         )
     exact = all(d.kind == "f" and d.itemsize <= 8 for d in dtypes)
     return x if exact else x.astype(np.float64)
+
+
+def unmasked(x: Any) -> Any:
+    """Return rows with NaN for what numpy masks, so that such a row is not read."""
+    if not isinstance(x, np.ma.MaskedArray) or x.dtype.kind not in "biuf":
+        return x
+    return np.ma.filled(x.astype(np.result_type(x, np.float16)), np.nan)
 
 
 def _listed(x: Any) -> np.ndarray:

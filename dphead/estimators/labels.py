@@ -14,6 +14,7 @@ _REAL = {bool, int, float} | {
     for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]
 }
 _NUMBERS = _REAL | {complex} | {np.dtype(c).type for c in np.typecodes["Complex"]}
+_ROWS_AT_ONCE = 4096  # so that no second copy of all rows is made
 _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}  # by the kind of the classes
 
 
@@ -76,6 +77,22 @@ def private_notice(given: np.ndarray, used: np.ndarray, what: str) -> str:
         f"private, for the data holder alone: {lost:,} of {len(given):,} {what} and "
         "count zero. Compare them with what was declared. Do not publish this line."
     )
+
+
+def told(*notices: str) -> str:
+    """Return the notices that say anything, as one text."""
+    return " ".join(filter(None, notices))
+
+
+def unread_rows(x: np.ndarray) -> str:
+    """Return a notice of rows (n, d) that training masks, "" if there are none."""
+    used = np.ones(len(x), bool)
+    with np.errstate(all="ignore"):  # numbers beyond float32, and signalling NaNs
+        for start in range(0, len(x), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            used[some] = np.isfinite(x[some].astype(np.float32)).all(axis=1)
+    what = "rows hold NaN, infinity or a number beyond float32"
+    return private_notice(np.ones(len(x), bool), used, what)
 
 
 def is_given(y: np.ndarray) -> np.ndarray:

@@ -30,7 +30,13 @@ from dphead.estimators.inputs import (
     private_rows,
     refuse_split,
 )
-from dphead.estimators.labels import number, numbers, private_notice
+from dphead.estimators.labels import (
+    number,
+    numbers,
+    private_notice,
+    told,
+    unread_rows,
+)
 from dphead.planning.methods import Method, settable
 from dphead.planning.plan import Target
 from dphead.rows.arrays import (
@@ -357,7 +363,7 @@ def _of_arrays(
         n_features,
         names,
         lambda: ArrayRows(x, sets, groups=groups, group_cap=cap),
-        notice=lambda: _unread_sets(sets),
+        notice=lambda: told(_unread_sets(sets), unread_rows(x)),
     )
 
 

@@ -34,8 +34,16 @@ from dphead.estimators.inputs import (
     group_ids,
     private_rows,
     refuse_weights,
+    unmasked,
 )
-from dphead.estimators.labels import column, is_given, numbers, private_notice
+from dphead.estimators.labels import (
+    column,
+    is_given,
+    numbers,
+    private_notice,
+    told,
+    unread_rows,
+)
 from dphead.estimators.ledger import LedgerMixin
 from dphead.estimators.surroundings import WatchedMixin
 from dphead.privacy.transform import RowTransform
@@ -104,7 +112,7 @@ class _Unclassed(WatchedMixin, LedgerMixin, BaseEstimator):
     def _new_rows(self, X: Any, transform: RowTransform) -> np.ndarray:
         """Return rows X after a transform, NaN where training masks the row."""
         check_is_fitted(self)
-        (X,) = as_arrays(X)
+        (X,) = map(unmasked, as_arrays(X))
         finite = not np.isfinite(self.epsilon)
         x: Any = validate_data(self, X, reset=False, ensure_all_finite=finite)
         return float_rows(transform, x)
@@ -197,7 +205,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Unclassed):
         X, groups = as_arrays(X, groups)
         x = self._rows(X)
         solver = PrincipalComponents(self.n_components, self.row_norm, self.mean_share)
-        head = self._fitted(solver, x, groups).head
+        head = self._fitted(solver, x, groups, lambda: unread_rows(x)).head
         self.components_ = head.weights.T
         self.mean_ = head.transform.center
         kept = np.maximum(head.variances, 0.0)[: self.n_components]
@@ -321,7 +329,8 @@ class DPRegressor(RegressorMixin, _Unclassed):
 
         def notice() -> str:
             what = "targets are no finite number"
-            return private_notice(is_given(given), np.isfinite(target), what)
+            lost = private_notice(is_given(given), np.isfinite(target), what)
+            return told(lost, unread_rows(x))
 
         head = self._fitted(solver, rows, groups, notice).head
         self.coef_ = half * head.weights[:, 0]

@@ -546,7 +546,8 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
     assert "must not be training rows" in refused(dphead(*fixed, "--test-is", "public"))
     assert charges() == 0
     assert not run.exists()
-    fitted(*fixed)
+    said = fitted(*fixed).out
+    assert "some or all are training" in said
     report = report_of(run)
     assert (report["test_rows"], report["test"]) == ("training rows", None)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dphead import (
+    DPPCA,
     DPFinetuneClassifier,
     DPMultiLabelClassifier,
     DPPrototypeClassifier,
@@ -505,6 +506,36 @@ def test_labels_that_match_no_class_are_told_to_the_data_holder(name, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "20 of 60" not in repr(vars(model))
+
+
+ROWS = {
+    "classifier": (NOTICES["classifier"][0], ["cat", "dog"] * 30),
+    "regressor": (NOTICES["regressor"][0], np.zeros(60)),
+    "label sets": (NOTICES["label sets"][0], np.eye(2)[[0, 1] * 30]),
+    "components": (lambda: DPPCA(n_components=1, delta=1e-3), None),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_that_training_masks_are_told_to_the_data_holder(name, recwarn):
+    make, y = ROWS[name]
+    x = np.zeros((60, 2))
+    x[:3, 0] = np.nan, np.inf, 1e39
+    make().fit(x) if y is None else make().fit(x, y)
+    told = [str(w.message) for w in recwarn if w.category is PrivateNotice]
+    assert len(told) == 1
+    assert "alone: 3 of 60 rows hold NaN, infinity or a number" in told[0]
+
+
+def test_a_row_that_numpy_masks_has_no_class_at_prediction_either():
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    fitted = DPPrototypeClassifier(classes=["cat", "dog"], delta=1e-3)
+    fitted.fit(x, ["cat", "dog"] * 30)
+    hidden = np.ma.masked_array(x, mask=False)
+    hidden[:2, 0] = np.ma.masked
+    assert np.isnan(fitted.predict_proba(hidden)).any(axis=1).sum() == 2
+    assert np.isnan(DPPCA(n_components=1).fit(x).transform(hidden)[:2]).all()
+    assert fitted.score(np.full((2, 2), np.nan), ["cat", "dog"]) == 0
 
 
 def test_no_notice_comes_where_all_labels_are_known_or_missing(recwarn):
