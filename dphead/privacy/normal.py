@@ -1,14 +1,16 @@
-"""Gaussian noise rounded to integers, in exactly that law: round(N(0, sd²)).
+"""Draw Gaussian noise rounded to integers, in exactly the law of round(N(0, sd²)).
 
-A draw is round(sd·Z) with Z = Φ⁻¹(U), where U is an infinite binary expansion of which
-64 bits are looked at first. A float64 value of sd·Z decides wherever it is farther from
-a rounding boundary than a proven bound on all that is unknown: the bits not yet drawn
-and the rounding of Φ⁻¹ and of the product. Elsewhere more bits are drawn and compared
-with Φ at the boundary in integer arithmetic, until the side is certain. So the law is
-the ideal one, at distance zero, and no tail is cut. Proof: proofs/noise.md.
+A draw is round(sd·Z) with Z = Φ⁻¹(U). U is an infinite binary expansion; 64 bits of it
+are drawn first. The float64 value of sd·Z is rounded if its distance from each
+rounding boundary exceeds a proven bound. That bound covers the bits not yet drawn and
+the rounding of Φ⁻¹ and of the product. Otherwise more bits are drawn and compared with
+Φ at the boundary in integer arithmetic, until the side is certain.
+
+So the law is the ideal one, at distance zero, and no tail is cut. Proof:
+proofs/noise.md.
 
 The trusted library functions are + - * /, the square root, ldexp and rounding of
-float64, Python integers and their division, and `decimal`. scipy's Φ⁻¹ is a first
+float64, Python integers and their division, and `decimal`. scipy's Φ⁻¹ is only a first
 guess, which is corrected or checked.
 """
 
@@ -21,13 +23,13 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtri
 
-# Chosen, not measured, but for the last; the proof is for these values.
+# All but the last are chosen, not measured. The proof is for these values.
 SMALLEST_SD = 2.0**-4  # below, boundaries lie so far out that a comparison takes long
 LARGEST_SD = 2.0**44  # above, every draw would need more than 64 bits
 BLOCK_DRAWS = 8192  # draws at a time: their temporaries stay in cache
 FIRST_BINADE = 46  # tail digits below 2^46 leave Φ⁻¹ too open: one draw in 2^17
-CELLS_LOG2 = 5  # cells in which a Taylor polynomial serves, in each binade of a tail
-TAYLOR_DEGREE = 8  # of these polynomials
+CELLS_LOG2 = 5  # log2 of the cells per binade of a tail; each has a Taylor polynomial
+TAYLOR_DEGREE = 8  # degree of these polynomials
 # Twice the largest error of `quantile`, over 1 + x: proofs/noise.md.
 QUANTILE_ERROR = 2.0**-48
 
@@ -37,15 +39,37 @@ def rounded_gaussian(
     shape: tuple[int, ...],
     sd: float,
 ) -> np.ndarray:
-    """Independent draws of round(N(0, sd²)) as int64, in grid steps like `sd`.
+    """Return independent draws of round(N(0, sd²)) as int64, in grid steps like `sd`.
 
-    sd: the standard deviation before rounding, from 2**-4 to 2**44; ValueError beyond.
-    A generator in the same state gives the same draws; how many words it is asked for
-    depends on them. Above sd = 2**34 about sd/2**46 of the draws take 0.1 ms each.
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+        Source of uniform bits. The same state gives the same draws. How many words are
+        drawn depends on the draws.
+    shape : tuple of int
+        Shape of the result.
+    sd : float
+        Standard deviation before rounding, in grid steps, from 2**-4 to 2**44.
 
-    Guarantee: each entry has the law of ⌊sd·Z + 1/2⌋ for a standard normal Z if the
-    generator's 64-bit words are uniform and independent. For an integer A, A + entry
-    is the rounding of A + N(0, sd²): post-processing of the Gaussian mechanism.
+    Returns
+    -------
+    ndarray of int64
+        The draws.
+
+    Raises
+    ------
+    ValueError
+        If `sd` is out of range.
+
+    Notes
+    -----
+    Above sd = 2**34, about sd/2**46 of the draws take 0.1 ms each.
+
+    Guarantee
+    ---------
+    Each entry has the law of ⌊sd·Z + 1/2⌋ for a standard normal Z, if the generator's
+    64-bit words are uniform and independent. For an integer A, A + entry is the
+    rounding of A + N(0, sd²): post-processing of the Gaussian mechanism.
     """
     if not SMALLEST_SD <= sd <= LARGEST_SD:
         problem = f"sd must lie between 2**-4 and 2**44 grid steps, got sd={sd}."
@@ -62,12 +86,33 @@ def symmetric_rounded_gaussian(
     shape: tuple[int, ...],
     sd: float,
 ) -> np.ndarray:
-    """Symmetric int64 draws of shape (..., d, d): round(sd·(Z + Zᵀ)/2) entry by entry.
+    """Return symmetric int64 draws of round(sd·(Z + Zᵀ)/2), entry by entry.
 
-    sd: that of the diagonal, from 0.1 to 2**44; off it, sd/√2, never less.
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+        Source of uniform bits.
+    shape : tuple of int
+        Shape (..., d, d) of the result.
+    sd : float
+        Standard deviation of the diagonal before rounding, in grid steps, from 2**-3.5
+        to 2**44. Off the diagonal it is sd/√2, rounded up.
 
-    Guarantee: entries on and above the diagonal are independent draws of
-    `rounded_gaussian`; below, they are the same numbers.
+    Returns
+    -------
+    ndarray of int64
+        The draws.
+
+    Raises
+    ------
+    ValueError
+        If `shape` does not end in two equal lengths, or if a standard deviation is out
+        of the range of `rounded_gaussian`.
+
+    Guarantee
+    ---------
+    Entries on and above the diagonal are independent draws of `rounded_gaussian`. Those
+    below repeat the entries above.
     """
     n = shape[-1]
     if len(shape) < 2 or shape[-2] != n:
@@ -85,7 +130,7 @@ def symmetric_rounded_gaussian(
 
 
 def over_root_two(sd: float) -> float:
-    """sd/√2 as a float that is never too small: its square is at least sd²/2."""
+    """Return sd/√2 as a float that is never too small: its square is at least sd²/2."""
     value = sd / math.sqrt(2)
     while 2 * Fraction(value) ** 2 < Fraction(sd) ** 2:
         value = math.nextafter(value, math.inf)
@@ -93,10 +138,10 @@ def over_root_two(sd: float) -> float:
 
 
 def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
-    """`count` draws: the float64 value where it is certain, `definition` elsewhere."""
+    """Return `count` draws: float64 values where certain, `definition` elsewhere."""
 
     def more() -> int:
-        """64 further random bits."""
+        """Return 64 further random bits."""
         return int(_words(generator, 1)[0])
 
     words = _words(generator, count).view(np.int64)
@@ -120,15 +165,21 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
 
 
 def _words(generator: np.random.Generator, count: int) -> np.ndarray:
-    """Uniform 64-bit words."""
+    """Return uniform 64-bit words."""
     return generator.integers(0, 2**64, count, dtype=np.uint64)
 
 
 class Tail:
-    """A uniform number p below 1/2, known to lie in [digits, digits + 1] / 2**bits.
+    """Hold a uniform number p below 1/2 with the binary digits drawn so far.
 
-    digits: the first 64 binary digits (the first is zero, as p < 1/2).
-    more: gives 64 further random bits.
+    p lies in [digits, digits + 1] / 2**bits.
+
+    Parameters
+    ----------
+    digits : int
+        The first 64 binary digits. The first one is zero, since p < 1/2.
+    more : callable
+        Returns 64 further random bits.
     """
 
     def __init__(self, digits: int, more: Callable[[], int]) -> None:
@@ -137,12 +188,15 @@ class Tail:
         self.more = more
 
     def extend(self) -> None:
-        """Know 64 further digits."""
+        """Draw 64 further digits."""
         self.digits = self.digits << 64 | self.more()
         self.bits += 64
 
     def beyond(self, x: Fraction) -> bool:
-        """Whether p < Φ(−x), that is −Φ⁻¹(p) > x, with as many digits as it takes."""
+        """Return whether p < Φ(−x), that is −Φ⁻¹(p) > x.
+
+        It draws as many digits as the answer takes.
+        """
         while True:
             mass = upper_tail(x, self.bits)
             if self.digits + 1 <= mass - 2:
@@ -153,10 +207,10 @@ class Tail:
 
 
 def definition(tail: Tail, sd: float) -> int:
-    """⌊sd·x + 1/2⌋ for x = −Φ⁻¹(p) ≥ 0: what a draw is, without its sign.
+    """Return ⌊sd·x + 1/2⌋ for x = −Φ⁻¹(p) ≥ 0: a draw without its sign.
 
-    It is the number of boundaries (j + 1/2)/sd, j = 0, 1, ..., that lie below x. The
-    first guess may be wrong, which costs time alone.
+    It is the number of boundaries (j + 1/2)/sd, j = 0, 1, ..., that lie below x. A
+    wrong first guess costs time alone.
     """
     while tail.digits < 2**63:
         tail.extend()
@@ -171,9 +225,10 @@ def definition(tail: Tail, sd: float) -> int:
 
 
 def upper_tail(x: Fraction, bits: int) -> int:
-    """2**bits·Φ(−x) for x ≥ 0, in integers, with an error of at most 2 (noise.md).
+    """Return 2**bits·Φ(−x) for x ≥ 0, in integers, with an error of at most 2.
 
-    From Φ(x) − 1/2 = Σ (−1)ⁿ uₙ/(2n + 1), where u₀ = x/√(2π) and uₙ = uₙ₋₁·x²/(2n).
+    The error is proved in proofs/noise.md. The series is from Φ(x) − 1/2 = Σ (−1)ⁿ
+    uₙ/(2n + 1), where u₀ = x/√(2π) and uₙ = uₙ₋₁·x²/(2n).
     """
     extra = 32 + int(x * x)  # terms grow to exp(x²/2), and their errors with them
     places = bits + extra
@@ -193,14 +248,14 @@ def upper_tail(x: Fraction, bits: int) -> int:
 
 @cache
 def _density_at_zero(places: int) -> int:
-    """2**places/√(2π), with an error of at most 1: Machin's π, and a root."""
+    """Return 2**places/√(2π), with an error of at most 1: Machin's π, and a root."""
     unit = 1 << 2 * places + 64
     pi = 4 * (4 * _arccot(5, unit) - _arccot(239, unit))
     return math.isqrt((unit << 2 * places) // (2 * pi))
 
 
 def _arccot(n: int, unit: int) -> int:
-    """unit·arctan(1/n), with an error of at most one for each term."""
+    """Return unit·arctan(1/n), with an error of at most one for each term."""
     power = unit // n
     total = 0
     k = 1
@@ -212,9 +267,17 @@ def _arccot(n: int, unit: int) -> int:
 
 
 def quantile(tails: np.ndarray) -> np.ndarray:
-    """x = −Φ⁻¹(p) for all p in [tails, tails + 1] / 2**64, tails from 2**46 to 2**63.
+    """Return x = −Φ⁻¹(p) for all p in [tails, tails + 1] / 2**64.
 
-    int64 to float64. Error: at most QUANTILE_ERROR/2·(1 + x) (noise.md).
+    Parameters
+    ----------
+    tails : ndarray of int64
+        From 2**46 to 2**63.
+
+    Returns
+    -------
+    ndarray of float64
+        x, with an error of at most QUANTILE_ERROR/2·(1 + x) (noise.md).
     """
     p = tails.astype(np.float64)
     cells = p.view(np.int64) >> (52 - CELLS_LOG2)
@@ -233,9 +296,10 @@ def quantile(tails: np.ndarray) -> np.ndarray:
 
 @cache
 def _cells() -> tuple[np.ndarray, np.ndarray]:
-    """The middle of each cell, in units of 2⁻⁶⁴, and the Taylor coefficients there.
+    """Return the middle of each cell, and the Taylor coefficients there.
 
-    Of −Φ⁻¹(centre − step) in powers of the step: from x″ = x·x′², all are positive.
+    Middles are in units of 2⁻⁶⁴. The series is that of −Φ⁻¹(center − step) in powers of
+    the step. It follows from x″ = x·x′². All coefficients are positive.
     """
     cells = np.arange((63 - FIRST_BINADE) << CELLS_LOG2)
     per_binade = 1 << CELLS_LOG2
@@ -254,9 +318,10 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _value_and_slope(p: int) -> tuple[float, float]:
-    """x = −Φ⁻¹(p/2**64) and −dx/dp in units of 2⁻⁶⁴, to a relative 2⁻⁵² and 2⁻⁴⁷.
+    """Return x = −Φ⁻¹(p/2**64) and −dx/dp in units of 2⁻⁶⁴.
 
-    A guess, and one Newton step with Φ from integers, which is checked to be short.
+    Their relative errors are at most 2⁻⁵² and 2⁻⁴⁷. A guess gets one Newton step, with
+    Φ computed in integers. The step is checked to be short.
     """
     guess = -float(ndtri(p / 2**64))
     excess = upper_tail(Fraction(guess), 128) - (p << 64)
@@ -269,7 +334,7 @@ def _value_and_slope(p: int) -> tuple[float, float]:
 
 
 def _slope(x: float) -> float:
-    """√(2π)·exp(x²/2), the slope of Φ⁻¹, to a relative 2⁻⁵¹ for the float x."""
-    with localcontext(prec=30):  # whatever the caller has set; exp is rounded correctly
+    """Return √(2π)·exp(x²/2), the slope of Φ⁻¹, to a relative 2⁻⁵¹ for the float x."""
+    with localcontext(prec=30):  # the caller's context may differ; exp rounds correctly
         growth = (Decimal(x) ** 2 / 2).exp()
     return math.sqrt(2 * math.pi) * float(growth)

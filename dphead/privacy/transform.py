@@ -1,14 +1,18 @@
-"""A row becomes integers, once and alone: transform, norm, clip, integer inequality.
+"""Turn each row, on its own, into integers: transform, norm, clip, checked inequality.
 
-Numbers of a head's path that are not integers are here and in five places of
-`predictions`, `query` and `statistics`: moments, a score's unit, predictions, a
-Hessian's weights, residuals' factors. Each operation on a row is one IEEE operation
-on one of its numbers, or a sum of integers, which is the same in any order: so a row's
-integers are a function of that row and of public numbers, wherever it stands and
-whatever stands beside it (proofs/exactness.md has the list). That they are no longer
-than the clip is not concluded from that arithmetic: it is checked, in integers.
+The sums of a head use numbers that are not integers only here and in five places of
+`predictions`, `query` and `statistics`. These are moments, a score's unit, predictions,
+a Hessian's weights and the factors of residuals.
 
-`dphead.sums.rows_numba` does the same a row at a time; tests hold the two equal.
+Each operation on a row is one IEEE operation on one of its numbers, or a sum of
+integers, which is the same in any order. So a row's integers are a function of that row
+and of public numbers. They do not depend on the row's position or on other rows
+(proofs/exactness.md has the list).
+
+That arithmetic does not show that the integers are within the clip norm. A check in
+integers does.
+
+`dphead.sums.rows_numba` does the same one row at a time. Tests hold the two equal.
 """
 
 from dataclasses import dataclass
@@ -18,21 +22,43 @@ import numpy as np
 
 # Proved in proofs/exactness.md, "Bit counts".
 RADIUS = 4095  # longest integer row or residual: 128 products of entries fit in int32
-FINE_BITS = 20  # of a row's largest entry before the clip
-# Rows whose largest entry is below count as zeros, so that a power of two can divide.
+FINE_BITS = 20  # bits of a row's largest entry before the clip
+# A row with all entries below this counts as zeros. A power of two divides any other.
 SMALLEST_ENTRY = 2.0**-900
-MAX_FEATURES = 2**22  # columns whose squares of FINE_BITS add up in int64
+MAX_FEATURES = 2**22  # so many squares of FINE_BITS integers add up in int64
 
 
 @dataclass(frozen=True, eq=False)
 class RowTransform:
-    """A map applied to each row on its own, before the clip.
+    """Map each row on its own, before the clip.
 
-    In this order: divide by the norm (`unit_norm`); subtract `center` (n_features,);
-    multiply by `scale` (n_features,); divide by the norm again (`unit_norm` with a
-    centre); after the clip, append the constant `append` (0: nothing). It may depend on
-    public numbers and earlier releases only. Its arrays are read-only copies: rows that
-    it made may be kept, and must stay the rows that it makes.
+    The order is: divide by the norm (`unit_norm`), subtract `center`, multiply by
+    `scale`, divide by the norm again (if `unit_norm` and `center` are set). After the
+    clip, append the constant `append`.
+
+    Parameters
+    ----------
+    unit_norm : bool, default False
+        Whether to divide each row by its Euclidean norm.
+    center : ndarray of shape (n_features,), or None, default None
+        What is subtracted.
+    scale : ndarray of shape (n_features,), or None, default None
+        What each feature is multiplied by.
+    append : float, default 0.0
+        Constant that is appended to each row; 0 appends nothing. Otherwise its absolute
+        value must be in [1e-6, 1e6].
+
+    Raises
+    ------
+    ValueError
+        If `append` is not a Python number in this range. If `center` or `scale` is not
+        an array of numbers.
+
+    Guarantee
+    ---------
+    The caller must ensure that the numbers are public or come from earlier releases.
+    The arrays are read-only copies: sums may keep the rows that a transform made, and
+    these must stay equal to what it would make again.
     """
 
     unit_norm: bool = False
@@ -60,11 +86,14 @@ class RowTransform:
                 object.__setattr__(self, name, own)  # the class is frozen
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and unpickled transforms are made, and checked, like this one."""
+        """Make copies and unpickled transforms by the constructor, which checks."""
         return type(self), (self.unit_norm, self.center, self.scale, self.append)
 
     def width(self, n_features: int) -> int:
-        """Number of columns after the transform. ValueError if it cannot be applied."""
+        """Return the number of columns after the transform.
+
+        Raises ValueError if the transform cannot be applied to `n_features` features.
+        """
         for name, values in (("center", self.center), ("scale", self.scale)):
             if values is not None and np.shape(values) != (n_features,):
                 raise ValueError(
@@ -80,7 +109,7 @@ class RowTransform:
         return n_features + (1 if self.append else 0)
 
     def equals(self, other: "RowTransform") -> bool:
-        """Whether it is the same map: of the same type, with the same numbers."""
+        """Return whether `other` is the same map: same type, same numbers."""
         own = (type(self), self.unit_norm, self.append)
         if own != (type(other), other.unit_norm, other.append):
             return False
@@ -90,11 +119,18 @@ class RowTransform:
 
 @dataclass(frozen=True)
 class FineRows:
-    """Rows as integers times a number for each row, before the clip.
+    """Hold rows as integers times one number per row, before the clip.
 
-    integers: (k, d) float64 whole numbers of at most 2**FINE_BITS. scale: (k,) float64;
-    a row is integers * scale. squared: (k,) int64, exact sums of squares of integers.
-    finite: (k,) bool; a row that is not is all zeros and counts zero.
+    Parameters
+    ----------
+    integers : ndarray of float64, shape (k, d)
+        Whole numbers of at most 2**FINE_BITS in absolute value.
+    scale : ndarray of float64, shape (k,)
+        A row is integers * scale.
+    squared : ndarray of int64, shape (k,)
+        Exact sums of squares of the integers.
+    finite : ndarray of bool, shape (k,)
+        Whether the row is finite. A row that is not is all zeros and counts zero.
     """
 
     integers: np.ndarray
@@ -103,16 +139,21 @@ class FineRows:
     finite: np.ndarray
 
     def norm(self) -> np.ndarray:
-        """(k,) float64."""
+        """Return the norm of each row, (k,) float64."""
         return self.scale * np.sqrt(self.squared)
 
 
 @dataclass(frozen=True)
 class IntegerRows:
-    """Rows on the grid.
+    """Hold rows as integers on their grid.
 
-    q: (k, width) whole numbers; scale: (k,) float64, what one of them stands for, 0 for
-    a row that counts zero (then q is 0 as well).
+    Parameters
+    ----------
+    q : ndarray of shape (k, width)
+        Whole numbers.
+    scale : ndarray of float64, shape (k,)
+        What one unit of q stands for. It is 0 for a row that counts zero, and then q is
+        0 as well.
     """
 
     q: np.ndarray
@@ -120,7 +161,7 @@ class IntegerRows:
 
 
 def fine(values: np.ndarray) -> FineRows:
-    """Rows (k, d) float64 rounded to FINE_BITS bits of their largest entry."""
+    """Round rows (k, d) float64 to FINE_BITS bits of their largest entry."""
     largest = np.abs(values).max(axis=1, initial=0.0)
     finite = np.isfinite(largest)
     known = finite & (largest >= SMALLEST_ENTRY)
@@ -136,7 +177,7 @@ def fine(values: np.ndarray) -> FineRows:
 
 
 def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
-    """Rows x (k, n_features) float32 after the transform, without the constant."""
+    """Return rows x (k, n_features) float32 transformed, without the constant."""
     with np.errstate(all="ignore"):
         rows = fine(np.asarray(x, np.float64))
         if transform.unit_norm:
@@ -158,16 +199,29 @@ def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
 
 
 def unit(rows: FineRows) -> FineRows:
-    """The same rows, of norm one; a row of zeros stays one."""
+    """Return the same rows with norm one; a row of zeros stays zero."""
     scale = 1 / np.sqrt(np.maximum(rows.squared, 1))
     return FineRows(rows.integers, scale, rows.squared, rows.finite)
 
 
 def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
-    """Each row and its constant, brought to the length RADIUS: for clipped gradients.
+    """Scale each row, with its constant, to the length RADIUS, for clipped gradients.
 
-    What the row's own length was is in `scale`.
-    Guarantee: sum of q**2 <= RADIUS**2 for each row.
+    Parameters
+    ----------
+    transform : RowTransform
+        The map applied first.
+    x : ndarray of float32, shape (k, n_features)
+        Rows.
+
+    Returns
+    -------
+    IntegerRows
+        The row's own length is kept in `scale`.
+
+    Guarantee
+    ---------
+    The sum of q**2 is at most RADIUS**2 for each row.
     """
     rows = transformed(transform, x)
     b = transform.append
@@ -189,11 +243,26 @@ def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
 def clipped_rows(
     transform: RowTransform, x: np.ndarray, clip_norm: float
 ) -> IntegerRows:
-    """Each row clipped to the norm R = clip_norm, then its constant b, on one grid.
+    """Clip each row to the norm R = `clip_norm` and append its constant b, on one grid.
 
-    The grid's step is sqrt(R**2 + b**2) / RADIUS.
-    Guarantee: the sum of q**2 is at most `clipped_bound` without the constant, whose
-    entry is the same for all rows; with it at most RADIUS**2.
+    Parameters
+    ----------
+    transform : RowTransform
+        The map applied first.
+    x : ndarray of float32, shape (k, n_features)
+        Rows.
+    clip_norm : float
+        R.
+
+    Returns
+    -------
+    IntegerRows
+        The step of the grid, and so `scale`, is sqrt(R**2 + b**2) / RADIUS.
+
+    Guarantee
+    ---------
+    Without the constant, a row's sum of q**2 is at most `clipped_bound`. The constant's
+    entry is the same for all rows that count. With it, the sum is at most RADIUS**2.
     """
     rows = transformed(transform, x)
     step = clipped_step(clip_norm, transform.append)
@@ -212,13 +281,16 @@ def clipped_rows(
 
 
 def clipped_step(clip_norm: float, append: float) -> float:
-    """What one unit of `clipped_rows` stands for."""
+    """Return the real number that one unit of `clipped_rows` stands for."""
     length = np.sqrt(clip_norm * clip_norm + append * append)
     return float(length) / RADIUS
 
 
 def clipped_bound(clip_norm: float, append: float) -> tuple[int, int]:
-    """(bound on a row's sum of squares without the constant, the constant's entry)."""
+    """Return the bound on a row's sum of squares, and the constant's entry.
+
+    The bound is for the entries without the constant.
+    """
     step = clipped_step(clip_norm, append)
     constant = int(append / step)  # towards zero
     clipped = int((clip_norm / step) ** 2)
@@ -227,10 +299,11 @@ def clipped_bound(clip_norm: float, append: float) -> tuple[int, int]:
 
 
 def aim(bound: int, width: int) -> float:
-    """Length to which rows are brought so that few exceed the bound once rounded.
+    """Return the length to scale rows to so that few exceed the bound when rounded.
 
     Rounding adds width / 12 to a squared norm on average, with a standard deviation of
-    length / sqrt(3); this leaves three of them. What still exceeds it is truncated.
+    length / sqrt(3). The length leaves room for three of them. Rows that still exceed
+    the bound are truncated.
     """
     radius = float(np.sqrt(bound))
     rounding = width / (16 * max(radius, 1))
@@ -240,10 +313,14 @@ def aim(bound: int, width: int) -> float:
 def within(
     integers: np.ndarray, factor: np.ndarray, last: np.ndarray | None, bound: int
 ) -> np.ndarray:
-    """integers * factor (k,), and the column `last`, as whole numbers (k, width).
+    """Return integers * factor (k,), and the column `last`, as integers (k, width).
 
-    Rounded; truncated towards zero where the sum of squares exceeds the bound; zero
-    where it still does. Guarantee: no row's sum of squares exceeds the bound.
+    Entries are rounded. A row is truncated towards zero if its sum of squares exceeds
+    the bound, and set to zero if it still does.
+
+    Guarantee
+    ---------
+    No row's sum of squares exceeds the bound.
     """
     values = integers * factor[:, None]
     if last is not None:
@@ -255,11 +332,11 @@ def within(
 
 
 def fits(q: Any, bound: int) -> Any:
-    """(k, 1) bool: whether the sum of squares of whole numbers q (k, w) is in the
-    bound.
+    """Return (k, 1) bool: whether each row's sum of squares is at most the bound.
 
-    A float64 sum of squares is exact up to 2**53, and rounding takes no larger one, nor
-    what is not a number, below the bound.
+    q (k, w) holds whole numbers. A float64 sum of squares is exact up to 2**53.
+    Rounding brings no larger sum below the bound. A sum that is not a number does not
+    pass.
     """
     squared = (q * q).sum(axis=1, keepdims=True)
     return squared <= float(bound)
