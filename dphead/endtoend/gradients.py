@@ -172,7 +172,8 @@ def squared_norms(parts: list[Part]) -> Tensor:
 def added(vectors: Iterable[Tensor]) -> Tensor:
     """Return the sum (k,) of vectors (k,), added one after another.
 
-    One sum over a stack of 17 or more vectors adds the last rows in another order.
+    One sum over a stack of the vectors would add the last rows, of 17 or more, in
+    another order than the first.
     """
     return reduce(torch.add, vectors)
 

@@ -1,8 +1,6 @@
-"""Which network is trained: built by name, its weights loaded, refused if it mixes
-rows.
+"""Build a network by name, load its weights, and refuse it if it mixes rows.
 
-By name it is one of `architectures`, or one of timm's models without batch
-normalisation.
+The name is one of `architectures`, or a timm model without batch normalization.
 """
 
 import math
@@ -20,10 +18,10 @@ from dphead.endtoend.architectures import STEM, WideResNet, tb21_cnn
 from dphead.solvers.settings import Range, Setting, check_settings, is_a, shown
 from extract.weights import first_line, read_state
 
-# Layers whose output for a row depends on the other rows of its batch, or that remember
-# rows from call to call.
+# Layers whose output for a row depends on the other rows of its batch, or that keep
+# statistics of rows from call to call.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
-# of a group norm: all widths of a Wide-ResNet are multiples of the stem's
+# Valid numbers of groups: all widths of a Wide-ResNet are multiples of STEM.
 DIVISOR = Range(
     f"0 or a divisor of {STEM}", lambda v: v == 0 or (0 < v <= STEM and STEM % v == 0)
 )
@@ -31,19 +29,39 @@ GROUPS = Setting("Of group norms; 0 for none.", DIVISOR)
 SEED = Setting(
     "Of the initial weights.", Range("a 64-bit number", lambda v: -(2**63) <= v < 2**63)
 )
-# of what pixels in [0, 1] are moved and divided by; chosen, not measured
+# Bounds of `mean` and `std`, for pixels in [0, 1]. Chosen, not measured.
 MOST_SCALE, LEAST_STD = 1e6, 1e-6
-OWN_PREFIXES = ("wrn-", "tb21-")  # how names begin that are not timm's
+OWN_PREFIXES = ("wrn-", "tb21-")  # prefixes of names that are not timm's
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which network: "wrn-D-W", "tb21-NAME" or a timm name, and its options.
+    """Describe a network by its name and options.
 
-    channels: image channels (timm and Wide-ResNets). norm, groups, standardise: of
-    Wide-ResNets. seed: of the initial weights, which are public. trainable: regular
-    expressions, one of which a trained parameter's name holds; () trains all.
-    weights: a local file of public weights (safetensors or a state dict), or None.
+    Parameters
+    ----------
+    name : str, default "wrn-16-4"
+        "wrn-DEPTH-WIDTH", "tb21-NAME" or a timm name.
+    channels : int, default 3
+        Image channels (timm models and Wide-ResNets).
+    norm : {"before", "after"}, default "before"
+        Where a Wide-ResNet's norms are: before or after the activation.
+    groups : int, default 16
+        Groups of a Wide-ResNet's group norms; 0 for no norms.
+    standardise : bool, default True
+        Whether a Wide-ResNet's weights are standardized.
+    seed : int, default 0
+        Seed of the initial weights, which are public.
+    trainable : tuple of str, default ()
+        Regular expressions. A parameter is trained if its name matches one of them; ()
+        trains all.
+    weights : str, optional
+        A local file of public weights (safetensors or a state dict).
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
     """
 
     name: Annotated[str, Setting("Which one.")] = "wrn-16-4"
@@ -59,11 +77,23 @@ class ModelSpec:
         check_settings(self)
 
     def build(self, n_classes: int) -> nn.Module:
-        """The network in training mode, float32, on the CPU, its untrained parameters
-        frozen.
+        """Return the network: in training mode, float32, on the CPU, the rest frozen.
 
-        Raises ValueError for an unknown name, a layer that mixes rows, or names that no
-        parameter has.
+        Parameters
+        ----------
+        n_classes : int
+            Number of public classes.
+
+        Returns
+        -------
+        nn.Module
+            The network. Only its trained parameters require a gradient.
+
+        Raises
+        ------
+        ValueError
+            If the name is unknown, a layer mixes rows, the weights do not fit, or
+            `trainable` matches no parameter.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -106,7 +136,7 @@ class ModelSpec:
         model = timm.create_model(
             self.name, num_classes=n_classes, in_chans=self.channels
         )
-        # dropout and stochastic depth: De22 C.1 removes explicit regularisers
+        # Without dropout and stochastic depth: De22 C.1 removes explicit regularizers.
         for module in model.modules():
             if hasattr(module, "fused_attn"):
                 # vmap would fall back to a loop over rows
@@ -121,9 +151,7 @@ class ModelSpec:
 
 
 def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Leave trainable the parameters whose names hold one of the patterns; all if there
-    are none.
-    """
+    """Freeze the parameters that no pattern matches; () freezes none."""
     names = [name for name, _ in model.named_parameters()]
     try:
         found = {
@@ -152,8 +180,10 @@ Scale = float | tuple[float, ...]
 def pixel_scale(
     name: str, channels: int, mean: Scale | None = None, std: Scale | None = None
 ) -> tuple[Scale, Scale]:
-    """(mean, std) of pixels in [0, 1]: those given, or a model's own, one each channel:
-    timm's, else 0.5 and 0.25.
+    """Return (mean, std) of pixels in [0, 1], those given or the model's own.
+
+    A model's own are timm's, else 0.5 and 0.25, with one number for each channel.
+    Raises ValueError for numbers out of range, or a wrong number of them.
     """
     config: Any = None
     if not name.startswith(OWN_PREFIXES):
@@ -171,7 +201,7 @@ def pixel_scale(
 
 
 def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
-    """ValueError unless it is numbers of a possible scale, one or each channel's."""
+    """Raise ValueError unless `value` is one number in range, or one per channel."""
     parts = value if isinstance(value, tuple | list) else (value,)
     if len(parts) not in (1, channels) or not all(
         is_a(part, float) and least <= part <= MOST_SCALE for part in parts
@@ -183,12 +213,10 @@ def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
 
 
 def refuse_mixing(model: nn.Module) -> None:
-    """ValueError, with the layer's name, if a layer mixes the rows of a batch or keeps
-    statistics of them.
+    """Raise ValueError, with the layer's name, if a known kind of layer mixes rows.
 
-    Known kinds are named; any other is found by moving one row of a random batch and
-    looking at the others' scores (`moves_other_rows`), which the caller does once the
-    image size is known.
+    Such a layer mixes the rows of a batch, or keeps statistics of them. `refuse_moving`
+    tries the others, once the caller knows the image size.
     """
     for name, module in model.named_modules():
         tracking = bool(getattr(module, "track_running_stats", False))
@@ -203,10 +231,19 @@ def refuse_mixing(model: nn.Module) -> None:
 def refuse_moving(
     model: nn.Module, shape: tuple[int, ...], device: torch.device | str = "cpu"
 ) -> None:
-    """ValueError, with the layer's name, if some layer's output for a public random row
-    depends on the other rows.
+    """Raise ValueError, with the layer's name, if a row's output moves with others.
 
-    shape: (channels, h, w) of an image. It finds what `refuse_mixing` has no name for.
+    It compares a public random row's output in two batches that differ in the other
+    rows. This finds layers that `refuse_mixing` does not know.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network.
+    shape : tuple of int
+        (channels, h, w) of an image.
+    device : torch.device or str, default "cpu"
+        Where the network is.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((3, *shape), generator=generator).to(device)
@@ -229,7 +266,7 @@ def refuse_moving(
 
 
 def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Every layer's output, by the layer's name, innermost first."""
+    """Return every layer's first output by the layer's name, innermost first."""
     seen: dict[str, Tensor] = {}
     hooks = []
     for name, module in model.named_modules():
@@ -249,16 +286,15 @@ def _outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str) -> None:
-    """Public weights from a safetensors file or a state dict.
+    """Load public weights from a safetensors file or a state dict.
 
-    Only the last linear layer may be another's, or missing.
-
-    ValueError if another parameter is missing or has another shape, or the file is
-    none.
+    The last linear layer may be missing from the file, or have another shape there: it
+    then keeps its initial weights. Raises ValueError if another parameter is missing or
+    has another shape, or if the file cannot be read.
     """
     try:
         state = read_state(Path(path))
-    except Exception as error:  # whatever damage leads torch to
+    except Exception as error:  # torch raises many kinds for a damaged file
         raise ValueError(
             f"weights must be a safetensors or pth file, got weights={path!r}: "
             f"{first_line(error)}. Download or convert it again."
@@ -284,7 +320,7 @@ def load_weights(model: nn.Module, path: str) -> None:
 
 
 def _initialise(model: nn.Module) -> None:
-    """Gaussian weights of variance 1 / fan_in, zero biases [De22 C.1]."""
+    """Draw weights from N(0, 1 / fan_in), and set biases to zero [De22 C.1]."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             fan_in = module.weight[0].numel()
@@ -294,20 +330,20 @@ def _initialise(model: nn.Module) -> None:
 
 
 def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that are trained, in a fixed order."""
+    """Return the names and parameters that are trained, in a fixed order."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Number of trained parameters."""
+    """Return the number of trained parameters."""
     return sum(p.numel() for _, p in trained(model))
 
 
 def flat(model: nn.Module) -> Tensor:
-    """The trained parameters as one vector (size,)."""
+    """Return the trained parameters as one vector (size,)."""
     return torch.cat([p.detach().reshape(-1) for _, p in trained(model)])
 
 
 def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of each row, float32."""
+    """Return each row's cross entropy, float32."""
     return F.cross_entropy(scores.float(), labels, reduction="none")

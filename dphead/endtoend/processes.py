@@ -1,7 +1,7 @@
-"""One training on many processes (`torchrun`): the first samples, charges and adds
-noise; all sum gradients.
+"""Run one training on many processes (`torchrun`).
 
-De22 Algorithm 1 draws each device's share of the noise on that device; here one process
+The first process samples, charges and adds noise; all processes sum gradients.
+De22 Algorithm 1 draws each device's share of the noise on that device. Here one process
 makes the one draw, so the result is that of one process. Rows are sent to the processes
 block by block.
 """
@@ -22,9 +22,9 @@ from extract.weights import first_line
 
 
 def join() -> int:
-    """This process's rank under torchrun, 0 without it.
+    """Join the other processes, and return this one's rank: 0 without torchrun.
 
-    Gradients travel over gloo, on every device.
+    Gradients are sent over gloo, on every device.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return 0
@@ -34,7 +34,10 @@ def join() -> int:
 
 
 def local_device(device: str) -> str:
-    """cuda becomes this process's own GPU. ValueError for what torch cannot use."""
+    """Return the device to use: "cuda" becomes this process's own GPU.
+
+    Raises ValueError if torch cannot use the device.
+    """
     local = os.environ.get("LOCAL_RANK")
     return usable_device(
         f"cuda:{local}" if device == "cuda" and local is not None else device
@@ -42,8 +45,9 @@ def local_device(device: str) -> str:
 
 
 def usable_device(device: str) -> str:
-    """As given, or of "auto" a GPU if there is one. ValueError for what torch cannot
-    use.
+    """Return the device to use: "auto" becomes a GPU if there is one, else the CPU.
+
+    Raises ValueError if torch cannot use the device.
     """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -58,8 +62,9 @@ def usable_device(device: str) -> str:
 
 
 def agreed(value: Any) -> Any:
-    """The first process's value, on all: a row's gradient must be the same bits on
-    whichever process it is made.
+    """Return the first process's value on all processes.
+
+    A row's gradient must have the same bits on whichever process it is computed.
     """
     if not dist.is_initialized():
         return value
@@ -69,8 +74,9 @@ def agreed(value: Any) -> Any:
 
 
 class SharedSums:
-    """The `BlockSum` of the first process: each process gets an equal part of a block's
-    slots.
+    """Sum gradients on all processes (the `BlockSum` of the first process).
+
+    Each process gets an equal part of a block's slots.
     """
 
     parallel = False
@@ -79,16 +85,17 @@ class SharedSums:
         self._part, self._sent = _PartSum(sums), None
 
     def is_compared(self, query: Query) -> bool:
-        """As `TorchSums`."""
+        """Return the same as `TorchSums`."""
         return self._part.sums.is_compared(query)
 
     def rows(self, ask: Ask, block: Block) -> Any:
-        """As `TorchSums`."""
+        """Return the same as `TorchSums`."""
         return self._part.sums.rows(ask, block)
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """As `TorchSums`, on this process alone: only fits without privacy ask for
-        them.
+        """Return the same as `TorchSums`, computed on this process alone.
+
+        Only fits without privacy need norms.
         """
         return self._part.sums.norms(ask, block)
 
@@ -114,12 +121,12 @@ class SharedSums:
 
 
 def shared(sums: TorchSums) -> "TorchSums | SharedSums":
-    """The sums of all processes: this one's own without torchrun."""
+    """Return the sums of all processes; without torchrun, this process's own."""
     return SharedSums(sums) if dist.is_initialized() else sums
 
 
 def serve(sums: TorchSums) -> None:
-    """Sum what the first process sends until it says that it is done."""
+    """Sum what the first process sends, until it says that it has finished."""
     part = _PartSum(sums)
     while True:
         mine: list[Any] = [None]
@@ -131,20 +138,23 @@ def serve(sums: TorchSums) -> None:
 
 
 def finish() -> None:
-    """Tell the other processes to end. Called by the first."""
+    """Tell the other processes to end. Only the first process does so."""
     if dist.is_initialized() and dist.get_rank() == 0:
         dist.scatter_object_list([None], [None] * dist.get_world_size(), src=0)
         _leave()
 
 
 def _leave() -> None:
-    """All together: a process that ends while others still talk to it can abort."""
+    """Leave the group together.
+
+    A process that ends while others still talk to it can abort.
+    """
     dist.barrier()
     dist.destroy_process_group()
 
 
 class _PartSum:
-    """Sums this process's part, and adds up all processes' sums on the first."""
+    """Sum this process's part, and add up all processes' sums on the first."""
 
     def __init__(self, sums: TorchSums) -> None:
         self.sums, self._params = sums, StepParams()
@@ -159,7 +169,10 @@ class _PartSum:
         index: np.ndarray,
         keep: np.ndarray,
     ) -> np.ndarray:
-        """weights: the step's, or None if they are those of the part before."""
+        """Return the sum of a part; on the first process, that of all parts.
+
+        `weights` are the step's, or None if they are those of the part before.
+        """
         if weights is not None:
             self._params = StepParams(RowTransform(), weights, step)
         query = self.sums.network.query

@@ -1,7 +1,4 @@
-"""Provide 8-bit images as private rows.
-
-A row's values affect that row alone.
-"""
+"""Provide 8-bit images as private rows. A row's content is read for that row alone."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,8 @@
-"""Training a network from files to files: what `dphead finetune` does, as a function.
+"""Train a network from files to files: the function behind `dphead finetune`.
 
-It is prepared, then led by the first process and served by the others, then written, as
-the fit of a head is (`dphead.runs.fit`).
+Under torchrun, every process prepares the run. The first process leads it and the
+others sum gradients for it. The first then writes the results, as for the fit of a head
+(`dphead.runs.fit`).
 """
 
 import time
@@ -57,7 +58,7 @@ from dphead.solvers.base import PublicFacts
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.door import Door
 
-SLACK_RELEASES = 12  # stored beside those between two checkpoints; chosen, not measured
+SLACK_RELEASES = 12  # releases stored besides those between two checkpoints; chosen
 
 Announce = Callable[[Plan, Method, Schedule], None]
 Told = Callable[[int, int, str], None]
@@ -65,7 +66,7 @@ Told = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class PreparedNetwork(Prepared):
-    """The training of a network before its charge."""
+    """Hold the training of a network before its charge."""
 
     options: FinetuneOptions
     data: Data
@@ -75,8 +76,16 @@ class PreparedNetwork(Prepared):
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained: its solver with where the settings come from, the plan,
-    and the schedule with what was left out.
+    """Describe how a network is trained.
+
+    Attributes
+    ----------
+    method : Method
+        The solver, with the source of its settings.
+    plan : Plan
+        The planned releases.
+    schedule : Schedule
+        Noise, batch size and steps, with the one that was solved for.
     """
 
     method: Method
@@ -90,14 +99,35 @@ def finetune(
     progress: Told | None = None,
     begin: Callable[[str], None] | None = None,
 ) -> dict[str, Any] | None:
-    """Train and write model.safetensors, model.json, report.json, report.html and
-    ledger.json.
+    """Train a network and write its run folder.
 
-    Returns {"report", "test", "seconds"}, as `fit_files`.
-    Raises ValueError or OSError, before any budget is spent, for unusable input. An
-    interrupted run continues under the same charge when the same command is given
-    again. Under torchrun every process calls it; all but the first get None. begin: is
-    told what takes long where nothing can be counted.
+    Parameters
+    ----------
+    options : FinetuneOptions
+        Everything that decides the training.
+    announce : callable, optional
+        Called with the plan, method and schedule, before the charge.
+    progress : callable, optional
+        Called with the number of releases done, their total, and what was done.
+    begin : callable, optional
+        Called with the name of each long phase that has no count.
+
+    Returns
+    -------
+    dict or None
+        {"report", "test", "seconds"}, as `fit_files`. Under torchrun every process
+        calls this function; all but the first get None.
+
+    Raises
+    ------
+    ValueError or OSError
+        For unusable input, before any budget is spent.
+
+    Notes
+    -----
+    It writes model.safetensors, model.json, report.json, report.html and ledger.json.
+    An interrupted run continues under the same charge if the same command is given
+    again.
     """
     start = time.perf_counter()
     tell = begin or (lambda _: None)
@@ -145,7 +175,7 @@ def finetune(
 def shared_sums(
     options: FinetuneOptions, data: Data, facts: PublicFacts, rank: int
 ) -> TorchSums:
-    """Return the network's sums on this process, in the first one's chunks."""
+    """Return the network's sums on this process, in the first process's chunks."""
     device = processes.local_device(options.device)
     network = Network(network_spec(options, data), device, options.bf16)
     if rank:
@@ -164,7 +194,7 @@ def prepare(
     sums: TorchSums,
     warnings: list[str],
 ) -> PreparedNetwork:
-    """All that decides what will be released."""
+    """Return all that decides what will be released, without a charge."""
     network, settings = sums.network, options.settings
     network.spec.check_vote(options.vote)
     target = options.target("auto")
@@ -194,7 +224,7 @@ def lead(
     options, out = run.options, run.options.out
     if announce is not None:
         announce(run.announced, run.method, run.schedule)
-    load_checkpoint(out, interrupted(out) or "")  # of no other fit
+    load_checkpoint(out, interrupted(out) or "")  # refuses another fit's checkpoint
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     solver: Any = run.method.solver
     check_fit(Door(run.sums), solver, run.data.rows, run.plan, run.facts)
@@ -226,10 +256,26 @@ def lead(
 def about_lost_steps(
     out: Path, charged: FitLedger, found: Schedule, before: int
 ) -> list[str]:
-    """What to say where a run went on within epochs of random allocation, now or
-    earlier: the steps of these that were left have no images
-    (dphead/privacy/proofs/allocation.md). before: the number of releases before the
-    first step.
+    """Return a warning if epochs of random allocation were interrupted, now or earlier.
+
+    The steps that were left of these epochs use no images
+    (dphead/privacy/proofs/allocation.md).
+
+    Parameters
+    ----------
+    out : Path
+        The run folder.
+    charged : FitLedger
+        The fit's entry in the ledger.
+    found : Schedule
+        The run's schedule.
+    before : int
+        Number of releases before the first step.
+
+    Returns
+    -------
+    list of str
+        One warning, or none.
     """
     if found.epoch_steps == 1:
         return []
@@ -250,7 +296,7 @@ def about_lost_steps(
 def measure(
     run: PreparedNetwork, result: FitResult, test: MeasuredRows | None
 ) -> Measured | None:
-    """The network's metrics on the test rows."""
+    """Return the network's metrics on the test rows, or None without test rows."""
     if test is None:
         return None
     state: Any = result.head
@@ -261,7 +307,7 @@ def measure(
 def write(
     run: PreparedNetwork, result: FitResult, measured: Measured | None
 ) -> dict[str, Any]:
-    """Write the network, the report and the ledger's copy; returns the report."""
+    """Write the network, the report and the ledger's copy, and return the report."""
     out, source = run.options.out, run.source
     state: Any = result.head
     facts = {
@@ -276,7 +322,7 @@ def write(
 
 
 def network_spec(options: FinetuneOptions, data: Data) -> NetworkSpec:
-    """The network for these rows."""
+    """Return the network and its inputs for these rows and options."""
     s = options.settings
     model = ModelSpec(
         s.model,
@@ -308,8 +354,30 @@ def make_training(
     network: Network,
     source: str = "dphead's defaults",
 ) -> Training:
-    """The solver, its plan, and the schedule. source: of the settings, for the
-    report.
+    """Return the solver, its plan and the schedule.
+
+    Parameters
+    ----------
+    settings : Settings
+        The training's settings.
+    target : Target
+        The budget.
+    facts : PublicFacts
+        The public facts of the rows.
+    network : Network
+        The network to train.
+    source : str, default "dphead's defaults"
+        Where the settings come from; the report repeats it.
+
+    Returns
+    -------
+    Training
+        The training, before any charge.
+
+    Raises
+    ------
+    ValueError
+        If the settings do not fit the budget or one another.
     """
     s = settings.resolved(facts.n_rows)
     normalization = ChannelNormalization(**s.normalization) if s.normalization else None

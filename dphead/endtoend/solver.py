@@ -1,5 +1,6 @@
-"""De22's training of a whole network as a solver: it asks for noisy clipped gradients
-and post-processes them.
+"""Train a whole network as a solver [De22]: request noisy gradients, and descend.
+
+Everything after a release is post-processing.
 """
 
 from collections.abc import Callable, Generator
@@ -40,14 +41,22 @@ DECOUPLED = Setting("Weight decay beside the gradient, as AdamW's.", source=OFF)
 
 @dataclass
 class Progress:
-    """Where a training stands after `step` steps: all that is needed to go on.
+    """Hold the state of a training after `step` steps: all that is needed to resume it.
 
-    Everything is post-processing.
+    Everything in it is post-processing of releases.
 
-    weights, average, first, second: (size,) float64 (average: the moving average;
-        first, second: the moments).
-    center, scale: of the rows' transform, or None. estimate, class_accuracy: as of a
-        `LinearHead`; no accuracy was asked for.
+    Attributes
+    ----------
+    step : int
+        Number of steps done.
+    weights, average : ndarray of shape (size,), float64
+        The weights, and their moving average.
+    first, second : ndarray of shape (size,), float64
+        The optimizer's moments.
+    center, scale : ndarray or None
+        Of the transform of the rows.
+    estimate, class_accuracy : None
+        As of a `LinearHead`; a network releases no accuracy.
     """
 
     estimate: ClassVar[None] = None
@@ -63,19 +72,43 @@ class Progress:
 
     @property
     def transform(self) -> RowTransform:
-        """What rows go through before the network."""
+        """Return the transform that rows go through before the network."""
         return RowTransform(center=self.center, scale=self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """How a step is made of a released gradient.
+    """Describe how a released gradient becomes a step.
 
-    learning_rate multiplies the mean clipped gradient over the expected batch size,
-    also divided by the clip norm if `normalize` (De22). dampening: TAN23's, as PyTorch
-    has it: without effect on the first step, and without momentum. average: "last" or
-    "ema", with De22's warm-up min(ema_decay, (1 + t) / (10 + t)). weight_decay:
-    decoupled from the gradient (AdamW) if `decoupled`.
+    Parameters
+    ----------
+    optimizer : {"sgd", "adam"}, default "sgd"
+        The optimizer.
+    learning_rate : float, default 2.0
+        Factor of the mean clipped gradient over the expected batch size.
+    momentum, beta2 : float, default 0.0 and 0.999
+        Of the optimizer.
+    dampening : float, default 0.0
+        As in TAN23 and PyTorch. It has no effect on the first step, nor without
+        momentum.
+    clip_norm : float, default 1.0
+        Bound on the norm of a row's gradient.
+    normalize : bool, default True
+        Whether the gradient is also divided by the clip norm [De22].
+    average : {"last", "ema"}, default "ema"
+        "last" keeps the last weights. "ema" averages them with De22's warm-up,
+        min(ema_decay, (1 + t) / (10 + t)).
+    ema_decay : float, default 0.9999
+        Decay of the moving average.
+    weight_decay : float, default 0.0
+        Factor of the weights that is subtracted.
+    decoupled : bool, default False
+        Whether weight decay is applied beside the gradient (AdamW).
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range, or `dampening` is given without "sgd".
     """
 
     optimizer: Annotated[Optimizer, OPTIMIZER] = "sgd"
@@ -101,14 +134,32 @@ class Step:
 
 @dataclass(frozen=True)
 class NetworkDescent(Step):
-    """DP-SGD (with momentum) or DP-Adam(W) on a network's weights [De22 equation 3;
-    TB21 Algorithm 1].
+    """Train a network's weights by DP-SGD (with momentum) or DP-Adam(W).
 
-    start: initial weights (size,), public. noise_multiplier: fixed, or None for what
-        the budget allows.
-    epoch_steps: 1, or of random allocation: of so many steps each image is in one.
-    normalization: private data normalisation of feature maps [TB21 Algorithm 2]. after:
-        called after each step.
+    Parameters
+    ----------
+    query : ModelGradient
+        The statistic that each step releases.
+    start : ndarray of shape (size,)
+        Initial weights, public.
+    steps : int, default 100
+        Number of gradients.
+    sampling_prob : float, default 1.0
+        Sampling rate of each step.
+    epoch_steps : int, default 1
+        1, or the steps of an epoch of random allocation: each image is in one of them.
+    noise_multiplier : float, optional
+        Fixed noise multiplier; None for what the budget allows.
+    normalization : ChannelNormalization, optional
+        Private normalization of feature maps [TB21 Algorithm 2].
+    after : callable, optional
+        Called with the state after each step.
+    resumed : Progress, optional
+        The state from which to continue.
+
+    References
+    ----------
+    [De22] equation 3; [TB21] Algorithm 1. The settings of `Step` apply too.
     """
 
     query: ModelGradient
@@ -125,12 +176,13 @@ class NetworkDescent(Step):
 
     @property
     def name(self) -> str:
-        """dp-sgd or dp-adam, of a network."""
+        """Return "dp-sgd network" or "dp-adam network"."""
         return f"dp-{self.optimizer} network"
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The data normalisation's releases, if any, and `steps` gradients of equal
-        noise.
+        """Return the planned releases: the normalization's, then `steps` gradients.
+
+        All gradients have the same noise.
         """
         step = PlannedRelease(
             "gradient",
@@ -147,11 +199,11 @@ class NetworkDescent(Step):
         ]
 
     def before(self) -> int:
-        """Number of releases before the first gradient."""
+        """Return the number of releases before the first gradient."""
         return 2 if self.normalization else 0
 
     def solve(self, facts: PublicFacts) -> Generator[Ask, Answer, Any]:
-        """Descend, and return the last `Progress`, its `average` the weights to use."""
+        """Descend, and return the last `Progress`; use its `average` as the weights."""
         state = self.resumed
         if state is None:
             transform = RowTransform()
