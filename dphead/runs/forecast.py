@@ -1,8 +1,8 @@
-"""What accuracy a budget buys, before any of it is spent: fits on public rows that look
-like the private ones, at several epsilons.
+"""Forecast what accuracy a budget buys, before any of it is spent.
 
-No private row may come here: every accuracy is an exact function of the rows, and
-nothing is charged.
+The forecast fits heads at several epsilons on public rows that look like the private
+ones. No private row may be used here: every accuracy is an exact function of the rows,
+and nothing is charged.
 """
 
 import math
@@ -33,26 +33,43 @@ from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
 from dphead.sums.door import Door
 
-EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # those of our tables; chosen
-DRAWS = 3  # of the split and the noise; chosen
-# of the look-alike's rows, what is held out to measure on, and the most; chosen
-HELD_OUT_SHARE = 5  # one row of so many
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # as in the tables of the docs; a choice
+DRAWS = 3  # draws of the split and the noise; a choice
+# One of HELD_OUT_SHARE look-alike rows is held out to measure on, at most
+# MOST_HELD_OUT rows; both are choices.
+HELD_OUT_SHARE = 5
 MOST_HELD_OUT = 10_000
-# of the splits' generator: many files hold rows in the order of a seed alone, such as
-# 0, which the same generator would put back into the order of their classes
+# Added to the seed of the splits: many files hold rows in the order that a seed alone
+# gives, such as 0. The same generator would put them back into the order of classes.
 SPLITS = 0x53504C
-NEAR = 0.01  # of the best accuracy: what counts as near enough to it; chosen
+NEAR = 0.01  # an accuracy this close to the best counts as enough; a choice
 
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class LookAlike:
-    """Rows that anybody may see, and that are as private ones are expected to be.
+    """Hold public rows that look as the private ones are expected to look.
 
-    x: (n, n_features) float; y: (n,) int class positions, -1 for none: such rows are
-    left out. groups: (n,) ids of a features file, -1 for a row on its own, or None.
-    are_public: has to be declared; ValueError otherwise. thing: what a row is called.
+    Attributes
+    ----------
+    x : (n, n_features) float
+        Features.
+    y : (n,) int
+        Class positions; rows with -1 (no class) are left out.
+    n_classes : int
+        Number of classes.
+    groups : (n,) int or None
+        Group ids of a features file; -1 for a row on its own.
+    are_public : bool
+        Must be True: it declares that anybody may see the rows.
+    thing : str
+        What a row is called.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not declared public.
     """
 
     x: np.ndarray
@@ -68,13 +85,34 @@ class LookAlike:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What private fits are foretold.
+    """Describe the private fits to forecast.
 
-    n_rows: private rows, or under add_remove the public stand-in for their number.
-    delta: None takes the preset's, else 1e-5. group_cap: protects groups (people), of
-    which at most so many rows count; None protects each row. settings: of the method,
-    by name. draws: of the split and the noise, for each epsilon; seed: of the first
-    one.
+    Attributes
+    ----------
+    n_rows : int
+        Number of private rows. Under add_remove, the public number that stands for it.
+    epsilons : sequence of float
+        Budgets, positive and finite.
+    delta : float or None
+        None uses the preset's, else 1e-5.
+    relation : str
+        The neighboring relation.
+    group_cap : int or None
+        Protects groups (patients), of which at most this many rows count. None protects
+        each row.
+    method, preset : str and str or None
+        The method and its preset.
+    settings : dict
+        The method's settings by name.
+    draws : int
+        Draws of the split and the noise, for each epsilon.
+    seed : int
+        Seed of the first draw.
+
+    Raises
+    ------
+    ValueError
+        If an epsilon is not positive and finite, or there is no epsilon or draw.
     """
 
     n_rows: int
@@ -103,10 +141,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Point:
-    """What one budget buys, and what it costs.
+    """Hold the accuracy that one budget buys, and the risk that comes with it.
 
-    epsilon: inf without noise. accuracies: on held-out rows, one a draw. detected:
-    limits on membership inference (`tradeoff.detection_limits`).
+    Attributes
+    ----------
+    epsilon : float
+        The budget; infinite without noise.
+    accuracies : tuple of float
+        Accuracy on held-out rows, one for each draw.
+    detected : dict
+        Limits on membership inference (`tradeoff.detection_limits`).
     """
 
     epsilon: float
@@ -115,17 +159,17 @@ class Point:
 
     @property
     def accuracy(self) -> float:
-        """Mean over draws."""
+        """Return the mean accuracy over draws."""
         return float(np.mean(self.accuracies))
 
     @property
     def sd(self) -> float | None:
-        """Standard deviation over draws; None of a single one."""
+        """Return the standard deviation over draws; None for a single draw."""
         several = len(self.accuracies) > 1
         return float(np.std(self.accuracies, ddof=1)) if several else None
 
     def as_data(self) -> dict[str, Any]:
-        """By name, with mean and sd."""
+        """Return the fields by name, with the mean accuracy and its standard deviation."""
         return asdict(self) | {
             "accuracy": self.accuracy,
             "sd": self.sd,
@@ -135,10 +179,23 @@ class Point:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is foretold. points: by increasing epsilon; ceiling: without noise.
+    """Hold the result of a forecast.
 
-    source: of the method's settings. unit: whom epsilon protects, in words. n_train,
-    n_held_out: rows of the look-alike in each draw (where it has groups, in the last).
+    Attributes
+    ----------
+    question : Question
+        What was forecast.
+    source : str
+        Source of the method's settings.
+    unit : str
+        The unit of privacy, in words.
+    n_train, n_held_out : int
+        Rows of the look-alike in each draw. With groups they are those of the last
+        draw.
+    points : tuple of Point
+        One for each epsilon, in increasing order.
+    ceiling : Point
+        The result without noise.
     """
 
     question: Question
@@ -151,17 +208,17 @@ class Forecast:
 
     @property
     def best(self) -> Point:
-        """The budget with the highest mean accuracy; the least of equals."""
+        """Return the budget with the highest mean accuracy, the smallest of equals."""
         return max(self.points, key=lambda point: point.accuracy)
 
     @property
     def enough(self) -> Point:
-        """The least budget whose mean accuracy is within NEAR of the best."""
+        """Return the smallest budget with a mean accuracy within NEAR of the best."""
         goal = self.best.accuracy - NEAR
         return next(point for point in self.points if point.accuracy >= goal)
 
     def as_data(self) -> dict[str, Any]:
-        """All of it by name, the question's fields beside the others."""
+        """Return all of it by name, with the question's fields beside the others."""
         own = {
             name: getattr(self, name)
             for name in ("source", "unit", "n_train", "n_held_out")
@@ -176,7 +233,7 @@ class Forecast:
 
 
 def require_public(declared: bool) -> None:
-    """ValueError unless the rows of a forecast were declared public."""
+    """Raise ValueError unless the rows of a forecast were declared public."""
     if not declared:
         raise ValueError(
             "a forecast needs rows that are declared public, got no declaration. It "
@@ -189,10 +246,30 @@ def require_public(declared: bool) -> None:
 def open_look_alike(
     path: Path, split: str | None, are_public: bool
 ) -> tuple[LookAlike, list[Elsewhere]]:
-    """The rows of a features file, and ledgers that hold fits on the same images: a
-    sign that somebody took them to be private.
+    """Read public rows from a features file, and find ledgers on the same images.
 
-    ValueError, before anything is read, unless the rows are declared public.
+    Fits in a ledger show that somebody took the images to be private.
+
+    Parameters
+    ----------
+    path : Path
+        The features file.
+    split : str or None
+        The split to read.
+    are_public : bool
+        Whether the rows are declared public.
+
+    Returns
+    -------
+    LookAlike
+        The rows.
+    list of Elsewhere
+        Ledgers that hold fits on the same images.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not declared public, before anything is read.
     """
     require_public(are_public)
     rows, file = load_features(path, split, memory=0)
@@ -209,17 +286,35 @@ def open_look_alike(
 def forecast(
     look_alike: LookAlike, question: Question, progress: Progress | None = None
 ) -> Forecast:
-    """The accuracy on new rows that each epsilon buys for a fit of question.n_rows
-    private rows, from fits on the look-alike's.
+    """Forecast the accuracy on new rows of a private fit, at each epsilon.
 
-    Each draw holds out a fifth of the look-alike's rows, at most MOST_HELD_OUT, and
-    trains on question.n_rows of the rest; on all of it where that is less, with as much
-    less noise (`StandIn`). The noise is then that of the private fit, but a head of
-    fewer rows does worse on new ones, most where there is least noise: that accuracy is
-    foretold too low (docs/plan.md). At each epsilon the draws have the same splits and
-    noise seeds.
-    progress: is told (fits made, fits in all, label) after each fit.
-    ValueError for what the private fit would refuse too, and for too few rows.
+    Parameters
+    ----------
+    look_alike : LookAlike
+        Public rows.
+    question : Question
+        The private fits to forecast.
+    progress : callable, optional
+        Called with (fits made, fits in all, label) after each fit.
+
+    Returns
+    -------
+    Forecast
+        Accuracies and limits on attacks for each epsilon, and without noise.
+
+    Raises
+    ------
+    ValueError
+        For what the private fit would refuse too, and for too few rows.
+
+    Notes
+    -----
+    Each draw holds out a fifth of the look-alike's rows, at most MOST_HELD_OUT. It
+    trains on question.n_rows of the rest, or on all of the rest if these are fewer,
+    with the noise reduced in proportion (`StandIn`). The noise is then that of the
+    private fit. But a head of fewer rows does worse on new rows, most where there is
+    least noise: there the forecast accuracy is too low (docs/plan.md). At each epsilon
+    the draws have the same splits and noise seeds.
     """
     facts = PublicFacts(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
     check_facts(facts)
@@ -252,7 +347,7 @@ def forecast(
 
 
 class Draw(NamedTuple):
-    """Rows to train on, held-out rows x and their labels y, and a seed of noise."""
+    """Hold rows to train on, held-out rows x with labels y, and a seed of the noise."""
 
     train: ArrayRows
     x: np.ndarray
@@ -263,11 +358,30 @@ class Draw(NamedTuple):
 def split_rows(
     groups: np.ndarray, n_rows: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(at most n_rows to train on, those that are held out): positions at random.
+    """Split row positions at random into rows to train on and held-out rows.
 
-    groups: (n,) ids, -1 for a row on its own. No group is on both sides, so that
-    a few more rows may be held out than `forecast` says. ValueError where that leaves
-    none to train on.
+    No group is on both sides. So a few more rows may be held out than `forecast` says.
+
+    Parameters
+    ----------
+    groups : (n,) int
+        Group ids; -1 for a row on its own.
+    n_rows : int
+        Most rows to train on.
+    seed : int
+        Seed of the split.
+
+    Returns
+    -------
+    (m,) int
+        Positions of the rows to train on, sorted.
+    (k,) int
+        Positions of the held-out rows, sorted.
+
+    Raises
+    ------
+    ValueError
+        If no row is left to train on or to hold out.
     """
     n = len(groups)
     alone = groups.min(initial=0) - n + np.arange(n)  # below any id
@@ -287,7 +401,7 @@ def split_rows(
 
 
 def _drawn(look_alike: LookAlike, question: Question, seed: int) -> Draw:
-    """Labelled rows for one fit at each epsilon."""
+    """Draw the labeled rows for one fit at each epsilon."""
     x, y = look_alike.x, look_alike.y
     labelled = np.flatnonzero((y >= 0) & (y < look_alike.n_classes))
     groups = np.full(len(labelled), -1)
@@ -306,7 +420,7 @@ def _drawn(look_alike: LookAlike, question: Question, seed: int) -> Draw:
 def _planned(
     method: Method, facts: PublicFacts, question: Question, epsilon: float
 ) -> Plan:
-    """The private fit's plan."""
+    """Return the private fit's plan."""
     return make_plan(
         method.solver,
         facts,
@@ -321,9 +435,9 @@ def _planned(
 def _measured(
     solver: Solver, facts: PublicFacts, plan: Plan, draw: Draw, door: Door
 ) -> float:
-    """The accuracy on held-out rows of a head that stands for the private one.
+    """Return the accuracy on held-out rows of a head that stands for the private one.
 
-    facts, plan: of the private fit.
+    `facts` and `plan` are those of the private fit.
     """
     n = draw.train.n_rows
     stand_in = StandIn(solver, plan.budgeted(facts), n)
@@ -334,7 +448,7 @@ def _measured(
 
 
 def _detected(plan: Plan) -> dict[bool, float]:
-    """Return `Point.detected` of a plan: 1 without noise."""
+    """Return `Point.detected` of a plan; 1 without noise."""
     if not plan.private:
         return dict.fromkeys(comparisons(plan.relation), 1.0)
     return detection_limits(plan.events(), plan.relation)

@@ -1,8 +1,8 @@
-"""One fit on many processes by `jax.distributed`: messages through its key-value store,
-sums through gloo.
+"""Run one fit on many processes by `jax.distributed`.
 
-What travels is private: sums without noise, and each process's own sample. Nothing is
-encrypted (docs/many-hosts.md).
+Messages go through its key-value store, sums through gloo. They carry private values:
+sums without noise, and each process's own sample. Nothing is encrypted
+(docs/many-hosts.md).
 """
 
 import io
@@ -28,8 +28,8 @@ from dphead.sums.caches import KeptRows
 from dphead.sums.parts import PartAsk, serve
 from dphead.sums.reference import BlockSum, GramAndSums
 
-NO_TIMEOUT_MS = 10**9  # eleven days, for what has no end of its own
-# in which the others read why a run ends; chosen, not measured
+NO_TIMEOUT_MS = 10**9  # eleven days, for waits without a limit of their own
+# time for the other processes to read why a run ends; a choice, not measured
 REASON_READ_SECONDS = 2.0
 QUERIES = {
     name: c
@@ -40,15 +40,14 @@ QUERIES["GramAndSums"] = GramAndSums
 
 
 class LostProcess(OSError):
-    """Another process of the run is gone."""
+    """Report that another process of the run is gone."""
 
 
 class Group:
-    """The processes of a run, which this one has joined: the first asks, the others
-    serve. Use it as a context manager.
+    """Join the processes of a run: the first asks, the others serve.
 
-    An exception inside ends the run on all processes with its text, and this process,
-    with exit code 1 or 2.
+    Use it as a context manager. An exception inside ends the run on all processes with
+    the exception's text. It ends this process with exit code 1 or 2.
     """
 
     def __init__(self, place: Place, only_cpu: bool) -> None:
@@ -61,14 +60,19 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Whether this process holds the ledger, draws sample and noise, and writes the
-        run folder.
+        """Return whether this is the first process.
+
+        It holds the ledger, draws the sample and the noise, and writes the run folder.
         """
         return self.index == 0
 
     def agree(self, facts: dict[str, str]) -> None:
-        """Raise ValueError with the differing field unless all processes hold the same
-        facts; connect them all.
+        """Check that all processes hold the same facts, and connect them all.
+
+        Raises
+        ------
+        ValueError
+            With the first field that differs. It gives no value of "features".
         """
         host = socket.gethostname()
         self._store.key_value_set(
@@ -91,14 +95,14 @@ class Group:
         self._store.blocking_key_value_get("agreed", NO_TIMEOUT_MS)
         sys.stdout.flush()
         out = os.dup(1)
-        os.dup2(2, 1)  # gloo says on standard output that it has connected
-        for i in range(1, self.count):  # before anything is charged
+        os.dup2(2, 1)  # gloo prints on standard output that it has connected
+        for i in range(1, self.count):  # a first transfer, before anything is charged
             self._send(i, np.zeros(1, np.int64))
         os.dup2(out, 1)
         os.close(out)
 
     def ask(self, process: int, ask: PartAsk) -> None:
-        """`parts.Processes.ask`."""
+        """Send a request for a partial sum to a process (`parts.Processes.ask`)."""
         t = ask.params.transform
         if t is not self._transform:
             self._transform, self._transforms = t, self._transforms + 1
@@ -121,11 +125,14 @@ class Group:
         self._tell(process, facts, arrays)
 
     def receive(self, process: int, shape: tuple[int, ...]) -> np.ndarray:
-        """`parts.Processes.receive`."""
+        """Return a process's partial sum (`parts.Processes.receive`)."""
         return self._send(process, np.zeros(shape, np.int64))
 
     def next(self) -> PartAsk | None:
-        """`parts.Asked.next`."""
+        """Return the first process's next request, or None (`parts.Asked.next`).
+
+        None means that the first process sent the head.
+        """
         key = f"ask/{self.index}/{self._asked}"
         self._asked += 1
         facts, arrays = _unpack(
@@ -136,7 +143,7 @@ class Group:
             self._head = _unpack_head(facts, arrays)
             return None
         number, unit_norm, append = facts["transform"]
-        # the same object again, so that the rows it made are used again
+        # reuse the same object, so that rows kept for this transform are reused
         if number != self._transforms:
             self._transform = RowTransform(
                 unit_norm, arrays.get("center"), arrays.get("scale"), append
@@ -156,7 +163,7 @@ class Group:
         )
 
     def answer(self, value: np.ndarray) -> None:
-        """`parts.Asked.answer`."""
+        """Send this process's partial sum to the first process (`parts.Asked.answer`)."""
         for i in range(1, self.count):  # every process takes part in every transfer
             self._send(i, value)
 
@@ -167,7 +174,7 @@ class Group:
         return self._head
 
     def end(self, head: LinearHead) -> None:
-        """Give all other processes the head, and let them end. Called by the first."""
+        """Send the head to all other processes and let them end. For the first process."""
         t = head.transform
         estimate = None if head.estimate is None else asdict(head.estimate)
         facts = {
@@ -204,6 +211,7 @@ class Group:
     def _tell(
         self, process: int, facts: dict[str, Any], arrays: dict[str, Any]
     ) -> None:
+        """Send facts and arrays to one process."""
         if process == 1:
             self._asked += 1
         self._store.key_value_set_bytes(
@@ -211,7 +219,7 @@ class Group:
         )
 
     def _send(self, process: int, value: np.ndarray) -> np.ndarray:
-        """A process's int64 value on the first process. All processes call it alike."""
+        """Return a process's int64 value on the first process; all processes call it."""
         try:
             return _to_first(process, value, self.index, self.count)
         except Exception as error:  # what jax raises has no public name
@@ -248,9 +256,7 @@ class Group:
             time.sleep(REASON_READ_SECONDS)
 
     def _watch(self) -> None:
-        """End this process when another one ends the run, whatever this one is
-        doing.
-        """
+        """End this process when another one ends the run, whatever this one is doing."""
         try:
             said = self._store.blocking_key_value_get("stop", NO_TIMEOUT_MS)
         except Exception:
@@ -292,9 +298,10 @@ def _to_first(source: int, value: np.ndarray, index: int, count: int) -> np.ndar
 
 
 def software() -> dict[str, str]:
-    """What must be equal on all processes, so that one command means one thing.
+    """Return the versions that must be equal on all processes.
 
-    Processors may differ: a row's integers do not depend on them.
+    Then one command means one thing. Processors may differ: a row's integers do not
+    depend on them.
     """
     from importlib.metadata import version
 
@@ -319,6 +326,7 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _of(t: RowTransform) -> dict[str, Any]:
+    """Return a transform's arrays by name."""
     return {"center": t.center, "scale": t.scale}
 
 

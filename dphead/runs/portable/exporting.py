@@ -1,7 +1,7 @@
-"""From a run folder to a folder for other software, with the guarantee's statement.
+"""Export a run folder for other software, with the statement of its guarantee.
 
-Only the head, public facts and the report are read; nothing may be written that the
-run folder does not hold already, the frozen network's public weights aside.
+It reads only the head, public facts and the report. It writes only what the run folder
+holds already, and the frozen backbone's public weights.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from dphead.runs.portable.trained import TrainedHead, guarantee_of, write_json
 from dphead.runs.portable.words import example, in_words, readme
 from extract import images
 
-WRITERS = {  # format: module:function(trained, folder), imported when it is used
+WRITERS = {  # format: module:function(trained, folder), imported on first use
     "torch": "dphead.runs.portable.heads:write_torch",
     "timm": "dphead.runs.portable.networks:write_timm",
     "onnx": "dphead.runs.portable.networks:write_onnx",
@@ -28,8 +28,20 @@ WRITERS = {  # format: module:function(trained, folder), imported when it is use
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written. takes: what the head is given, in words; example: Python code
-    that loads it.
+    """Describe what was written.
+
+    Attributes
+    ----------
+    folder : Path
+        The export.
+    files : list of str
+        Names of its files.
+    takes : str
+        The input of the head, in words.
+    example : str
+        Python code that loads the export.
+    guarantee : dict
+        The contents of guarantee.json.
     """
 
     folder: Path
@@ -44,11 +56,28 @@ def export(
 ) -> Exported:
     """Write the head of a run folder to the new folder `out`.
 
-    to: a key of WRITERS. weights: a local file of the network's weights, for timm and
-    onnx; None looks them up as timm does.
+    Parameters
+    ----------
+    run : str or Path
+        The run folder.
+    to : str
+        A key of WRITERS.
+    out : str or Path
+        A new or empty folder.
+    weights : str or Path, optional
+        A local file of the backbone's weights, for timm and onnx. Default: look them up
+        as timm does.
 
-    ValueError for a folder that holds no head, was changed, or cannot be written in
-    this format; nothing is left behind then.
+    Returns
+    -------
+    Exported
+        What was written.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds no head, was changed, or cannot be written in this format.
+        Nothing is left behind then.
     """
     run, out = Path(run), Path(out)
     if to not in WRITERS:
@@ -83,6 +112,6 @@ def export(
 
 
 def _writer(to: str) -> Callable[[TrainedHead, Path], str]:
-    """What writes a format's own files, and returns what they take."""
+    """Return the function that writes a format's own files and returns what they take."""
     module, name = WRITERS[to].split(":")
     return getattr(import_module(module), name)

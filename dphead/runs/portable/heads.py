@@ -1,4 +1,4 @@
-"""Exports of the head alone: rows of features in, scores out."""
+"""Export the head alone: rows of features in, scores out."""
 
 from pathlib import Path
 
@@ -14,15 +14,17 @@ HERE = Path(__file__).parent
 
 
 def write_torch(trained: TrainedHead, folder: Path) -> str:
-    """head.safetensors, head.json, and head.py that loads them."""
+    """Write head.safetensors, head.json, and a head.py that loads them."""
     return _write_head(trained, folder, "torch_head.py")
 
 
 def write_sklearn(trained: TrainedHead, folder: Path) -> str:
-    """The same, with a head.py that makes a scikit-learn classifier of them.
+    """Write the same with a head.py that makes a scikit-learn classifier of them.
 
-    Raises ValueError for a head that shortens rows, which no class of scikit-learn
-    does.
+    Raises
+    ------
+    ValueError
+        If the head clips the norm of rows: no class of scikit-learn does that.
     """
     if (clip := trained.head.feature_clip) is not None:
         raise ValueError(
@@ -44,7 +46,7 @@ def _write_head(trained: TrainedHead, folder: Path, loader: str) -> str:
 
 
 def write_code(module: str, path: Path) -> None:
-    """Write a module of this folder into an export, whose decoder is beside it."""
+    """Write a module of this folder into an export, next to its decoder `decode.py`."""
     text = (HERE / module).read_text(encoding="utf-8")
     text = text.replace("from extract.images import", "from decode import")
     path.write_text(text, encoding="utf-8")

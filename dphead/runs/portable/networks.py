@@ -1,6 +1,6 @@
-"""Exports of the whole classifier: images in, scores out (timm, ONNX).
+"""Export the whole classifier: images in, scores out (timm, ONNX).
 
-What is written is loaded again and tried before the export counts.
+Each written file is loaded again and compared before the export counts.
 """
 
 import json
@@ -26,15 +26,16 @@ from dphead.runs.portable.trained import (
 from extract.backbones import Backbone, load_backbone, timm_model
 from extract.rowwise import RowNorm
 
-# Chosen, not measured.
-TOLERANCE = 1e-4  # of scores, beside their largest if that is above one
-TRIED = 4  # random images that a written file is tried on
-OPSET = 18  # of ONNX: what torch's exporter writes without a conversion
+# Choices, not measured.
+TOLERANCE = 1e-4  # largest error of scores, times the largest score if above one
+TRIED = 4  # number of random images that a written file is tried on
+OPSET = 18  # the ONNX opset that torch's exporter writes without a conversion
 
 
 class Classifier(nn.Module):
-    """Images (n, channels, height, width) from 0 to 1, of the network's size, to
-    `answers`.
+    """Turn images into `answers`.
+
+    Images are (n, channels, height, width) from 0 to 1, of the backbone's size.
     """
 
     mean: Tensor
@@ -49,7 +50,7 @@ class Classifier(nn.Module):
             self.register_buffer(name, values.reshape(-1, 1, 1))
 
     def features(self, images: Tensor) -> Tensor:
-        """(n, n_features), as the extraction made them."""
+        """Return features (n, n_features), as the extraction made them."""
         x = (images - self.mean) / self.std
         rows = self.norm(self.network(x))
         if self.mirror:
@@ -61,7 +62,7 @@ class Classifier(nn.Module):
 
 
 class Scores(nn.Module):
-    """Features (n, n_features) to `answers`."""
+    """Turn features (n, n_features) into `answers`."""
 
     def __init__(self, head: Head):
         super().__init__()
@@ -78,7 +79,7 @@ def answers(head: Head, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def torch_head(trained: TrainedHead) -> Head:
-    """The head as a module, in eval mode."""
+    """Return the head as a module, in eval mode."""
     tensors = tensors_of(trained.head)
     n_classes, n_features = tensors["weight"].shape
     head = Head(
@@ -96,8 +97,16 @@ def torch_head(trained: TrainedHead) -> Head:
 
 
 def write_timm(trained: TrainedHead, folder: Path) -> str:
-    """model.safetensors, head.json and head.py that loads them; for a head without a
-    unit norm also timm's config.json, for `timm.create_model("local-dir:...")`.
+    """Write model.safetensors, head.json, and a head.py that loads them.
+
+    For a head without a unit norm or a feature clip it also writes timm's config.json,
+    for `timm.create_model("local-dir:...")`.
+
+    Raises
+    ------
+    ValueError
+        If the features need more than a timm model (normalization, mirrored images,
+        axes), or the written model gives other scores.
     """
     from safetensors.torch import save
 
@@ -135,7 +144,10 @@ def write_timm(trained: TrainedHead, folder: Path) -> str:
 def _timm_facts(
     model: nn.Module, classifier: str, extraction: dict[str, Any]
 ) -> dict[str, Any]:
-    """What rebuilds the model and its transform. classifier: the submodule's name."""
+    """Return the facts that rebuild the model and its transform.
+
+    `classifier` is the submodule's name.
+    """
     transform = dict(extraction["transform"])
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     arguments = {
@@ -153,7 +165,7 @@ def _timm_facts(
 
 
 def _timm_config(facts: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """timm's own config.json."""
+    """Return the contents of timm's own config.json."""
     made = facts["timm"]
     source: Any = model.pretrained_cfg
     n_classes = len(facts["class_names"])
@@ -172,8 +184,15 @@ def _timm_config(facts: dict[str, Any], model: nn.Module) -> dict[str, Any]:
 
 
 def write_onnx(trained: TrainedHead, folder: Path) -> str:
-    """model.onnx: of images where a timm network made the features, else of features;
-    with images also prepare.py and head.json, which says how they are prepared.
+    """Write model.onnx, for images if a timm backbone made the features.
+
+    Otherwise the graph takes features. For images it also writes prepare.py, and
+    head.json with the transform.
+
+    Raises
+    ------
+    ValueError
+        If onnx is not installed, or the written graph gives other scores.
     """
     extraction = trained.facts["extraction"]
     if _is_timm(extraction):
@@ -226,7 +245,7 @@ def _need_onnx() -> None:
 
 
 def _run_onnx(path: Path, given: Tensor) -> Tensor:
-    """Scores of a written graph, by onnxruntime."""
+    """Return the scores of a written graph, by onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -237,9 +256,7 @@ def _run_onnx(path: Path, given: Tensor) -> Tensor:
 
 
 def _compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
-    """ValueError unless a written file gives the scores of the extraction's network and
-    the head.
-    """
+    """Raise ValueError unless a written file gives the scores of backbone and head."""
     size = max(1.0, float(ours.abs().max()))
     moved = float((ours - theirs).abs().max())
     if not moved <= TOLERANCE * size:
@@ -250,8 +267,9 @@ def _compare(ours: Tensor, theirs: Tensor, instead: str) -> None:
 
 
 def _classifier(trained: TrainedHead) -> Classifier:
-    """Network, normalisation and head as the extraction ran them. ValueError where the
-    features are not a timm model's, or the weights are others.
+    """Return backbone, normalization and head as the extraction ran them.
+
+    Raises ValueError if the features are not a timm model's, or the weights differ.
     """
     extraction = trained.facts["extraction"]
     if not _is_timm(extraction):
@@ -261,7 +279,8 @@ def _classifier(trained: TrainedHead) -> Classifier:
             "torch, sklearn, or onnx, which then takes features."
         )
     options = backbone_options(extraction, trained.weights)
-    backbone = load_backbone(options, (0, 0), True)  # size and channels are its own
+    # a timm backbone ignores the declared size and channels: it has its own
+    backbone = load_backbone(options, (0, 0), True)
     if backbone.weights_sha256 != extraction["weights_sha256"]:
         raise ValueError(
             "weights must be those that made the head's features, got "
@@ -278,7 +297,10 @@ def _is_timm(extraction: dict[str, Any]) -> bool:
 
 
 def _folded(trained: TrainedHead) -> TrainedHead:
-    """The same head with center and scale in its weights, where no norm is between."""
+    """Return the same head with center and scale in its weights.
+
+    This needs a head without a unit norm or a feature clip; others stay as they are.
+    """
     head, transform = trained.head, trained.head.transform
     if transform.unit_norm or head.feature_clip is not None:
         return trained
@@ -294,7 +316,10 @@ def _folded(trained: TrainedHead) -> TrainedHead:
 
 
 def _name_of_classifier(model: nn.Module) -> str:
-    """The submodule that a head can take the place of. ValueError if there is none."""
+    """Return the name of the submodule that a head can replace.
+
+    Raises ValueError if there is none.
+    """
     last: Any = model
     classifier = last.get_classifier() if hasattr(model, "get_classifier") else None
     names = [name for name, part in model.named_modules() if part is classifier]

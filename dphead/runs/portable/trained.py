@@ -1,4 +1,4 @@
-"""What an export is made of: a head, the public facts of its run, the guarantee.
+"""Hold what an export is made of: a head, public facts of its run, the guarantee.
 
 Every number here is in the run folder already.
 """
@@ -17,7 +17,7 @@ from dphead.analysis.records import read_run
 from dphead.runs.report import plain
 from dphead.solvers.head import LinearHead
 
-FORMAT = 1  # of an export's head.json
+FORMAT = 1  # format number of an export's head.json
 GUARANTEE = (
     "private",
     "epsilon",
@@ -31,7 +31,21 @@ GUARANTEE = (
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """What is exported. facts: head.json of the run; weights: the network's file."""
+    """Hold a head to export.
+
+    Attributes
+    ----------
+    run : Path
+        The run folder.
+    head : LinearHead
+        The head.
+    facts : dict
+        The run's head.json.
+    guarantee : dict
+        The result of `guarantee_of`.
+    weights : Path or None
+        The file of the backbone's weights.
+    """
 
     run: Path
     head: LinearHead
@@ -41,8 +55,15 @@ class TrainedHead:
 
 
 def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """guarantee.json: what the head's report guarantees, recomputed from its releases,
-    and which report and head it is of. ValueError for a report that was changed.
+    """Return the contents of guarantee.json.
+
+    They are the guarantee of the head's report, recomputed from its releases, and the
+    digests of that report and head.
+
+    Raises
+    ------
+    ValueError
+        If the report was changed.
     """
     report = read_run(run).report
     found = {key: report["guarantee"][key] for key in GUARANTEE}
@@ -63,7 +84,7 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """JSON for programs of others: without the digest that a run's own files have."""
+    """Write JSON for other programs, without the digest of a run's own files."""
     text = json.dumps(plain(facts), indent=2, sort_keys=True, allow_nan=False)
     path.write_text(f"{text}\n")
 
@@ -71,7 +92,7 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
 def tensors_of(head: LinearHead) -> dict[str, np.ndarray]:
     """Return tensors under the names of `torch_head.Head`.
 
-    They are float32, or float64 where float32 loses the numbers' scale.
+    They are float32, or float64 if float32 cannot hold the scale of the numbers.
     """
     found = {"weight": head.weights.T, "bias": head.intercept}
     found |= {"center": head.transform.center, "scale": head.transform.scale}
@@ -86,7 +107,7 @@ def _narrow(value: np.ndarray) -> np.ndarray:
 
 
 def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
-    """head.json of an export: all that the head is, but its numbers."""
+    """Return the head.json of an export: all facts of the head, without its tensors."""
     return {
         "format": FORMAT,
         "class_names": trained.facts["class_names"],
@@ -101,6 +122,6 @@ def described(trained: TrainedHead, tensors: dict[str, np.ndarray]) -> dict[str,
 
 
 def metadata(guarantee: dict[str, Any]) -> dict[str, str]:
-    """What a file of tensors or a graph says of itself, should it go on alone."""
+    """Return what a file of tensors or a graph says of itself if it is passed on alone."""
     keys = (*GUARANTEE, "statement", "fit_id")
     return {f"dphead.{key}": str(guarantee[key]) for key in keys}

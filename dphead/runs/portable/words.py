@@ -1,4 +1,4 @@
-"""README.md of an export: how to load it, and the guarantee that goes with it."""
+"""Write an export's README.md: how to load it, and the guarantee that goes with it."""
 
 import textwrap
 
@@ -83,20 +83,21 @@ DECODER = (
     "features: `open_picture(file, folder)` returns what the network saw before it "
     "was resized. Another decoder may turn, invert or scale it otherwise."
 )
-WIDTH = 100  # columns of prose; chosen
-SHOWN_CLASSES = 20  # that are named; chosen
+WIDTH = 100  # columns of prose; a choice
+SHOWN_CLASSES = 20  # number of classes that the text names; a choice
 
 
 def example(trained: TrainedHead, to: str, takes: str, folder: str) -> str:
-    """Python code that loads an export and uses it once. takes: what it is given,
-    "images" or "features".
+    """Return Python code that loads an export and uses it once.
+
+    `takes` is what it is given, "images" or "features".
     """
     n_features = len(trained.head.weights)
     return EXAMPLES[to, takes].strip().format(folder=folder, n_features=n_features)
 
 
 def in_words(trained: TrainedHead, takes: str) -> str:
-    """What an export is given."""
+    """Return in words what an export is given."""
     extraction = trained.facts["extraction"]
     network = extraction.get("backbone")
     if takes == "features":
@@ -107,7 +108,7 @@ def in_words(trained: TrainedHead, takes: str) -> str:
 
 
 def readme(trained: TrainedHead, takes: str, code: str) -> str:
-    """README.md. code: of `example`."""
+    """Return the text of README.md. `code` is the result of `example`."""
     names = trained.facts["class_names"]
     shown = ", ".join(names[:SHOWN_CLASSES])
     more = (
