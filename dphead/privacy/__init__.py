@@ -1,5 +1,5 @@
-"""The audited folder: all that lets out what private rows say, adds noise to it, or
-decides a charge.
+"""Contain all code that releases private values, adds noise or decides a charge.
 
-It may import nothing else of the project. READING.md says where to begin.
+This is the audited folder. It may import nothing else of the project. READING.md says
+where to begin.
 """

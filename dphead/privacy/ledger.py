@@ -1,8 +1,8 @@
-"""The append-only record of every release from one data set, and its budget.
+"""Keep the append-only record of all releases from a data set, and hold its budget.
 
-A whole fit is reserved, durably, before a release uses a row (`Ledger.reserve`): that
-is the charge. `FitLedger` then hands out the reserved releases in order. Rows are never
-changed or deleted, so a crash can waste budget and cannot hide any.
+`Ledger.reserve` charges a whole fit, durably, before a release uses a row. `FitLedger`
+then hands out the reserved releases in order. Rows of the ledger are never changed or
+deleted. So a crash can waste budget, but it cannot hide what was spent.
 """
 
 import json
@@ -36,22 +36,35 @@ NEW_RELEASE = (
 
 
 class Spent(NamedTuple):
-    """What was spent, and by which accountant: exact, pld or rdp."""
+    """Hold the epsilon that was spent, and its accountant: "exact", "pld" or "rdp"."""
 
     epsilon: float
     accountant: str | None
 
 
 class Ledger(LedgerFile):
-    """The ledger of one data set.
+    """Open the ledger of one data set.
 
-    path: an SQLite file, or the str ":memory:", which is not durable and counts the
-    fits of this object alone. dataset_id: the data set's random public id; an existing
-    file with another id is refused.
+    Parameters
+    ----------
+    path : str or Path, default ":memory:"
+        An SQLite file. The str ":memory:" keeps the ledger in memory: it is not
+        durable, and it counts the fits of this object alone.
+    dataset_id : str or None, default None
+        The data set's random public id. An existing file with another id is refused.
+    read_only : bool, default False
+        Whether to open an existing file without ever writing to it.
 
-    Guarantee: a process that was forked off by Python, or has another id, cannot
-    charge, begin or commit with it (LedgerError): of a ledger in memory it has a copy,
-    where the same charge would be answered a second time.
+    Raises
+    ------
+    LedgerError
+        If the file cannot be opened, is damaged or belongs to another data set.
+
+    Guarantee
+    ---------
+    A process forked off by Python, or with another process id, cannot charge, begin or
+    commit with this object (LedgerError). It has a copy of a ledger in memory, and the
+    copy could answer the same charge a second time.
     """
 
     def count_fits(self) -> int:
@@ -61,8 +74,23 @@ class Ledger(LedgerFile):
     def set_budget(self, epsilon: float, delta: float) -> None:
         """Fix the total (epsilon, delta) of all fits, once, before the first of them.
 
-        Guarantee: a filter is only valid for a budget fixed beforehand, so a later or a
-        second budget is refused.
+        Parameters
+        ----------
+        epsilon : float
+            Finite and positive.
+        delta : float
+            In (0, 1).
+
+        Raises
+        ------
+        LedgerError
+            If a value is invalid, if the ledger is damaged, or if it has fits but no
+            budget. If another budget was fixed before.
+
+        Guarantee
+        ---------
+        A privacy filter is valid only for a budget that is fixed beforehand. So a later
+        or a second budget is refused.
         """
         if not (epsilon > 0 and np.isfinite(epsilon) and 0 < delta < 1):
             raise LedgerError(
@@ -86,21 +114,31 @@ class Ledger(LedgerFile):
             seals.seal(self)
 
     def budget(self) -> dict[str, float] | None:
-        """Epsilon, delta and the RDP order of the filter, or None without a budget."""
+        """Return epsilon, delta and RDP order of the budget, or None without one."""
         text = self.meta("budget")
         return json.loads(text) if text else None
 
     def events(self) -> list[GaussianEvent]:
-        """Every release ever reserved: all of them count as spent."""
+        """Return the events of all releases ever reserved: all count as spent."""
         rows = self.query("SELECT spec, COUNT(*) FROM releases GROUP BY spec")
         return together(
             replace(event_of(json.loads(spec)), count=count) for spec, count in rows
         )
 
     def spent(self, delta: float, *more: GaussianEvent) -> Spent:
-        """Return what all fits spent, at the budget's delta, or at `delta` without one.
+        """Return what all fits spent, at the budget's delta, or else at `delta`.
 
-        more: releases of one further fit, as if it were charged.
+        Parameters
+        ----------
+        delta : float
+            Used only if the ledger has no budget.
+        *more : GaussianEvent
+            Releases of one further fit, counted as if it were charged.
+
+        Returns
+        -------
+        Spent
+            As the function `spent` computes it.
         """
         with self.snapshot():
             budget, relation = self.budget(), self.meta("relation") or "zero_out"
@@ -120,14 +158,44 @@ class Ledger(LedgerFile):
         store: Path | None = None,
         fit_id: str | None = None,
     ) -> "FitLedger[Ledger]":
-        """Charge a whole fit, durably, or refuse with nothing written.
+        """Charge a whole fit, durably, or refuse it and write nothing.
 
-        specs: `ReleaseSpec.row()` of each release. fit_id: of `new_fit_id`; None draws
-        one. Who writes it down before this call finds the charge again after a crash.
+        Parameters
+        ----------
+        specs : sequence of dict
+            `ReleaseSpec.row()` of each release, in order.
+        epsilon, delta : float
+            The fit's own privacy parameters, which are recorded.
+        relation : {"zero_out", "add_remove", "replace_one"}
+            The neighboring relation of every release.
+        description : str
+            What the fit is, for the record.
+        plan_hash : str
+            Digest of the plan. `resume` asks for it.
+        store : Path or None, default None
+            Folder for the committed values, for a resume. None stores none.
+        fit_id : str or None, default None
+            An id from `new_fit_id`; None draws one. A caller that writes it down before
+            this call can find the charge again after a crash.
 
-        Guarantee: a fit_id is charged once: LedgerError where the ledger `holds` it.
-        After it returns, the sum of all fits ever reserved is within the
-        budget (epsilon to a relative 1e-9: `_check`), whatever happens next.
+        Returns
+        -------
+        FitLedger
+            The reserved releases.
+
+        Raises
+        ------
+        LedgerError
+            If the releases differ in relation or unit of privacy, or from those of
+            earlier fits. If an epoch of allocated rows is not whole. If the ledger is
+            damaged or already holds `fit_id`. If another process uses `store`. If the
+            charge would exceed the budget or its accounting cannot hold it.
+
+        Guarantee
+        ---------
+        A `fit_id` is charged once. After this returns, the sum of all fits ever
+        reserved is within the budget, if there is one, whatever happens next. Epsilon
+        may exceed it by a relative 1e-9 (`_check`).
         """
         caps = {s["group_cap"] for s in specs}
         if any(s["relation"] != relation for s in specs) or len(caps) > 1:
@@ -150,7 +218,7 @@ class Ledger(LedgerFile):
             {**s, "fit_id": fit_id, "sequence": i, "spec": canonical(s)}
             for i, s in enumerate(specs)
         ]
-        # Its folder can be another process's: that is found before the charge.
+        # Another process may hold the folder: find out before the charge.
         reserved = FitLedger(self, fit_id, store)
         try:
             with self.transaction():
@@ -171,15 +239,15 @@ class Ledger(LedgerFile):
         return reserved
 
     def verify(self) -> list[str]:
-        """What is damaged, in words; [] if nothing is (`seals.damage_of`)."""
+        """Return what is damaged, in words; [] if nothing is (`seals.damage_of`)."""
         return seals.damage_of(self)
 
     def holds(self, fit_id: str) -> bool:
-        """Whether a fit of this id was charged."""
+        """Return whether a fit with this id was charged."""
         return self.first("SELECT 1 FROM fits WHERE fit_id = ?", fit_id) is not None
 
     def _fix_unit(self, relation: str, cap: int | None) -> None:
-        """Refuse a fit that protects something else than the fits before it."""
+        """Raise LedgerError if relation or unit differ from those of earlier fits."""
         kept = self.set_once("relation", relation)
         if kept != relation:
             raise LedgerError(
@@ -198,7 +266,8 @@ class Ledger(LedgerFile):
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "FitLedger[Ledger]":
         """Continue an interrupted fit of the same plan, without a new charge.
 
-        LedgerError for another plan, or a ledger that is seen to be damaged.
+        Raises LedgerError if the fit has another plan or is not in the ledger, or if
+        the ledger is seen to be damaged.
         """
         seals.check_undamaged(self)
         row = self.first("SELECT plan_hash FROM fits WHERE fit_id = ?", fit_id)
@@ -210,12 +279,15 @@ class Ledger(LedgerFile):
         return FitLedger(self, fit_id, store)
 
     def _check(self, new: list[GaussianEvent], relation: str) -> None:
-        """The filter over all fits: refuse what would exceed the budget.
+        """Apply the filter over all fits: refuse what would exceed the budget.
 
-        proofs/ledger.md, "Across fits": GDP for full batches [Smith, Thakurta 2022;
-        Koskela et al. 2023], RDP at one order fixed with the budget otherwise [Feldman,
-        Zrnic 2021]; the kind is fixed by the first fit. Epsilon may exceed the budget's
-        by a relative 1e-9, so that fits which share it are not refused by a last bit.
+        Proof: proofs/ledger.md, "Across fits". Full batches use GDP [Smith, Thakurta
+        2022; Koskela et al. 2023]. Other batches use RDP at one order, which is fixed
+        with the budget [Feldman, Zrnic 2021]. The first fit fixes which of the two
+        applies.
+
+        Epsilon may exceed the budget's by a relative 1e-9. Otherwise rounding in the
+        last bit could refuse fits that share the budget exactly.
         """
         budget = self.budget()
         if budget is None:
@@ -249,13 +321,14 @@ class Ledger(LedgerFile):
             )
 
     def fits(self) -> list[dict[str, Any]]:
-        """Every fit with its releases and their states, for `dphead ledger show`.
+        """Return all fits with their releases and states, for `dphead ledger show`.
 
-        They are in the order of their rows, which is that of the charges: clocks and
-        equal hours cannot change it. created: a whole hour.
+        Fits are in the order of their rows in the table, which is that of the charges.
+        Clocks and equal hours cannot change it. The value of `created` is a whole hour.
 
-        Guarantee: no finer time leaves a ledger, also of fits charged before hours were
-        stored.
+        Guarantee
+        ---------
+        No finer time leaves a ledger, even for fits charged before hours were stored.
         """
         rows = self.query(f"SELECT {', '.join(FIT)} FROM fits ORDER BY rowid")
         fits: list[dict[str, Any]] = []
@@ -291,18 +364,44 @@ def spent(
     """Return the epsilon at `delta` of all releases that a ledger holds.
 
     Every figure of what was spent comes from here, and so does the filter's decision
-    (`Ledger._check`): what a budget says was spent is never above what it promises.
-    events: of all its releases. fits: how many fits these are of. budget: the ledger's,
-    with its RDP order, or None.
+    (`Ledger._check`). So the figure for a budget is never above what the budget
+    promises.
 
-    Full batches have the exact epsilon. Random batches of one fit have that fit's own
-    (PLD); of several fits RDP, at the budget's order, or at the best order without a
-    budget; PLD where RDP does not apply.
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        All releases of the ledger.
+    fits : int
+        Number of fits that these releases belong to.
+    delta : float
+        In (0, 1).
+    relation : {"zero_out", "add_remove", "replace_one"}
+        The neighboring relation.
+    budget : mapping or None, default None
+        The ledger's budget, with its RDP order.
 
-    Guarantee: with a budget, as proofs/ledger.md says of the filter. Without one it is
-    a plain sum: a guarantee only for fits that were planned without regard to the
-    results of others, since the noise must be fixed beforehand. Source: Rogers, Roth,
-    Ullman, Vadhan 2016; Whitehouse et al. 2023.
+    Returns
+    -------
+    Spent
+        Epsilon and its accountant. It is infinite if a release has no noise.
+
+    Notes
+    -----
+    - Full batches: the exact epsilon.
+    - Random batches of one fit: that fit's own epsilon, reported as "pld". It is
+      `accounting.epsilon` with "auto": PLD, or another bound where that is smaller.
+    - Random batches of several fits: RDP at the budget's order, or at the best order
+      without a budget. Where RDP does not apply: as for one fit.
+
+    Guarantee
+    ---------
+    With a budget: what proofs/ledger.md states of the filter. Without a budget: a plain
+    sum, which is a guarantee only for fits that were planned without regard to the
+    results of others, because the noise must be fixed beforehand.
+
+    References
+    ----------
+    Rogers, Roth, Ullman, Vadhan 2016; Whitehouse et al. 2023.
     """
     if any(e.noise_multiplier == 0 for e in events):
         return Spent(math.inf, "exact")
@@ -319,8 +418,9 @@ def spent(
 
 
 def _check_epochs(specs: Sequence[dict[str, Any]]) -> None:
-    """LedgerError unless allocated releases come in whole epochs of equal ones: a part
-    of an epoch costs as much as all of it.
+    """Raise LedgerError unless allocated releases come in whole epochs of equal ones.
+
+    A part of an epoch costs as much as all of it.
     """
     for text, equal in groupby(canonical(s) for s in specs):
         steps = json.loads(text).get("epoch_steps", 1)
@@ -333,8 +433,9 @@ def _check_epochs(specs: Sequence[dict[str, Any]]) -> None:
 
 
 def _check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
-    """LedgerError where random batches have no RDP, which a filter would sum: the first
-    fit was checked without.
+    """Raise LedgerError for random batches without RDP, which the filter would sum.
+
+    The first fit was charged without this check, so `events` include the earlier fits.
     """
     rows = max(e.rows_per_unit for e in events)
     allocated = any(e.epoch_steps > 1 for e in events)
@@ -348,5 +449,5 @@ def _check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
 
 
 def new_fit_id() -> str:
-    """A random id of a fit, which tells nothing."""
+    """Return a random id for a fit; it reveals nothing."""
     return uuid.uuid4().hex

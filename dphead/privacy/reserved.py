@@ -1,7 +1,7 @@
-"""The reserved releases of one fit: begun in order, committed once, kept for a resume.
+"""Hand out the reserved releases of one fit: in order, each committed at most once.
 
-A release that was returned is never drawn again. Keys, samples and sums without noise
-never come here.
+Committed values are kept for a resume: a release that was returned is never drawn
+again. Keys, samples and sums without noise never reach this module.
 """
 
 import fcntl
@@ -30,11 +30,28 @@ Book = TypeVar("Book", bound=LedgerFile, covariant=True)
 
 
 class FitLedger(Generic[Book]):
-    """The reserved releases of one fit, in order.
+    """Hold the reserved releases of one fit, in order.
 
-    ledger: its `Ledger`, which alone makes these (`reserve`, `resume`).
-    store: where committed values are kept for a resume, or None.
-    allocation: of rows to an epoch's steps, in memory alone: who resumes has another.
+    Parameters
+    ----------
+    ledger : Ledger
+        The ledger that made this object. Only `Ledger.reserve` and `Ledger.resume` do.
+    fit_id : str
+        The fit.
+    store : Path or None
+        Folder where committed values are kept for a resume. A lock on it is held until
+        the process ends.
+
+    Attributes
+    ----------
+    allocation : Allocation
+        Which step of an epoch uses which rows. It is in memory only: a resumed fit has
+        another one.
+
+    Raises
+    ------
+    LedgerError
+        If another process holds `store`, or if its file system has no locks.
     """
 
     def __init__(self, ledger: Book, fit_id: str, store: Path | None) -> None:
@@ -51,9 +68,10 @@ class FitLedger(Generic[Book]):
                 )
 
     def _holds(self, lock: Path) -> bool:
-        """Take the lock; False if another process has it, or removed it by `leave`
-        after it was opened here: the next one would lock another file. LedgerError
-        where the file system has no locks.
+        """Take the lock; return False if another process has it or removed its file.
+
+        After `leave` removes the file that was opened here, the next process would lock
+        another file. Raises LedgerError if the file system has no locks.
         """
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,7 +85,7 @@ class FitLedger(Generic[Book]):
             ) from error
 
     def leave(self) -> None:
-        """Give up the folder, before anything was stored."""
+        """Give up the folder, before anything was stored in it."""
         if self.store is not None:
             (self.store / "lock").unlink()
             self._lock.close()
@@ -75,11 +93,32 @@ class FitLedger(Generic[Book]):
                 self.store.rmdir()
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, np.ndarray | None]:
-        """The next release's number, and its value if an earlier run committed it.
+        """Begin the next release; return its number, and its value if committed.
 
-        Guarantee: a release that is not the next reserved one raises before any row is
-        read, and so does one after a release that failed. One that was in flight at a
-        crash was never observed; it is drawn afresh, and logged as "redrawn". One that
+        Parameters
+        ----------
+        spec : dict
+            `ReleaseSpec.row()` of the release.
+
+        Returns
+        -------
+        sequence : int
+            Number of the release in its fit.
+        value : ndarray or None
+            The value that an earlier run committed, if any.
+
+        Raises
+        ------
+        LedgerError
+            If the release is not the next reserved one or an earlier one is not
+            committed. If its states are unknown ones, or if a committed value is
+            missing or another.
+
+        Guarantee
+        ---------
+        A release that is not the next reserved one raises before any row is read. So
+        does a release after one that failed. A release that was in flight at a crash
+        was never observed: it is drawn again, and logged as "redrawn". A release that
         was returned is never redrawn.
         """
         sequence = self._next
@@ -89,7 +128,7 @@ class FitLedger(Generic[Book]):
                 f"label={spec['label']!r}. "
                 "The solver left its plan: this is a defect, and nothing was read."
             )
-        # Nobody commits between the look and the removal.
+        # The transaction keeps others from a commit between the query and the removal.
         with self.ledger.transaction():
             progress = self.ledger.query(
                 "SELECT state, digest FROM progress WHERE fit_id = ? AND sequence = ?",
@@ -122,13 +161,15 @@ class FitLedger(Generic[Book]):
         return sequence, None
 
     def following(self) -> dict[str, Any] | None:
-        """The spec reserved after the release that began last, None after the last."""
+        """Return the spec reserved after the latest begun release, or None."""
         reserved = self._reserved(self._next)
         return reserved and json.loads(reserved)
 
     def step_of(self, sequence: int, epoch_steps: int) -> int:
-        """Which step of its epoch a release is, from 0: epochs begin at the first of
-        equal releases in a row.
+        """Return the step of a release in its epoch, from 0.
+
+        An epoch begins at the first of equal releases in a row, or where the previous
+        one ends.
         """
         before = self.ledger.first(
             "SELECT MAX(sequence) FROM releases "
@@ -141,7 +182,7 @@ class FitLedger(Generic[Book]):
         return (sequence - first) % epoch_steps
 
     def _reserved(self, sequence: int) -> Any:
-        """The text of the spec that was reserved, or None."""
+        """Return the text of the reserved spec, or None."""
         row = self.ledger.first(
             "SELECT spec FROM releases WHERE fit_id = ? AND sequence = ?",
             self.fit_id,
@@ -150,14 +191,28 @@ class FitLedger(Generic[Book]):
         return row and row[0]
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Store a noisy value, where values are stored, and log it, in one transaction.
+        """Log a noisy value and store it if values are stored, in one transaction.
 
-        Only then may it be observed.
+        Only then may the value be observed.
 
-        Guarantee: raises if another process has committed this release, before a byte
-        of this value is written: it is neither observed nor kept, and the other's file,
-        which may have the same name, is not touched. The log shows `committed` only
-        once the value is on the disk.
+        Parameters
+        ----------
+        sequence : int
+            Number of the release in its fit.
+        value : ndarray
+            The noisy value.
+
+        Raises
+        ------
+        LedgerError
+            If the release is committed already.
+
+        Guarantee
+        ---------
+        If another process has committed this release, this raises before it writes a
+        byte of the value. The value is neither observed nor kept, and the other
+        process's file, which may have the same name, is not touched. The log shows
+        "committed" only once the value is on the disk, if values are stored.
         """
         try:
             with self.ledger.transaction():
@@ -176,12 +231,14 @@ class FitLedger(Generic[Book]):
             ) from error
 
     def forget(self, count: int) -> None:
-        """Delete the stored values of the first `count` releases; go on after them.
+        """Delete the stored values of the first `count` releases; continue after them.
 
         The caller keeps what it needs of them.
 
-        Guarantee: LedgerError unless all of them are committed, so that no release can
-        be skipped or made twice.
+        Guarantee
+        ---------
+        Raises LedgerError unless all of them are committed. So no release can be
+        skipped or made twice.
         """
         row = self.ledger.first(
             "SELECT COUNT(*) FROM progress WHERE fit_id = ? AND state = 'committed' "
@@ -200,14 +257,14 @@ class FitLedger(Generic[Book]):
         self._next = max(self._next, count)
 
     def _load(self, sequence: int, digest: str) -> np.ndarray:
-        """The committed value.
+        """Return the committed value.
 
-        Any other is a second answer to one charge, which a crash left in a copied
-        folder, or it is damaged: it is deleted before the error.
+        Any other value is deleted before the error. It is damaged, or it is a second
+        answer to one charge that a crash left in a copied folder.
         """
         value = None
         if self.store is not None and self._file(sequence).exists():
-            with suppress(Exception):  # cut short, or no array: the digest decides
+            with suppress(Exception):  # cut short or not an array: the digest decides
                 value = np.load(self._file(sequence), allow_pickle=False)
         if value is None or _digest(value) != digest:
             self._remove(sequence)
