@@ -1,4 +1,4 @@
-"""From a method and a budget to the releases of a fit, with their noise.
+"""Plan the releases of a fit, with their noise, from a method and a budget.
 
 Nothing here may read data: a plan is a function of public numbers.
 """

@@ -1,8 +1,7 @@
-"""From a budget to the noise that meets it, by the accountant that a paper used.
+"""Find the noise that meets a budget, by the accountant that a paper used.
 
-An error here cannot hide: the charge and the reported epsilon are computed from the
-noise by `privacy.accounting`, whose accountants the looser ones here (`epsilon_by`)
-never are.
+An error here cannot hide. `privacy.accounting` computes the charge and the reported
+epsilon from the noise, and never uses the two looser accountants of `epsilon_by`.
 """
 
 import math
@@ -25,17 +24,18 @@ from dphead.privacy.accounting import (
     total_mu,
 )
 
-# Where searches begin and end; all chosen, and none decides a guarantee: what is found
-# is checked against the budget by its accountant.
-LARGEST_EPSILON = 1e11  # beyond it a search for mu takes this one's
+# Where searches begin and end. All numbers are chosen, and no guarantee depends on one:
+# the accountant checks each result against the budget.
+LARGEST_EPSILON = 1e11  # a search for mu replaces a larger epsilon by this one
 SMALLEST_MU = 1e-150
-ROUNDING = 1e-15  # first relative step towards the safe side, doubled until it is there
-LARGEST_LOG_SCALE = 200.0  # of the noise, where the search gives up
-LEAST_COST, MOST_COST = 1e-12, 1e12  # so that logarithms of epsilon are finite
-FIRST_STEP = 0.5  # in the logarithm of the noise, and the largest one
-# relative, of the noise: closed-form and RDP costs, PLD's, and of PLD on a coarser grid
+ROUNDING = 1e-15  # first relative step to the safe side, doubled until the check passes
+LARGEST_LOG_SCALE = 200.0  # log of the noise factor at which the search gives up
+LEAST_COST, MOST_COST = 1e-12, 1e12  # keep logarithms of epsilon finite
+FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
+# relative tolerance of the noise, for closed-form and RDP costs, for PLD, and for PLD
+# on a coarser grid
 TOLERANCE, PLD_TOLERANCE, COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
-COARSER = 10  # times as wide are the cells of that grid
+COARSER = 10  # cells of the coarser grid are so many times as wide
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
 
@@ -46,13 +46,39 @@ def epsilon_by(
     delta: float,
     relation: str = "zero_out",
 ) -> float:
-    """Epsilon of the composition at `delta`, by any of ACCOUNTANTS.
+    """Return epsilon of the composition at `delta`, by any of ACCOUNTANTS.
 
-    `rdp-classic` is RDP with the conversion of `classic_rdp_epsilon`; `zcdp`, for full
-    batches, rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016, Proposition 1.3); the
-    others are those of `accounting.epsilon`. ValueError where an accountant does not
-    apply. Infinite when a release has no noise. All are upper bounds; the two of this
-    module are looser than need be and serve to spend a budget as a paper did.
+    Parameters
+    ----------
+    accountant : str
+        "rdp-classic" is RDP with the conversion of `classic_rdp_epsilon`. "zcdp" is
+        rho + 2 sqrt(rho ln(1/delta)), for full batches. The others are those of
+        `accounting.epsilon`.
+    events : sequence of GaussianEvent
+        Releases to compose.
+    delta : float
+        Target δ.
+    relation : str, default "zero_out"
+        Neighboring relation.
+
+    Returns
+    -------
+    float
+        Upper bound on epsilon; infinite if a release has no noise.
+
+    Raises
+    ------
+    ValueError
+        If the accountant is unknown or does not apply.
+
+    Notes
+    -----
+    "rdp-classic" and "zcdp" are looser than need be. They exist to spend a budget as a
+    paper did.
+
+    References
+    ----------
+    Bun, Steinke 2016, Proposition 1.3, for "zcdp".
     """
     check(delta, relation)
     require(
@@ -80,9 +106,11 @@ def epsilon_by(
 def classic_rdp_epsilon(
     orders: Sequence[float], rdp: np.ndarray, delta: float
 ) -> float:
-    """The least rdp + ln(1/delta) / (order - 1) over the orders.
+    """Return the least rdp + ln(1/delta) / (order - 1) over the orders.
 
-    Source: Mironov 2017, Proposition 3; TB21, Lemma B.4.
+    References
+    ----------
+    Mironov 2017, Proposition 3. TB21, Lemma B.4.
     """
     check(delta)
     if not np.any(rdp):
@@ -92,12 +120,16 @@ def classic_rdp_epsilon(
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Largest mu whose GDP guarantee implies (epsilon, delta)-DP.
+    """Return the largest μ for which μ-GDP implies (epsilon, delta)-DP.
 
-    Source: Balle, Wang 2018, Theorem 8.
+    Guarantee
+    ---------
+    epsilon_from_mu(result, delta) <= epsilon. The result is infinite only for an
+    infinite epsilon.
 
-    Guarantee: epsilon_from_mu(result, delta) <= epsilon; infinite only for an infinite
-        epsilon.
+    References
+    ----------
+    Balle, Wang 2018, Theorem 8.
     """
     require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
     check(delta)
@@ -122,11 +154,29 @@ def smallest_scale(
     tolerance: float,
     step: float = FIRST_STEP,
 ) -> float:
-    """Smallest s, to a relative tolerance and on the safe side, with cost(s) <= target.
+    """Return the smallest s with cost(s) <= target, to a relative tolerance.
 
-    `cost` decreases. step: the first of the search around the guess, in log s.
+    The result is on the safe side: its cost is at most the target.
+
+    Parameters
+    ----------
+    cost : callable
+        Decreasing function of s.
+    target : float
+        Largest cost.
+    guess : float
+        Where the search begins.
+    tolerance : float
+        Relative tolerance of s.
+    step : float
+        First step of the search around the guess, in log s.
+
+    Raises
+    ------
+    ValueError
+        If no s within exp(±LARGEST_LOG_SCALE) reaches the target.
     """
-    from scipy.optimize import brentq  # a full batch's noise needs none
+    from scipy.optimize import brentq  # slow to import, and full batches do not need it
 
     cost = lru_cache(cost)  # brentq asks for its ends again
 
@@ -161,15 +211,43 @@ def calibrate(
     accountant: str = "auto",
     fixed: Collection[int] = (),
 ) -> float:
-    """Smallest s such that multiplying every noise multiplier not in `fixed` (indices)
-    by s meets the budget.
+    """Return the smallest factor s on the noise multipliers that meets the budget.
 
-    0 for an infinite epsilon. Relative error 1e-7 (1e-4 with pld). ValueError if
-    `fixed` leaves nothing.
-    Source: bracketing and Brent's method on log epsilon against log s; full batches
-        have a closed form.
-    Guarantee: `epsilon_by` of the scaled events, with the same accountant, is at most
-        the target.
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        Releases; s multiplies their noise multipliers.
+    epsilon : float
+        Target ε.
+    delta : float
+        Target δ.
+    relation : str, default "zero_out"
+        Neighboring relation.
+    accountant : str, default "auto"
+        One of ACCOUNTANTS.
+    fixed : collection of int
+        Indices of events with noise that s does not multiply.
+
+    Returns
+    -------
+    float
+        Factor s, with a relative error of 1e-7, or 1e-4 with PLD. It is 0 for an
+        infinite epsilon.
+
+    Raises
+    ------
+    ValueError
+        If `fixed` leaves no event or no budget, or if noise to scale is not positive
+        and finite.
+
+    Guarantee
+    ---------
+    `epsilon_by` of the scaled events, with the same accountant, is at most `epsilon`.
+
+    Notes
+    -----
+    Full batches have a closed form. Others use bracketing and Brent's method on log
+    epsilon against log s.
     """
     check(delta, relation)
     require(
@@ -214,7 +292,7 @@ def calibrate(
 
 
 def _check_scalable(free: Collection[GaussianEvent]) -> None:
-    """ValueError unless the noise that is to be scaled is positive and finite."""
+    """Raise ValueError unless the noise to be scaled is positive and finite."""
     sigmas = [e.noise_multiplier for e in free]
     require(
         0 < min(sigmas) <= max(sigmas) < math.inf,
@@ -225,7 +303,7 @@ def _check_scalable(free: Collection[GaussianEvent]) -> None:
 
 
 def _check_left(held_cost: float, epsilon: float) -> None:
-    """ValueError unless fixed releases leave some of the budget."""
+    """Raise ValueError unless the fixed releases leave some of the budget."""
     require(
         held_cost < epsilon,
         "the budget must exceed what the fixed releases cost",

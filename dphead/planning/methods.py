@@ -1,4 +1,4 @@
-"""From a method's name, a preset and options to a solver and what was decided."""
+"""Build a solver from a method's name, a preset and options."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,8 +14,9 @@ NOT_SETTINGS = ("name", "centering")  # of a solver's fields
 
 @dataclass(frozen=True)
 class Method:
-    """A solver ready to run, with the accountant its preset asks for ("auto" without
-    one) and where it comes from.
+    """Hold a solver that is ready to run, its accountant, and its defaults' source.
+
+    The accountant is the preset's, or "auto" without a preset.
     """
 
     solver: Solver
@@ -26,15 +27,33 @@ class Method:
 def make_method(
     name: str, facts: PublicFacts, options: dict[str, Any], preset: str | None = None
 ) -> Method:
-    """Build the solver `name` from a preset's settings, overridden by `options` (None
-    values are ignored).
+    """Build the solver `name` from a preset's settings, overridden by `options`.
 
-    name: one of `registry.names()`. Besides the solver's own settings there are those
-    of `shorthands` (docs/settings.md has both): batch_size, epochs, base_learning_rate
-    where it has batches, unit_norm, center_share, normalization where it centres rows.
-    prior: auto's, an array or a .npy file of public weights (n_features, n_classes).
-    Raises ValueError for an unknown name, an option the method does not have or that is
-    out of its range, or what the preset leaves to the user.
+    Parameters
+    ----------
+    name : str
+        One of `registry.names()`.
+    facts : PublicFacts
+        Public sizes.
+    options : dict
+        Settings by name; None values are ignored. They are the solver's own settings
+        and those of `shorthands` (docs/settings.md lists both): batch_size, epochs and
+        base_learning_rate for a solver with batches; unit_norm, center_share and
+        normalization for a solver that centers rows. The option prior of "auto" is an
+        array or a .npy file of public weights (n_features, n_classes).
+    preset : str, optional
+        Name of a preset.
+
+    Returns
+    -------
+    Method
+        Solver, accountant, and source of the defaults.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, if the method does not have an option, if an option is
+        out of range, or if the preset leaves a setting to the user and it is missing.
     """
     kind = registry.solver_class(name)
     options = {k: v for k, v in options.items() if v is not None}
@@ -46,7 +65,7 @@ def make_method(
         data = _preset_for(name, preset)
         settings |= _preset_settings(name, preset, data, options)
         accountant, source = data["accountant"], data["source"]
-    # a user's setting also replaces one of the preset that says it otherwise
+    # a user's setting also replaces the preset's setting for the same thing
     for one, other in STANDS_FOR.items():
         settings.pop(other if one in options else one if other in options else "", None)
     settings |= options
@@ -55,8 +74,9 @@ def make_method(
 
 
 def settable(name: str) -> dict[str, Declared | None]:
-    """The settings of a method's solver that a user may set, by name; None for one that
-    an installed solver declares by its field alone.
+    """Return by name the settings of a method's solver that a user may set.
+
+    The value is None if an installed solver declares the setting by its field alone.
     """
     kind = _described(name)
     declared = settings_of(kind)
@@ -68,7 +88,7 @@ def settable(name: str) -> dict[str, Declared | None]:
 
 
 def shorthands(name: str) -> dict[str, Declared]:
-    """The settings that say a method's in other words, by name."""
+    """Return by name the alternative settings of a method, such as epochs for steps."""
     own = set(settable(name))
     found: dict[str, Declared] = {}
     if "centering" in {f.name for f in fields(_described(name))}:
@@ -81,8 +101,9 @@ def shorthands(name: str) -> dict[str, Declared]:
 
 
 def options() -> list[tuple[Declared, list[str]]]:
-    """The settings that `dphead fit` has as options, each once, with the methods that
-    have it.
+    """Return the settings that are options of `dphead fit`, with the methods of each.
+
+    Each setting is listed once.
     """
     found: dict[str, tuple[Declared, list[str]]] = {}
     for name in registry.OURS:
@@ -93,7 +114,10 @@ def options() -> list[tuple[Declared, list[str]]]:
 
 
 def _described(name: str) -> type:
-    """A method's solver, to read; ours also where a package claims its name."""
+    """Return a method's solver class to read its settings.
+
+    A dphead method keeps its own class even if a package claims its name.
+    """
     ours = name in registry.OURS
     return registry.our_class(name) if ours else registry.solver_class(name)
 
@@ -108,7 +132,7 @@ def _refuse_twice(options: dict[str, Any]) -> None:
 
 
 def _preset_for(name: str, preset: str) -> dict[str, Any]:
-    """A preset that has the method."""
+    """Return a preset that has the method."""
     data = presets.load(preset)
     if "needs" in data:
         raise ValueError(
@@ -126,7 +150,7 @@ def _preset_for(name: str, preset: str) -> dict[str, Any]:
 def _preset_settings(
     name: str, preset: str, data: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """A method's settings of a preset whose open ones are among the options."""
+    """Return a preset's settings of a method, and refuse missing open settings."""
     settings = dict(data[name])
     missing = [
         k

@@ -1,5 +1,6 @@
-"""Solver + public sizes + budget → every release with its noise, before any data is
-read.
+"""Plan every release of a solver with its noise, before any data is read.
+
+A plan depends on the solver, the public sizes and the budget alone.
 """
 
 import hashlib
@@ -17,18 +18,29 @@ from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.release import noise_scale
 from dphead.solvers.base import PlannedRelease, PublicFacts, Solver
 
-# relative: noise that is given may cost so much more than a budget, as the ledger
-# allows (`Ledger`); what is charged and reported is computed from the noise
+# Relative excess over the budget that fixed noise may cost, as `Ledger` allows. The
+# charge and the reported epsilon are computed from the noise itself.
 BUDGET_SLACK = 1e-9
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a fit is to guarantee, and the accountant that its noise is calibrated by.
+    """Hold the privacy target of a fit, and the accountant that calibrates its noise.
 
-    accountant: one of `calibration.ACCOUNTANTS` ("auto": exact for full batches, PLD
-    for Poisson ones). group_cap: None protects a row; otherwise a group, of which at
-    most so many rows count.
+    Parameters
+    ----------
+    epsilon : float
+        Target ε; inf means no privacy.
+    delta : float
+        Target δ.
+    relation : str, default "zero_out"
+        Neighboring relation: "zero_out", "add_remove" or "replace_one".
+    accountant : str, default "auto"
+        One of `calibration.ACCOUNTANTS`. "auto" is exact for full batches, and uses PLD
+        for Poisson batches.
+    group_cap : int, optional
+        None protects one row. Otherwise a group is protected, and at most `group_cap`
+        rows of it count.
     """
 
     epsilon: float
@@ -38,20 +50,20 @@ class Target:
     group_cap: int | None = None
 
     def budgeted(self, facts: PublicFacts) -> PublicFacts:
-        """The facts with this budget and unit, as solvers are given them."""
+        """Return the facts with this budget and unit of privacy, for solvers."""
         moved = 2 if self.relation == "replace_one" else 1
         cap = self.group_cap or 1
         mu = mu_from_epsilon(self.epsilon, self.delta) / (moved * cap)
         return replace(facts, mu=mu, group_cap=cap)
 
     def cost(self, events: Sequence[GaussianEvent]) -> float:
-        """Epsilon of the events at delta, by this accountant."""
+        """Return epsilon of the events at delta, by this accountant."""
         return epsilon_by(self.accountant, events, self.delta, self.relation)
 
     def scale(
         self, events: Sequence[GaussianEvent], fixed: Collection[int] = ()
     ) -> float:
-        """What noise that is not `fixed` (indices) is multiplied by to meet epsilon."""
+        """Return the factor on all noise but `fixed` (indices) that meets epsilon."""
         return calibrate(
             events, self.epsilon, self.delta, self.relation, self.accountant, fixed
         )
@@ -59,13 +71,17 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Target):
-    """The releases of one fit, and the target that their noise was calibrated for."""
+    """Hold the releases of one fit, and the target of their calibration."""
 
     specs: list[ReleaseSpec]
 
     @property
     def private(self) -> bool:
-        """Whether every release carries noise that nobody can subtract."""
+        """Return whether every release is private and has noise.
+
+        A release that is not private has noise that somebody can subtract, as with a
+        seed (`ReleaseSpec`).
+        """
         return all(s.private and s.noise_multiplier > 0 for s in self.specs)
 
     def marked(self, private: bool) -> "Plan":
@@ -73,18 +89,23 @@ class Plan(Target):
         return replace(self, specs=[replace(s, private=private) for s in self.specs])
 
     def events(self) -> list[GaussianEvent]:
-        """What the accountant sees, equal releases together."""
+        """Return the accountant's events, with equal releases merged."""
         return accounting.together(spec.event() for spec in self.specs)
 
     def epsilon_spent(self) -> float:
-        """Epsilon of the plan at delta, by the accountant `auto`; inf without noise."""
+        """Return epsilon of the plan at delta, by the accountant "auto".
+
+        It is inf unless the plan is `private`.
+        """
         if not self.private:
             return float("inf")
         return accounting.epsilon(self.events(), self.delta, self.relation)
 
     def digest(self, solver: Solver, feature_space: str, seed: int | None) -> str:
-        """Identifies the plan for a resume: the solver's settings, every release, the
-        features and the test seed.
+        """Return a hash that identifies the plan for a resume.
+
+        It covers the solver's settings, every release, the features, the test seed and
+        epsilon.
         """
         text = json.dumps(
             [
@@ -98,8 +119,9 @@ class Plan(Target):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def summary(self) -> list[dict[str, Any]]:
-        """One row for each kind of release: label, count, query, clip_norm,
-        noise_multiplier, sampling_prob, mu.
+        """Return one row for each kind of release, with its fields, count and mu.
+
+        mu is None for releases that are not private or not on full batches.
         """
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         for s in self.specs:
@@ -124,12 +146,29 @@ def make_plan(
     accountant: str = "auto",
     group_cap: int | None = None,
 ) -> Plan:
-    """Calibrate the solver's releases to (epsilon, delta). epsilon = inf turns noise
-    and clipping off.
+    """Calibrate the solver's releases to (epsilon, delta).
 
-    accountant, group_cap: as `Target`.
-    Raises ValueError for an epsilon or delta outside its range, or if fixed noise alone
-    exceeds the budget.
+    Parameters
+    ----------
+    solver : Solver
+        Solver to plan.
+    facts : PublicFacts
+        Public sizes; the budget is filled in.
+    epsilon : float
+        Target ε. inf turns noise and clipping off.
+    delta, relation, accountant, group_cap
+        As in `Target`.
+
+    Returns
+    -------
+    Plan
+        Every release with its noise.
+
+    Raises
+    ------
+    ValueError
+        If epsilon, delta or group_cap is out of range, if fixed noise alone exceeds the
+        budget, or if a release does not fit 64-bit integers.
     """
     check_budget(epsilon, delta)
     if group_cap is not None and (type(group_cap) is not int or group_cap < 1):
@@ -155,7 +194,7 @@ def make_plan(
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
-        noise_scale(p.query, spec, 0.0)  # refuses what would not fit 64-bit integers
+        noise_scale(p.query, spec, 0.0)  # refuses a release beyond 64-bit integers
     return Plan(**vars(target), specs=specs)
 
 
@@ -173,9 +212,7 @@ def check_budget(epsilon: float, delta: float) -> None:
 
 
 def check_facts(facts: PublicFacts) -> None:
-    """Raise ValueError unless there are at least two classes and as many rows as
-    classes.
-    """
+    """Raise ValueError unless n_rows >= n_classes >= 2."""
     n_classes = facts.n_classes
     if n_classes < 2:
         raise ValueError(
@@ -192,10 +229,11 @@ def check_facts(facts: PublicFacts) -> None:
 def large_delta(
     epsilon: float, delta: float, n_rows: int, group_cap: int | None = None
 ) -> str | None:
-    """Return why delta is too large, or None: it lets a mechanism publish a whole unit.
+    """Return why delta is too large, or None if it is not.
 
-    The unit is a row, or a group with group_cap. The number of groups is private, and
-    at most n_rows: a delta below 1/n_rows is below 1/groups too.
+    With a large delta, a mechanism may publish a whole unit. The unit is a row, or a
+    group with group_cap. The number of groups is private, and at most n_rows: a delta
+    below 1/n_rows is also below 1/groups.
     """
     if np.isinf(epsilon) or delta < 1 / n_rows:
         return None
@@ -215,13 +253,37 @@ def check_unit(
     group_cap: int | None = None,
     thing: str = "image",
 ) -> list[str]:
-    """Groups of rows (people with several of them) are protected, or it is confirmed
-    that each row is for itself alone: then that is a warning in the report.
+    """Check that the user chose a unit of privacy for a source with groups of rows.
 
-    grouped: whether the source has groups, a public fact of it; no group is looked at.
-    protect: "image" confirms. confirm, instead: what to type to confirm it, and to
-    protect groups. thing: what a row is called. ValueError where neither is given, or
-    both.
+    A group is a person with several rows. The user either protects each group, or
+    confirms that each row is protected by itself. The confirmation becomes a warning in
+    the report.
+
+    Parameters
+    ----------
+    grouped : bool
+        Whether the source has groups: a public fact. The groups are not read.
+    protect : str or None
+        "image" confirms that each row is protected by itself.
+    epsilon : float
+        Target ε; inf needs no decision.
+    confirm, instead : str
+        What to type to confirm, and what to type to protect groups.
+    group_cap : int, optional
+        Largest number of rows that count in each group, if groups are protected.
+    thing : str, default "image"
+        Name of a row in messages.
+
+    Returns
+    -------
+    list of str
+        Warnings for the report.
+
+    Raises
+    ------
+    ValueError
+        If `protect` is invalid, if both `protect` and `group_cap` are given, or if a
+        source with groups has neither.
     """
     if protect not in (None, "image"):
         raise ValueError(
@@ -250,7 +312,7 @@ def check_unit(
 
 
 def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
-    """Noise multipliers: proportional to 1/sqrt(weight), except the fixed ones."""
+    """Return noise multipliers: in proportion to 1/sqrt(weight), or fixed."""
     kinds: dict[tuple[float, float, int, bool], list[int]] = {}
     for i, p in enumerate(wanted):
         fixed = p.noise_multiplier is not None

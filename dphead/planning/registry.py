@@ -1,6 +1,6 @@
-"""Which methods there are: ours, and those that installed packages bring.
+"""List the methods: those of dphead, and those of installed packages.
 
-Names are read without loading a solver, so that `dphead --help` stays quick.
+Names are read without loading a solver, so that `dphead --help` stays fast.
 """
 
 import sys
@@ -21,7 +21,7 @@ OURS = {  # name: module:class
     "dp-sgd": "dphead.solvers.gradient:GradientDescent",
     "prototypes": "dphead.solvers.prototypes:Prototypes",
 }
-# where a method's defaults are not its class's; trials, as the class's
+# defaults of a method that differ from those of its class; trials, as for the class
 OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
     "dp-adam": {"optimizer": "adam", "learning_rate": 0.1}
 }
@@ -29,15 +29,18 @@ PARTS = ("plan", "solve")
 
 
 def names() -> list[str]:
-    """Every method's name, ours first."""
+    """Return the name of every method, those of dphead first."""
     return [*OURS, *sorted(set(_installed()) - set(OURS))]
 
 
 def solver_class(name: str) -> type:
-    """A method's solver, loaded.
+    """Load and return the solver class of a method.
 
-    Raises ValueError for an unknown name, one that several packages claim, and what
-    cannot be loaded or is no solver.
+    Raises
+    ------
+    ValueError
+        If the name is unknown or claimed by several packages, if its class cannot be
+        loaded, or if it is not a solver.
     """
     point = _claimed(name)
     if point is None:
@@ -60,19 +63,19 @@ def solver_class(name: str) -> type:
 
 
 def our_class(name: str) -> type:
-    """One of our methods' solver, whatever packages are installed."""
+    """Return the solver class of a dphead method, whatever packages are installed."""
     module, attribute = OURS[name].split(":")
     return getattr(import_module(module), attribute)
 
 
 def source(name: str) -> str:
-    """Whose defaults a method has, in words."""
+    """Return in words whose defaults a method has."""
     point = _claimed(name)
     return f"{_package(point) if point else 'dphead'}'s defaults"
 
 
 def _claimed(name: str) -> EntryPoint | None:
-    """The entry point that a name means; None for ours."""
+    """Return the entry point that claims a name, or None for a dphead method."""
     points = _installed().get(name, [])
     if not points and name not in OURS:
         raise ValueError(
@@ -106,7 +109,7 @@ def _installed() -> dict[str, list[EntryPoint]]:
 
 @lru_cache(maxsize=1)
 def _read(_: Iterable[str]) -> dict[str, list[EntryPoint]]:
-    """Entry points by name, found again when sys.path changes."""
+    """Return entry points by name, and look again when sys.path changes."""
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
         found.setdefault(point.name, []).append(point)

@@ -1,6 +1,7 @@
-"""docs/settings.md, from where the settings are declared.
+"""Write docs/settings.md from the declarations of the settings.
 
-`python -m dphead.planning.settings_page` writes it; a test holds it to the code.
+`python -m dphead.planning.settings_page` writes the page. A test compares it with the
+code.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ BATCHES = "batches, in other words (where there are steps, or rows are sampled)"
 
 
 def page() -> str:
-    """The page."""
+    """Return the text of the page."""
     parts = [HEAD]
     for name in OURS:
         found = [d for d in settable(name).values() if d is not None]
@@ -35,7 +36,7 @@ def page() -> str:
 
 
 def section(title: str, found: Iterable[Declared]) -> str:
-    """A title and a table."""
+    """Return a section of the page: a title and a table of settings."""
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
     for d in found:
         option = "option" if d.setting.option else ""

@@ -1,5 +1,6 @@
-"""Settings that say those of a solver in other words: epochs, batches of rows, how rows
-are prepared.
+"""Define alternative settings that stand for a solver's own.
+
+They are epochs, batch sizes, and the preparation of rows.
 """
 
 from dataclasses import dataclass, fields
@@ -18,7 +19,7 @@ from dphead.solvers.settings import (
 )
 
 T = TypeVar("T", "Batches", "RowPreparation")
-# each and the setting of a solver that it stands for
+# each alternative setting, and the solver's setting that it stands for
 STANDS_FOR = {
     "epochs": "steps",
     "base_learning_rate": "learning_rate",
@@ -44,7 +45,7 @@ BASE_BATCH = 512  # rows; TB21 Table 13
 
 @dataclass(frozen=True)
 class Batches:
-    """Poisson batches of an expected size, in rows and epochs."""
+    """Describe Poisson batches by their expected size in rows, and by epochs."""
 
     batch_size: Annotated[int | float | None, BATCH_SIZE] = None
     epochs: Annotated[float | None, EPOCHS] = None
@@ -54,7 +55,10 @@ class Batches:
         check_settings(self)
 
     def resolve(self, settings: dict[str, Any], facts: PublicFacts) -> dict[str, Any]:
-        """The settings with sampling_prob, steps and learning_rate for these."""
+        """Return the settings with the sampling_prob, steps and learning_rate set.
+
+        steps and learning_rate that are already in `settings` stay.
+        """
         found = dict(settings)
         if self.batch_size is not None:
             found["sampling_prob"] = min(1.0, self.batch_size / facts.n_rows)
@@ -69,7 +73,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class RowPreparation:
-    """How rows are brought to one scale before anything else."""
+    """Describe how rows are brought to one scale before anything else."""
 
     unit_norm: Annotated[bool | None, UNIT_NORM] = None
     center_share: Annotated[float | None, CENTER_SHARE] = None
@@ -85,7 +89,7 @@ class RowPreparation:
             )
 
     def centering(self) -> Centering | ChannelNormalization:
-        """What a solver is given."""
+        """Return the solver's `centering`."""
         if self.normalization is not None:
             return _normalization(self.normalization)
         share = Centering.share if self.center_share is None else self.center_share
@@ -104,6 +108,6 @@ def _normalization(table: dict[str, Any]) -> ChannelNormalization:
 
 
 def taken(kind: type[T], settings: dict[str, Any], names: set[str]) -> T:
-    """`kind` of its settings among `names`, which are taken out of the others."""
+    """Build `kind` from its settings among `names`, and remove them from `settings`."""
     own = {f.name for f in fields(kind)} & names & set(settings)
     return kind(**{name: settings.pop(name) for name in own})

@@ -1,7 +1,7 @@
-"""A few public rows in the place of many private ones: the plan of a fit of these,
-carried out on those, with as much less noise as the sums are smaller.
+"""Run the plan of a fit on many private rows with a few public rows instead.
 
-Nothing here may plan a fit that is to be private: what it releases was not paid for.
+The noise is scaled down in proportion to the smaller sums. Do not plan a private fit
+with this module: its releases are not charged to the budget.
 """
 
 from dataclasses import dataclass, replace
@@ -12,12 +12,21 @@ from dphead.solvers.base import Answer, PlannedRelease, PublicFacts, Solver, Ste
 
 @dataclass(frozen=True)
 class StandIn:
-    """A solver that has n_rows rows, each of which stands for facts.n_rows / n_rows.
+    """Run a solver on n_rows rows, each of which stands for facts.n_rows / n_rows rows.
 
-    It asks what `solver` asks of facts.n_rows rows, and tells it sums that are as much
-    larger, so that steps, ridges and shares of the budget are those of the larger fit.
-    facts: of the larger fit, budgeted (`Plan.budgeted`). Those of `plan` and `solve`
-    are not looked at.
+    The stand-in asks what `solver` asks for facts.n_rows rows, and scales the answers
+    up in proportion. So steps, ridges and shares of the budget are those of the larger
+    fit.
+
+    Parameters
+    ----------
+    solver : Solver
+        Solver of the larger fit.
+    facts : PublicFacts
+        Facts of the larger fit, budgeted (`Target.budgeted`). `plan` and `solve` ignore
+        the facts that they get.
+    n_rows : int
+        Number of rows of the small fit.
     """
 
     solver: Solver
@@ -26,11 +35,11 @@ class StandIn:
 
     @property
     def name(self) -> str:
-        """The solver's."""
+        """Return the solver's name."""
         return self.solver.name
 
     def plan(self, facts: PublicFacts) -> list[PlannedRelease]:
-        """The releases of the larger fit; their noise is `on_fewer_rows`'."""
+        """Return the releases of the larger fit; `on_fewer_rows` sets their noise."""
         return self.solver.plan(self.facts)
 
     def solve(self, facts: PublicFacts) -> Steps:
@@ -47,9 +56,10 @@ class StandIn:
 
 
 def on_fewer_rows(plan: Plan, n_rows: int) -> Plan:
-    """A plan's releases on n_rows rows, with the same noise relative to the sums.
+    """Return a plan on n_rows rows, with the same noise relative to the sums.
 
-    epsilon and delta stay those of the plan: they are not what its specs cost.
+    epsilon and delta stay those of the larger plan. They are not the cost of the new
+    releases.
     """
     specs = []
     for spec in plan.specs:

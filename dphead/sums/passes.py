@@ -133,7 +133,8 @@ def checked_sum(
             for made, run in pieces:
                 out = block_sum.add(ask, made, block.y[run], used[run], out)
             return out
-        # a block with the secret slot is never taken from `kept`, so it is one piece
+        # `known` is False for this block, so it has the row source's own size: one
+        # piece
         ((made, _),) = pieces
         return _add_checked(ask, block_sum, made, block, used, tested, out)
 
