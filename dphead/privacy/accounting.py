@@ -1,13 +1,16 @@
-"""From the list of releases to (epsilon, delta): what decides a charge.
+"""Compute (epsilon, delta) from a list of releases. This decides a charge.
 
-Full batches have a closed form (Gaussian differential privacy, GDP), Poisson batches
-privacy loss distributions (`loss_distribution.py`), and both Renyi divergences (RDP),
-which budgets need. `dphead/planning/calibration.py` goes back, from a budget to its
-noise.
+Full batches have a closed form (Gaussian differential privacy, GDP). Poisson batches
+use privacy loss distributions (PLD, `loss_distribution.py`). Both have Renyi
+divergences (RDP), which budgets need. `dphead/planning/calibration.py` does the
+inverse: it computes the noise from a budget.
 
-Where floating point or a grid leaves a doubt, answers must be rounded to the safe side.
-Sources: Dong, Roth, Su 2022 (GDP); Balle, Wang 2018 (its epsilon); Mironov 2017 and
-Mironov, Talwar, Zhang 2019 (RDP); Feldman, Zrnic 2021 (filters).
+Where floating point or a grid leaves a doubt, results must be rounded to the safe side.
+
+References
+----------
+Dong, Roth, Su 2022 (GDP); Balle, Wang 2018 (its epsilon); Mironov 2017 and Mironov,
+Talwar, Zhang 2019 (RDP); Feldman, Zrnic 2021 (filters).
 """
 
 import logging
@@ -30,27 +33,44 @@ RDP_ORDERS = (
     *range(11, 64),
     *(2**k for k in range(7, 14)),
 )
-# Limits, each to the safe side; chosen, not measured. Noise is a noise multiplier.
-LARGEST_EPSILON = 1e12  # above, epsilon is called infinite
-SMALLEST_RDP_NOISE = 1e-3  # Poisson batches with less noise have infinite RDP
-LARGEST_NOISE = 1e8  # Poisson batches with more are charged for this
-# 36 units of 2**-53: erfcx errs by at most 8.3 (330,000 places against mpmath), and
-# each operation around it by half of one
+# Limits, each to the safe side. They are chosen, not measured. The noise is a noise
+# multiplier.
+LARGEST_EPSILON = 1e12  # a larger epsilon is reported as infinite
+SMALLEST_RDP_NOISE = 1e-3  # Poisson batches with less noise get infinite RDP
+LARGEST_NOISE = 1e8  # Poisson batches with more noise are charged as with this
+# 36 units of 2**-53: erfcx errs by at most 8.3 units (measured at 330,000 points
+# against mpmath), and each operation around it by half a unit.
 MILLS_ROUNDING = 4e-15
-RDP_ROUNDING = 2e-15  # relative, of the few operations of a divergence or its epsilon
+RDP_ROUNDING = 2e-15  # relative error of the few operations of a divergence or epsilon
 
 
 @dataclass(frozen=True)
 class GaussianEvent:
-    """`count` releases of a Gaussian mechanism: what the accountants see of them.
+    """Describe `count` releases of a Gaussian mechanism, as the accountants see them.
 
-    noise_multiplier: noise sd over sensitivity; 0 is not private. Full batches: over
-    the relation's own sensitivity, so the same event holds under every relation.
-    Poisson batches (sampling_prob < 1): over the zero-out one (the clip norm C), also
-    under replace_one. rows_per_unit: the most rows that one protected unit (a row, or a
-    group of them) has among those that count. epoch_steps: 1, or of random allocation:
-    an epoch is so many of these releases, and each row is in one of them, at random
-    (proofs/allocation.md); then rows are the units, and noise is over C.
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise standard deviation over sensitivity; 0 is not private. For full batches it
+        is over the relation's own sensitivity, so the same event holds under every
+        relation. For Poisson batches it is over the zero-out sensitivity (the clip norm
+        C), also under replace-one. For allocated rows it is over C.
+    sampling_prob : float, default 1.0
+        Sampling rate in (0, 1]; below 1 for Poisson batches.
+    count : int, default 1
+        Number of releases.
+    rows_per_unit : int, default 1
+        The most rows of one unit of privacy (a row, or a group of rows) that count.
+    epoch_steps : int, default 1
+        Above 1 for random allocation: an epoch is so many of these releases, and each
+        row is in one of them, at random (proofs/allocation.md). Then the units are
+        rows.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or if rows are allocated and also sampled or
+        grouped.
     """
 
     noise_multiplier: float
@@ -79,24 +99,37 @@ class GaussianEvent:
 
     @property
     def is_full(self) -> bool:
-        """Whether every row is in each of these releases."""
+        """Return whether every row is in each of these releases."""
         return self.sampling_prob == 1 and self.epoch_steps == 1
 
     @property
     def epochs(self) -> int:
-        """How many epochs these releases begin: an epoch counts from its first."""
+        """Return how many epochs these releases begin.
+
+        An epoch counts from its first release.
+        """
         return -(-int(self.count) // self.epoch_steps)
 
 
 def event_of(release: Mapping[str, Any]) -> GaussianEvent:
-    """What the accountants see of one release.
+    """Return the event of one release, as the accountants see it.
 
-    release: `ReleaseSpec.row()`, or the same from a ledger, where group_cap may be
-    missing (it was written before there were groups), and epoch_steps is where it is 1.
-    A release with private=False counts as one without noise.
+    Parameters
+    ----------
+    release : mapping
+        `ReleaseSpec.row()`, or the same from a ledger. `group_cap` may be missing, in a
+        ledger older than groups. `epoch_steps` is missing where it is 1, and `private`
+        where it is True.
 
-    Guarantee: plans, the ledger and `ReleaseSpec` all get their events here, so a
-    release cannot be charged as one thing and reported as another.
+    Returns
+    -------
+    GaussianEvent
+        A release with `private` False counts as one without noise.
+
+    Guarantee
+    ---------
+    Plans, the ledger and `ReleaseSpec` all get their events here. So a release cannot
+    be charged as one thing and reported as another.
     """
     cap = release.get("group_cap")
     private = release.get("private", True)
@@ -109,7 +142,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
 
 
 def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
-    """The same releases, equal ones counted in one event, in order of appearance."""
+    """Return the same releases with equal ones in one event, in order of appearance."""
     counts: Counter[GaussianEvent] = Counter()
     for event in events:
         one = event if event.count == 1 else replace(event, count=1)
@@ -120,13 +153,13 @@ def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
 def require(
     ok: bool, what: str, name: str, value: object, hint: str = "Correct it."
 ) -> None:
-    """ValueError unless ok: `what` must hold, got the value."""
+    """Raise ValueError unless `ok`; the message says `what` must hold."""
     if not ok:
         raise ValueError(f"{what}, got {name}={value!r}. {hint}")
 
 
 def check(delta: float = 0.5, relation: str = "zero_out") -> None:
-    """ValueError for a delta or a relation that there is not."""
+    """Raise ValueError if `delta` or `relation` is invalid."""
     hint = "Use less than 1 / (number of rows)."
     require(0 < delta < 1, "delta must lie in (0, 1)", "delta", delta, hint)
     known = f"relation must be one of {RELATIONS}"
@@ -140,16 +173,39 @@ def epsilon(
     accountant: str = "auto",
     coarser: float = 1.0,
 ) -> float:
-    """Epsilon of the composition at `delta`.
+    """Return the epsilon of the composition at `delta`.
 
-    accountant: "exact" (full batches alone), "pld", "rdp", or "auto", which is exact
-    for full batches and pld otherwise, and the less of pld and rdp where rounding
-    leaves pld little or nothing of a small delta, or losses exceed 1e6 (rdp knows
-    neither replace_one nor units of several rows, nor allocated rows). coarser: how
-    many times wider the grid of pld is. Infinite when a release has no noise.
-    ValueError where an accountant does not apply.
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        The releases.
+    delta : float
+        In (0, 1).
+    relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
+        The neighboring relation.
+    accountant : {"auto", "exact", "pld", "rdp"}, default "auto"
+        "exact" takes only full batches. "rdp" takes no allocated rows; for Poisson
+        batches it takes neither replace-one nor units of several rows. "auto" is exact
+        for full batches and PLD otherwise. It is the smaller of PLD and RDP, where RDP
+        applies, if rounding leaves PLD little or nothing of a small delta, or if losses
+        exceed 1e6. For allocated rows, "auto" and "pld" also compute a bound with each
+        epoch as one full batch, and take the smaller one.
+    coarser : float, default 1.0
+        How many times wider the grid of PLD is.
 
-    Guarantee: an upper bound, for noise multipliers and sampling probabilities fixed
+    Returns
+    -------
+    float
+        Epsilon; infinite if a release has no noise.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid or the accountant does not apply.
+
+    Guarantee
+    ---------
+    An upper bound, for noise multipliers and sampling probabilities that were fixed
     before the data were read.
     """
     check(delta, relation)
@@ -167,7 +223,7 @@ def epsilon(
     if accountant == "rdp":
         curve = rdp_curve(events, RDP_ORDERS, relation)
         return epsilon_from_rdp(RDP_ORDERS, curve, delta)
-    from dphead.privacy.loss_distribution import pld_epsilon  # it takes seconds
+    from dphead.privacy.loss_distribution import pld_epsilon  # the import takes seconds
 
     found = pld_epsilon(tuple(events), delta, relation, coarser)
     if any(e.epoch_steps > 1 for e in events):
@@ -175,7 +231,8 @@ def epsilon(
     units = max((e.rows_per_unit for e in events), default=1)
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found
-    # rounding takes some 1e-13 a release off delta: seldom much, and rdp takes time
+    # Rounding takes about 1e-13 per release off delta. That is seldom much, and RDP
+    # takes time.
     count = sum(e.count for e in events)
     if found < math.inf and delta > 1e-11 * count:
         return found
@@ -183,8 +240,10 @@ def epsilon(
 
 
 def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
-    """The same with each allocated epoch as one full batch, which costs no less: that
-    is what somebody who knew a row's step would see of it (proofs/allocation.md).
+    """Return the same releases with each allocated epoch as one full batch.
+
+    It costs no less: it is what an observer who knew a row's step would see of the
+    epoch (proofs/allocation.md).
     """
     found = []
     for event in events:
@@ -195,13 +254,23 @@ def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
 
 
 def total_mu(events: Sequence[GaussianEvent]) -> float | None:
-    """GDP parameter mu of the composition; None if a batch is sampled or allocated.
+    """Return the GDP parameter mu of the composition.
 
-    It is sqrt(sum of count * (rows_per_unit / noise_multiplier)**2). Source: Dong,
-    Roth, Su 2022, Corollary 2 and, for groups, Theorem 6.
+    It is sqrt(sum of count * (rows_per_unit / noise_multiplier)**2).
 
-    Guarantee: exact for full batches with noise fixed beforehand, also when a query
-    depends on earlier results.
+    Returns
+    -------
+    float or None
+        None if a batch is sampled or allocated.
+
+    Guarantee
+    ---------
+    Exact for full batches with noise fixed beforehand, also if a query depends on
+    earlier results.
+
+    References
+    ----------
+    Dong, Roth, Su 2022, Corollary 2 and, for groups, Theorem 6.
     """
     events = [e for e in events if e.count]
     if not all(e.is_full for e in events):
@@ -215,16 +284,20 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """Smallest epsilon at which a mu-GDP mechanism is (epsilon, delta)-DP.
+    """Return the smallest epsilon at which a mu-GDP mechanism is (epsilon, delta)-DP.
 
-    Source: Balle, Wang 2018, Theorem 8.
+    Guarantee
+    ---------
+    Never below the true value. Infinite if the true value exceeds 1e12.
 
-    Guarantee: never below the true value; infinite when that exceeds 1e12.
+    References
+    ----------
+    Balle, Wang 2018, Theorem 8.
     """
     check(delta)
     require(mu >= 0, "mu must be at least 0", "mu", mu)
     target = math.log(delta)
-    # zCDP's conversion is above the exact one.
+    # The upper end is zCDP's conversion, which is above the exact one.
     low = 0.0
     high = mu * mu / 2 + mu * math.sqrt(-2 * target)
     if not high < LARGEST_EPSILON:
@@ -240,11 +313,11 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def log_delta(mu: float, epsilon: float) -> float:
-    """Upper bound, tight to rounding, on log delta(epsilon) of mu-GDP (0 < mu < inf).
+    """Return an upper bound, tight to rounding, on log delta(epsilon) of mu-GDP.
 
-    delta = Phi(t) - e^epsilon Phi(t - mu), where t = mu/2 - epsilon/mu. Since
-    e^epsilon phi(t - mu) = phi(t), it is phi(t) [R(t) - R(t - mu)] with Mills' ratio
-    R(x) = Phi(x)/phi(x): no large numbers are subtracted.
+    mu is positive and finite. delta = Phi(t) - e^epsilon Phi(t - mu), where t = mu/2 -
+    epsilon/mu. Since e^epsilon phi(t - mu) = phi(t), delta equals phi(t) [R(t) - R(t -
+    mu)] with Mills' ratio R(x) = Phi(x)/phi(x). So no large numbers are subtracted.
     """
     t = mu / 2 - epsilon / mu
     log_phi = -t * t / 2 - 0.5 * math.log(2 * math.pi)
@@ -256,14 +329,14 @@ def log_delta(mu: float, epsilon: float) -> float:
         ratio = _mills_ratio(t)
         excess = max(ratio - tail, 0.0) + MILLS_ROUNDING * ratio
         bound = log_phi + math.log(excess)
-    # what rounding of t can do to log delta, whose slope there is at most |t| + 1.3
+    # How far rounding of t can move log delta: its slope there is at most |t| + 1.3.
     moved = (abs(t) + 1.3) * (epsilon / mu + mu / 2)
     slack = 4e-16 * (2 + t * t + moved)
     return min(0.0, bound + slack)
 
 
 def _mills_ratio(x: float) -> float:
-    """Phi(x) / phi(x) of the standard normal law."""
+    """Return Phi(x) / phi(x) of the standard normal law."""
     scaled = float(erfcx(-x / math.sqrt(2)))
     return math.sqrt(math.pi / 2) * scaled
 
@@ -271,22 +344,44 @@ def _mills_ratio(x: float) -> float:
 def rdp_curve(
     events: Sequence[GaussianEvent], orders: Sequence[float], relation: str = "zero_out"
 ) -> np.ndarray:
-    """Total Renyi divergence at each order > 1.
+    """Return the total Renyi divergence at each order above 1.
 
-    ValueError for Poisson batches under replace_one or with units of several rows, and
-    for allocated rows: there is no bound for their pairs. Source: Mironov 2017,
-    Corollary 3; Mironov, Talwar, Zhang 2019, section 3.
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        The releases.
+    orders : sequence of float
+        Orders above 1.
+    relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
+        The neighboring relation.
 
-    Guarantee: an upper bound at each order; at orders that are not whole as far as
-    dp_accounting's series falls once it begins to fall, which is tested.
+    Returns
+    -------
+    ndarray of float64, shape (len(orders),)
+        The divergences.
+
+    Raises
+    ------
+    ValueError
+        For allocated rows, and for Poisson batches under replace-one or with units of
+        several rows: their pairs have no bound here.
+
+    Guarantee
+    ---------
+    An upper bound at each order. At fractional orders this assumes that dp_accounting's
+    series keeps falling once it begins to fall, which is tested.
+
+    References
+    ----------
+    Mironov 2017, Corollary 3; Mironov, Talwar, Zhang 2019, section 3.
     """
     check(relation=relation)
     total = np.zeros(len(orders))
-    rounding = RDP_ROUNDING + len(events) * 2.0**-52  # of each addition below, too
+    rounding = RDP_ROUNDING + len(events) * 2.0**-52  # covers the additions below too
     for event in (e for e in events if e.count):
         if event.is_full:
             mu = total_mu([event]) or 0.0
-            # the square of a small mu would be rounded to nothing
+            # The square of a small mu could be rounded to zero.
             half = max(mu * mu / 2, sys.float_info.min) if mu else 0.0
             total = total + np.asarray(orders) * (half * (1 + rounding))
             continue
@@ -306,15 +401,19 @@ def rdp_curve(
 def _poisson_rdp(
     sampling_prob: float, noise_multiplier: float, orders: tuple[float, ...]
 ) -> np.ndarray:
-    """Renyi divergence of one Poisson batch at each order, from dp_accounting."""
-    from dp_accounting.rdp import rdp_privacy_accountant as rdp  # it takes seconds
+    """Return the Renyi divergence of one Poisson batch at each order.
+
+    It is that of dp_accounting, plus what its rounding may have taken off.
+    """
+    # The import takes seconds.
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
     if noise_multiplier < SMALLEST_RDP_NOISE:
         return np.full(len(orders), np.inf)
-    # less noise costs more
+    # Less noise costs more, so this is on the safe side.
     noise_multiplier = min(noise_multiplier, LARGEST_NOISE)
-    # It warns of orders whose series does not converge; they come back infinite, which
-    # is safe.
+    # dp_accounting warns of orders at which its series does not converge. Their result
+    # is infinite, which is safe.
     logger = logging.getLogger("absl")
     before = logger.disabled
     logger.disabled = True
@@ -330,16 +429,16 @@ def _poisson_rdp(
 def _rdp_rounding(
     values: np.ndarray, sampling_prob: float, orders: tuple[float, ...]
 ) -> np.ndarray:
-    """At least what dp_accounting's rounding took off each divergence.
+    """Return at least what dp_accounting's rounding took off each divergence.
 
-    (order - 1) times a divergence is the logarithm of a sum of positive terms, so it
-    errs by no more than the logarithms of the terms and of the partial sums. These are
-    of numbers of at most `size`: lgamma(order + 1), order log q, order log(1 - q), the
-    logarithm of the sum, and the exponent, which is below the sum of these. Each of
-    some operations a term rounds by 2**-53 of that; there are order + 1 terms.
+    (order - 1) times a divergence is the logarithm of a sum of positive terms. So its
+    error is at most that of the logarithms of the terms and of the partial sums. The
+    numbers in them are at most `size`: lgamma(order + 1), order log q, order log(1 -
+    q), the logarithm of the sum, and the exponent, which is below the sum of these. A
+    few operations per term each round by 2**-53 of that, and there are order + 1 terms.
 
-    Orders that are not whole are series with all signs positive, an upper bound, cut at
-    e**-30 of the sum, and alternating from there: 1e-12 is for the cut.
+    The series of a fractional order has all signs positive, which gives an upper bound.
+    It is cut at e**-30 of the sum and alternates from there. The 1e-12 covers the cut.
     """
     alpha = np.asarray(orders, float)
     logs = -math.log(sampling_prob) - math.log1p(-sampling_prob)
@@ -350,12 +449,15 @@ def _rdp_rounding(
 
 
 def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
-    """Epsilon from RDP at one order.
+    """Return the epsilon that follows from RDP at one order.
 
-    Source: Canonne, Kamath, Steinke 2020, Proposition 12; Balle et al. 2020,
-    Theorem 21.
+    Guarantee
+    ---------
+    (order, rdp)-RDP implies (result, delta)-DP.
 
-    Guarantee: (result, delta)-DP follows from (order, rdp)-RDP.
+    References
+    ----------
+    Canonne, Kamath, Steinke 2020, Proposition 12; Balle et al. 2020, Theorem 21.
     """
     check(delta)
     require(order > 1, "order must be above 1", "order", order)
@@ -370,9 +472,11 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
 def epsilon_from_rdp(
     orders: Sequence[float], rdp: Sequence[float] | np.ndarray, delta: float
 ) -> float:
-    """The least epsilon over the orders.
+    """Return the smallest epsilon over the orders.
 
-    Guarantee: an upper bound when every order's divergence is one.
+    Guarantee
+    ---------
+    An upper bound if every order's divergence is one.
     """
     check(delta)
     if not np.any(rdp):
@@ -382,19 +486,25 @@ def epsilon_from_rdp(
 
 
 def filter_order(epsilon: float, delta: float) -> float:
-    """The one RDP order of an adaptive filter, from the budget alone.
+    """Return the one RDP order of an adaptive filter, from the budget alone.
 
-    Of 1.1, 1.2, ..., 10, whole numbers and roots of powers of two up to 8,192, it is
-    where a Gaussian mechanism may spend most. Source: Feldman, Zrnic 2021.
+    Candidates are 1.1, 1.2, ..., 10, whole numbers, and roots of powers of two up to
+    8,192. The result is the one at which a Gaussian mechanism may spend most.
 
-    Guarantee: none needed: any order fixed beforehand is valid, this one loses least.
+    Guarantee
+    ---------
+    None is needed: any order that is fixed beforehand is valid. This one loses least.
+
+    References
+    ----------
+    Feldman, Zrnic 2021.
     """
     check(delta)
     finite = 0 < epsilon < math.inf
     require(finite, "epsilon must be positive and finite", "epsilon", epsilon)
 
     def room(order: float) -> float:
-        """The most μ²/2 of a Gaussian mechanism that the budget allows there."""
+        """Return the largest mu²/2 that the budget allows a Gaussian mechanism."""
         failure = math.log(delta * order) / (order - 1)
         return (epsilon - math.log1p(-1 / order) + failure) / order
 
