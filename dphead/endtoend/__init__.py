@@ -1,8 +1,8 @@
-"""End-to-end training of whole networks, which needs `pip install 'dphead[endtoend]'`.
+"""Train whole networks end to end. This needs `pip install 'dphead[endtoend]'`.
 
 No network may mix rows, and nothing here may add noise: sums go through the same
 `release` as those of heads. `DPFinetuneClassifier` is imported on first use, so that
-planning (`choose`, `tan`) loads no torch.
+planning (`choose`, `tan`) does not import torch.
 """
 
 from typing import TYPE_CHECKING, Any

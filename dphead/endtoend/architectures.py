@@ -1,7 +1,8 @@
-"""The networks of two papers, layer by layer.
+"""Build the networks of two papers.
 
-Wide-ResNets as De22 C.1 (group norm, weight standardisation) and the tanh CNNs of TB21
-Tables 6 to 9. No layer may mix the rows of a batch (`models` refuses those that do).
+They are De22 C.1's Wide-ResNets (group norm, weight standardization) and TB21's tanh
+CNNs (Tables 6 to 9). No layer may mix the rows of a batch (`models` refuses such
+layers).
 """
 
 from collections.abc import Callable
@@ -14,13 +15,15 @@ STEM = 16  # channels of a Wide-ResNet's first layer
 
 
 class WSConv2d(nn.Conv2d):
-    """A convolution whose weights are standardised over the fan-in, differentiably
-    [De22 C.1; Qiao et al. 2019].
+    """Convolve with weights that are standardized over the fan-in, differentiably.
+
+    References: De22 C.1; Qiao et al. 2019.
     """
 
     def standardised(self, weight: Tensor) -> Tensor:
-        """(W - mean) / (sd sqrt(fan_in)) of weight (out, in, kh, kw), for each output
-        channel.
+        """Return (W - mean) / (sd sqrt(fan_in)) for each output channel.
+
+        `weight` has shape (out, in, kh, kw).
         """
         fan_in = weight[0].numel()
         variance, mean = torch.var_mean(
@@ -29,12 +32,12 @@ class WSConv2d(nn.Conv2d):
         return (weight - mean) * torch.rsqrt(torch.clamp(variance * fan_in, min=1e-4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """As `nn.Conv2d`, with standardised weights."""
+        """Return the same as `nn.Conv2d`, with standardized weights."""
         return self._conv_forward(x, self.standardised(self.weight), self.bias)
 
 
 class _Block(nn.Module):
-    """conv(pre(x)), conv(pre(.)), plus the shortcut [Zagoruyko and Komodakis 2016]."""
+    """Add a shortcut to conv(pre(conv(pre(x)))) [Zagoruyko and Komodakis 2016]."""
 
     def __init__(
         self,
@@ -65,11 +68,29 @@ class _Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-width [De22 C.1]: group norm with `groups` groups (0: none), weight
-    standardisation, no dropout.
+    """Build WRN-depth-width, without dropout [De22 C.1].
 
-    norm: "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5].
-        depth is 6k + 4.
+    Parameters
+    ----------
+    depth : int
+        6k + 4, at least 10.
+    width : int
+        Factor of the channels.
+    n_classes : int
+        Number of public classes.
+    channels : int, default 3
+        Image channels.
+    groups : int, default 16
+        Groups of the group norms; 0 for no norms.
+    standardise : bool, default True
+        Whether the convolutions' weights are standardized.
+    norm : {"before", "after"}, default "before"
+        "before" the activation (conv, norm, relu) or "after" it [TAN23 Figure 5].
+
+    Raises
+    ------
+    ValueError
+        If `depth`, `width` or `norm` is invalid.
     """
 
     def __init__(
@@ -115,18 +136,32 @@ class WideResNet(nn.Module):
         self.head = nn.Linear(inputs, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores (n, n_classes) of images (n, channels, h, w)."""
+        """Return the scores (n, n_classes) of images (n, channels, h, w)."""
         maps = self.final(self.blocks(self.stem(x)))
         return self.head(maps.mean(dim=(2, 3)))
 
 
 def tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
-    """A tanh CNN of TB21: "mnist" (Table 6), "cifar10", "cifar10-small" (7), "sn-mnist"
-    (8), "sn-cifar10" (9).
+    """Return a tanh CNN of TB21.
 
-    The sn- ones take ScatterNet maps, (81, 7, 7) and (243, 8, 8). Tables 8 and 9 as
-    printed have 20,778 and 179,530 parameters; the counts that TB21 states, 33,066 and
-    187,210, need Table 8 without poolings and Table 9 without its second.
+    Parameters
+    ----------
+    name : str
+        "mnist" (Table 6), "cifar10" or "cifar10-small" (Table 7), "sn-mnist" (Table 8)
+        or "sn-cifar10" (Table 9). The last two take ScatterNet maps, (81, 7, 7) and
+        (243, 8, 8).
+    n_classes : int
+        Number of public classes.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+
+    Notes
+    -----
+    Tables 8 and 9 as printed have 20,778 and 179,530 parameters. TB21 states 33,066 and
+    187,210: these need Table 8 without poolings, and Table 9 without its second.
     """
 
     def conv(

@@ -1,5 +1,6 @@
-"""A network's training for `dphead audit`: the same chunks, clips and sums, on the few
-rows that an audit has.
+"""Train a network for `dphead audit`, with the same chunks, clips and sums.
+
+An audit has only a few rows.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -18,7 +19,7 @@ from dphead.sums.reference import Ask
 
 
 class UsedRows:
-    """A `BlockSum`: the network's, without the slots that only fill up."""
+    """Sum as the network's `BlockSum` does, without the slots that are only padding."""
 
     parallel = False
 
@@ -26,15 +27,15 @@ class UsedRows:
         self.sums = sums
 
     def is_compared(self, query: Query) -> bool:
-        """As `TorchSums`."""
+        """Return False: no second computation checks the sum."""
         return False
 
     def norms(self, ask: Ask, block: Block) -> np.ndarray:
-        """As `TorchSums`."""
+        """Return the same as `TorchSums`."""
         return self.sums.norms(self._own(ask), block)
 
     def rows(self, ask: Ask, block: Block) -> Block:
-        """The block itself."""
+        """Return the block itself."""
         return block
 
     def add(
@@ -51,14 +52,15 @@ class UsedRows:
 
 @dataclass(frozen=True)
 class AuditedGradient(ModelGradient):
-    """`ModelGradient` that brings its own block sum, since an audit asks a query for
-    it. sums: of the network.
+    """Describe a `ModelGradient` that brings its own block sum.
+
+    An audit asks the query for a block sum. `sums` are the network's.
     """
 
     sums: TorchSums | None = field(default=None, repr=False, compare=False)
 
     def block_sum(self) -> UsedRows:
-        """How its blocks are summed."""
+        """Return the summation backend of its blocks."""
         assert self.sums is not None
         return UsedRows(self.sums)
 
@@ -71,9 +73,25 @@ def audited(
     groups: int = 16,
     **settings: Any,
 ) -> NetworkDescent:
-    """A solver for `dphead.analysis.audit`. shape: (channels, h, w) of a row.
+    """Return a solver for `dphead.analysis.audit`.
 
-    settings: of `NetworkDescent`.
+    Parameters
+    ----------
+    model : str
+        The network's name.
+    shape : tuple of int
+        (channels, h, w) of a row.
+    facts : PublicFacts
+        The public facts of the audit's rows.
+    groups : int, default 16
+        Groups of the group norms.
+    **settings
+        Settings of `NetworkDescent`.
+
+    Raises
+    ------
+    ValueError
+        If `shape` does not give `facts.n_features` numbers.
     """
     if int(np.prod(shape)) != facts.n_features:
         raise ValueError(

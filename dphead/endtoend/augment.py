@@ -1,9 +1,9 @@
-"""Random views of images, each from its row's own public random numbers.
+"""Make random views of images, each from its row's own public random numbers.
 
-The numbers of a view depend on (seed, step, the row's content, view) alone, so a row's
-statistic is the same wherever the row stands and whatever other rows are there: a slot
-would not do, as a removed row moves all later ones. They need not be secret: the
-guarantee holds for whoever knows them. Equal rows have equal views.
+A view's numbers depend only on (seed, step, the row's content, view). A row's statistic
+is therefore the same in any slot and beside any other rows. The slot itself cannot be
+used: a removed row moves all later ones. The numbers need not be secret: the guarantee
+holds against an attacker who knows them. Equal rows have equal views.
 """
 
 import hashlib
@@ -14,20 +14,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-MOST_VIEWS = 2**16  # of an image; chosen, not measured
-NUMBERS_A_VIEW = 16  # uniform numbers, more than any view takes
-GREY = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601
+MOST_VIEWS = 2**16  # views of one image; chosen, not measured
+NUMBERS_A_VIEW = 16  # uniform numbers per view: more than any augmentation uses
+GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601)
 
 
 def row_keys(x: np.ndarray) -> np.ndarray:
-    """(k,) uint64, each a blake2b digest of the bytes of one row of x (k, ...)."""
+    """Return (k,) uint64: a blake2b digest of the bytes of each row of x (k, ...)."""
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in x]
     return np.frombuffer(b"".join(digests), "<u8")
 
 
 def uniforms(seed: int, step: int, keys: np.ndarray, views: int) -> np.ndarray:
-    """(k, views, NUMBERS_A_VIEW) float32 in [0, 1) for row keys (k,), by splitmix64
-    (Steele et al. 2014).
+    """Return uniform numbers in [0, 1) for row keys (k,).
+
+    Returns (k, views, NUMBERS_A_VIEW) float32, by splitmix64 (Steele et al. 2014).
     """
     with np.errstate(over="ignore"):
         start = _mixed(_mixed(np.uint64(seed % 2**64)) + np.uint64(step))
@@ -41,6 +42,7 @@ def uniforms(seed: int, step: int, keys: np.ndarray, views: int) -> np.ndarray:
 
 
 def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
+    """Return the next output of splitmix64 for each state."""
     z = np.asarray(z, np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -48,8 +50,9 @@ def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
 
 
 def crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
-    """Random crop after padding by reflection, and flip [De22 C.2: 4 pixels; here an
-    eighth of the side by default].
+    """Crop at random after padding by reflection, and flip at random.
+
+    References: De22 C.2, which pads by 4 pixels; here an eighth of the side by default.
     """
     n, _, h, w = x.shape
     pad = max(1, round(h / 8)) if pad is None else pad
@@ -64,13 +67,16 @@ def crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
 
 
 def _reflected(index: Tensor, size: int) -> Tensor:
+    """Map indices outside 0..size - 1 back inside, by reflection at the borders."""
     index = index.abs()
     return torch.where(index >= size, 2 * (size - 1) - index, index)
 
 
 def resized_crop(x: Tensor, u: Tensor) -> Tensor:
-    """RRC: a box of 8 % to 100 % of the area, aspect ratio 3/4 to 4/3, resized
-    bilinearly; flip [TAN23 section 4.2].
+    """Crop a random box, resize it bilinearly, and flip it at random ("rrc").
+
+    The box has 8 % to 100 % of the area and an aspect ratio of 3/4 to 4/3 [TAN23
+    section 4.2].
     """
     n, _, h, w = x.shape
     area = 0.08 + 0.92 * u[:, 0]
@@ -91,8 +97,10 @@ def resized_crop(x: Tensor, u: Tensor) -> Tensor:
 
 
 def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
-    """Brightness, contrast and saturation times 1 - light to 1 + light, hue turned by
-    up to `hue` turns (YIQ).
+    """Change brightness, contrast, saturation and hue at random.
+
+    The first three are multiplied by 1 - light to 1 + light; the hue turns by up to
+    `hue` turns (YIQ).
     """
     scale = 1 + light * (2 * u[:, :3] - 1)
     brightness, contrast, saturation = scale[:, :, None, None, None].unbind(1)
@@ -117,14 +125,16 @@ def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
 
 
 def _grey(x: Tensor) -> Tensor:
+    """Return the gray image, with one channel."""
     if x.shape[1] != 3:
         return x.mean(dim=1, keepdim=True)
     return (x * x.new_tensor(GREY)[:, None, None]).sum(dim=1, keepdim=True)
 
 
 def _blurred(x: Tensor, sd: Tensor) -> Tensor:
-    """Gaussian blur, one standard deviation (n,) in pixels for each image, with a
-    kernel of a tenth of the side.
+    """Blur by a Gaussian with one standard deviation (n,), in pixels, for each image.
+
+    The kernel's width is a tenth of the side.
     """
     radius = max(1, x.shape[2] // 20)
     at = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
@@ -138,9 +148,9 @@ def _blurred(x: Tensor, sd: Tensor) -> Tensor:
 
 
 def ours(x: Tensor, u: Tensor) -> Tensor:
-    """ "OURS": crop after padding by reflection (20 pixels of 224), flip, light colour
-    jitter [TAN23 section 4.2].
+    """Apply TAN23's "OURS": crop, flip, and light color jitter [TAN23 section 4.2].
 
+    The crop follows padding by reflection (20 pixels of 224).
     The paper does not print the strength of its jitter; it is 0.2 here.
     """
     pad = max(4, round(20 * x.shape[2] / 224))
@@ -148,11 +158,12 @@ def ours(x: Tensor, u: Tensor) -> Tensor:
 
 
 def simclr(x: Tensor, u: Tensor) -> Tensor:
-    """ "SimCLR": resized crop, flip, strong colour jitter (odds 0.8), grey (0.2), blur
-    (0.5, from 64 pixels on).
+    """Apply "SimCLR": resized crop, flip, strong color jitter, gray and blur.
 
-    Source: Chen et al. 2020, appendix A; jitter strength 0.5 below 64 pixels as its
-        CIFAR-10 experiments, else 1.
+    Jitter has probability 0.8, gray 0.2, and blur 0.5 (images from 64 pixels on).
+
+    Source: Chen et al. 2020, appendix A. Jitter has strength 0.5 below 64 pixels, as in
+    its CIFAR-10 experiments, else 1.
     """
     small = x.shape[2] < 64
     strength = 0.5 if small else 1.0
@@ -166,6 +177,7 @@ def simclr(x: Tensor, u: Tensor) -> Tensor:
 
 
 def _where(chosen: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return the images of `a` where `chosen` (n,) holds, else those of `b`."""
     return torch.where(chosen[:, None, None, None], a, b)
 
 
@@ -180,10 +192,25 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def views_of(
     x: Tensor, keys: np.ndarray, views: int, augment: str, seed: int, step: int
 ) -> Tensor:
-    """(k, max(views, 1), c, h, w) views of images x (k, c, h, w) in [0, 1] with
-    `row_keys`.
+    """Return the views of images.
 
-    0 views: the images as they are.
+    Parameters
+    ----------
+    x : Tensor of shape (k, c, h, w)
+        Images, in [0, 1].
+    keys : ndarray of shape (k,), uint64
+        Their `row_keys`.
+    views : int
+        Number of views. 0 returns the images unchanged.
+    augment : str
+        "none" or a name of AUGMENTATIONS.
+    seed, step : int
+        They determine the random numbers, together with the keys.
+
+    Returns
+    -------
+    Tensor of shape (k, max(views, 1), c, h, w)
+        The views.
     """
     if views == 0 or augment == "none":
         return x[:, None].expand(-1, max(views, 1), -1, -1, -1)

@@ -1,4 +1,7 @@
-"""A training's state between its steps: made of noisy releases alone."""
+"""Save and load a training's state between steps.
+
+The state is a function of noisy releases alone.
+"""
 
 import hashlib
 from pathlib import Path
@@ -12,7 +15,7 @@ from dphead.runs.custody import CHECKPOINT
 
 
 def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
-    """Durably, and whole or not at all.
+    """Write the state durably, and whole or not at all.
 
     Everything in it was computed from noisy releases.
     """
@@ -24,7 +27,10 @@ def save_checkpoint(out: Path, fit_id: str, state: Progress) -> None:
 
 
 def _digest(values: dict[str, np.ndarray]) -> str:
-    """Of names, shapes and bytes: an archive may lose a member in silence."""
+    """Return a SHA-256 of names, shapes and bytes.
+
+    It finds members that are missing: an archive can lose one without an error.
+    """
     digest = hashlib.sha256()
     for name, value in sorted(values.items()):
         digest.update(repr((name, value.dtype.str, value.shape)).encode())
@@ -33,8 +39,9 @@ def _digest(values: dict[str, np.ndarray]) -> str:
 
 
 def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
-    """The last checkpoint of this fit, or None. ValueError for another fit's, and for
-    a damaged one.
+    """Return the last checkpoint of this fit, or None if there is none.
+
+    Raises ValueError if the checkpoint is damaged or belongs to another fit.
     """
     path = out / CHECKPOINT
     if not path.exists():
@@ -42,13 +49,13 @@ def load_checkpoint(out: Path, fit_id: str) -> Progress | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             values = dict(file)
-        # of before there were digests: without one
+        # a checkpoint from before there were digests has none
         if str(values.pop("sha256", _digest(values))) != _digest(values):
             raise ValueError("another digest")
         step = int(values.pop("step"))
         found = str(values.pop("fit_id"))
         state = Progress(step, **values)
-    except Exception as error:  # whatever damage leads numpy and zipfile to
+    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
         raise ValueError(
             f"a checkpoint must be as it was written, got {path} damaged. The releases "
             "before it are gone: start in a new folder, which is charged again."

@@ -1,5 +1,6 @@
-"""Whichever of noise, batch size and steps was left out, from the budget and the other
-two. No data is needed.
+"""Solve for noise, batch size or steps, from the budget and the other two.
+
+No data is needed.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +11,25 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.settings import RELEASES
 
-MOST_STEPS = RELEASES  # that a search tries: a plan holds no more
+MOST_STEPS = RELEASES  # the most that a search tries: a plan holds no more
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """noise_multiplier sigma, expected batch_size B and steps T of a training, and the
-    epsilon that they cost. sampling_prob, epoch_steps: as `ReleaseSpec`.
+    """Hold a training's noise, batch size and steps, and the epsilon that they cost.
+
+    Attributes
+    ----------
+    noise_multiplier : float
+        The noise multiplier sigma; 0 for no noise.
+    batch_size : int
+        The expected batch size B.
+    steps : int
+        The number of steps T.
+    epsilon : float
+        What they cost.
+    sampling_prob, epoch_steps : float, int
+        As in `ReleaseSpec`.
     """
 
     noise_multiplier: float
@@ -37,14 +50,36 @@ def schedule(
     others: Sequence[GaussianEvent] = (),
     epoch_steps: int | None = None,
 ) -> Schedule:
-    """Complete a schedule: the least noise, the largest batch or the most steps that
-    the target allows.
+    """Complete a schedule with the least noise, largest batch or most steps.
 
-    others: further releases of the same fit. epsilon = inf: no noise, batch size and
-        steps must be given. epoch_steps: of random allocation, whose batches are of
-        about n_rows / epoch_steps rows; None for Poisson batches.
-    Raises ValueError unless exactly two (or all three, within the budget) are given, or
-    where none fits.
+    Parameters
+    ----------
+    n_rows : int
+        Public number of rows.
+    target : Target
+        The budget. At epsilon = inf there is no noise: give batch size and steps.
+    noise_multiplier : float, optional
+        The noise multiplier sigma.
+    batch_size : int, optional
+        Expected size of a batch.
+    steps : int, optional
+        Number of steps.
+    others : sequence of GaussianEvent, default ()
+        Further releases of the same fit.
+    epoch_steps : int, optional
+        Steps of an epoch of random allocation, with batches of about n_rows /
+        epoch_steps rows; None for Poisson batches.
+
+    Returns
+    -------
+    Schedule
+        The given values with the missing one.
+
+    Raises
+    ------
+    ValueError
+        Unless two of noise_multiplier, batch_size and steps are given, or all three
+        within the budget; or if no value fits.
     """
     epsilon = target.epsilon
     check_budget(epsilon, target.delta)
@@ -56,7 +91,7 @@ def schedule(
     _check_given(given)
     _check_ranges(n_rows, given)
 
-    whole = epoch_steps or 1  # what steps are a multiple of
+    whole = epoch_steps or 1  # steps are a multiple of this
     accounting.require(
         (steps or 0) % whole == 0,
         f"steps must be whole epochs of {whole}",
@@ -113,7 +148,7 @@ def schedule(
 
 
 def _check_given(given: dict[str, float | None]) -> None:
-    """ValueError unless at most one is left out."""
+    """Raise ValueError if two or more values are missing."""
     missing = [name for name, value in given.items() if value is None]
     if len(missing) > 1:
         raise ValueError(
@@ -123,7 +158,7 @@ def _check_given(given: dict[str, float | None]) -> None:
 
 
 def _check_ranges(n_rows: int, given: dict[str, float | None]) -> None:
-    """ValueError unless what is given is positive, and no batch or step too many."""
+    """Raise ValueError if a given value is not positive, or is too large."""
     for name, value in ({"n_rows": n_rows} | given).items():
         if value is not None and not value > 0:
             raise ValueError(
@@ -142,8 +177,9 @@ def _check_ranges(n_rows: int, given: dict[str, float | None]) -> None:
 
 
 def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) -> int:
-    """The largest whole number that fits, by doubling and bisection; `fits` holds below
-    some number and not above.
+    """Return the largest whole number up to `most` that fits, by bisection.
+
+    It doubles, then bisects. `fits` must hold below some number and not above it.
     """
     if not fits(1):
         raise ValueError(

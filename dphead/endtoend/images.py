@@ -1,5 +1,6 @@
-"""Image sources as 8-bit arrays of one size, in the order that `dphead extract` gives
-rows.
+"""Read image sources as 8-bit arrays of one size.
+
+Rows are in the order of `dphead extract`.
 """
 
 from collections import Counter
@@ -19,13 +20,30 @@ from extract.sources import log_left_out, open_source
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """x: (n, channels, h, w) uint8; y: (n,) int, -1 for none; classes: the declared
-    ones; declared: how. readable: (n,) bool; an image that is not has label -1 in y, so
-    that it counts zero, and its own in `labels`.
+    """Hold the images of a source with their labels.
 
-    grouped: whether the source says which images belong together (a group column).
-    digests: uint64, of each image that could be read, under an index's key.
-    names: the private name of each image.
+    Attributes
+    ----------
+    x : ndarray of shape (n, channels, h, w), uint8
+        The images.
+    y : ndarray of shape (n,), int
+        Labels that count: -1 for none, also for an image that cannot be read.
+    classes : list of str
+        The declared classes.
+    declared : str
+        How the classes were declared.
+    splits : list of str
+        The source's splits.
+    digests : ndarray, uint64
+        Of each image that could be read, under an index's key.
+    labels : ndarray of shape (n,), int
+        All labels, also of images that cannot be read.
+    readable : ndarray of shape (n,), bool
+        Which images could be read.
+    grouped : bool
+        Whether the source says which images belong together (a group column).
+    names : sequence of str
+        The private name of each image.
     """
 
     x: np.ndarray
@@ -50,17 +68,41 @@ def load_images(
     index: ImageIndex | None = None,
     pixels: PixelRange | None = None,
 ) -> LabelledImages:
-    """Read a folder, manifest, archive, IDX, CIFAR or npz source (`extract.sources`)
-    into memory.
+    """Read a source of images (`extract.sources`) into memory.
 
-    size: side of the square, or (h, w), that images are resized to; needed for files,
-    which may differ in size.
-    channels: 1 or 3 (default: that of an array; 3 for files). An image that cannot be
-    read has no label, so that it counts zero. layout: what the folders of the files'
-    paths are (`extract.layout`). index: knows images that were seen before; None makes
-    no digests. pixels: what is declared of images' samples.
-    Raises ValueError for a source without public classes or with several splits and
-    none named.
+    A source is a folder, manifest, archive, IDX, CIFAR or npz file. An image that
+    cannot be read has no label, so that it counts zero.
+
+    Parameters
+    ----------
+    path : str or Path
+        The source.
+    classes : Classes
+        How the classes are declared public.
+    split : str, optional
+        The split to read.
+    size : int or (int, int), optional
+        Side of the square, or (h, w), to which images are resized. Files need it,
+        because they may differ in size.
+    channels : int, optional
+        1 or 3. Default: that of an array; 3 for files.
+    layout : str, optional
+        Meaning of the folders of the files' paths (`extract.layout`).
+    index : ImageIndex, optional
+        Index of images that were seen before. It computes the digests; None computes
+        none.
+    pixels : PixelRange, optional
+        What is declared of the images' samples.
+
+    Returns
+    -------
+    LabelledImages
+        The images, in the row order of `dphead extract`.
+
+    Raises
+    ------
+    ValueError
+        If the source has no public classes, or several splits and none is named.
     """
     source = open_source(path, classes, split, layout, pixels=pixels)
     log_left_out(source.left_out)
@@ -97,8 +139,10 @@ def load_images(
 def _as_they_are(
     source: Source, arrays: np.ndarray, index: ImageIndex | None
 ) -> tuple[np.ndarray, list[int]]:
-    """(images (n, channels, height, width), their digests) of arrays (n, height,
-    width), or with channels last.
+    """Return (images, their digests) of arrays, without resizing.
+
+    Arrays have shape (n, height, width), or channels last; images (n, channels, height,
+    width).
     """
     x = arrays[:, None] if arrays.ndim == 3 else arrays.transpose(0, 3, 1, 2)
     if index is None:
@@ -113,8 +157,10 @@ def _resized(
     channels: int | None,
     index: ImageIndex | None,
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """(images (n, channels, height, width), which of them can be read (n,), the digests
-    of these). size: None for arrays, which have their own.
+    """Return (images, which of them can be read (n,), the digests of these), resized.
+
+    Images have shape (n, channels, height, width). `size` is None for arrays, which
+    have their own.
     """
     arrays = source.arrays
     own: tuple[int, int] = (0, 0) if arrays is None else arrays.shape[1:3]

@@ -1,4 +1,4 @@
-"""What decides the training of a network: plain data, all of it public."""
+"""Hold what decides the training of a network: plain data, all of it public."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,18 +13,56 @@ from extract.images import PixelRange
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneOptions(RunOptions):
-    """Everything that decides a training.
+    """Hold everything that decides a training.
 
-    features: images, or a features file of maps. source: where the settings come from.
-    classes: how they are declared public (images). layout: what the folders of image
-    files are (`extract.layout`), of the test's too; None is split/class with a split,
-    else class. bits, intensity: what is declared of the images' samples, of the test's
-    too (`extract.images.PixelRange`). shape: (channels, h, w) of the rows of a features
-    file. same_data_as: a features file of the same images, whose ledger counts.
-    dataset_id: the same by its id. new_data_set: these are others, although a data set
-    holds some of them. mean, std: of pixels in [0, 1], of all channels or one each;
-    public numbers; None takes the model's own. vote: augmented views of each test image
-    that vote. checkpoint: steps between checkpoints.
+    The options of `RunOptions` apply too; `features` is a source of images, or a
+    features file of maps.
+
+    Parameters
+    ----------
+    settings : Settings
+        The training's settings.
+    classes : Classes
+        How the classes are declared public (images).
+    layout : str, optional
+        Meaning of the folders of image files, also of the test's (`extract.layout`).
+        None is split/class with a split, else class.
+    bits, intensity : int and (float, float), optional
+        Declared range of the images' samples, also of the test's
+        (`extract.images.PixelRange`).
+    source : str, default "dphead's defaults"
+        Where the settings come from.
+    weights : str, optional
+        A file of public weights.
+    groups, standardise, init_seed
+        As `groups`, `standardise` and `seed` of `ModelSpec`.
+    image_size : int, optional
+        Side to which images are resized.
+    shape : tuple of int, optional
+        (channels, h, w) of the rows of a features file.
+    mean, std : float or tuple of float, optional
+        Of pixels in [0, 1], for all channels or one each; public numbers. None uses the
+        model's own.
+    same_data_as : Path, optional
+        A features file of the same images. Its data set's ledger counts the run.
+    dataset_id : str, optional
+        The same, by the data set's id.
+    new_data_set : bool, default False
+        Whether these images are a new data set, although another one holds some of
+        them.
+    vote : int, default 0
+        Augmented views of each test image that vote.
+    device : str, default "cpu"
+        Where the network runs.
+    bf16 : bool, default False
+        Whether products are computed in bfloat16.
+    checkpoint : int, default 20
+        Steps between checkpoints.
+
+    Raises
+    ------
+    ValueError
+        If `checkpoint` is out of range.
     """
 
     settings: Settings

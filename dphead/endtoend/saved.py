@@ -1,6 +1,4 @@
-"""A trained network in its run folder: written, read back, measured, and used on new
-rows.
-"""
+"""Write a trained network to its run folder, read it back, measure it, and use it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,8 +31,10 @@ from extract.images import PixelRange
 def save_network(
     out: Path, network: Network, state: Progress, facts: dict[str, Any]
 ) -> str:
-    """Write model.safetensors (all weights, the averaged ones where trained, and the
-    rows' transform) and model.json; returns the sha256 of the former.
+    """Write model.safetensors and model.json, and return the sha256 of the former.
+
+    model.safetensors holds all weights (for trained parameters, the averaged ones) and
+    the transform of the rows.
     """
     PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
     tensors = {
@@ -51,11 +51,21 @@ def save_network(
 def load_network(
     folder: str | Path, device: str = "cpu"
 ) -> tuple[Network, Progress, dict[str, Any]]:
-    """(network, its weights and transform, model.json) of a run folder; `scores`
-    predicts. device: "auto" takes a GPU.
+    """Return (network, its weights and transform, model.json) of a run folder.
 
-    Raises ValueError if the folder does not hold a network of this format, or one that
-    was changed.
+    Pass them to `scores` to predict.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The run folder.
+    device : str, default "cpu"
+        Where the network runs; "auto" uses a GPU if there is one.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds no network of this format, or one that was changed.
     """
     tensors, facts = read_sealed(Path(folder), "model")
     with as_written("a network", folder):
@@ -76,7 +86,10 @@ def load_network(
 
 
 def _spec(facts: dict[str, Any]) -> NetworkSpec:
-    """The network that model.json says. TypeError or KeyError if it says none."""
+    """Return the network that model.json describes.
+
+    Raises TypeError or KeyError if it describes none.
+    """
     spec = dict(facts["network"])
     model = ModelSpec(**(spec.pop("model") | {"weights": None, "trainable": ()}))
     # shape, mean, std
@@ -90,8 +103,18 @@ def _spec(facts: dict[str, Any]) -> NetworkSpec:
 
 
 class Opened(NamedTuple):
-    """Rows for a network: x (n, ...), y (n,) class positions, which can be read (n,),
-    and their private names or None.
+    """Hold rows for a network.
+
+    Attributes
+    ----------
+    x : ndarray of shape (n, ...)
+        The rows.
+    y : ndarray of shape (n,)
+        Class positions.
+    readable : ndarray of shape (n,), bool
+        Which rows can be read.
+    names : sequence of str or None
+        Their private names.
     """
 
     x: np.ndarray
@@ -121,10 +144,29 @@ def open_rows(
     layout: str | None = None,
     measured: bool = False,
 ) -> Opened:
-    """Images, brought to the network's size and channels, or a features file's maps.
+    """Read rows for a network.
 
-    facts: model.json. measured: only rows with a label of the network's classes;
-        ValueError if there are none.
+    They are images, brought to its size and channels, or a features file's maps.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    facts : dict
+        Its model.json.
+    source : Path
+        Images or a features file, as the network was trained on.
+    split : str or None
+        The split to read.
+    layout : str, optional
+        Meaning of the folders of image files.
+    measured : bool, default False
+        Whether to keep only rows with a label of the network's classes.
+
+    Raises
+    ------
+    ValueError
+        If the source does not suit the network, or `measured` leaves no row.
     """
     spec = network.spec
     names = facts["class_names"]
@@ -162,10 +204,10 @@ def open_rows(
 def scores(
     network: Network, state: Progress, rows: Opened, vote: int = 0
 ) -> np.ndarray:
-    """Scores (n, n_classes) of the averaged weights on rows, through the rows'
-    transform. vote: views that vote.
+    """Return the scores (n, n_classes) of the averaged weights on rows.
 
-    A row that cannot be read, or is not finite, has NaN.
+    Rows go through the transform first. `vote` is the number of views that vote. A row
+    that cannot be read, or is not finite, has NaN.
     """
     x = rows.x if network.spec.pixels else network_rows(state.transform, rows.x)
     found = network.scores(state.average, x, vote=vote)
@@ -176,8 +218,9 @@ def scores(
 def evaluate(
     network: Network, state: Progress, rows: Opened, vote: int = 0
 ) -> dict[str, Any]:
-    """Metrics of the averaged weights on labelled rows; with `vote`, "vote_accuracy"
-    besides.
+    """Return metrics of the averaged weights on labelled rows.
+
+    With `vote`, they include "vote_accuracy".
     """
     metrics = evaluate_scores(scores(network, state, rows), rows.y)
     if vote:

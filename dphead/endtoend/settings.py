@@ -1,4 +1,4 @@
-"""A training's settings: defaults (De22's), then a preset's, then the user's."""
+"""Combine a training's settings: De22's defaults, then a preset's, then the user's."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
@@ -26,18 +26,40 @@ VIEWS = Setting("Augmented views of an image.", FEW)
 
 @dataclass(frozen=True)
 class Settings(Step):
-    """How a network is trained.
+    """Hold the settings of a network's training.
 
-    None: solved for (noise_multiplier, batch_size, steps), or left to the model.
+    None for noise_multiplier, batch_size or steps means: solve for it. The settings of
+    `Step` apply too.
 
-    sampling: "poisson", each image in each batch by chance; "allocation", each in one
-        batch of an epoch, by chance (docs/networks.md).
-    epochs, base_learning_rate: instead of steps (epochs n / batch) and learning_rate
-        (times batch / 512), as TB21.
-    layers: () trains all; else the parameters whose names hold one of these regular
-        expressions.
-    views: De22's augmentation multiplicity K. normalization: `ChannelNormalization`'s
-        settings. The rest: `Step`.
+    Parameters
+    ----------
+    model : str, default "wrn-16-4"
+        The network's name.
+    norm : {"before", "after"}, default "before"
+        Where a Wide-ResNet's norms are.
+    layers : tuple of str, default ()
+        Regular expressions. A parameter is trained if its name matches one; () trains
+        all.
+    noise_multiplier : float, optional
+        Of each step.
+    batch_size : int, optional
+        Expected size of a batch.
+    sampling : {"poisson", "allocation"}, default "poisson"
+        "poisson" draws each image into each batch independently. "allocation" draws
+        each image into one batch of an epoch (docs/networks.md).
+    steps : int, optional
+        Number of steps.
+    epochs : float, optional
+        Alternative to `steps`, as in TB21: steps = epochs n / batch_size.
+    base_learning_rate : float, optional
+        Alternative to `learning_rate`, as in TB21: it is multiplied by batch_size /
+        512.
+    views : int, default 0
+        De22's augmentation multiplicity K.
+    augment : str, default "none"
+        How the views are made.
+    normalization : dict, optional
+        Settings of `ChannelNormalization`.
     """
 
     model: Annotated[str, Setting("The network's name.")] = "wrn-16-4"
@@ -54,7 +76,11 @@ class Settings(Step):
     normalization: Annotated[dict[str, Any] | None, NORMALIZATION] = None
 
     def resolved(self, n_rows: int) -> "Settings":
-        """With epochs and base_learning_rate turned into steps and learning_rate."""
+        """Return the settings with epochs and base_learning_rate converted.
+
+        They become steps and learning_rate. Raises ValueError if `batch_size` is
+        missing, or if both epochs and steps are given.
+        """
         found = self
         if self.epochs is not None:
             if self.steps is not None or self.batch_size is None:
@@ -77,7 +103,7 @@ class Settings(Step):
         return found
 
     def epoch_steps(self, n_rows: int) -> int:
-        """Steps of an epoch of random allocation, 1 for Poisson batches."""
+        """Return the steps of an epoch of random allocation; 1 for Poisson batches."""
         if self.sampling == "poisson":
             return 1
         if self.batch_size is None:
@@ -90,7 +116,7 @@ class Settings(Step):
 
 NAMES = {f.name for f in fields(Settings)}
 RENAMED = {"augmentation_multiplicity": "views"}
-# what a preset's table means by leaving them out
+# values of settings that a preset's table omits
 UNSAID_IN_PRESETS = {"normalize": False, "average": "last", "momentum": 0.9}
 HEAD_SETTINGS = {
     "loss",
@@ -107,11 +133,28 @@ HEAD_SETTINGS = {
 def make_settings(
     options: dict[str, Any], preset: str | None = None, epsilon: float | None = None
 ) -> tuple[Settings, str]:
-    """(settings, where they come from). options: the user's, None values ignored.
+    """Return (settings, their source) from the user's options and a preset.
 
-    preset: "NAME", or "NAME/COLUMN" for one whose table has several columns: COLUMN is
-    the data set or epsilon that heads it, by default this `epsilon`. Raises ValueError
-    for names that do not exist and presets that cannot be run.
+    Parameters
+    ----------
+    options : dict
+        The user's settings. None values are ignored.
+    preset : str, optional
+        "NAME", or "NAME/COLUMN" if the preset's table has several columns. COLUMN is
+        the data set or epsilon that heads it.
+    epsilon : float, optional
+        The column if `preset` names none.
+
+    Returns
+    -------
+    tuple of (Settings, str)
+        The settings, and where they come from.
+
+    Raises
+    ------
+    ValueError
+        If a name does not exist, a value is out of range, or the preset does not train
+        a network.
     """
     given = {k: v for k, v in options.items() if v is not None}
     unknown = sorted(set(given) - NAMES)
@@ -119,7 +162,7 @@ def make_settings(
         raise ValueError(
             f"settings must be a network's, got {unknown}. It has {sorted(NAMES)}."
         )
-    Settings(**given)  # refuses what cannot be, before anything is made of it
+    Settings(**given)  # refuse invalid values before using any of them
     known, source = (
         ({}, "dphead's defaults") if preset is None else _from_preset(preset, epsilon)
     )
@@ -144,6 +187,7 @@ def make_settings(
 
 
 def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]:
+    """Return (settings, source) of a preset, in the names of `Settings`."""
     base, _, wanted = name.partition("/")
     data = presets.load(base)
     table = UNSAID_IN_PRESETS | data.get("dp-sgd", {})

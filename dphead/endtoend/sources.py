@@ -1,5 +1,6 @@
-"""The rows that a network is trained and measured on: images, or the maps of a features
-file.
+"""Open the rows that a network is trained and measured on.
+
+They are images, or the maps of a features file.
 """
 
 import uuid
@@ -27,12 +28,24 @@ from extract.index import ImageIndex
 
 @dataclass(frozen=True)
 class Data:
-    """Rows of one source.
+    """Hold the rows of one source.
 
-    rows: private rows; measured: the same, to measure on; shape: (channels, h, w);
-    pixels: 8-bit images, not feature maps. split: the one that the rows are, "all" of a
-    source without. source: what the report says of it. digests: of images, for the
-    index of those seen before.
+    Attributes
+    ----------
+    rows : Rows
+        The private rows.
+    measured : Opened
+        The same rows, to measure on.
+    shape : tuple of int
+        (channels, h, w) of a row.
+    pixels : bool
+        Whether rows are 8-bit images, not feature maps.
+    split : str
+        The split of the rows; "all" for a source without splits.
+    source : Source
+        What the report says of the source.
+    digests : ndarray or None
+        Of images, for the index of images seen before.
     """
 
     rows: Rows
@@ -45,7 +58,10 @@ class Data:
 
 
 class MeasuredRows(NamedTuple):
-    """Rows to measure on, those with a class; origin: `files.test_origin`."""
+    """Hold the rows to measure on: those with a class.
+
+    `origin` is the result of `files.test_origin`.
+    """
 
     rows: Opened
     origin: str
@@ -57,13 +73,17 @@ def load_data(
     split: str | None,
     index: ImageIndex | None = None,
 ) -> Data:
-    """Images, of no data set yet (`identified`), or the maps of a features file."""
+    """Load images, or the maps of a features file.
+
+    Images have no data set id yet (`identified`).
+    """
     if files.is_features_file(path):
         return _load_maps(options, path, split)
     return _load_images(options, path, split, index)
 
 
 def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
+    """Load a split of a features file."""
     files.check_layout(options.layout, path)
     if options.pixels != PixelRange():
         raise ValueError(
@@ -100,6 +120,7 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
 def _load_images(
     options: FinetuneOptions, path: Path, split: str | None, index: ImageIndex | None
 ) -> Data:
+    """Load images, without a data set id."""
     model = options.settings.model
     channels = 1 if model == "tb21-mnist" else None
     given = (options.classes, split, options.image_size, channels, options.layout)
@@ -136,24 +157,41 @@ def _load_images(
 
 
 def known_images(options: FinetuneOptions) -> ImageIndex | None:
-    """The home's index. None without a home, which a named ledger does not need."""
+    """Return the index of known images, or None without a home.
+
+    A run with a named ledger does not need a home.
+    """
     return image_index() if options.ledger is None or has_home() else None
 
 
 def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -> Data:
-    """The data with the id of its data set: a features file's own; of images the one
-    that is named, by an id, a file or a ledger, else the one that holds them already,
-    else a new one; no new one for a run that no ledger counts. index: None without a
-    home.
+    """Return the data with the id of its data set.
 
-    ValueError where it must be said whose images these are.
+    A features file has its own id. For images, the id is that of the data set that an
+    option names (by an id, a file or a ledger), else of the one that already holds the
+    images, else a new one. A run that no ledger counts gets no new id, and without an
+    index only an option gives one.
+
+    Parameters
+    ----------
+    options : FinetuneOptions
+        The run's options.
+    data : Data
+        The rows.
+    index : ImageIndex or None
+        The index of known images; None without a home.
+
+    Raises
+    ------
+    ValueError
+        If the user must say to which data set the images belong.
     """
     if data.digests is None:
         return data
     named = _named(options)
     uncounted = options.ledger is None and np.isinf(options.epsilon)
     if options.ledger == IN_MEMORY or (named is None and uncounted):
-        # known images may have a budget, which counts every fit
+        # the data set of known images may have a budget, and then counts every fit
         known = index.overlaps(data.digests) if index is not None else []
         named = named or next((o.dataset_id for o in known if o.notable), None)
         return replace(data, source=replace(data.source, dataset_id=named))
@@ -167,7 +205,10 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
 
 
 def _named(options: FinetuneOptions) -> str | None:
-    """The data set that the user names, or None."""
+    """Return the data set that the user names, or None.
+
+    Raises ValueError if more than one option names it.
+    """
     given = (options.same_data_as, options.dataset_id, options.new_data_set or None)
     if len(given) - given.count(None) > 1:
         raise ValueError(
@@ -183,10 +224,11 @@ def _named(options: FinetuneOptions) -> str | None:
 
 
 def load_test(options: FinetuneOptions, train: Data) -> MeasuredRows | None:
-    """Test rows from --test or another split of the source, or None.
+    """Return the test rows from --test or another split of the source, or None.
 
-    Images are the training's own where path and split are; maps where the data set's id
-    and the split are.
+    Their origin tells training rows from others: images are the training's own if path
+    and split are the same, maps if the data set's id and the split are. Raises
+    ValueError if shape, classes or features differ from the training rows'.
     """
     if options.test is None and options.test_split is None:
         return None

@@ -1,7 +1,7 @@
-"""TAN23's way to tune at a fraction of the price: plan in the flat region, simulate at
-a constant amount of noise.
+"""Tune at a fraction of the cost [TAN23]: plan in the flat region, then simulate.
 
-A simulated run spends a vast epsilon and charges nothing: its images must be public.
+Simulations keep the total amount of noise constant. A simulated run spends a vast
+epsilon and charges nothing: its images must be public.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,12 +30,36 @@ def plans(
     noise_multiplier: float = MIN_SIGMA,
     accountant: str = "rdp",
 ) -> list[Schedule]:
-    """For each number of steps the cheapest batch in the flat region (sigma >= 2) that
-    spends the budget.
+    """Return for each number of steps the cheapest batch in the flat region.
 
-    A run costs B T rows; at constant eta that is n sigma eta sqrt(2 T), so sigma = 2 is
-    the cheapest of the region and more steps cost more. Steps at which even one row a
-    batch, or all of them, miss the budget are left out.
+    Parameters
+    ----------
+    n_rows : int
+        Public number of rows.
+    epsilon, delta : float
+        The budget.
+    steps : sequence of int
+        The numbers of steps to try.
+    noise_multiplier : float, default MIN_SIGMA
+        The noise multiplier sigma, at least 2 (the flat region).
+    accountant : str, default "rdp"
+        The accountant.
+
+    Returns
+    -------
+    list of Schedule
+        One for each number of steps that spends the budget. Steps are left out if even
+        one row per batch, or all of them, miss it.
+
+    Raises
+    ------
+    ValueError
+        If sigma is below the flat region, or no number of steps spends the budget.
+
+    Notes
+    -----
+    A run processes B T rows. At constant eta that is n sigma eta sqrt(2 T): sigma = 2
+    is the cheapest of the region, and more steps cost more.
     """
     if noise_multiplier < MIN_SIGMA:
         raise ValueError(
@@ -65,14 +89,24 @@ def plans(
 
 
 def cheapest(found: Sequence[Schedule]) -> Schedule:
-    """The plan of the fewest rows processed."""
+    """Return the plan that processes the fewest rows."""
     return min(found, key=lambda s: s.batch_size * s.steps)
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """One simulated run: its factor k, settings, seed, accuracy on public rows, and the
-    vast epsilon it would cost.
+    """Hold the result of one simulated run.
+
+    Attributes
+    ----------
+    factor : float
+        The factor k by which batch size and noise were divided.
+    batch_size, noise_multiplier : float
+        The run's settings.
+    seed : int
+        The run's seed.
+    accuracy : float
+        Accuracy on public rows.
     """
 
     factor: float
@@ -83,8 +117,10 @@ class Simulated:
 
 
 def simulated_settings(settings: Settings, factor: float) -> Settings:
-    """The settings at (B / k, sigma / k), same steps and learning rate [TAN23 section
-    3.4].
+    """Return the settings at (B / k, sigma / k), with the same steps and learning rate.
+
+    References: TAN23 section 3.4. Raises ValueError if noise, batch size or steps is
+    None.
     """
     if (
         settings.noise_multiplier is None
@@ -110,10 +146,30 @@ def run_simulations(
 ) -> list[Simulated]:
     """Train at each factor and seed.
 
-    train: (settings, seed) to an accuracy on rows that were not trained on.
+    Parameters
+    ----------
+    settings : Settings
+        The full run's settings.
+    factors : sequence of float
+        At least two factors k above 1.
+    seeds : sequence of int
+        Seeds to train with at each factor.
+    train : callable
+        Takes (settings, seed); returns an accuracy on rows that were not trained on.
+    data_is_public : bool
+        Confirms that the data are public: at sigma / k a run spends a vast epsilon.
+    done : callable, optional
+        Called with each result.
 
-    Raises ValueError unless the data are public: at sigma / k a run spends a vast
-    epsilon.
+    Returns
+    -------
+    list of Simulated
+        The largest factor first.
+
+    Raises
+    ------
+    ValueError
+        If the data are not public, or there are too few factors.
     """
     require_public(data_is_public)
     if len(set(factors)) < 2 or min(factors) <= 1:
@@ -142,8 +198,9 @@ def run_simulations(
 def predict(
     runs: Sequence[Simulated], batch_size: float, confidence: float = 0.95
 ) -> Prediction:
-    """The full run's accuracy from the line through the simulated ones, with a
-    prediction interval.
+    """Predict the full run's accuracy by a line through the simulated ones.
+
+    Returns the prediction with its interval at this confidence.
     """
     sizes = np.array([r.batch_size for r in runs])
     accuracies = np.array([r.accuracy for r in runs])
