@@ -1,4 +1,4 @@
-"""From images to frozen features: the PyTorch side.
+"""Turn images into frozen features: the PyTorch side.
 
-It may import neither dphead nor jax, and no row or path may move another row.
+It may import neither dphead nor jax. No row or path may change another row.
 """

@@ -1,7 +1,7 @@
-"""Classes, splits and groups: what is declared of them, and what a row's own values
-say. `interpreted` is the one place that decides this, for every format.
+"""Interpret classes, splits and groups: what is declared, and each row's own values.
 
-They may not be inferred from rows, which are private.
+`interpreted` is the one place that decides this, for every format. Classes, splits and
+groups may not be inferred from rows, which are private.
 """
 
 from __future__ import annotations
@@ -27,19 +27,27 @@ SPLITS = {
     "validation": "validation",
 }
 _SPLIT_OF = SPLITS | {"0": "train", "1": "test", "2": "validation", "-1": "", "": ""}
-UNLABELED = "-1"  # as many data sets mark a row without a class
-MOST_CLASSES = 2**20  # names that a number stands for, at most; chosen, not measured
-# of a source whose layout or header says that it has splits
+UNLABELED = "-1"  # many data sets mark a row without a class by this label
+MOST_CLASSES = 2**20  # largest `--classes N`; a choice, not measured
+# the splits of a source if its layout or header says that it has splits
 SPLIT_NAMES = ("train", "validation", "test", "none")
 
 
 @dataclass
 class Classes:
-    """How the classes were declared: as names, or by making the folder names public, or
-    not at all.
+    """Hold how the classes were declared.
 
-    allow_unlabelled: rows whose label is no declared class stay, without a class; else
-    they are refused.
+    Attributes
+    ----------
+    names : list of str or None
+        The declared names.
+    folder_names_public : bool
+        Whether the folder names were declared public instead.
+    ignore_labels : bool
+        Whether labels stay out.
+    allow_unlabelled : bool
+        Whether rows with a label outside the declared classes stay, without a class.
+        Otherwise they are refused.
     """
 
     names: list[str] | None = None
@@ -55,11 +63,14 @@ class Classes:
         ignore_labels: bool = False,
         allow_unlabelled: bool = False,
     ) -> Classes:
-        """From the command line: "a,b,c", "10" (names "0" to "9") or "@file" with a
-        name a line.
+        """Return the classes declared on the command line.
 
-        ExtractError if a name is empty or repeated, or if the classes are declared in
-        both ways.
+        `text` is "a,b,c", "10" (names "0" to "9") or "@file" with one name a line.
+
+        Raises
+        ------
+        ExtractError
+            If a name is empty or repeated, or the classes are declared in both ways.
         """
         if text is None:
             return cls(None, folder_names_public, ignore_labels, allow_unlabelled)
@@ -85,12 +96,33 @@ class Classes:
     def encode(
         self, labels: Sequence[Any] | np.ndarray | None, n_rows: int
     ) -> tuple[np.ndarray, list[str] | None, str]:
-        """Return (int32 labels, class names, how declared) of raw labels.
+        """Return class codes, class names, and how the classes were declared.
 
         A label is the class of its name (`name_of`): the number 2 is the class "2",
-        wherever that stands among the classes. A missing label is no class, nor is -1
-        unless it is the name of one. Whole numbers of an array stay as they are where
+        wherever that name stands among the classes. A missing label is no class. Nor is
+        -1, unless a class has that name. Whole numbers of an array stay as they are if
         no class is declared.
+
+        Parameters
+        ----------
+        labels : sequence, array or None
+            Raw labels, one a row.
+        n_rows : int
+            Number of rows.
+
+        Returns
+        -------
+        (n_rows,) int32
+            Class positions; -1 for none.
+        list of str or None
+            The class names.
+        str
+            "classes-flag", "folder-names-flag" or "".
+
+        Raises
+        ------
+        ExtractError
+            If classes must be declared, or a label is no declared class.
         """
         declared = "classes-flag" if self.names is not None else ""
         if labels is None or self.ignore_labels:
@@ -117,8 +149,9 @@ class Classes:
         return codes[at], names, declared
 
     def check_known(self, others: set[str]) -> None:
-        """ExtractError if rows have labels that are no declared class: a typing error
-        there would cost a budget for a head that has learnt nothing.
+        """Raise ExtractError if rows have labels outside the declared classes.
+
+        A spelling error there would spend a budget on a head that learned nothing.
         """
         if not others or self.allow_unlabelled:
             return
@@ -136,7 +169,7 @@ class Classes:
 
 
 def _numbered(count: str) -> list[str]:
-    """The names "0", "1", ... of so many classes."""
+    """Return the names "0", "1", ... of `count` classes."""
     # its length first: a number of thousands of digits cannot be read
     if len(count) > len(str(MOST_CLASSES)) or int(count) > MOST_CLASSES:
         raise ExtractError(
@@ -147,7 +180,7 @@ def _numbered(count: str) -> list[str]:
 
 
 def _listed_names(path: Path) -> list[str]:
-    """The lines of a file that are not empty."""
+    """Return the lines of a file that are not empty."""
     try:
         lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -159,8 +192,9 @@ def _listed_names(path: Path) -> list[str]:
 
 
 def possible_splits(declared: bool) -> list[str]:
-    """The splits of a source: all that there can be if it is declared to have some,
-    whatever its rows say; else one.
+    """Return the splits that a source can have, whatever its rows say.
+
+    These are all of SPLIT_NAMES if it is declared to have splits, else one.
     """
     return list(SPLIT_NAMES) if declared else ["all"]
 
@@ -168,10 +202,27 @@ def possible_splits(declared: bool) -> list[str]:
 def split_codes(
     values: Sequence[Any] | np.ndarray | None, n_rows: int, names: Sequence[str]
 ) -> np.ndarray:
-    """Return (n_rows,) uint8 codes into the public split names, each of its own value.
+    """Return each row's code among the public split names, from its own value alone.
 
-    The last code is that of a row without a split. The whole numbers 0, 1 and 2 are
-    train, test and validation, and -1 is none. Raises ExtractError for another value.
+    Parameters
+    ----------
+    values : sequence, array or None
+        Splits as texts or whole numbers. 0, 1 and 2 are train, test and validation; -1
+        is none.
+    n_rows : int
+        Number of rows.
+    names : sequence of str
+        The public split names. The last code stands for a row without a split.
+
+    Returns
+    -------
+    (n_rows,) uint8
+        The codes.
+
+    Raises
+    ------
+    ExtractError
+        For another value.
     """
     without = len(names) - 1
     if values is None:
@@ -191,8 +242,20 @@ def split_codes(
 
 @dataclass(frozen=True)
 class Roles:
-    """What is said of rows: labels (n,) int32, class_names and how they were declared,
-    split (n,) uint8 codes, and group (n,) ids or None.
+    """Hold what is said of rows.
+
+    Attributes
+    ----------
+    labels : (n,) int32
+        Class positions; -1 for none.
+    class_names : list of str or None
+        The public classes.
+    declared : str
+        How the classes were declared.
+    split : (n,) uint8
+        Codes of the splits.
+    group : (n,) int64 or None
+        Group ids.
     """
 
     labels: np.ndarray
@@ -207,8 +270,26 @@ def interpreted(
 ) -> Roles:
     """Return each row's class, split and group, whatever format the columns come from.
 
-    columns: by role (label, split, group), those that there are. names: the public
-    split names. Raises ExtractError or FormatError for values that name nothing.
+    Parameters
+    ----------
+    columns : mapping
+        The columns that there are, by role: "label", "split", "group".
+    n_rows : int
+        Number of rows.
+    classes : Classes
+        How the classes are declared.
+    names : sequence of str
+        The public split names.
+
+    Returns
+    -------
+    Roles
+        The rows' classes, splits and groups.
+
+    Raises
+    ------
+    ExtractError, FormatError
+        For values that name nothing.
     """
     labels, class_names, declared = classes.encode(columns.get("label"), n_rows)
     split = split_codes(columns.get("split"), n_rows, names)
@@ -217,9 +298,12 @@ def interpreted(
 
 
 def named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.ndarray]:
-    """Return distinct names of labels or splits, and (n,) each row's place among them.
+    """Return the distinct names of labels or splits, and each row's place among them.
 
-    Raises ExtractError for an array of fractions, dates or complex numbers.
+    Raises
+    ------
+    ExtractError
+        For an array of fractions, dates or complex numbers.
     """
     array = read_column(values)
     if array.dtype.kind not in "OSUiub":
@@ -236,7 +320,7 @@ def named(values: Sequence[Any] | np.ndarray) -> tuple[list[str | None], np.ndar
 
 
 def check_found(split: str, found: Sequence[str], path: Path) -> None:
-    """ExtractError unless the wanted split is there."""
+    """Raise ExtractError unless the source holds the wanted split."""
     if split != "all" and split not in found:
         raise ExtractError(
             f"the source must hold the split asked for, got split={split!r}, "

@@ -1,10 +1,10 @@
-"""features.h5: the contract between extraction (PyTorch) and training (JAX).
+"""Define features.h5, the contract between extraction (PyTorch) and training (JAX).
 
-It may need numpy and h5py only.
+The modules of this format may import only numpy and h5py.
 
 One row is one image, and its position is its identity. All datasets hold private
-values; the attributes are public, except ``config``, ``config_hash``, ``salt`` and the
-digests, which identify the data and must never leave the file.
+values. The attributes are public, except ``config``, ``config_hash``, ``salt`` and the
+digests: these identify the data and must never leave the file.
 
 | dataset         | type, shape              | meaning                                 |
 |-----------------|--------------------------|-----------------------------------------|
@@ -17,23 +17,25 @@ digests, which identify the data and must never leave the file.
 | `/image_hash`   | uint64 (n,)              | coarse hash of the image; 0 for none    |
 | `/block_digest` | uint8 (blocks,32)        | sha256 of a block of rows; zero: not yet|
 
-An unreadable image keeps its row so that n stays public. A label of -1 is none, or one
-outside the classes; the split ``none`` is that of a row without one. Near-equal images
-have near-equal hashes. A block's digest is of all columns above it.
+An unreadable image keeps its row, so that n stays public. A label of -1 means that the
+row has no label, or one outside the classes. The split ``none`` means that a row has no
+split. Near-equal images have near-equal hashes. A block's digest covers all columns
+above it in the table.
 
-The file begins with 2,048 bytes of its own (`extract.seal`), which say whether it is
-complete and hold a digest of all that is no column. HDF5's tools skip them. Each column
-lies in one piece.
+The file begins with 2,048 bytes of its own (`extract.seal`). They say whether it is
+complete, and hold a digest of everything outside the columns. HDF5's tools skip them.
+Each column lies in one piece.
 
 Attributes: ``schema_version``, ``block_rows``, ``dataset_id``, ``salt``,
 ``class_names`` (JSON or ""), ``classes_public``, ``classes_declared`` ("classes-flag",
 "folder-names-flag" or ""), ``backbone``, ``backbone_kwargs``, ``weights_sha256``,
 ``transform``, ``normalization``, ``library_versions``, ``config`` (JSON),
-``config_hash``, and ``views`` (JSON): {} where a row is one image as it is; ``count``,
-``flip`` and ``keyed_by`` ("image") where it is the mean of augmented views. Files of
-before this attribute open too: `FeaturesFile.views` says "slot" of theirs.
+``config_hash``, and ``views`` (JSON). ``views`` is {} if a row is one image as it is.
+It has ``count``, ``flip`` and ``keyed_by`` ("image") if a row is the mean of augmented
+views. Files that are older than this attribute open too: `FeaturesFile.views` says
+"slot" for their views.
 
-A file under construction is PATH.part and is renamed when its last block is on the
+A file under construction is PATH.part. It is renamed when its last block is on the
 disk.
 """
 

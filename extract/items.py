@@ -1,9 +1,9 @@
-"""A column in memory, one item a row: labels, targets or groups, of numpy, pandas,
-pyarrow or in a list; and the name of one item, which is the same in every format. No
-item may decide how another is read.
+"""Read a column in memory, and name each of its items the same in every format.
 
-What makes an array of a column by its values (pandas and pyarrow make floats of whole
-numbers where one is missing) may not be asked for it.
+A column holds one item a row (labels, targets or groups) from numpy, pandas, pyarrow or
+a list. No item may decide how another is read. So a library may not choose the type of
+an array from the values: pandas and pyarrow turn whole numbers into floats if one is
+missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from extract.errors import FormatError
 
 NO_GROUP = -1  # the id of a row on its own; a group's id is never negative
 _INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
-# longdouble is not among them: float64 would merge its values
+# without longdouble: float64 would merge its values
 _FLOATS = {float, np.float16, np.float32, np.float64}
 _LONGEST = 10**4000  # whole numbers below it can be written in decimal digits
 _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
@@ -30,17 +30,17 @@ _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 def declared_dtype(values: Any) -> np.dtype:
     """Return the dtype that a column declares for its items.
 
-    Texts of any library are `str`. A category declares what its categories do. object
-    stands for columns that declare nothing, such as lists.
+    Texts of any library are `str`. A categorical column declares the dtype of its
+    categories. `object` stands for columns that declare nothing, such as lists.
     """
     held = _held(values)
     if hasattr(held, "codes") and hasattr(held, "categories"):
         return declared_dtype(held.categories)
     dtype = getattr(held, "dtype", None)
-    dtype = getattr(dtype, "numpy_dtype", dtype)  # of pandas' types with missing values
+    dtype = getattr(dtype, "numpy_dtype", dtype)  # for pandas' nullable types
     if isinstance(dtype, np.dtype):
         return dtype
-    if getattr(dtype, "type", None) is str:  # pandas' texts, wherever they are stored
+    if getattr(dtype, "type", None) is str:  # pandas' texts, in any storage
         return np.dtype(str)
     if _is_opaque(held):
         return np.asarray(held).dtype
@@ -48,7 +48,7 @@ def declared_dtype(values: Any) -> np.dtype:
 
 
 def _dtype_of_arrow(kind: Any) -> np.dtype:
-    """Return the dtype of pyarrow's type; object for anything else."""
+    """Return the dtype of a pyarrow type; object for anything else."""
     pa = sys.modules.get("pyarrow")
     if pa is None or not isinstance(kind, pa.DataType):
         return np.dtype(object)
@@ -64,12 +64,24 @@ def _dtype_of_arrow(kind: Any) -> np.dtype:
 
 
 def read_column(values: Any) -> np.ndarray:
-    """An array of the column: as it is where it has a dtype of numpy's, else of its
-    items as objects, each read alone.
+    """Return an array of the column's items, each read alone.
 
-    None for an item that is masked or that cannot be read; a text of pyarrow's that is
-    no UTF-8 is its bytes. An array of several dimensions stays one; FormatError for a
-    table of another library.
+    Parameters
+    ----------
+    values : array, column or list
+        The column.
+
+    Returns
+    -------
+    array
+        The same array if it has a dtype of numpy's, else an array of objects. An item
+        that is masked or cannot be read is None. A pyarrow text that is not UTF-8 is
+        its bytes. An array of several dimensions stays one.
+
+    Raises
+    ------
+    FormatError
+        For a table of another library.
     """
     dtype = getattr(values, "dtype", None)
     if isinstance(values, np.ma.MaskedArray) and not values.dtype.names:
@@ -84,19 +96,19 @@ def read_column(values: Any) -> np.ndarray:
 
 
 def _is_opaque(values: Any) -> bool:
-    """Whether nothing but an array, or one item, can be had of it."""
+    """Return whether numpy must make an array of it: one item, or an unsized value."""
     return isinstance(values, str | bytes) or not hasattr(values, "__len__")
 
 
 def _held(values: Any) -> Any:
-    """A pandas column's own array; of a frame of one column, that column's."""
+    """Return a pandas column's own array; for a frame of one column, that column's."""
     if hasattr(values, "iloc") and values.shape[1:] == (1,):
         values = values.iloc[:, 0]
     return getattr(values, "array", values)
 
 
 def _items(held: Any) -> np.ndarray:
-    """(n,) objects."""
+    """Return the items as (n,) objects."""
     if len(getattr(held, "shape", ())) > 1:
         raise FormatError(
             "a column must have one value a row, got "
@@ -115,18 +127,18 @@ def _items(held: Any) -> np.ndarray:
 def _item(held: Any, row: int, arrow: bool) -> Any:
     try:
         return held[row].as_py() if arrow else held[row]
-    # whatever a library says of an item, such as a text that is no UTF-8
+    # a library may raise anything for an item, such as a text that is not UTF-8
     except Exception:
         return _stored_bytes(held, row)
 
 
 def _stored_bytes(held: Any, row: int) -> bytes | None:
-    """Return the bytes of one of pyarrow's texts, None for any other item.
+    """Return the bytes of a pyarrow text, or None for any other item.
 
-    A text that is no UTF-8 names a class or a group like any other.
+    A text that is not UTF-8 names a class or a group like any other.
     """
     with suppress(Exception):
-        # pandas' own column of pyarrow's texts
+        # pandas may store pyarrow's texts in a column of its own
         held = held.__arrow_array__() if hasattr(held, "__arrow_array__") else held
         item = held[row]
         return getattr(item, "value", item).as_buffer().to_pybytes()
@@ -134,7 +146,7 @@ def _stored_bytes(held: Any, row: int) -> bytes | None:
 
 
 def is_missing(item: Any) -> bool:
-    """Whether an item of a column is none: None, not a number, pandas' NA or NaT."""
+    """Return whether an item is missing: None, not a number, pandas' NA or NaT."""
     if type(item) in (float, np.float16, np.float32, np.float64, np.longdouble):
         return bool(np.isnan(item))
     pandas = sys.modules.get("pandas")
@@ -146,11 +158,15 @@ def is_missing(item: Any) -> bool:
 def name_of(item: Any) -> str | None:
     """Return the text that names one label, split or group; None for a missing item.
 
-    Equal numbers have one name, whatever holds them: 1, 1.0 and True are "1". Texts of
-    the same characters have one name, whether an accent is part of a letter or follows
-    it (NFC). White space around a text does not count, and an empty text is a missing
-    item. No code of the item's own runs. Raises FormatError for what is neither a text
-    nor a number.
+    Equal numbers have one name, whatever type holds them: 1, 1.0 and True are "1".
+    Texts of the same characters have one name, whether an accent is part of a letter or
+    follows it (NFC). White space around a text does not count, and an empty text is a
+    missing item. No code of the item's own class runs.
+
+    Raises
+    ------
+    FormatError
+        If the item is neither a text nor a number.
     """
     kind = type(item)
     if issubclass(kind, bytes):
@@ -161,7 +177,7 @@ def name_of(item: Any) -> str | None:
         return None
     if kind in _FLOATS:
         return _decimal(float(item))
-    # the class's own conversion, since a subclass may have another
+    # int's own conversion: a subclass may define another
     number = int.__index__(item) if issubclass(kind, int) else None
     number = int(item) if kind in _INTEGERS or kind is np.bool_ else number
     if number is None:
@@ -177,11 +193,11 @@ def _decimal(number: float) -> str:
 
 
 def text_group(name: str | None) -> int:
-    """Return the id of the group that has this name: 63 bits of a digest, or NO_GROUP.
+    """Return the id of the group with this name: 63 bits of a digest, or NO_GROUP.
 
     A text that is written as Python writes a fraction names that number: "1.0" is the
-    group "1". The id depends on no other row: an order of all names would change with
-    one of them.
+    group "1". The id depends on no other row. Positions in an order of all names would
+    change with any one of them.
     """
     if name is None:
         return NO_GROUP

@@ -1,4 +1,4 @@
-"""Sources that list image files: folders, manifests, zip and tar archives.
+"""List sources of image files: folders, manifests, zip and tar archives.
 
 Archives are read in place; none may be unpacked.
 """
@@ -32,19 +32,19 @@ from extract.image_source import Source
 from extract.layout import EXAMPLES, Layout
 from extract.tables import check_columns
 
-# endings of the formats that Pillow decodes and that images are shared in
+# endings of common image formats that Pillow decodes
 SUFFIXES = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".jif"),
     *(".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp", ".avif", ".avifs"),
     *(".pbm", ".pgm", ".pnm", ".ppm", ".jp2", ".j2k", ".jpx", ".tga"),
 )
-MAX_FILE_BYTES = 256 << 20  # of one image as it is stored; chosen, not measured
-# name, bytes, and what is said of its label, split and group; None where nothing is
+MAX_FILE_BYTES = 256 << 20  # of one stored image; a choice, not measured
+# name, bytes, label, split and group of an image; None for what the source does not say
 Row = tuple[str, int, Any, Any, Any]
 
 
 def why_left_out(name: str) -> str:
-    """Return the reason why a file is no row, "" for an image."""
+    """Return the reason why a file is no row; "" for an image."""
     path = PurePosixPath(name)
     if any(part.startswith(".") or part == "__MACOSX" for part in path.parts):
         return "hidden files"
@@ -66,7 +66,32 @@ def listed(
 ) -> Source:
     """Return a Source of the rows of the wanted split.
 
-    splits, grouped: whether the source has splits and groups.
+    Parameters
+    ----------
+    kind : str
+        The kind of source.
+    path : Path
+        The source.
+    rows : list of Row
+        All its rows, in their fixed order.
+    read : callable
+        Returns the bytes of an image by its name.
+    classes : Classes
+        How the classes are declared.
+    split : str
+        The wanted split, or "all".
+    splits, grouped : bool
+        Whether the source has splits and groups.
+
+    Returns
+    -------
+    Source
+        The rows.
+
+    Raises
+    ------
+    ExtractError
+        If the source has no such split, or no image of it.
     """
     n_listed = len(rows)
     names = possible_splits(splits)
@@ -116,9 +141,9 @@ def _laid_out(
     declared: str | None,
     left_out: Counter[str],
 ) -> Source:
-    """A Source from (path, bytes) of files, each path read alone.
+    """Return a Source from (path, bytes) of files, each path read alone.
 
-    declared: the layout, or None for the usual one.
+    `declared` is the layout, or None for the usual one.
     """
     layout = Layout.parse(declared, split)
     if split != "all" and not layout.has_splits:
@@ -128,7 +153,8 @@ def _laid_out(
             f"({EXAMPLES}), or leave --split out."
         )
     rows = [(name, size, *layout.read(name), "") for name, size in members]
-    anything = replace(classes, allow_unlabelled=True)  # until the layout is checked
+    # labels are checked below, after the layout
+    anything = replace(classes, allow_unlabelled=True)
     source = listed(kind, path, rows, read, anything, split, splits=layout.has_splits)
     source = replace(source, layout=str(layout), left_out=source.left_out + left_out)
     _check_found_classes(source, classes, declared)
@@ -145,8 +171,9 @@ def _laid_out(
 def _check_found_classes(
     source: Source, classes: Classes, declared: str | None
 ) -> None:
-    """ExtractError where the layout is plainly another: it only refuses, and never
-    decides how a path is read.
+    """Raise ExtractError if the layout is plainly another one.
+
+    It only refuses: it never decides how a path is read.
     """
     names = source.class_names or []
     splits = [name for name in names if name.lower() in SPLITS]
@@ -167,7 +194,7 @@ def _check_found_classes(
 
 
 def open_folder(path: Path, classes: Classes, split: str, layout: str | None) -> Source:
-    """Images below a folder, sorted by path."""
+    """Return a Source of the images below a folder, sorted by path."""
     found: list[tuple[str, int]] = []
     left_out: Counter[str] = Counter()
     for file in files_below(path):
@@ -192,8 +219,11 @@ def open_folder(path: Path, classes: Classes, split: str, layout: str | None) ->
 def files_below(folder: Path) -> Iterator[Path]:
     """Yield all files below a folder, also through links to other folders.
 
-    Raises ExtractError for a folder that cannot be read, and for a link that leads
-    back to a folder on the way to it: the files below it would have no end.
+    Raises
+    ------
+    ExtractError
+        If a folder cannot be read, or a link leads back to a folder on the way to it:
+        the files below it would have no end.
     """
     for inner, folders, files in os.walk(folder, onerror=_unreadable, followlinks=True):
         for link in (Path(inner) / name for name in folders):
@@ -214,7 +244,10 @@ def _check_link(link: Path, root: Path) -> None:
 
 
 def _unreadable(error: OSError) -> None:
-    """A folder that cannot be listed would take its rows away in silence."""
+    """Raise ExtractError for a folder that cannot be listed.
+
+    Its rows would otherwise be missing without notice.
+    """
     raise ExtractError(
         f"every folder of a source must be readable, got {error.filename!r} "
         f"({error.strerror}). Give yourself the right to read it, or move it away."
@@ -222,8 +255,9 @@ def _unreadable(error: OSError) -> None:
 
 
 def _size(file: Path) -> int:
-    """Bytes of a file, -1 if it is gone. ExtractError for what is not a file: reading
-    it could wait for ever.
+    """Return the bytes of a file, or -1 if it does not exist.
+
+    Raises ExtractError if it is not a plain file: reading it could wait for ever.
     """
     try:
         found = os.stat(file)
@@ -237,8 +271,15 @@ def _size(file: Path) -> int:
 
 
 def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
-    """CSV with a header: path, label and optionally split, group; paths are relative to
-    it. None if this is no .csv.
+    """Return a Source of a CSV file, or None if this is not a .csv.
+
+    Its header names the columns path, label and optionally split, group. Paths are
+    relative to the CSV file.
+
+    Raises
+    ------
+    ExtractError
+        If the file is not CSV in UTF-8, or a column or a line is wrong.
     """
     if path.suffix.lower() != ".csv":
         return None
@@ -246,7 +287,7 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
         if not is_plain(path):
             raise OSError("no plain file")
         with path.open(newline="", encoding="utf-8-sig") as file:
-            # a quote that is not closed is an error
+            # strict: a quote that is not closed is an error
             reader = csv.DictReader(lines(file), strict=True)
             header = [str(name).strip() for name in reader.fieldnames or []]
             reader.fieldnames = header
@@ -271,7 +312,7 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
             key: (record.get(key) or "").strip()
             for key in ("path", "label", "split", "group")
         }
-        # a quote that a later line closes would take the lines between
+        # a quote that only a later line closes would swallow the lines between
         if (
             not values["path"]
             or None in record
@@ -300,7 +341,7 @@ def open_manifest(path: Path, classes: Classes, split: str) -> Source | None:
 
 
 def check_member(name: str, link: bool, archive: Path) -> None:
-    """ExtractError for a member that could reach outside the archive."""
+    """Raise ExtractError for a member that could reach outside the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
     if (
         link
@@ -316,8 +357,9 @@ def check_member(name: str, link: bool, archive: Path) -> None:
 
 
 def _check_new(name: str, index: Collection[str], archive: Path) -> None:
-    """ExtractError for a second member of one name: it would take the first one's
-    place, and one image would decide what another's row is.
+    """Raise ExtractError for a second member of one name.
+
+    It would replace the first one, and one image would decide another's row.
     """
     if name in index:
         raise ExtractError(
@@ -327,6 +369,7 @@ def _check_new(name: str, index: Collection[str], archive: Path) -> None:
 
 
 def limited(name: str, size: int, archive: Path) -> int:
+    """Return `size`, or raise ExtractError if it is above MAX_FILE_BYTES."""
     if size > MAX_FILE_BYTES:
         raise ExtractError(
             f"an image file must have at most {MAX_FILE_BYTES} bytes, got bytes={size} "
@@ -338,8 +381,15 @@ def limited(name: str, size: int, archive: Path) -> int:
 def open_archive(
     path: Path, classes: Classes, split: str, layout: str | None
 ) -> Source | None:
-    """A zip (rows sorted by path), a tar (rows in its own order, the only quick one if
-    compressed), or None.
+    """Return a Source of a zip or tar, or None if this is neither.
+
+    The rows of a zip are sorted by path. Those of a tar have its own order: in a
+    compressed tar any other order is slow.
+
+    Raises
+    ------
+    ExtractError
+        If the archive is damaged or unsafe.
     """
     if not path.is_file():
         return None
@@ -359,11 +409,10 @@ def open_archive(
 
 
 def _archive_kind(path: Path) -> str | None:
-    """zip, tar or None: what the file's name says, or where it says neither, the file's
-    first bytes.
+    """Return "zip", "tar" or None, by the file's name, else by its first bytes.
 
-    Never its members: an image whose bytes end with a zip's would make another archive
-    of a tar.
+    The members never decide it: an image with bytes that end like a zip's would turn a
+    tar into another archive.
     """
     name = path.name.lower()
     if name.endswith(".zip"):
@@ -374,12 +423,12 @@ def _archive_kind(path: Path) -> str | None:
         first = file.read(512)
         if first[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
             return "zip"
-        if not any(first):  # zeros, which xz would skip to the end of the file
+        if not any(first):  # xz would skip zeros up to the end of the file
             return None
     return "tar" if tarfile.is_tarfile(path) else None
 
 
-# (name, bytes) of each image, what reads one by name, and what is left out
+# (name, bytes) of each image, a function that reads one by name, and what is left out
 Archive = tuple[list[tuple[str, int]], Callable[[str], bytes], Counter[str]]
 
 
@@ -435,8 +484,9 @@ def _open_tar(path: Path) -> Archive:
 
 
 def read_limited(read: Callable[[int], bytes]) -> bytes:
-    """The bytes of a member, but an error where it unpacks to more than the bound,
-    whatever its header says.
+    """Return the bytes of a member, whatever size its header says.
+
+    Raises ValueError if it unpacks to more than MAX_FILE_BYTES.
     """
     data = read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:

@@ -1,6 +1,6 @@
-"""The inner loop: decode, transform, run the network in batches, append blocks.
+"""Run the inner loop: decode, transform, run the backbone in batches, append blocks.
 
-And the look at all images before.
+Before it, `survey` decodes all images once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from extract.vectors import WholeVectors, are_alike
 from extract.views import Views
 from extract.writing import FeaturesWriter
 
-Progress = Callable[[int, int], None]  # rows done, rows in all
+Progress = Callable[[int, int], None]  # called with rows done, rows in all
 
 
 class Seen(NamedTuple):
-    """An image that could be decoded. digest: `ImageIndex.digest`, None without one."""
+    """Hold the shape and digest of an image that could be decoded.
+
+    `digest` is that of `ImageIndex.digest`, or None without an index.
+    """
 
     shape: tuple[int, ...]
     digest: int | None
@@ -38,20 +41,23 @@ class Seen(NamedTuple):
 
 @dataclass
 class Survey:
-    """What one look at all images found: whether they fit what is declared, which it
-    never decides.
+    """Hold what one look at all images found.
+
+    It shows whether the images fit what is declared. It never decides what is declared.
     """
 
     unreadable: dict[int, str] = field(default_factory=dict)  # row: the reason
-    missing: list[int] = field(default_factory=list)  # of them, without a file
+    missing: list[int] = field(default_factory=list)  # unreadable rows without a file
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_colour: bool = False
     digests: list[int] = field(default_factory=list)  # under an index's key
 
 
 def survey(source: Source, workers: int, index: ImageIndex | None = None) -> Survey:
-    """Decode every image once, so that a source that cannot be used is refused before
-    anything is written. index: what knows images that were seen before.
+    """Decode every image once, before anything is written.
+
+    A source that cannot be used can then be refused. `index` knows the images that were
+    seen before.
     """
     found = Survey()
     if source.arrays is not None:
@@ -100,8 +106,9 @@ def in_order(
     inputs: Iterable[Any],
     ahead: int,
 ) -> Iterator[Any]:
-    """work(input) in the inputs' order, computed in the pool a few ahead; the inputs
-    are drawn in this thread.
+    """Yield work(input) in the inputs' order, computed in the pool a few inputs ahead.
+
+    The inputs themselves are drawn in this thread.
     """
     waiting: deque[Future[Any]] = deque()
     for value in inputs:
@@ -114,7 +121,10 @@ def in_order(
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """expected_digests: row digests (n, 16) that the images must have, or None."""
+    """Hold the settings by which images become features.
+
+    `expected_digests` are the row digests (n, 16) that the images must have, or None.
+    """
 
     device: torch.device
     batch_size: int
@@ -128,7 +138,9 @@ class LoopSettings:
 
 @dataclass
 class Batch:
-    features: torch.Tensor  # or, before a GPU has run, the network's inputs
+    """Hold the rows of one batch."""
+
+    features: torch.Tensor  # on a GPU first the backbone's inputs
     valid: np.ndarray
     digests: np.ndarray
     hashes: np.ndarray
@@ -137,7 +149,7 @@ class Batch:
 def forward(
     backbone: Backbone, settings: LoopSettings, inputs: torch.Tensor
 ) -> torch.Tensor:
-    """Rows (n, n_features) float32 of (n * views, channels, height, width) inputs."""
+    """Return features (n, n_features), float32, of inputs (n * views, channels, H, W)."""
     layout = torch.channels_last if inputs.shape[1] == 3 else torch.contiguous_format
     views = settings.views.count
     with (
@@ -155,9 +167,10 @@ def forward(
 
 
 def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
-    """With a batch size at which a CPU gives an image the same bits at every place: the
-    least from the given one on that has whole vectors, if one random image is alike at
-    all its places, and otherwise each image alone.
+    """Set a batch size at which a CPU gives an image the same bits at every place.
+
+    It is the least size from the given one on that has whole vectors, if one random
+    image is alike at all its places. Otherwise it is 1. On a GPU the settings stay.
     """
     if settings.device.type != "cpu":
         return settings
@@ -175,15 +188,15 @@ def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSetting
 
 
 class Loop:
-    """Blocks of rows.
+    """Make the rows of a features file, block by block.
 
-    A job is one batch; batches never cross a block, and several jobs run at the same
+    A job is one batch. A batch never crosses a block, and several jobs run at the same
     time.
 
-    On a CPU a job decodes and runs the network, with one torch thread each: the threads
-    of one batch would wait for each other, badly so on a busy machine, and a batch's
-    numbers do not depend on how many jobs run. With a GPU the jobs decode and this
-    thread runs the network.
+    On a CPU a job decodes images and runs the backbone, with one torch thread each. The
+    threads of one batch would wait for each other, badly so on a busy machine. A
+    batch's numbers do not depend on how many jobs run. With a GPU the jobs decode, and
+    this thread runs the backbone.
     """
 
     def __init__(
@@ -215,8 +228,10 @@ class Loop:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _written(self) -> int:
-        """Batches to have in hand while a block is written: a block of features, or of
-        a GPU's larger inputs one.
+        """Return how many batches to hold ready while a block is written.
+
+        On a CPU it is a block of features. On a GPU it is one batch, since a batch
+        holds the larger inputs.
         """
         on_cpu = self.device.type == "cpu"
         return (
@@ -226,8 +241,9 @@ class Loop:
         )
 
     def _raw_batches(self) -> Iterator[list[np.ndarray | bytes | None]]:
-        """Undecoded rows of each batch: files are read in order, as a compressed tar
-        needs it.
+        """Yield the undecoded rows of each batch.
+
+        Files are read in order, as a compressed tar needs it.
         """
         n, size, block_rows = (
             self.writer.header.n_rows,
@@ -252,8 +268,8 @@ class Loop:
             np.zeros((n, 16), np.uint8),
             np.zeros(n, np.uint64),
         )
-        # A batch has one shape, however many rows are left for it: the last one's rows
-        # would otherwise be rounded by other kernels as soon as a row is added or
+        # Every batch has the same shape, however few rows are left for it. Otherwise
+        # other kernels would round the last batch's rows as soon as a row is added or
         # removed.
         places = self.options.batch_size
         inputs = torch.zeros(places * views.count, *self.backbone.input_shape)

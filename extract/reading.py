@@ -1,4 +1,4 @@
-"""Open a features file, and refuse what is not one before a row of it is read."""
+"""Open a features file, and refuse another file before any of its rows is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from extract.errors import FormatError
 from extract.seal import read_seal
 
-SCHEMA_VERSION = 1  # of features files: extract/format.py
+SCHEMA_VERSION = 1  # version of the format in extract/format.py
 JSON_ATTRIBUTES = (
     *("backbone_kwargs", "transform", "normalization", "views"),
     *("library_versions", "config"),
@@ -38,7 +38,7 @@ ATTRIBUTES = (
     ),
     *("library_versions", "config", "config_hash"),
 )
-# in the order of a block's digest; None: as the file says
+# in the order of a block's digest; None: float16 or float32, as the file says
 COLUMN_TYPES = {
     "features": None,
     "labels": "int32",
@@ -52,25 +52,46 @@ ROW_COLUMNS = tuple(COLUMN_TYPES)
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
 
 
 def sha256_json(value: Any) -> str:
-    """Hexadecimal sha256 of the canonical JSON of a value."""
+    """Return the hexadecimal sha256 of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 class FeaturesFile:
-    """An open, complete features file; use it as a context manager.
+    """Give access to an open, complete features file.
 
-    Attributes: n_rows, n_features, dtype, class_names (list or None), dataset_id,
-        config_hash, attrs (dict),
-    features (h5 dataset (n, d), read it in blocks), labels int32 (n,), valid bool (n,),
-    split uint8 (n,), split_names (list), group int64 (n,) or None. All arrays but
-    `features` are read on first use.
+    Use it as a context manager. All arrays but `features` are read on first use.
+
+    Attributes
+    ----------
+    n_rows, n_features : int
+        Size of the file.
+    dtype : dtype
+        float16 or float32.
+    class_names : list of str or None
+        The class names.
+    dataset_id, config_hash : str
+        The data set's id, and the digest of the configuration (private).
+    attrs : dict
+        All attributes.
+    features : h5py.Dataset
+        (n, d); read it in blocks.
+    labels : (n,) int32
+        Class positions; -1 for none.
+    valid : (n,) bool
+        False for masked rows.
+    split : (n,) uint8
+        Codes into `split_names`.
+    split_names : list of str
+        Names of the splits.
+    group : (n,) int64 or None
+        Group ids.
     """
 
     def __init__(self, path: str | Path, file: h5py.File):
@@ -112,14 +133,17 @@ class FeaturesFile:
 
     @cached_property
     def row_digest(self) -> np.ndarray:
-        """Salted digests, uint8 (n, 16). Private: they confirm guesses about rows."""
+        """Return the salted digests, uint8 (n, 16).
+
+        They are private: they confirm guesses about rows.
+        """
         return self._column("row_digest", np.uint8)
 
     @cached_property
     def image_hash(self) -> np.ndarray:
-        """Coarse image hashes, uint64 (n,). Private.
+        """Return the coarse image hashes, uint64 (n,). They are private.
 
-        Zero where the rows were not images.
+        They are zero if the rows were not images.
         """
         return self._column("image_hash", np.uint64)
 
@@ -128,9 +152,9 @@ class FeaturesFile:
         return self._column("block_digest", np.uint8)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Features (stop - start, d) of a range of rows.
+        """Return the features (stop - start, d) of a range of rows.
 
-        FormatError if the file is damaged there.
+        Raises FormatError if the file is damaged there.
         """
         try:
             return self.features[start:stop]
@@ -138,9 +162,9 @@ class FeaturesFile:
             raise FormatError(_damaged(self.path)) from error
 
     def block(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Every column of a range of rows, by name.
+        """Return every column of a range of rows, by name.
 
-        FormatError if the file is damaged there.
+        Raises FormatError if the file is damaged there.
         """
         columns = {name: getattr(self, name) for name in ROW_COLUMNS[1:]}
         rows = {
@@ -152,12 +176,11 @@ class FeaturesFile:
 
     @property
     def views(self) -> dict[str, Any]:
-        """How rows are means of views: count, flip, keyed_by ("image" or "slot"); {}
-        where they are not.
+        """Return how rows are means of views; {} if they are not.
 
-        Files of before the attribute say in their configuration that they have views,
-        which then followed the slot: under add_remove a removed row changes all later
-        ones.
+        The keys are count, flip and keyed_by ("image" or "slot"). Files that are older
+        than this attribute have their views in the configuration. These views followed
+        the slot: under add_remove a removed row changes all later ones.
         """
         if "views" in self.attrs:
             return self.attrs["views"]
@@ -165,8 +188,9 @@ class FeaturesFile:
         return {} if old is None else {"keyed_by": "slot", **old}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Public description of the feature space: a head fits these features exactly
-        if ``feature_space`` is equal.
+        """Return the public description of the feature space.
+
+        A head fits these features exactly if ``feature_space`` is equal.
         """
         space = {key: self.attrs[key] for key in FEATURE_SPACE}
         return {
@@ -177,8 +201,10 @@ class FeaturesFile:
 
     @property
     def feature_space(self) -> str:
-        """sha256 over backbone, its arguments, weights, transform and normalization;
-        nothing of the data.
+        """Return the sha256 of the facts in FEATURE_SPACE.
+
+        These are backbone, its arguments, weights, transform and normalization. No fact
+        of the data is among them.
         """
         return self.fingerprint()["feature_space"]
 
@@ -200,7 +226,7 @@ def _damaged(path: Path) -> str:
 
 
 def read_attributes(file: h5py.File) -> dict[str, Any]:
-    """All file attributes as plain Python values, the JSON ones parsed."""
+    """Return all file attributes as plain Python values, with JSON parsed."""
     attrs: dict[str, Any] = {
         k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()
     }
@@ -211,8 +237,10 @@ def read_attributes(file: h5py.File) -> dict[str, Any]:
 
 
 def open_h5(path: str | Path, mode: str = "r") -> h5py.File:
-    """Open an HDF5 file, without locks; FormatError where it is missing, not HDF5,
-    truncated, or not under its seal.
+    """Open an HDF5 file without locks.
+
+    Raises FormatError if it is missing, not HDF5, cut short, or does not match its
+    seal.
     """
     path = Path(path)
     if not path.is_file():
@@ -237,8 +265,23 @@ def open_h5(path: str | Path, mode: str = "r") -> h5py.File:
 def open_features(path: str | Path) -> FeaturesFile:
     """Open a complete features file for reading.
 
-    FormatError if it is missing, not HDF5, not as it was written, of another schema, or
-    was never finished. Rows are not read: `extract.verify.check_blocks` does.
+    No row is read: `extract.verify.check_blocks` reads and checks them.
+
+    Parameters
+    ----------
+    path : str or Path
+        The features file.
+
+    Returns
+    -------
+    FeaturesFile
+        The open file.
+
+    Raises
+    ------
+    FormatError
+        If the file is missing, not HDF5, not as it was written, of another schema
+        version, or was never finished.
     """
     file = open_h5(path)
     try:
@@ -249,14 +292,15 @@ def open_features(path: str | Path) -> FeaturesFile:
     except FormatError:
         file.close()
         raise
-    except Exception as error:  # whatever a damaged or hostile file leads HDF5 to
+    except Exception as error:  # HDF5 may raise anything for a damaged or hostile file
         file.close()
         raise FormatError(_damaged(Path(path))) from error
 
 
 def _check_schema(path: str | Path, file: h5py.File) -> None:
-    """FormatError unless the datasets and attributes are those of this schema version,
-    the rows are in this file, and it is finished.
+    """Raise FormatError unless datasets and attributes are those of this version.
+
+    The rows must be in this file, and the file must be finished.
     """
     version = file.attrs.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -300,8 +344,9 @@ def _check_schema(path: str | Path, file: h5py.File) -> None:
 
 
 def _is_stored(file: h5py.File, name: str) -> bool:
-    """Whether a column is in this file with as many bytes as its shape says, so that
-    reading it takes no more.
+    """Return whether a column is in this file, with the bytes that its shape needs.
+
+    Reading it then takes no more memory than that.
     """
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         return False
@@ -314,9 +359,7 @@ def _is_stored(file: h5py.File, name: str) -> bool:
 
 
 def _check_config(path: str | Path, attrs: dict[str, Any]) -> None:
-    """FormatError unless the attributes are those of the configuration, and it is the
-    one of its digest.
-    """
+    """Raise FormatError unless attributes, configuration and its digest agree."""
     config = attrs["config"]
     if sha256_json(config) != attrs["config_hash"]:
         raise FormatError(_damaged(Path(path)))

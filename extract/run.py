@@ -1,6 +1,6 @@
-"""The extraction loop: images, a frozen network, a features file; resumable.
+"""Extract features: images through a frozen backbone into a features file.
 
-Images go through in their fixed order.
+Images are read in their fixed order. A run that was stopped can be resumed.
 """
 
 from __future__ import annotations
@@ -40,22 +40,61 @@ from extract.verify import verify
 from extract.views import Views
 from extract.writing import FeaturesWriter
 
-_LISTED_IMAGES = 10  # unreadable ones named in an error; chosen, not measured
+_LISTED_IMAGES = 10  # images that an error names; a choice, not measured
 
 
 @dataclass
 class ExtractOptions:
-    """Everything `dphead extract` can be told.
+    """Hold the options of `dphead extract`.
 
-    split: a name, "all", or None for the source's only one, where several are refused.
-    layout: of a folder's or an archive's paths; None is split/class with a split, else
-    class. columns: of a data set, where they have other names. batch_size None: a good
-    one for the device. limit: use the first rows only (for trials). check: verify at
-    the end.
-    index: of the images that were seen before, whose data set's id is taken; None looks
-    for none. new_data_set: says that these are others, whatever it holds.
-    shard: which part of the rows; other than the whole, it goes into a file of its own
-    beside `output`.
+    Attributes
+    ----------
+    source, output : str or Path
+        The images, and the features file to write.
+    backbone : BackboneOptions
+        The backbone and its image transform.
+    classes : Classes
+        How the classes are declared.
+    split : str or None
+        A split's name, or "all". None is the source's only split; several are refused.
+    layout : str or None
+        What the folders of a folder's or an archive's paths are. None is split/class if
+        one split is asked for, else class.
+    columns : Columns or None
+        Columns of a data set, if they do not have the usual names.
+    normalize : RowNorm
+        Normalization of each row.
+    views : Views
+        Augmented views of each image.
+    dtype : str
+        "float16" or "float32".
+    device : str
+        "auto", "cpu" or "cuda".
+    amp : bool
+        Mixed precision, on a GPU only.
+    batch_size : int or None
+        None is a good size for the device.
+    block_rows : int
+        Rows of a block of the file.
+    workers : int
+        Threads.
+    skip_unreadable : bool
+        Keep unreadable images as masked rows.
+    dataset_id : str or None
+        The data set's id.
+    same_data_as : str, Path or None
+        A features file of the same images.
+    new_data_set : bool
+        Declares that the images are a new data set, whatever the index holds.
+    index : ImageIndex or None
+        Index of the images that were seen before. The id of their data set is used
+        again. None looks for none.
+    limit : int or None
+        Use only the first rows, for trials.
+    check : bool
+        Verify the file at the end.
+    shard : Shard
+        Part of the rows to extract. A part goes into its own file beside `output`.
     """
 
     source: str | Path
@@ -89,12 +128,36 @@ class ExtractOptions:
 
 @dataclass
 class Summary:
-    """What was written, for the data holder's screen.
+    """Hold what was written, for the data holder's screen only.
 
-    recognised: the id is that of images that were seen before; overlaps: other data
-    sets that hold some of these, private. restarted: an unfinished file was damaged.
-    problems: see `extract.format.verify`. left_out: what the source holds beside these
-    rows, by reason; private.
+    Attributes
+    ----------
+    path : Path
+        The features file.
+    n_rows, n_features : int
+        Its size.
+    class_names : list of str or None
+        The public classes.
+    dataset_id : str
+        The data set's id.
+    backbone : str
+        The backbone's name.
+    rows_per_second : float
+        Speed of this run.
+    rows_done : int
+        Rows that this run made.
+    already_complete : bool
+        Whether the file was finished before.
+    recognised : bool
+        Whether the id is that of images that were seen before.
+    overlaps : list of Overlap
+        Other data sets that hold some of these images; private.
+    restarted : bool
+        Whether an unfinished file was damaged and was started again.
+    problems : list of str
+        Results of `extract.format.verify`.
+    left_out : Counter
+        What the source holds beside these rows, by reason; private.
     """
 
     path: Path
@@ -114,13 +177,29 @@ class Summary:
 
 
 def extract(options: ExtractOptions, progress: Progress | None = None) -> Summary:
-    """Extract features of every image of the source into `options.output`; run it again
-    to resume.
+    """Extract features of every image of the source into `options.output`.
 
-    ExtractError or FormatError, before anything is written, for an unusable source,
-    unreadable images (unless skip_unreadable), a backbone that does not load, too
-    little disk, or an output of another configuration. If features are not finite, or
-    the images are not those of same_data_as, the unfinished file is removed.
+    Run it again to resume.
+
+    Parameters
+    ----------
+    options : ExtractOptions
+        What to extract.
+    progress : callable, optional
+        Called with (rows done, rows in all).
+
+    Returns
+    -------
+    Summary
+        What was written.
+
+    Raises
+    ------
+    ExtractError, FormatError
+        Before anything is written: for an unusable source, unreadable images (unless
+        skip_unreadable), a backbone that does not load, too little disk space, or an
+        output of another configuration. Later: if features are not finite, or the
+        images are not those of same_data_as; the unfinished file is then removed.
     """
     _check_counts(options)
     device = _device(options)
@@ -178,7 +257,7 @@ def extract(options: ExtractOptions, progress: Progress | None = None) -> Summar
 
 
 def _check_counts(options: ExtractOptions) -> None:
-    """ExtractError for a number of something that is below one."""
+    """Raise ExtractError for a number below one."""
     counts = {
         name: getattr(options, name)
         for name in ("batch_size", "block_rows", "workers", "limit")
@@ -192,7 +271,7 @@ def _check_counts(options: ExtractOptions) -> None:
 
 
 def _device(options: ExtractOptions) -> torch.device:
-    """The chosen one. ExtractError for mixed precision without a GPU."""
+    """Return the chosen device. Raises ExtractError for mixed precision without a GPU."""
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
         raise ExtractError(
@@ -207,7 +286,7 @@ def _loop_settings(
     backbone: Backbone,
     identity: Identity,
 ) -> LoopSettings:
-    """How the loop makes features of images."""
+    """Return the settings by which the loop turns images into features."""
     settings = LoopSettings(
         device,
         min(_batch_size(options, device), options.block_rows),
@@ -222,8 +301,10 @@ def _loop_settings(
 
 
 def _batch_size(options: ExtractOptions, device: torch.device) -> int:
-    """As given; else small on a CPU, where a batch should stay in the cache (UNLEARNED
-    cut their own pieces).
+    """Return the given batch size, or a good one for the device.
+
+    On a CPU it is small, so that a batch stays in the cache. UNLEARNED backbones cut
+    their own pieces.
     """
     if options.batch_size is not None:
         return options.batch_size
@@ -231,7 +312,7 @@ def _batch_size(options: ExtractOptions, device: torch.device) -> int:
 
 
 def _per_host(variable: str, default: int) -> int:
-    """What torchrun says of this process's place on its host."""
+    """Return what torchrun says of this process's place on its host."""
     return int(os.environ.get(variable, default))
 
 
@@ -248,16 +329,21 @@ def _fill(
         writer.finish()
     except ResumableError:
         raise
-    except FormatError:  # the same command would fail again: leave nothing half-written
+    except FormatError:  # the same command would fail again, so nothing can be resumed
         writer.discard()
         names.unlink(missing_ok=True)
         raise
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if torch sees one, under torchrun this process's own.
+    """Return the torch device of a name.
 
-    ExtractError for cuda that is missing.
+    "auto" is the GPU if torch finds one; under torchrun it is this process's own GPU.
+
+    Raises
+    ------
+    ExtractError
+        If the name is unknown, cuda is missing, or there are too few GPUs.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise ExtractError(
@@ -282,14 +368,22 @@ def choose_device(name: str) -> torch.device:
 def declared_input(
     options: BackboneOptions, source: Source
 ) -> tuple[tuple[int, int], int]:
-    """(height, width) and channels of an UNLEARNED network's input, without a look at
-    any image.
+    """Return the size and channels of an UNLEARNED backbone's input.
 
-    As declared; else those of the header of arrays (IDX, CIFAR, npz), which has one
-    shape for all rows; else, for image files, 3 channels, and ExtractError where no
-    size is declared.
-    A size or channels found in the images would let one of them change every row. Other
-    networks have a size and channels of their own.
+    No image is read. Declared values come first. Without them, arrays (IDX, CIFAR, npz)
+    have the shape in their header, which is the same for all rows. Image files have 3
+    channels. A size or channels found in the images would let one image change every
+    row. Other backbones have a size and channels of their own.
+
+    Returns
+    -------
+    ((int, int), int)
+        (height, width), and the number of channels.
+
+    Raises
+    ------
+    ExtractError
+        If no size is declared for image files.
     """
     arrays = source.arrays
     header = (0, 0) if arrays is None else arrays.shape[1:3]
@@ -304,11 +398,14 @@ def declared_input(
 
 
 def check_images(source: Source, options: ExtractOptions, backbone: Backbone) -> Survey:
-    """Look at every image before anything is written.
+    """Decode every image before anything is written, and check it against the options.
 
-    ExtractError that lists unreadable images (unless they are to be skipped), if none
-    is readable, or if one does not fit what is declared: colour for a network of one
-    channel, or another size where images are not resized.
+    Raises
+    ------
+    ExtractError
+        If images are unreadable (unless they are skipped), with their names. If none is
+        readable. If an image does not fit what is declared: a color image for one
+        channel, or another size if images are not resized.
     """
     found = survey(source, options.workers, options.index)
     if found.missing and not options.skip_unreadable:
@@ -371,9 +468,9 @@ def make_header(
     settings: LoopSettings,
     identity: Identity,
 ) -> Header:
-    """Sizes and attributes of the file of `source`.
+    """Return the sizes and attributes of the file of `source`.
 
-    The configuration holds all that can change a value in the file.
+    Its configuration holds everything that can change a value in the file.
     """
     import PIL
 
@@ -381,7 +478,7 @@ def make_header(
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": torch.__version__,
-        # to import it takes seconds, and few backbones need it
+        # read without importing it: the import takes seconds, and few backbones need it
         "timm": version("timm"),
         "pillow": PIL.__version__,
     }

@@ -1,8 +1,8 @@
-"""Sources of images, in one fixed order, decoded to canonical 8-bit arrays.
+"""Open sources of images, in one fixed order, decoded to canonical 8-bit arrays.
 
-Each gives (row, image, label, split, group).
+Each source gives (row, image, label, split, group).
 
-`open_source` recognises what it is given:
+`open_source` recognizes:
 
 - a folder of images by class, or by split and class (`train/cat/1.png`), as
   `extract.layout` is told; sorted by path
@@ -13,9 +13,9 @@ Each gives (row, image, label, split, group).
   IDX images file
 - an .npz with arrays images, labels and optionally split, group
 - a Hugging Face dataset: a folder of Parquet or Arrow files with images' bytes
-- tars of WebDataset's samples, or a folder of them, by `layout` alone
+- tars of WebDataset's samples, or a folder of them, only if `layout` says so
 
-The classes are never inferred from labels: they are declared, or the labels stay out.
+Classes are never inferred from labels: they are declared, or the labels stay out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from extract.image_source import Source
 from extract.images import PixelRange
 from extract.tables import Columns
 
-WEBDATASET = "webdataset"  # as a layout
+WEBDATASET = "webdataset"  # the value of `layout` for tars of samples
 
 
 def open_source(
@@ -44,16 +44,36 @@ def open_source(
     columns: Columns | None = None,
     pixels: PixelRange | None = None,
 ) -> Source:
-    """Recognise a source and list its rows in their fixed order; no image is decoded
-    yet.
+    """Recognize a source and list its rows in their fixed order, decoding no image.
 
-    `split` keeps the rows of "train", "test" or "validation" only; None takes the
-    source's only one, and refuses several. `layout` says what the folders of a folder's
-    or an archive's paths are (`extract.layout`), or "webdataset" for tars of samples.
-    `columns` are those of a data set, or fields of a sample's .json; its features are
-    the images. `pixels` is what is declared of the images' samples. ExtractError if the
-    source is missing, not recognised, empty, or unsafe (archive members outside the
-    archive, links).
+    Parameters
+    ----------
+    path : str or Path
+        The source.
+    classes : Classes, optional
+        How the classes are declared.
+    split : str or None, default "all"
+        "train", "test" or "validation" keeps the rows of that split. None is the
+        source's only split, and refuses several.
+    layout : str, optional
+        What the folders of a folder's or an archive's paths are (`extract.layout`), or
+        "webdataset" for tars of samples.
+    columns : Columns, optional
+        Columns of a data set, or fields of a sample's .json. Its `features` are the
+        images.
+    pixels : PixelRange, optional
+        What is declared of the images' samples.
+
+    Returns
+    -------
+    Source
+        The rows.
+
+    Raises
+    ------
+    ExtractError
+        If the source is missing, not recognized, empty, or unsafe (links, or archive
+        members outside the archive).
     """
     asked = "all" if split is None else split
     path = Path(path)
@@ -120,7 +140,7 @@ def log_left_out(left_out: Counter[str]) -> None:
         logging.getLogger("dphead.extract").warning(text, ", ".join(counts))
 
 
-# names of the files that each reader of a folder of arrays opens
+# patterns of the files that each reader of a folder of arrays opens
 _OPENED = {"idx": "*idx[13][-.]ubyte*", "cifar10": "*.bin", "cifar100": "*.bin"}
 
 
@@ -130,7 +150,7 @@ def _beside(folder: Path, kind: str) -> Counter[str]:
         opened = set(datasets.dataset_files(folder))
     elif kind in _OPENED:
         opened = set(folder.glob(_OPENED[kind]))
-    else:  # image files, whose reader counts for itself
+    else:  # the reader of image files counts them itself
         return Counter()
     others = set(listing.files_below(folder)) - opened
     return Counter({f"files beside those of the {kind} format": len(others)})

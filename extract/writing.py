@@ -1,8 +1,8 @@
-"""Write a features file block by block: a killed run resumes, to the same bytes.
+"""Write a features file block by block; a killed run resumes, to the same bytes.
 
-Every dataset has its final size and place in the file from the start; later writes
-change values in place, and go past HDF5, which a full disk makes crash. A block counts
-once its digest is in `/block_digest`, which is written after the block itself was
+Every dataset has its final size and place in the file from the start. Later writes
+change values in place, without HDF5: a full disk makes HDF5 crash. A block counts once
+its digest is in `/block_digest`. The digest is written after the block itself was
 forced to the disk.
 """
 
@@ -33,18 +33,29 @@ from extract.reading import (
 from extract.rows import Header, block_digest, group_ids, prepare_block, row_digest
 from extract.seal import BYTES, write_seal
 
-Places = dict[str, tuple[int, int]]  # of each column the first byte, and bytes
+Places = dict[str, tuple[int, int]]  # first byte and number of bytes of each column
 
 
 class FeaturesWriter:
-    """Appends blocks of rows to PATH.part and renames it to PATH at the end.
+    """Append blocks of rows to PATH.part, and rename it to PATH at the end.
 
     `FeaturesWriter(path, header)` starts a file, or resumes one of the same
-    configuration at `next_row`. If PATH itself is already there with the same
-    configuration, `already_complete` is true and nothing is to be done; `restarted` is
-    true if an unfinished file was there and could not be used. A file whose
-    configuration differs is refused with FormatError, which names the first key that
-    differs; so is one that another process is writing.
+    configuration at `next_row`.
+
+    Attributes
+    ----------
+    next_row : int
+        The first row that is still missing.
+    already_complete : bool
+        Whether PATH itself exists with the same configuration: nothing is to be done.
+    restarted : bool
+        Whether an unfinished file existed and could not be used.
+
+    Raises
+    ------
+    FormatError
+        If the file's configuration differs; the error names the first key that differs.
+        Or if another process is writing the file.
     """
 
     def __init__(self, path: str | Path, header: Header):
@@ -86,9 +97,10 @@ class FeaturesWriter:
             )
 
     def _opened(self) -> BinaryIO:
-        """The .part, held for this process; FormatError if another one writes it.
+        """Open the .part and lock it for this process.
 
-        Not held where locks do not work.
+        Raises FormatError if another process writes it. There is no lock on file
+        systems without locks.
         """
         file = open(self.part, "r+b", buffering=0)  # noqa: SIM115 - until `close`
         try:
@@ -104,8 +116,10 @@ class FeaturesWriter:
         return file
 
     def _usable_part(self) -> bool:
-        """False if a kill came before the layout was on the disk; then nothing is lost
-        by starting again.
+        """Return whether the .part can be resumed; remove it if not.
+
+        It cannot if a kill came before its layout was on the disk. Nothing is lost
+        then.
         """
         try:
             file = open_h5(self.part)
@@ -145,7 +159,7 @@ class FeaturesWriter:
         )
 
     def _create(self) -> Places:
-        """Make the .part with room for all rows; returns where each column lies."""
+        """Make the .part with room for all rows, and return where each column lies."""
         try:
             places = self._layout()
             write_seal(self.part, list(places.values()), complete=False)
@@ -164,10 +178,10 @@ class FeaturesWriter:
     def _layout(self) -> Places:
         h, n = self.header, self.header.n_rows
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # rows are private: for the owner alone
+        # rows are private: only the owner may read them
         os.close(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o600))
-        # The oldest file layout does not look at its "open for writing" mark, so a
-        # killed run leaves a file that opens again.
+        # HDF5 ignores the "open for writing" mark in its oldest file layout. So the
+        # file of a killed run opens again.
         with h5py.File(
             self.part,
             "w",
@@ -214,17 +228,28 @@ class FeaturesWriter:
         }
 
     def next_block(self) -> tuple[int, int]:
-        """First row of the block to write next and the row after its last."""
+        """Return the first row of the next block, and the row after its last."""
         return self.next_row, min(
             self.next_row + self.header.block_rows, self.header.n_rows
         )
 
     def append(self, features: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-        """Write the next block: features (rows, d) and the other columns by name;
-        durable when it returns.
+        """Write the next block; it is on the disk when this returns.
 
-        FormatError if the block has a wrong shape, or if a valid row is not finite in
-        the file's dtype.
+        Parameters
+        ----------
+        features : (rows, d) float
+            The features of the block.
+        columns : dict
+            The other columns by name, one value a row.
+
+        Raises
+        ------
+        FormatError
+            If the block has a wrong shape, or a valid row is not finite in the file's
+            dtype.
+        ResumableError
+            If the disk does not take the block.
         """
         start, stop = self.next_block()
         block = prepare_block(features, columns, self.header, stop - start)
@@ -239,7 +264,7 @@ class FeaturesWriter:
         self.next_row = stop
 
     def _write(self, name: str, first: int, rows: np.ndarray) -> None:
-        """Put rows of a column in their place, from row `first` on."""
+        """Write rows of a column at their place, from row `first` on."""
         assert self._file is not None
         left = memoryview(rows.tobytes())
         self._file.seek(self._places[name][0] + first * rows[:1].nbytes)
@@ -247,9 +272,9 @@ class FeaturesWriter:
             left = left[self._file.write(left) :]
 
     def finish(self) -> None:
-        """Mark the file complete and give it its name.
+        """Mark the file complete and rename it to PATH.
 
-        FormatError if rows are missing.
+        Raises FormatError if rows are missing, and ResumableError if the disk fails.
         """
         if self._file is None:
             return
@@ -287,7 +312,7 @@ class FeaturesWriter:
 
 
 def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: str) -> None:
-    """A dataset that lies in one piece, whose place in the file is fixed now.
+    """Make a dataset in one piece, with its place in the file fixed now.
 
     Any range of rows is then one read into the caller's array, twice as fast as chunks.
     """
@@ -297,13 +322,13 @@ def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: str) ->
 
 
 def extents(file: h5py.File) -> Places:
-    """Where the columns' bytes lie in a file that `FeaturesWriter` made."""
+    """Return where the columns' bytes lie in a file that `FeaturesWriter` made."""
     columns: Any = file
     return {k: (columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)}
 
 
 def digests_of(file: h5py.File) -> Iterator[np.ndarray]:
-    """The digest, uint8 (32,), that each block of a file should have."""
+    """Yield the digest, uint8 (32,), that each block of a file should have."""
     columns: Any = file
     attributes: Any = file.attrs
     size = int(attributes["block_rows"])
@@ -315,7 +340,7 @@ def digests_of(file: h5py.File) -> Iterator[np.ndarray]:
 
 
 def sound_blocks(file: h5py.File) -> int:
-    """Blocks of an unfinished file before the first that is missing or damaged."""
+    """Return the number of blocks before the first that is missing or damaged."""
     kept: Any = file["block_digest"]
     for index, digest in enumerate(digests_of(file)):
         if not np.array_equal(kept[index], digest):
@@ -332,17 +357,16 @@ def _sync(path: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The value as it comes back from JSON (tuples become lists), so that comparisons
-    are between equals.
-    """
+    """Return the value as JSON gives it back (tuples become lists), to compare equals."""
     return json.loads(canonical_json(value))
 
 
 def first_difference(
     theirs: dict[str, Any], ours: dict[str, Any]
 ) -> tuple[str, Any, Any]:
-    """(key, theirs, ours) of the first key in sorted order whose values differ, down
-    into nested mappings.
+    """Return the first key that differs in sorted order, and both of its values.
+
+    Nested mappings give a key with dots.
     """
     for key in sorted(set(theirs) | set(ours)):
         a, b = theirs.get(key), ours.get(key)
@@ -369,14 +393,37 @@ def write_features(
 ) -> str:
     """Write arrays as a features file and return its dataset_id.
 
-    `class_names` count as declared public.
+    Parameters
+    ----------
+    path : str or Path
+        The file to write.
+    features : (n, d) float
+        float16 stays; every other dtype becomes float32.
+    labels : (n,) int, optional
+        Positions of classes; -1 for none.
+    class_names : sequence of str, optional
+        Names of the classes. They count as declared public.
+    valid : (n,) bool, optional
+        False for masked rows.
+    split : (n,) int, optional
+        Codes into `split_names`.
+    split_names : sequence of str, default ("all",)
+        Names of the splits.
+    group : (n,) texts or numbers, optional
+        Groups (`group_ids`); a missing value is a row on its own.
+    **header
+        Further fields of `Header` (backbone, transform, dataset_id, dtype, ...).
 
-    features (n, d) float; labels (n,) int positions of classes, -1 for none; valid (n,)
-    bool; split (n,) codes into split_names; group (n,) texts or numbers, missing for a
-    row on its own (`group_ids`). Further keywords are fields of `Header` (backbone,
-    transform, dataset_id, dtype, ...). dtype: float16 stays, everything else becomes
-    float32. Raises FormatError if the file exists with another configuration, the
-    arrays do not fit together, or labels or groups are of another dtype.
+    Returns
+    -------
+    str
+        The dataset_id.
+
+    Raises
+    ------
+    FormatError
+        If the file exists with another configuration, the arrays do not fit together,
+        or labels or groups are of another dtype.
     """
     features = np.asarray(features)
     if features.ndim != 2:
@@ -414,7 +461,10 @@ def write_features(
 
 
 def _columns(n_rows: int, **given: Any) -> dict[str, np.ndarray]:
-    """Those that are given. FormatError unless each is (n_rows,), and groups whole."""
+    """Return the given columns as arrays.
+
+    Raises FormatError unless each is (n_rows,) and labels are whole numbers.
+    """
     columns = {
         name: np.asarray(values) for name, values in given.items() if values is not None
     }
