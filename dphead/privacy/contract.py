@@ -1,6 +1,6 @@
-"""What passes between `release`, the rows and the sums: plain data and protocols.
+"""Define the plain data and protocols between `release`, the rows and the sums.
 
-Nothing here may compute anything; `release.py` says in which order these meet.
+Nothing here may compute anything. `release.py` says in which order these meet.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,20 +12,26 @@ import numpy as np
 from dphead.privacy.accounting import RELATIONS, GaussianEvent, event_of
 from dphead.privacy.query import Params, Query, check_whole
 
-# whether a pass knows the rows of a block's slots (`Rows.blocks`)
+# Says whether a pass knows the rows of a block's slots (`Rows.blocks`).
 Known = Callable[[np.ndarray], bool]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of some slots, padded.
+    """Hold the rows of some slots, padded.
 
-    Blocks of a sample have one shape whatever the sample; that of a full batch may
-    follow n. No sum depends on a shape (proofs/exactness.md).
-    index: (k,) slots, -1 for padding. x: (k, n_features) float32, or (k, 0) where the
-    pass knew the rows. y: (k,) int class positions, or (k, n_classes) int label sets,
-    one for a class that is the row's and zero for another; a row with any other number
-    counts zero.
+    Blocks of a sample have one shape, whatever the sample. The shape of a full batch's
+    blocks may depend on n. No sum depends on a shape (proofs/exactness.md).
+
+    Parameters
+    ----------
+    index : ndarray of int, shape (k,)
+        Slots; -1 for padding.
+    x : ndarray of float32, shape (k, n_features) or (k, 0)
+        Features. (k, 0) if the pass knew the rows.
+    y : ndarray of int, shape (k,) or (k, n_classes)
+        Class positions, or label sets: 1 for a class that is the row's and 0 for
+        another. A row with any other number counts zero.
     """
 
     index: np.ndarray
@@ -34,10 +40,17 @@ class Block:
 
 
 class Rows(Protocol):
-    """Private rows.
+    """Define what a source of private rows provides.
 
-    group_cap: rows beyond so many of a group (`sampling.within_cap`) have no class, so
-    that they count zero; None where each row is protected for itself.
+    Attributes
+    ----------
+    n_rows : int
+        Number of slots.
+    n_features : int
+        Number of features.
+    group_cap : int or None
+        Rows beyond this number in a group (`sampling.within_cap`) have no class, so
+        they count zero. None if the unit of privacy is one row.
     """
 
     n_rows: int
@@ -52,30 +65,66 @@ class Rows(Protocol):
         """Yield blocks that together hold each slot (each of `indices`) once.
 
         The shape of blocks of `indices` must not depend on how many there are.
-        known: whether the pass knows the rows of a block's slots, so that their
-        features need not be read; a source may read them all the same.
+
+        Parameters
+        ----------
+        indices : ndarray of int or None, default None
+            The slots to yield; None for all.
+        known : callable or None, default None
+            Whether the pass knows the rows of a block's slots, so that their features
+            need not be read. A source may read them all the same.
         """
         ...
 
 
 class GroupedRows(Rows, Protocol):
-    """Rows with a cap. within: (n_rows,) bool, `sampling.within_cap` of groups."""
+    """Define what a source of private rows with a group cap provides.
+
+    Attributes
+    ----------
+    within : ndarray of bool, shape (n_rows,)
+        `sampling.within_cap` of the groups.
+    """
 
     within: np.ndarray
 
 
 @dataclass(frozen=True)
 class ReleaseSpec:
-    """One release, decided before any row is read.
+    """Describe one release, decided before any row is read.
 
-    label: what the solver calls it. query: `Query.name`. clip_norm: R or C; inf only
-    where there is no noise. noise_multiplier: noise sd over sensitivity; 0 turns the
-    noise off and is recorded as not private. n_rows: public n, or `nominal_n`.
-    sampling_prob: 1 for the full batch. relation: the neighbouring relation.
-    group_cap: None if a row is the protected unit, else a group is, of which at most so
-    many rows count. epoch_steps: of random allocation: each row is used in one of so
-    many equal releases in a row, at random; 1 otherwise. private: False if the noise
-    protects nobody, as with a seed: such a release is charged as one without noise.
+    Parameters
+    ----------
+    label : str
+        The solver's name for it.
+    query : str
+        `Query.name`.
+    clip_norm : float
+        R or C; inf only if there is no noise.
+    noise_multiplier : float
+        Noise standard deviation over sensitivity. 0 turns the noise off and is recorded
+        as not private.
+    n_rows : int
+        Public n, or `nominal_n`.
+    sampling_prob : float, default 1.0
+        Sampling rate; 1 for the full batch.
+    relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
+        The neighboring relation.
+    group_cap : int or None, default None
+        None if the unit of privacy is one row. Otherwise it is a group, and at most so
+        many rows of a group count.
+    epoch_steps : int, default 1
+        Above 1 for random allocation: each row is used in one of so many equal releases
+        in a row, at random.
+    private : bool, default True
+        False if the noise protects nobody, as with a seed. Such a release is charged as
+        one without noise.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range or of another type, or if the release cannot be
+        charged.
     """
 
     label: str
@@ -125,7 +174,7 @@ class ReleaseSpec:
                 "Rescale the features."
             )
         check_whole("n_rows", self.n_rows, 0)
-        self.event()  # refuses what cannot be charged
+        self.event()  # raises ValueError for a release that cannot be charged
         groups = self.group_cap is not None and self.group_cap > 1
         if groups and self.sampling_prob < 1 and self.relation == "replace_one":
             raise ValueError(
@@ -139,14 +188,14 @@ class ReleaseSpec:
             )
 
     def event(self) -> GaussianEvent:
-        """What the accountant sees."""
+        """Return the event that the accountant sees."""
         return event_of(vars(self))
 
     def row(self) -> dict[str, Any]:
-        """Plain data for the ledger and the report.
+        """Return plain data for the ledger and the report.
 
-        epoch_steps of 1 and private=True are left out: releases keep the form that they
-        had before.
+        An `epoch_steps` of 1 and `private=True` are left out. So releases keep the form
+        that they had before these existed.
         """
         row = asdict(self)
         if self.epoch_steps == 1:
@@ -158,10 +207,15 @@ class ReleaseSpec:
 
 @dataclass(frozen=True)
 class Released:
-    """A value that carries noise.
+    """Hold a value that carries noise.
 
-    value: float64, the query's shape. noise_sd: the standard deviation of its noise, of
-        each entry; off the diagonal of a symmetric query its root of a half.
+    Parameters
+    ----------
+    value : ndarray of float64
+        The noisy sum, of the query's shape, in real units.
+    noise_sd : float
+        Standard deviation of the noise of each entry before rounding, in the units of
+        `value`. Off the diagonal of a symmetric query it is this divided by sqrt(2).
     """
 
     value: np.ndarray
@@ -170,11 +224,19 @@ class Released:
 
 @dataclass(frozen=True, eq=False)
 class SumRequest:
-    """A sum without noise that `release` wants.
+    """Describe a sum without noise that `release` asks for.
 
-    clip_norm: the spec's, or the public number that stands for inf. indices: increasing
-    slots of the sample, None for all of them. following: the release that was reserved
-    after this one, if any, so that its sum may be made in the same pass.
+    Parameters
+    ----------
+    query, params, rows, spec
+        As in `release`.
+    clip_norm : float
+        The spec's, or the public number that stands for inf.
+    indices : ndarray of int or None, default None
+        Increasing slots of the sample; None for all slots.
+    following : ReleaseSpec or None, default None
+        The release that was reserved after this one, if any, so that its sum may be
+        made in the same pass.
     """
 
     query: Query
@@ -187,16 +249,18 @@ class SumRequest:
 
 
 class Summer(Protocol):
-    """Adds up a statistic over rows: `dphead.sums.door.Door`.
+    """Add up a statistic over rows (`dphead.sums.door.Door`).
 
-    Guarantee: none is taken on trust for the noise; a summer that adds wrong numbers
-    breaks the sensitivity, which is why `Door` checks it (proofs/sums.md).
+    Guarantee
+    ---------
+    None by itself: a summer that adds wrong numbers breaks the sensitivity. For this
+    reason, `Door` checks the sums (proofs/sums.md).
     """
 
     def __call__(self, request: SumRequest) -> np.ndarray:
-        """The sum, int64 of `query.shape(width)`, in units of `query.unit`."""
+        """Return the sum, int64 of `query.shape(width)`, in units of `query.unit`."""
         ...
 
     def largest_norm(self, request: SumRequest) -> float:
-        """The largest norm of a transformed row; asked for only without privacy."""
+        """Return the largest norm of a transformed row; used only without privacy."""
         ...

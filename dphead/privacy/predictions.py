@@ -1,8 +1,7 @@
-"""What public weights predict of a row, in integers: scores, predictions, residuals.
+"""Predict rows from public weights, in integers: scores, predictions and residuals.
 
-Nothing is concluded from the accuracy of a prediction, and nothing may be: a residual
-that leaves here is checked, in integers, to be no longer than the bound
-(proofs/exactness.md).
+No bound may rest on the accuracy of a prediction. Each residual that leaves this module
+is checked, in integers, to be no longer than the bound (proofs/exactness.md).
 """
 
 from dataclasses import dataclass
@@ -15,28 +14,33 @@ import numpy as np
 from dphead.privacy.transform import RADIUS, fits
 
 Loss = Literal["softmax", "sigmoid", "squared"]
-LOSSES: tuple[Loss, ...] = get_args(Loss)  # all that a linear head may have
-Array = Any  # of numpy, or of jax.numpy where `xp` is that
-# Grids: what stands for one. The finer, the less rounding and the longer the integers,
-# whose bit counts proofs/exactness.md adds up; each was chosen, not measured.
+LOSSES: tuple[Loss, ...] = get_args(Loss)  # all losses of a linear head
+Array = Any  # of numpy, or of jax.numpy if `xp` is that
+# Grids: the integer that stands for 1. A finer grid rounds less and has longer
+# integers; proofs/exactness.md adds up their bits. Each was chosen, not measured.
 PROBABILITY_SCALE = 2**16  # a probability of one
 POWER_TABLE_SIZE = 2**11  # entries of the table of powers of two
-POWER_SCALE = 2**15  # what the table calls one
-POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # times log2(e): entries
+POWER_SCALE = 2**15  # a power of one
+POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entries
 MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
 # Bounds (proofs/exactness.md).
 MAX_WEIGHT = 1e100  # above, a weight counts as zero; all do if none reaches 1e-100
 MAX_SQUARED_RESIDUAL = 2**24  # of a squared loss, 256 in real numbers
-MAX_SCORE_RATE = 1e290  # of scores' units: a larger one times 0 would be no number
+MAX_SCORE_RATE = 1e290  # largest unit of a score: beyond, 0 times it could be NaN
 MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
-MAX_WEIGHT_NORM = 2**18  # of a class's integer weights: scores are then below 2**30
+MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30
 
 
 @dataclass(frozen=True)
 class IntegerWeights:
-    """Public weights on a grid.
+    """Hold public weights on a grid.
 
-    w: (n_classes, width) int16; step: what one of them stands for, 0 if all are zero.
+    Parameters
+    ----------
+    w : ndarray of int16, shape (n_classes, width)
+        Whole numbers.
+    step : float
+        What one unit of w stands for; 0 if all are zero.
     """
 
     w: np.ndarray
@@ -44,9 +48,10 @@ class IntegerWeights:
 
 
 def integer_weights(weights: np.ndarray) -> IntegerWeights:
-    """Weights (width, n_classes) rounded; beyond MAX_WEIGHT or not finite is zero.
+    """Round weights (width, n_classes) to a grid.
 
-    The same on every machine: operations on single entries, and sums of integers.
+    Weights that are beyond MAX_WEIGHT or not finite become zero. The result is the same
+    on every machine: it uses operations on single entries, and sums of integers.
     """
     weights = np.asarray(weights, np.float64).T
     with np.errstate(invalid="ignore"):
@@ -67,7 +72,7 @@ def integer_weights(weights: np.ndarray) -> IntegerWeights:
 
 @cache
 def powers_of_two() -> np.ndarray:
-    """(POWER_TABLE_SIZE,) int64: POWER_SCALE * 2**(-i / POWER_TABLE_SIZE), rounded."""
+    """Return POWER_SCALE * 2**(-i / POWER_TABLE_SIZE) for each i, rounded, int64."""
     with localcontext(prec=30):  # decimal arithmetic is the same on every machine
         step = Decimal(2) ** (Decimal(-1) / POWER_TABLE_SIZE)
         half = Decimal("0.5")
@@ -77,10 +82,18 @@ def powers_of_two() -> np.ndarray:
 
 
 def power(xp: Any, distance: Array, rate: Array) -> Array:
-    """POWER_SCALE * e**-(distance * rate), as int64.
+    """Return POWER_SCALE * e**-(distance * rate), as int64.
 
-    distance: (k, m) whole numbers >= 0, of scores; rate: (k, 1) what one stands for.
     The exponent is truncated to 1 / POWER_TABLE_SIZE of a power of two.
+
+    Parameters
+    ----------
+    xp : module
+        numpy or jax.numpy.
+    distance : array of shape (k, m)
+        Whole numbers of at least 0, in units of scores.
+    rate : array of shape (k, 1)
+        What one unit of a score stands for.
     """
     table = xp.asarray(powers_of_two())
     exponent = distance * (rate * POWERS_PER_NAT)
@@ -89,16 +102,29 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
 
 
 def unknown(loss: str) -> ValueError:
-    """The error of a loss that is not defined where it is met."""
+    """Return the error for a loss that is not defined here."""
     known = f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}"
     return ValueError(f"loss must be {known}, got {loss=}. Choose one.")
 
 
 def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:
-    """Predictions (k, m), as int64 parts of PROBABILITY_SCALE.
+    """Return predictions (k, m), as int64 parts of PROBABILITY_SCALE.
 
-    z: (k, m) scores, whole numbers; rate: (k, 1), what one of them stands for.
-    ValueError for a loss that is not defined here.
+    Parameters
+    ----------
+    xp : module
+        numpy or jax.numpy.
+    z : array of shape (k, m)
+        Scores, as whole numbers.
+    rate : array of shape (k, 1)
+        What one unit of a score stands for.
+    loss : {"softmax", "sigmoid", "squared"}
+        The training loss.
+
+    Raises
+    ------
+    ValueError
+        For a loss that is not defined here.
     """
     if loss == "softmax":
         distance = z.max(axis=1, keepdims=True) - z
@@ -119,10 +145,14 @@ def probabilities(xp: Any, z: Array, rate: Array, loss: Loss) -> Array:
 
 
 def shortened(xp: Any, residual: Array, factor: Array) -> Array:
-    """residual (k, m) * factor (k, 1), no longer than RADIUS, as int64.
+    """Return residual (k, m) * factor (k, 1) as int64, no longer than RADIUS.
 
-    Rounded; truncated towards zero where the sum of squares exceeds RADIUS**2; zero
-    where it still does. Guarantee: no sum of squares exceeds RADIUS**2.
+    Entries are rounded. A residual is truncated towards zero if its sum of squares
+    exceeds RADIUS**2, and set to zero if it still does.
+
+    Guarantee
+    ---------
+    No sum of squares exceeds RADIUS**2.
     """
     value = residual.astype(xp.float64) * factor
     l = xp.rint(value)
