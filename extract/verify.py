@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,8 +36,8 @@ def verify(path: str | Path, against: str | Path | None = None) -> list[str]:
     near-equal images in two splits, groups in two splits. `against` is a second file
     (the test set, say): its digests and features are checked too, and its rows count as
     one more split. Equal images are found there by their coarse hash only, since each
-    file has its own salt. FormatError if a file cannot be opened. Rows are named where
-    the table of names is beside it.
+    file has its own salt, and rows of no image by their features. FormatError if a file
+    cannot be opened. Rows are named where the table of names is beside it.
     """
     with open_features(path) as file:
         problems = _blocks(file)
@@ -210,7 +211,25 @@ def _between(file: FeaturesFile, other: FeaturesFile) -> list[Problem]:
     near = near[near < file.n_rows]
     chance = near_by_chance(hashes, side, valid)[0]
     text = f"{_NEAR} to one of {other.path.name}, {chance:,} by chance"
-    return [Problem(text, near)] if len(near) else []
+    found = [Problem(text, near)] if len(near) else []
+    if file.feature_space == other.feature_space:
+        own, theirs = _features_digests(file), set(_features_digests(other))
+        equal = np.flatnonzero([key is not None and key in theirs for key in own])
+        text = f"rows whose features are those of a row of {other.path.name}"
+        found += [Problem(text, equal)] if len(equal) else []
+    return found
+
+
+def _features_digests(file: FeaturesFile) -> list[bytes | None]:
+    """Return what tells the features of each row, None for a row of an image, which
+    hashes compare, and for a masked one.
+    """
+    found: list[bytes | None] = []
+    for start, stop, block, _ in blocks(file):
+        used = file.valid[start:stop] & (file.image_hash[start:stop] == 0)
+        rows = zip(block["features"], used, strict=True)
+        found += [blake2b(x.tobytes()).digest() if use else None for x, use in rows]
+    return found
 
 
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:

@@ -109,6 +109,11 @@ class LedgerFile:
                 f"the path of a ledger must be UTF-8 text, got {self.path!a}. Rename "
                 "its folder or name another with --ledger."
             )
+        if os.path.exists(self.path) and not os.path.isfile(self.path):
+            raise LedgerError(
+                f"a ledger must be a plain file, got path={self.path}, a folder, a "
+                "pipe or a device. Name the .sqlite file, or leave --ledger out."
+            )
         try:
             if read_only:
                 self._open_to_read()

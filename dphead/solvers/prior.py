@@ -81,6 +81,8 @@ def read_prior(prior: "np.ndarray | str | Path") -> PublicPrior:
     """From an array, or a .npy file that holds one."""
     if isinstance(prior, str | Path):
         try:
+            if not Path(prior).is_file():  # a pipe would be read for ever
+                raise OSError("no file, or a pipe, a device or a folder")
             return PublicPrior(np.load(prior, allow_pickle=False))
         except (OSError, ValueError) as error:
             raise ValueError(

@@ -53,3 +53,15 @@ def test_copies_across_splits_stand_out_from_chance():
 def test_one_split_has_nothing_to_compare():
     hashes = np.arange(1, 9, dtype=np.uint64)
     assert not near_by_chance(hashes, np.zeros(8), np.ones(8, bool))
+
+
+def test_rows_of_no_image_are_found_in_another_file_by_their_features(tmp_path):
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    labels = np.arange(8) % 2
+    write_features(tmp_path / "train.h5", x, labels, ["a", "b"])
+    write_features(tmp_path / "same.h5", x[[5, 2]], labels[[5, 2]], ["a", "b"])
+    write_features(tmp_path / "other.h5", x + 1, labels, ["a", "b"])
+    assert verify(tmp_path / "train.h5", tmp_path / "other.h5") == []
+    assert verify(tmp_path / "train.h5", tmp_path / "same.h5") == [
+        "rows whose features are those of a row of same.h5: 2 (rows 2, 5)"
+    ]

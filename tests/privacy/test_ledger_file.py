@@ -363,3 +363,11 @@ def test_a_path_that_is_no_text_is_refused_before_a_file_is_made(tmp_path, read_
         Ledger(folder / "l.sqlite", read_only=read_only)
     str(error.value).encode()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_plain_file_is_not_called_a_broken_disk(tmp_path, make, read_only):
+    make(tmp_path / "ledger")
+    with pytest.raises(LedgerError, match="must be a plain file"):
+        Ledger(tmp_path / "ledger", read_only=read_only)

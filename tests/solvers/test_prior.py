@@ -2,6 +2,8 @@
 its directions alone.
 """
 
+import os
+
 import numpy as np
 import pytest
 from fits import plan_and_fit, quick_sums
@@ -154,3 +156,10 @@ def test_a_file_and_an_array_are_the_same_prior(tmp_path):
     assert made[0].prior is not None
     with pytest.raises(ValueError, match="prior"):
         make_method("dp-sgd", facts, {"prior": weights})
+
+
+def test_a_pipe_is_no_prior(tmp_path):
+    """A read of it would wait for ever."""
+    os.mkfifo(tmp_path / "prior.npy")
+    with pytest.raises(ValueError, match="no file, or a pipe"):
+        read_prior(tmp_path / "prior.npy")
