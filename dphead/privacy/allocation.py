@@ -1,12 +1,16 @@
-"""Random allocation: the charge of an epoch in which each row is used in one step.
+"""Compute the charge of random allocation: each row is used in one step of an epoch.
 
-An epoch's pair is of t numbers: normal ones, one of which, at a random place, has mean
-1 (proofs/allocation.md). Its ratio is a mean of t independent log-normal numbers. Each
-is replaced by one on a grid that is larger in the convex order, so the mean can be
-made by Fourier transforms and no divergence shrinks; what rounding and tails may take
-off becomes the chance of an infinite loss. It takes seconds to load.
+An epoch's pair is of t numbers. They are normal, and one of them, at a random place,
+has mean 1 (proofs/allocation.md). Their ratio is a mean of t independent log-normal
+numbers.
 
-Sources: Feldman, Shenfeld 2025; Chua et al. 2024 (balls and bins).
+Each is replaced by a number on a grid that is larger in the convex order. So the mean
+can be computed by Fourier transforms and no divergence shrinks. What rounding and tails
+may take off becomes the chance of an infinite loss. The import takes seconds.
+
+References
+----------
+Feldman, Shenfeld 2025; Chua et al. 2024 (balls and bins).
 """
 
 import math
@@ -22,25 +26,40 @@ from dphead.privacy.losses import (
     self_composed,
 )
 
-# Chosen, not measured: they trade the charge's tightness for time and memory, and what
-# they leave is counted.
-CELLS = 50  # of the grid of one ratio, a standard deviation
-MOST_CELLS = 2**20  # of it in all: beyond, wider ones
-REACHES = (8.3, 7.0, 6.4)  # of a ratio's tails, in standard deviations of its logarithm
-LARGEST_EXPONENT = 700.0  # of float64
-LOWEST_PLACE = -40.0  # standard deviations: below it there is nothing
+# Chosen, not measured: they trade a tight charge for time and memory. What they leave
+# out is counted.
+CELLS = 50  # cells per standard deviation of one ratio
+MOST_CELLS = 2**20  # cells in all; wider ones if more would be needed
+REACHES = (8.3, 7.0, 6.4)  # ends of the grid, in standard deviations of the logarithm
+LARGEST_EXPONENT = 700.0  # exp of more would overflow float64
+LOWEST_PLACE = -40.0  # standard deviations; the normal law has next to no mass below
 
 
 def epoch_losses(
     noise_multiplier: float, steps: int, direction: str, interval: float
 ) -> Losses:
-    """The privacy losses of an epoch of at least two steps.
+    """Return the privacy losses of an epoch of at least two steps.
 
-    direction: "removed" (the row is used against it is not) or "added" (the reverse).
-    interval: of the losses' grid. All is infinite where there is no grid.
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise standard deviation over the clip norm C.
+    steps : int
+        Steps of the epoch, at least 2.
+    direction : {"removed", "added"}
+        "removed" compares the row in use with the row not in use; "added" is the
+        reverse.
+    interval : float
+        Width of the losses' grid.
 
-    Guarantee: pessimistic: delta at every epsilon, negative ones too, is not below the
-    pair's.
+    Returns
+    -------
+    Losses
+        All of it is infinite if no grid can hold it.
+
+    Guarantee
+    ---------
+    Pessimistic: delta at every epsilon, negative ones too, is not below the pair's.
     """
     nothing = Losses(0, np.zeros(1), 1.0, interval)
     ratio = _ratio(1 / noise_multiplier, direction)
@@ -61,14 +80,15 @@ def epoch_losses(
 
 
 def _ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
-    """W = exp(mu Z - mu**2/2) on a grid, under N(0, 1) and under its own weights.
+    """Return W = exp(mu Z - mu**2/2) on a grid, under N(0, 1) and its own weights.
 
-    None where no grid can hold it. Not losses, but values on a grid, whose `infinite`
-    is the chance of what is not on it or may be wrong.
+    None if no grid can hold it. The result holds values on a grid, not losses.
+    `infinite` is the chance of what is not on the grid or may be wrong.
 
-    Within a cell [x, x + h] the mass A of mean B/A goes to the two ends so that the
-    mean is kept: (B - x A)/h to the upper one. That is not known to the last bit: so
-    much more goes there ("removed", where delta rises with W), or so much less.
+    Within a cell [x, x + h], the mass A of mean B/A goes to the two ends so that the
+    mean is kept: (B - x A)/h to the upper one. That share is not known to the last bit.
+    So the doubt is added to it ("removed", where delta rises with W) or taken off it
+    ("added").
     """
     grid = _grid(mu)
     if grid is None:
@@ -98,7 +118,7 @@ def _ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
 
 
 def _grid(mu: float) -> tuple[int, int, float] | None:
-    """(first point, number of cells, their width) of the grid of W, or None."""
+    """Return (first point, number of cells, their width) of the grid of W, or None."""
     if mu * (mu / 2 + REACHES[0]) > LARGEST_EXPONENT:
         return None
     low = high = 0.0
@@ -116,9 +136,10 @@ def _grid(mu: float) -> tuple[int, int, float] | None:
 
 
 def _cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Chances of a normal number between neighbouring z, and their rounding at most.
+    """Return chances of a normal number between neighboring z, and rounding bounds.
 
-    z: logs / mu + mu / 2, or less mu; logs: of points of the grid, each rounded once.
+    z is logs / mu + mu / 2, or that less mu. logs are of points of the grid, each
+    rounded once.
     """
     unit = UNIT_ROUNDOFF
     moved = unit * ((2 + 5 * np.abs(logs)) / mu + 4 * mu + 4 * np.abs(z))
@@ -137,19 +158,19 @@ def _cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _outside(z: np.ndarray) -> float:
-    """The chance of a normal number below the first z or above the last."""
+    """Return the chance of a normal number below the first z or above the last."""
     outside = float(ndtr(z[0])) + float(ndtr(-z[-1]))
-    return outside * (1 + 1e-6)  # far above what rounding of z can do to them
+    return outside * (1 + 1e-6)  # far above what rounding of z can change
 
 
 def _on_grid(
     values: np.ndarray, chances: np.ndarray, infinite: float, interval: float
 ) -> Losses:
-    """Losses of any values on the grid of an interval: delta is nowhere below.
+    """Put any losses on the grid of an interval so that delta is nowhere lower.
 
     A chance goes to the two points beside its loss so that the other side's chance,
-    times exp(-loss), is kept too: delta is then convex between them. Losses are raised
-    by what their rounding may take off.
+    which is the chance times exp(-loss), is kept too. Delta is then convex between
+    them. Losses are raised by what their rounding may take off.
     """
     raised = values + 4 * UNIT_ROUNDOFF * (2 + np.abs(values))
     points = np.floor(raised / interval)
@@ -162,7 +183,7 @@ def _on_grid(
     lower = chances * np.clip(share, 0.0, 1.0)
     found = np.bincount(place, lower, length)
     found += np.bincount(place + 1, chances - lower, length)
-    # of shares, and of the additions at one point
+    # rounding of the shares, and of the additions at one point
     most = 2 * int(np.bincount(place, minlength=1).max()) + 8
     infinite += most * UNIT_ROUNDOFF * float(np.sum(chances))
     return Losses(lowest, found, min(infinite, 1.0), interval)

@@ -1,14 +1,16 @@
-"""Privacy loss distributions: the charge of Poisson batches and of allocated rows.
+"""Compute privacy loss distributions: the charge of Poisson batches and allocated rows.
 
-A release (of allocated rows, an epoch) is a pair of distributions, of what is seen with
-and without one protected unit (proofs/poisson.md, proofs/groups.md and, for epochs,
-`allocation` say which pair). Its privacy loss is the logarithm of their ratio. Here
-losses are rounded up to a grid, so that releases can be composed by Fourier transforms;
-what rounding may take off is added to the chance of an infinite loss (`losses`). It
-takes seconds to load: import this module where it is used.
+A release (for allocated rows, an epoch) has a pair of distributions: what is seen with
+and without one unit of privacy. proofs/poisson.md, proofs/groups.md and, for epochs,
+`allocation` say which pair. Its privacy loss is the logarithm of their ratio.
 
-Sources: Zhu, Dong, Wang 2022 (dominating pairs); Doroshenko et al. 2022 (connect the
-dots).
+Losses are rounded up to a grid here, so releases can be composed by Fourier transforms.
+What rounding may take off is added to the chance of an infinite loss (`losses`). The
+import takes seconds: import this module where it is used.
+
+References
+----------
+Zhu, Dong, Wang 2022 (dominating pairs); Doroshenko et al. 2022 (connect the dots).
 """
 
 import math
@@ -31,21 +33,21 @@ from dphead.privacy.accounting import (
 from dphead.privacy.allocation import epoch_losses
 from dphead.privacy.losses import UNIT_ROUNDOFF, Losses, composed, self_composed
 
-# Chosen, not measured: they trade the charge's tightness for time and memory, and what
-# they leave is counted.
+# Chosen, not measured: they trade a tight charge for time and memory. What they leave
+# out is counted.
 GRID_INTERVAL = 1e-4  # of losses; in proportion for losses below 2 and above 100
-LARGEST_LOSS = 1e6  # above, epsilon is called infinite
-LARGEST_MU = 1500.0  # of a unit's rows in a sample: above, LARGEST_LOSS is exceeded
+LARGEST_LOSS = 1e6  # epsilon is reported as infinite if losses may exceed this
+LARGEST_MU = 1500.0  # mu of a unit's rows in a sample: more exceeds LARGEST_LOSS
 # Orders of RDP, which finds the grid's width.
 SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
 LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: 2 to 16 s, as tried
 LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are left out
 LEAST_LOG_TAIL = -41.0  # 1e-18: chance beyond each end of one release's grid
-TAIL_DEVIATIONS = 10.0  # standard deviations from the outer means to what is searched
-LOOKUP_POINTS = 4096  # of x, between which a loss is looked up first
+TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
+LOOKUP_POINTS = 4096  # points x that bracket a loss first
 NEWTON_STEPS = 5  # leave some units of rounding of a loss, as tried
-MAX_TERMS = 4_000_000  # of mixtures, over all points of one release's grid
-MAX_TABLE_ENTRIES = 4_000_000  # of a table of terms: 32 MB
+MAX_TERMS = 4_000_000  # terms of mixtures, over all points of one release's grid
+MAX_TABLE_ENTRIES = 4_000_000  # entries of a table of terms: 32 MB
 DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
     "zero_out": ("removed", "added"),
     "add_remove": ("removed", "added"),
@@ -53,7 +55,7 @@ DIRECTIONS = {  # zero_out: a removed row adds zero where it is sampled
 }
 
 
-# A plan's calibration, its charge and its report ask for the same.
+# The cache serves a plan's calibration, its charge and its report.
 @lru_cache(maxsize=1024)
 def pld_epsilon(
     events: tuple[GaussianEvent, ...],
@@ -61,12 +63,28 @@ def pld_epsilon(
     relation: str,
     coarser: float = 1.0,
 ) -> float:
-    """Epsilon of the composition at delta.
+    """Return the epsilon of the composition at `delta`.
 
-    Infinite if a loss may exceed 1e6, or where rounding may take all of delta off: some
-    1e-13 for each release (proofs/poisson.md). coarser: as `loss_distribution`.
+    Parameters
+    ----------
+    events : tuple of GaussianEvent
+        The releases.
+    delta : float
+        In (0, 1).
+    relation : {"zero_out", "add_remove", "replace_one"}
+        The neighboring relation.
+    coarser : float, default 1.0
+        As in `loss_distribution`.
 
-    Guarantee: an upper bound: as `loss_distribution`.
+    Returns
+    -------
+    float
+        Epsilon. It is infinite if a loss may exceed 1e6, or if rounding may take all of
+        delta off: about 1e-13 for each release (proofs/poisson.md).
+
+    Guarantee
+    ---------
+    An upper bound, as `loss_distribution`.
     """
     distribution = loss_distribution(events, relation, coarser)
     if distribution is None:
@@ -77,13 +95,32 @@ def pld_epsilon(
 def loss_distribution(
     events: Sequence[GaussianEvent], relation: str = "zero_out", coarser: float = 1.0
 ) -> list[Losses] | None:
-    """The losses of the composition in each direction; None if one may exceed 1e6.
+    """Return the losses of the composition in each direction, or None if too large.
 
-    coarser: how many times wider the grid is, 1 to 100. ValueError for units of several
-    rows in Poisson batches under replace_one, and of more than LARGEST_GROUP, and for
-    allocated rows under replace_one.
+    Parameters
+    ----------
+    events : sequence of GaussianEvent
+        The releases.
+    relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
+        The neighboring relation.
+    coarser : float, default 1.0
+        How many times wider the grid is, 1 to 100.
 
-    Guarantee: pessimistic: delta at every epsilon is never below the true one.
+    Returns
+    -------
+    list of Losses or None
+        One distribution per direction. None if a loss may exceed 1e6.
+
+    Raises
+    ------
+    ValueError
+        If `relation` or `coarser` is invalid. For Poisson batches with units of several
+        rows under replace-one, or of more than LARGEST_GROUP rows. For allocated rows
+        under replace-one.
+
+    Guarantee
+    ---------
+    Pessimistic: delta at every epsilon is never below the true one.
     """
     check(relation=relation)
     require(1 <= coarser <= 100, "coarser must be 1 to 100", "coarser", coarser)
@@ -132,10 +169,20 @@ def loss_distribution(
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of normal laws N(mean, sd**2), seen from N(0, sd**2).
+    """Hold a mixture of normal laws N(mean, sd**2), seen from N(0, sd**2).
 
-    log_weights, means: (k,). error: what rounding may do to a logarithm of a weight.
-    missing: the weight of laws left out, at most.
+    Parameters
+    ----------
+    log_weights : ndarray of shape (k,)
+        Logarithms of the weights.
+    means : ndarray of shape (k,)
+        Means of the laws.
+    sd : float
+        Their common standard deviation.
+    error : float, default 0.0
+        What rounding may change in a logarithm of a weight.
+    missing : float, default 0.0
+        Upper bound on the weight of the laws left out.
     """
 
     log_weights: np.ndarray
@@ -150,7 +197,7 @@ class Mixture:
         return self.log_ratio(x)[0] - plain
 
     def log_ratio(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log of its density over that of N(0, sd**2) at each x, and its slope."""
+        """Return log(density / density of N(0, sd**2)) at each x, and its slope."""
         values = np.empty(len(x))
         slopes = np.empty(len(x))
         for part in self._parts(x):
@@ -161,7 +208,7 @@ class Mixture:
         return values, slopes
 
     def log_beyond(self, x: np.ndarray, side: int) -> np.ndarray:
-        """log of the chance of more than each x (side 1) or of less (side -1)."""
+        """Return the log chance of more than each x (side 1) or of less (side -1)."""
         values = np.empty(len(x))
         for part in self._parts(x):
             distance = self.means - x[part, None]
@@ -176,7 +223,7 @@ class Mixture:
 
 
 def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log of the sum of exp of each row, and each entry's share of it."""
+    """Return the log of the sum of exp of each row, and each entry's share of it."""
     if logs.shape[1] == 1:
         return logs[:, 0], np.ones_like(logs)
     largest = logs.max(axis=1)
@@ -190,7 +237,7 @@ def _normal(mean: float, sd: float) -> Mixture:
 
 
 def _full_pair(mu: float) -> tuple[Mixture, Mixture]:
-    """The pair of full batches of mu in all, under every relation."""
+    """Return the pair of full batches with `mu` in all, under every relation."""
     sd = min(1 / mu, LARGEST_NOISE)  # less noise costs more
     return _normal(1.0, sd), _normal(0.0, sd)
 
@@ -219,7 +266,7 @@ def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
     above = (k - last) / (last + 1) * odds
     missing = 0.0
     for log_weight, ratio in ((log_weights[0], below), (log_weights[-1], above)):
-        # twice, far above what rounding can do to it
+        # twice: far above what rounding can change
         missing += 2 * math.exp(log_weight) * ratio / (1 - ratio)
     error = 10 * UNIT_ROUNDOFF * (1 + largest)
     means = moved * np.arange(first, last + 1)
@@ -243,11 +290,11 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
 
 
 def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
-    """The pair of a Poisson batch of probability q: their ratio rises.
+    """Return the pair of a Poisson batch with probability q; their ratio rises with x.
 
-    Noise is over the clip norm C. The mixture of N(j C), j binomial (k, q) for a unit
-    of k rows, and N(0) ("removed"); N(0) and the mixture of N(-j C) ("added"); the two
-    mixtures ("replaced").
+    Noise is over the clip norm C. For a unit of k rows, j is binomial (k, q). "removed"
+    is the mixture of N(j C), and N(0). "added" is N(0), and the mixture of N(-j C).
+    "replaced" is the two mixtures.
     """
     sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
     plain = _normal(0.0, sd)
@@ -304,17 +351,18 @@ def _grid_interval(
 
 
 def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
-    """The losses whose delta at each point of a grid is above that of the pair.
+    """Return losses with delta at least that of the pair at each point of a grid.
 
-    Between two points it is on their chord, since delta is convex in exp(epsilon), so
-    it is nowhere below. Source: Doroshenko et al. 2022, Algorithm 1.
+    Between two points, delta is on their chord. Since the pair's delta is convex in
+    exp(epsilon), the chord is nowhere below it. Source: Doroshenko et al. 2022,
+    Algorithm 1.
 
-    With d and d' the differences of delta before and after a point, its chance is
-    (d' - d exp(interval)) / (exp(interval) - 1) = (d' - d) / expm1(interval) - d. That
-    is linear: max(0, 1 - exp(epsilon)) stands for a loss of 0 alone, and the rest of
-    delta is small where losses are rare, so rounding does not make chances of nothing.
-    Each quotient is rounded once and stands in two chances, so it takes off some UNITs
-    of delta in all (proofs/poisson.md).
+    With d and d' the differences of delta before and after a point, its chance is (d' -
+    d exp(interval)) / (exp(interval) - 1) = (d' - d) / expm1(interval) - d. That is
+    linear: max(0, 1 - exp(epsilon)) stands for a loss of 0 alone, and the rest of delta
+    is small where losses are rare. So rounding does not make chances of nothing. Each
+    quotient is rounded once and stands in two chances, so it takes some units of
+    roundoff off delta in all (proofs/poisson.md).
     """
     nodes, losses = _nodes(upper, lower)
     lowest = min(math.floor(losses[0] / interval), 0)
@@ -356,7 +404,7 @@ def _nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.ndarray]:
 def _losses(
     upper: Mixture, lower: Mixture, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The privacy loss at each x, and its slope."""
+    """Return the privacy loss at each x, and its slope."""
     above, rise = upper.log_ratio(x)
     below, fall = lower.log_ratio(x)
     return above - below, rise - fall
@@ -370,14 +418,17 @@ def _excess(
     losses: np.ndarray,
     side: int,
 ) -> np.ndarray:
-    """Delta of the pair, less max(0, 1 - exp(epsilon)), or a little more.
+    """Return delta of the pair, less max(0, 1 - exp(epsilon)), or a little more.
 
-    losses: those of the points `nodes`. side: 1 for epsilons of at least 0, where it is
-    P(A) - exp(epsilon) Q(A), A all x of a loss above epsilon; -1 for those below 0,
-    where it is exp(epsilon) Q(B) - P(B), B all other x. The point between A and B lies
-    between two nodes. Where the point found has a loss of epsilon + h, at most
-    expm1(|h|) P(x beyond the node outside) is missing. It is added, so nothing depends
-    on how well the point is found: here by Newton's method.
+    `losses` are those of the points `nodes`. side is 1 for epsilons of at least 0. The
+    result is then P(A) - exp(epsilon) Q(A), where A is all x with a loss above epsilon.
+    side is -1 for epsilons below 0. The result is then exp(epsilon) Q(B) - P(B), where
+    B is all other x.
+
+    The point between A and B lies between two nodes. If the point found has a loss of
+    epsilon + h, at most expm1(|h|) P(x beyond the node outside) is missing. It is
+    added, so no guarantee depends on how well the point is found. Newton's method finds
+    it here.
     """
     inside = np.clip(epsilons, losses[0], losses[-1])
     after = np.searchsorted(losses, inside)
@@ -401,9 +452,10 @@ def _excess(
     hit = upper.log_beyond(x, side)
     false = inside + lower.log_beyond(x, side)
     missed = np.expm1(np.abs(found - inside)) * np.exp(outside)
-    # a loss that is flat to rounding may put the point beyond its two nodes
+    # A loss that is flat to rounding may put the point beyond its two nodes.
     missed += 4 * UNIT_ROUNDOFF + upper.missing + lower.missing
-    # beyond the losses at hand: towards 0 by its slope, which is below 1, else no more
+    # Beyond the losses of the nodes: toward 0 by its slope, which is below 1, else no
+    # more.
     missed += np.maximum(side * (inside - epsilons), 0.0)
     weights = upper.error + lower.error
     for log in (outside, hit, false):

@@ -1,8 +1,8 @@
-"""Privacy losses on a grid: what they cost, and what releases after one another lose.
+"""Represent privacy losses on a grid, compute their cost, and compose releases.
 
-Losses may only grow here: what a rounding or a Fourier transform may take off becomes
-the chance of an infinite loss (proofs/poisson.md). The ends of a composition are
-dp_accounting's. It takes seconds to load: import this module where it is used.
+Losses may only grow here. What a rounding or a Fourier transform may take off becomes
+the chance of an infinite loss (proofs/poisson.md). dp_accounting computes the ends of a
+composition. The import takes seconds: import this module where it is used.
 """
 
 import math
@@ -15,20 +15,28 @@ from dp_accounting.pld.common import compute_self_convolve_bounds
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import fftconvolve, lfilter
 
-# Chosen, not measured: they trade the charge's tightness for time and memory, and what
-# they leave is counted. (UNIT_ROUNDOFF is float64's own.)
-UNIT_ROUNDOFF = 2.0**-53  # what one float64 operation rounds by, relative to its result
-TAIL_MASS = 1e-15  # chance of losses beyond each end of a composition that is cut
-CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # of the bound that finds these ends
-MAX_GRID_POINTS = 2**23  # of a composition: 67 MB; more are called infinite
+# Chosen, not measured: they trade a tight charge for time and memory. What they leave
+# out is counted. (UNIT_ROUNDOFF is float64's own.)
+UNIT_ROUNDOFF = 2.0**-53  # relative rounding error of one float64 operation
+TAIL_MASS = 1e-15  # chance of the losses cut at each end of a composition
+CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # orders of the bound that finds these ends
+MAX_GRID_POINTS = 2**23  # points of a composition, 67 MB; beyond, losses are infinite
 
 
 @dataclass(frozen=True)
 class Losses:
-    """A distribution of privacy losses on a grid, in one direction of the pair.
+    """Hold a distribution of privacy losses on a grid, in one direction of the pair.
 
-    chances: (n,) of the losses lowest * interval, (lowest + 1) * interval, ...
-    infinite: the chance of an infinite loss.
+    Parameters
+    ----------
+    lowest : int
+        Grid index of the first loss.
+    chances : ndarray of shape (n,)
+        Chances of the losses lowest * interval, (lowest + 1) * interval, ...
+    infinite : float
+        Chance of an infinite loss.
+    interval : float
+        Width of the grid.
     """
 
     lowest: int
@@ -37,10 +45,12 @@ class Losses:
     interval: float
 
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
-        """Delta at each epsilon of at least 0.
+        """Return delta at each epsilon of at least 0.
 
-        Guarantee: not below sum of chance * (1 - exp(epsilon - loss)) over the losses
-        above epsilon, plus `infinite`.
+        Guarantee
+        ---------
+        Not below the sum of chance * (1 - exp(epsilon - loss)) over the losses above
+        epsilon, plus `infinite`.
         """
         losses, above, scaled = self._tails
         asked = np.asarray(epsilons, np.longdouble)
@@ -49,12 +59,12 @@ class Losses:
         shares = np.exp(asked - least)
         deltas = self.infinite + above[first] - shares * scaled[first]
         rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)
-        return np.asarray(rounded + 1e-300, float)  # subnormals too
+        return np.asarray(rounded + 1e-300, float)  # covers subnormals too
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon of at least 0 with `deltas` of at most delta, or above it.
+        """Return the smallest epsilon >= 0 with delta at most `delta`, or a larger one.
 
-        Infinite where there is none.
+        Infinite if there is none.
         """
         losses, above, scaled = self._tails
         grid = np.concatenate([[0.0], losses])
@@ -65,7 +75,7 @@ class Losses:
         if first == 0:
             return 0.0
         point = float(np.nextafter(float(grid[first]), np.inf))
-        # between two points of the grid, delta is linear in exp(epsilon)
+        # Between two points of the grid, delta is linear in exp(epsilon).
         lowered = delta * (1 - 8 * UNIT_ROUNDOFF)
         rest = self.infinite + above[first - 1] - lowered
         if scaled[first - 1] <= 0 or rest <= 0:
@@ -76,15 +86,16 @@ class Losses:
 
     @cached_property
     def mass(self) -> float:
-        """Sum of all chances. Rounding makes it larger than 1: then it is counted."""
+        """Return the sum of all chances, at least 1: rounding above 1 is counted."""
         return max(1.0, float(np.sum(self.chances)) + self.infinite)
 
     @cached_property
     def _tails(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Positive losses l; above and scaled: for each, sums over it and all larger L.
+        """Return the positive losses l, and the sums `above` and `scaled` over L >= l.
 
-        above: of p(L). scaled: of p(L) exp(l - L), which no loss is too large for. Sums
-        have one entry more, 0, and what their rounding may have taken off `above`.
+        `above` sums p(L). `scaled` sums p(L) exp(l - L), which no loss is too large
+        for. Both have one more entry, 0. `above` includes what rounding may have taken
+        off.
         """
         start = max(0, 1 - self.lowest)
         places = np.arange(start, len(self.chances), dtype=np.longdouble)
@@ -105,7 +116,7 @@ class Losses:
 
 
 def self_composed(one: Losses, count: int) -> Losses:
-    """`count` releases at once. What the transforms may lose becomes infinite."""
+    """Compose `count` releases. What the transforms may lose becomes infinite loss."""
     if count == 1:
         return one
     scales = np.array([1.0, count**-0.5]) / len(one.chances)
@@ -135,9 +146,10 @@ def self_composed(one: Losses, count: int) -> Losses:
 
 
 def composed(first: Losses, second: Losses) -> Losses:
-    """Both, one after the other. What the transforms may lose becomes infinite.
+    """Compose two distributions. What the transforms may lose becomes infinite loss.
 
-    So do the largest, of a chance of TAIL_MASS at most; the least become the next one.
+    So do the largest losses, with a chance of at most TAIL_MASS. The smallest, with as
+    small a chance, are raised to the first loss kept.
     """
     chances = fftconvolve(first.chances, second.chances)
     size: Any = next_fast_len(len(chances), real=True)
@@ -159,8 +171,9 @@ def composed(first: Losses, second: Losses) -> Losses:
 
 
 def _transform_error(size: int) -> float:
-    """Bound on the relative error of a Fourier transform of at most that size.
+    """Return a bound on the relative error of a Fourier transform of at most this size.
 
-    Eight operations' rounding for each doubling. Source: Higham 2002, Theorem 24.2.
+    Each doubling counts the rounding of eight operations. Source: Higham 2002, Theorem
+    24.2.
     """
     return 8 * UNIT_ROUNDOFF * math.log2(size)
