@@ -1,4 +1,4 @@
-"""Write files that are on the disk whole, or not at all."""
+"""Write files that are on the disk completely, or not at all."""
 
 import os
 import shutil
@@ -11,13 +11,23 @@ from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
-    """Have `write` fill a binary file that is on the disk before this returns.
+    """Fill a binary file with `write`, so that it is on the disk before this returns.
 
-    The file is written beside `path` and renamed: after a crash `path` is whole, or as
-    it was before. An existing file keeps its rights, and a link stays a link. A pipe or
-    a device cannot be renamed to: it is written as it is.
+    The file is written beside `path` and renamed. After a crash, `path` is complete or
+    as it was before. An existing file keeps its access rights, and a link stays a link.
+    A pipe or a device cannot be replaced by a rename, so it is written directly.
 
-    Raises OSError, with the path, if the disk does not take the file.
+    Parameters
+    ----------
+    path : Path
+        The file.
+    write : callable
+        Writes to the open binary file that it is given.
+
+    Raises
+    ------
+    OSError
+        With the path, if the disk does not take the file.
     """
     final = Path(os.path.realpath(path))
     partial = final.with_name(f"{final.name}.part")
@@ -39,19 +49,29 @@ def write_atomically(path: Path, write: Callable[[Any], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8 as `write_atomically` does.
 
-    A file name in it that is no UTF-8 keeps its bytes.
+    A file name in it that is not UTF-8 keeps its bytes.
     """
     data = text.encode("utf-8", errors="surrogateescape")
     write_atomically(path, lambda file: file.write(data))
 
 
 def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
-    """Have `fill` write the files of a new folder that all can read.
+    """Fill a new folder with `fill`; all users can read its files.
 
-    They are written in a folder beside `path`, which is then renamed: `path` holds all
-    of them or is not there. An empty folder may be there before.
+    The files are written in a folder beside `path`, which is then renamed. So `path`
+    holds all of them or does not exist. An empty folder may exist there before.
 
-    Raises OSError, with the path, if the disk does not take the files.
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    fill : callable
+        Writes the files into the folder that it is given.
+
+    Raises
+    ------
+    OSError
+        With the path, if the disk does not take the files.
     """
     with _whole(path, lambda: None):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +88,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
-    """Remove what an error cut short; OSError, with the path, for a full disk."""
+    """Remove what an error cut short; raise OSError, with the path, for a full disk."""
     try:
         yield
     except OSError as error:
@@ -83,14 +103,15 @@ def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
 
 
 def _readable(path: Path, mode: int) -> None:
-    """Let all read it, where the file system keeps rights."""
+    """Let all users read it, if the file system keeps access rights."""
     with suppress(PermissionError):
         path.chmod(mode)
 
 
 def make_folder(folder: Path) -> None:
-    """Have a folder on the disk before this returns; its owner's alone where it is new,
-    and so are those above it.
+    """Make a folder and those above it, on the disk before this returns.
+
+    New folders are accessible to their owner alone.
     """
     missing = []
     while not folder.exists():
@@ -102,9 +123,9 @@ def make_folder(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Have the names in a folder on the disk before this returns.
+    """Put the names in a folder on the disk before this returns.
 
-    OSError where the file system does not promise it.
+    Raises OSError if the file system does not promise it.
     """
     opened = os.open(folder, os.O_RDONLY)
     try:

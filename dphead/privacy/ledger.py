@@ -58,7 +58,8 @@ class Ledger(LedgerFile):
     Raises
     ------
     LedgerError
-        If the file cannot be opened, is damaged or belongs to another data set.
+        If the file cannot be opened, is not a sound SQLite file or belongs to another
+        data set.
 
     Guarantee
     ---------

@@ -1,7 +1,7 @@
-"""The file of a ledger: SQLite, append-only, durable, one writer at a time.
+"""Keep the file of a ledger: SQLite, append-only, durable, one writer at a time.
 
-Nothing is charged here: what the tables mean is `ledger.py`'s. No row is changed or
-deleted (SQL triggers refuse it), and what SQLite or the disk refuses is one error.
+Nothing is charged here; `ledger.py` gives the tables their meaning. SQL triggers refuse
+to change or delete a row. Whatever SQLite or the disk refuses is one kind of error.
 """
 
 import errno
@@ -52,13 +52,13 @@ FIT = (
     "plan_hash",
     "description",
 )
-STATES = ("started", "redrawn", "committed")  # of a release that is not only reserved
-# what SQLite raises for a file or disk that fails; the last for damaged names
+STATES = ("started", "redrawn", "committed")  # states of a release after "reserved"
+# What SQLite raises if a file or disk fails; the last is for damaged names.
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
-# seconds that a command waits for another process to end its transaction; chosen
+# Seconds to wait for another process to end its transaction. Chosen, not measured.
 WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
-HEADER = 100  # bytes that begin every SQLite file (sqlite.org/fileformat2, 1.3)
-# of os.link where a file system has no hard links, by its own choice of a number
+HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
+# os.link raises one of these if the file system has no hard links.
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
@@ -67,23 +67,39 @@ os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
 
 
 def _process() -> tuple[int, int]:
-    """Its id, which another may get later, and how many forks lie before it."""
+    """Return the process id, which may be reused, and the number of forks before it."""
     return os.getpid(), _forks[0]
 
 
 class LedgerError(ValueError):
-    """Refused: the budget would be exceeded, or this is not what was reserved."""
+    """Raised if a budget would be exceeded, or if this is not what was reserved."""
 
 
 class HeldLedger(LedgerError):
-    """Another process holds the ledger: nothing is damaged, and nothing was charged."""
+    """Raised if another process holds the ledger. It is not damaged.
+
+    Nothing was charged.
+    """
 
 
 class LedgerFile:
-    """Tables of fits, releases, their progress, facts fixed once, and seals.
+    """Hold tables of fits, releases, their progress, facts fixed once, and seals.
 
-    path, dataset_id: as in `Ledger`. read_only: open a file that is there and never
-    write to it, so that it may be another's, and no writer is waited for.
+    Parameters
+    ----------
+    path : str or Path, default ":memory:"
+        As in `Ledger`.
+    dataset_id : str or None, default None
+        As in `Ledger`.
+    read_only : bool, default False
+        Whether to open an existing file and never write to it. So the file may belong
+        to another user, and a writer is waited for only briefly.
+
+    Raises
+    ------
+    LedgerError
+        If the file cannot be opened, is not a sound SQLite file or belongs to another
+        data set.
     """
 
     def __init__(
@@ -95,9 +111,9 @@ class LedgerFile:
     ) -> None:
         self.path, self._process = str(path), _process()
         if self.path and (self.path != IN_MEMORY or not isinstance(path, str)):
-            # The file that a link leads to, so that whoever keeps the path finds the
-            # same file from another folder and after a link has moved. As the system
-            # walks it: by its text alone, `link/..` would be another folder.
+            # Resolve links, so that a kept path finds the same file from another folder
+            # and after a link has moved. The system must resolve them: by its text
+            # alone, `link/..` would be another folder.
             self.path = os.path.realpath(path)
         if self.path == "":
             raise LedgerError(
@@ -149,35 +165,38 @@ class LedgerFile:
     def _open_to_write(self) -> None:
         if self.path != IN_MEMORY:
             _make_whole(Path(self.path))
-        # a whole path is no URI to SQLite
+        # SQLite does not take an absolute path for a URI.
         self._db = sqlite3.connect(
             self.path, isolation_level=None, timeout=WRITE_PATIENCE
         )
         self._db.execute("PRAGMA synchronous=EXTRA")
-        # Without it REPLACE deletes rows past the triggers.
+        # Without this, REPLACE deletes rows without running the triggers.
         self._db.execute("PRAGMA recursive_triggers=ON")
         self._db.executescript(SCHEMA + APPEND_ONLY)
 
     def meta(self, key: str) -> str | None:
-        """A fact that is fixed once, or None where it is not yet.
+        """Return a fact that is fixed once, or None if it is not fixed yet.
 
-        key: dataset_id, relation, accounting ("gdp" or "rdp"), group_cap (JSON: a
-        number, or null where a row is protected), or budget (JSON).
+        Parameters
+        ----------
+        key : str
+            "dataset_id", "relation", "accounting" ("gdp" or "rdp"), "group_cap" (JSON:
+            a number, or null if the unit of privacy is a row), or "budget" (JSON).
         """
         row = self.first("SELECT value FROM meta WHERE key = ?", key)
         return row and row[0]
 
     def facts(self) -> dict[str, str]:
-        """Every fact that is fixed."""
+        """Return every fact that is fixed."""
         return dict(self.query("SELECT key, value FROM meta"))
 
     def set_once(self, key: str, value: str) -> str:
-        """The fact, which is `value` where it was not fixed before."""
+        """Fix a fact as `value` unless it was fixed before; return the fact."""
         self.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
         return self.meta(key) or value
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
-        """Run a statement. LedgerError, in one line, where the file or disk fails."""
+        """Run a statement; raise a one-line LedgerError if the file or disk fails."""
         try:
             return self._db.execute(statement, values)
         except sqlite3.IntegrityError:
@@ -186,7 +205,7 @@ class LedgerFile:
             raise self._unsound(error) from error
 
     def _unsound(self, error: Exception) -> LedgerError:
-        """Return what is wrong with the file, by SQLite's code of an error."""
+        """Return the error for what is wrong with the file, by SQLite's code."""
         code = getattr(error, "sqlite_errorcode", None)
         kind = None if code is None else code & 0xFF
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -218,22 +237,22 @@ class LedgerFile:
         )
 
     def query(self, query: str, *values: Any) -> list[Any]:
-        """The rows that a query finds."""
+        """Return the rows that a query finds."""
         try:
             return self.execute(query, values).fetchall()
         except FAULTS as error:
             raise self._unsound(error) from error
 
     def first(self, query: str, *values: Any) -> Any:
-        """The first row that a query finds, or None."""
+        """Return the first row that a query finds, or None."""
         return next(iter(self.query(query, *values)), None)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything or nothing, and one at a time.
+        """Run a block as one transaction: everything or nothing, one at a time.
 
-        So two processes cannot both pass the budget check. LedgerError in a process
-        that was forked off: SQLite forbids it to use this connection.
+        So two processes cannot both pass the budget check. Raises LedgerError in a
+        process that was forked off: SQLite forbids it to use this connection.
         """
         if _process() != self._process:
             raise LedgerError(
@@ -253,7 +272,7 @@ class LedgerFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """One state of the file for all queries: another process may charge it."""
+        """Keep one state of the file for all queries: another process may charge it."""
         if self._db.in_transaction:
             yield
             return
@@ -279,8 +298,9 @@ def _is_text(path: str) -> bool:
 
 
 def _check_whole(path: Path) -> None:
-    """LedgerError for a file shorter than SQLite's header: SQLite would see an empty
-    ledger.
+    """Raise LedgerError for a file shorter than SQLite's header.
+
+    SQLite would take it for an empty ledger.
     """
     size = path.stat().st_size
     if path.is_file() and size < HEADER:
@@ -291,16 +311,16 @@ def _check_whole(path: Path) -> None:
 
 
 def _make_whole(path: Path) -> None:
-    """Make a ledger without fits that its owner alone can read, where there is none.
+    """Make a ledger without fits, readable by its owner alone, unless there is one.
 
-    It gets its name when all of it is on the disk, so that a file that is shorter was
-    cut (`_check_whole`).
+    It gets its name when all of it is on the disk. So a shorter file was cut
+    (`_check_whole`).
     """
     if path.exists():
         _check_whole(path)
         return
     journal = Path(f"{path}-journal")
-    # SQLite would write its pages into the new file
+    # SQLite would write the journal's pages into the new file.
     if journal.exists() and not path.exists():
         raise LedgerError(
             f"a ledger must be beside its journal, got {journal=!s} alone. "
@@ -322,8 +342,10 @@ def _make_whole(path: Path) -> None:
 
 
 def _link(new: Path, path: Path) -> None:
-    """FileExistsError where there is a file: a rename would replace it. LedgerError on
-    a file system that has no hard links.
+    """Give a new file its name; raise FileExistsError if the name is taken.
+
+    A rename would replace the other file. Raises LedgerError if the file system has no
+    hard links.
     """
     try:
         os.link(new, path)
@@ -338,10 +360,10 @@ def _link(new: Path, path: Path) -> None:
 
 
 def whole_hour(at: float) -> float:
-    """The whole hour, in seconds, that a time lies in: finer times tell of the rows."""
+    """Return the whole hour of a time, in seconds: finer times tell of the rows."""
     return at // 3600 * 3600
 
 
 def canonical(spec: dict[str, Any]) -> str:
-    """The one text of a spec: equal specs have equal texts."""
+    """Return the one text of a spec: equal specs have equal texts."""
     return json.dumps(spec, sort_keys=True)

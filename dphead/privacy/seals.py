@@ -1,6 +1,7 @@
-"""Digests over what a ledger fixed and charged, and the search for damage in it.
+"""Chain digests over what a ledger fixed and charged, and detect damage with them.
 
-This finds what happened to a file, not a forger, who can make the chain anew.
+This finds accidents to a file. It does not find a forger, who can compute the chain
+anew.
 """
 
 import hashlib
@@ -11,8 +12,9 @@ from dphead.privacy.ledger_file import FIT, STATES, LedgerError, LedgerFile
 
 
 def seal(file: LedgerFile) -> None:
-    """Put a digest on all that was fixed and charged since the last seal, and on
-    that seal.
+    """Add a digest of all that was fixed and charged since the last seal.
+
+    The digest also covers the last seal.
     """
     last = file.first("SELECT fits, digest FROM seals ORDER BY id DESC")
     before, digest = last or (0, "")
@@ -26,7 +28,7 @@ def seal(file: LedgerFile) -> None:
 
 
 def _charged(file: LedgerFile, first: int, stop: int) -> str:
-    """Fits first to stop - 1, in the order of their charges, and their releases."""
+    """Return fits first to stop - 1 with their releases, in the order of charges."""
     fits = file.query(
         f"SELECT {', '.join(FIT)} FROM fits ORDER BY rowid LIMIT ? OFFSET ?",
         stop - first,
@@ -44,7 +46,7 @@ def _charged(file: LedgerFile, first: int, stop: int) -> str:
 
 
 def check_undamaged(file: LedgerFile) -> None:
-    """LedgerError for a ledger that is seen to be damaged (`damage_of`)."""
+    """Raise LedgerError for a ledger that is seen to be damaged (`damage_of`)."""
     for problem in damage_of(file):
         raise LedgerError(
             f"a ledger must be undamaged to be used, got {problem} in "
@@ -53,13 +55,16 @@ def check_undamaged(file: LedgerFile) -> None:
 
 
 def damage_of(file: LedgerFile) -> list[str]:
-    """What is damaged, in words; [] if nothing is.
+    """Return what is damaged, in words; [] if nothing is.
 
-    The file is what SQLite wrote (an index that does not hold its table's rows
-    would hide a budget), charges and fixed facts are under a chain of digests, a
-    release's columns say what its spec says, and releases were begun and committed
-    in their order. This finds damage, not a forger, who can make the chain anew,
-    nor a file that lacks its last fits with their seals, or a fit's last commit.
+    It checks four things:
+
+    - The file is as SQLite wrote it. An index without its table's rows would hide a
+    budget. - Charges and fixed facts match the chain of digests. - A release's columns
+    match its spec. - Releases were begun and committed in their order.
+
+    This finds damage. It finds no forger, who can compute the chain anew. Nor does it
+    find a file that lacks its last fits with their seals, or a fit's last commit.
     """
     with file.snapshot():
         try:
@@ -94,7 +99,10 @@ def _damage(file: LedgerFile) -> list[str]:
 
 
 def _disorder(file: LedgerFile) -> list[str]:
-    """Releases are begun, once or again, and committed, one after another."""
+    """Return the first release that was not begun and committed in its turn.
+
+    A release may be begun again before it is committed.
+    """
     counts = file.query("SELECT fit_id, COUNT(*) FROM releases GROUP BY fit_id")
     reserved = dict(counts)
     done = Counter[str]()
